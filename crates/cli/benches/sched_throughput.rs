@@ -1,9 +1,8 @@
-//! Records scheduler events at full rate with upstream's daemons and ours in turn, and prints what an event costs in each: CPU
-//! time in the probes and in the service, and bytes of the trace.
+//! Records scheduler events at full rate with upstream's daemons and ours in turn, and prints the cost of an event in each: CPU time in the probes
+//! and in the service, and bytes of the trace.
 //!
-//! One command: `bench/sched-throughput`. Wants root (tracefs) and upstream's binaries (`$PERFETTO_REFERENCE`, or the cache).
-//! Times are CPU times from `/proc/PID/task/*/schedstat`, so that other load on the machine disturbs them only through caches;
-//! minima are what to compare.
+//! Run it with `bench/sched-throughput`. It needs root (tracefs) and upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). Times are CPU times,
+//! on which other load has only an indirect effect, through caches. Compare the minima.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]
@@ -93,10 +92,10 @@ impl Run {
     }
 }
 
-/// A name, and how to get it from a run.
+/// The name of a figure, and its value in a run.
 type Figure = (&'static str, fn(&Run) -> f64);
 
-/// What is compared.
+/// The figures that are compared.
 const FIGURES: [Figure; 4] = [
     ("probes, ns/event", |run| run.per_event(run.probes)),
     ("service, ns/event", |run| run.per_event(run.service)),

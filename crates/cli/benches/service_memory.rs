@@ -1,9 +1,9 @@
-//! Gives upstream's service and ours the same clients, and prints the memory that each takes: idle, for a session, for a
-//! producer, for a megabyte in a buffer, and when all is over.
+//! Gives upstream's service and ours the same clients, and prints their memory: idle, for a session, for a producer, for a megabyte in a buffer, and
+//! in the end.
 //!
-//! One command: `bench/service-memory`. Wants upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). "Resident" is all memory
-//! that is mapped and there (`Rss` in `/proc/PID/smaps_rollup`): the program's own pages and those of shared memory too, which
-//! others have as well. "Anonymous" is what the process alone costs: heap, buffers, stacks.
+//! Run it with `bench/service-memory`. It needs upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). "Resident" is all mapped and present
+//! memory (`Rss` in `/proc/PID/smaps_rollup`), including the program's pages and shared memory, which other processes may have as well. "Anonymous"
+//! is the process's own memory: heap, buffers, stacks.
 
 mod sched;
 mod service;
@@ -38,10 +38,10 @@ struct Args {
     bench: bool,
 }
 
-/// Time in which a service comes to rest.
+/// The time in which a service comes to rest.
 const REST: Duration = Duration::from_millis(300);
 
-/// Growth of memory in KB from one state of the service to the next, for each of what was added.
+/// The growth of memory in KB from one state of the service to the next, for each added item.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     resident: f64,
@@ -82,7 +82,7 @@ fn main() {
     }
 }
 
-/// Takes one service through all steps; what each added, by its name.
+/// Takes one service through all steps; returns the growth in each, with its name.
 fn run(args: &Args, programs: &Programs, side: Side) -> Vec<(String, Growth)> {
     let mut system = System::new(programs);
     let service = system.start(side, Program::Traced);
@@ -114,7 +114,7 @@ fn run(args: &Args, programs: &Programs, side: Side) -> Vec<(String, Growth)> {
 
     step("idle".into(), 1);
     let enable = |clients: &mut Clients| clients.enable(&for_consumers, &config("nobody's", 4), None);
-    // Parts of the program are needed for the first time, too.
+    // Some parts of the program are also needed for the first time.
     let mut quiet = vec![enable(&mut clients)];
     step("+ the first session".into(), 1);
     quiet.extend((0..args.sessions).map(|_| enable(&mut clients)));

@@ -1,9 +1,7 @@
-//! Loads upstream's service and ours in turn with the same producers, and prints what an event and a megabyte cost each in CPU
-//! time.
+//! Loads upstream's service and ours in turn with the same producers, and prints the CPU time of an event and of a megabyte.
 //!
-//! One command: `bench/service-throughput`. Wants upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). The service runs on
-//! one CPU, its clients on another. Times are those of the whole process, the threads that write files included; minima are
-//! what to compare.
+//! Run it with `bench/service-throughput`. It needs upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). The service runs on one CPU, its
+//! clients on another. Times are of the whole process, including the threads that write files. Compare the minima.
 
 mod sched;
 mod service;
@@ -100,7 +98,7 @@ impl fmt::Display for Session {
     }
 }
 
-/// CPU time of the service for some events, and their bytes.
+/// The service's CPU time for some events, and their bytes.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     time: Duration,
@@ -230,7 +228,7 @@ fn config(session: Session, events: u64) -> Vec<u8> {
     let (size_kb, output) = match session {
         Session::Ring => (16 * 1024, ""),
         Session::Stream => (64 * 1024, "write_into_file: true file_write_period_ms: 250"),
-        // Room for all of it, with 16 bytes for each chunk and a part of one for each producer.
+        // Room for all events, with 16 bytes for each chunk and a part of one for each producer.
         Session::Read => (events / 1024 * 128 + 16 * 1024, ""),
     };
     let config = format!(

@@ -1,7 +1,7 @@
-//! Records for a long time into a file and watches the memory of every process that takes part: it must not grow.
+//! Records for a long time into a file and watches the memory of all processes, which must not grow.
 //!
-//! One command: `bench/soak`. Wants root (tracefs); with `--daemons upstream` also upstream's binaries, for comparison. Exit
-//! code 1 if memory grew or anything was lost.
+//! Run it with `bench/soak`. It needs root (tracefs); `--daemons upstream` also needs upstream's binaries, for comparison. The exit code is 1 if
+//! memory grew or anything was lost.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]
@@ -43,12 +43,12 @@ enum Daemons {
     Upstream,
 }
 
-/// Buffers fill and caches warm until then; memory may grow so long.
+/// Until then, buffers fill, caches warm up, and memory may grow.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// Memory may be this much higher at the end, in KB, or a twentieth, whichever is more.
+/// The most by which memory may be higher at the end, in KB; or a twentieth, if that is more.
 const SLACK_KB: u64 = 1024;
 
-/// A process and what was seen of it.
+/// A process with its measurements.
 struct Watched {
     name: &'static str,
     pid: u32,
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         100.0 * times[1].as_secs_f64() / f64::from(args.seconds),
     );
     println!("losses: {:?}", events.losses);
-    // Every process is looked at, and each says its line.
+    // All processes are checked, so that each prints its line.
     let flat = watched
         .iter()
         .filter(|process| is_flat(process, args.seconds))
@@ -143,7 +143,7 @@ fn config(args: &Args) -> String {
     )
 }
 
-/// Looks at the memory until shortly before the recording ends, printing a line for each look.
+/// Measures the memory until shortly before the recording ends, and prints a line for each measurement.
 fn watch(args: &Args, watched: &mut [Watched], trace: &std::path::Path) {
     println!("RSS and PSS in KB");
     print!("{:>6}{:>12}", "s", "file KB");

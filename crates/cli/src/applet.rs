@@ -1,8 +1,7 @@
-//! Which program this is: one binary is all of them, and knows by the name it was called by, or by its first word.
+//! Chooses the program to run. One binary contains all programs; its own name or its first argument selects one.
 //!
-//! Called by the binaries. `ferretto traced …`, and a link `traced` to the binary, are the applet `traced`; anything else is the
-//! command line under the name `ferretto`. Each applet defines its flags once, in a [`clap::Command`]: parser, help, man page and
-//! completions come from there.
+//! The binaries call it. `ferretto traced …`, and a link `traced` to the binary, run the applet `traced`; anything else runs the command line
+//! `ferretto`. Each applet defines its flags once, in a [`clap::Command`], from which parser, help, man page and completions are made.
 
 mod manual;
 
@@ -23,28 +22,27 @@ use crate::{
     websocket_bridge,
 };
 
-/// A program.
+/// A program, or a subcommand of `ferretto`.
 #[derive(Debug, Clone, Copy)]
 pub struct Applet {
     name: &'static str,
-    /// Its flags.
+    /// Returns the definition of its flags.
     command: fn() -> Command,
-    /// Takes the words after the program's name and gives the exit code.
+    /// Runs it with the arguments; returns the exit code.
     run: fn(Vec<OsString>) -> u8,
 }
 
 impl Applet {
-    /// What its program is called, and what to type after `ferretto`.
+    /// Returns the program's name, which is also its subcommand of `ferretto`.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether it is a program of its own, and not a word of `ferretto` only.
+    /// Whether it exists as a program too, and not only as a subcommand of `ferretto`.
     pub(crate) fn is_program(&self) -> bool {
         APPLETS.iter().any(|applet| applet.name == self.name)
     }
 
-    /// The definition of its flags.
     pub(crate) fn command(&self) -> Command {
         (self.command)()
     }
@@ -57,21 +55,21 @@ const RECORD: Applet = Applet {
     run: run_record,
 };
 
-/// Explains the others.
+/// Explains the subcommands.
 const HELP: Applet = Applet {
     name: "help",
     command: manual::help::command,
     run: manual::help::run,
 };
 
-/// Helps shells.
+/// Prints completion scripts for shells.
 const COMPLETIONS: Applet = Applet {
     name: "completions",
     command: manual::completions::command,
     run: manual::completions::run,
 };
 
-/// The command line.
+/// Records traces, as upstream's command line does.
 pub const PERFETTO: Applet = Applet {
     name: "perfetto",
     command: || perfetto::command(Program::Perfetto),
@@ -85,7 +83,7 @@ pub const TRACED: Applet = Applet {
     run: traced::run,
 };
 
-/// The producer of the machine's own data sources.
+/// The producer of the machine's data sources.
 pub const TRACED_PROBES: Applet = Applet {
     name: "traced_probes",
     command: traced_probes::command,
@@ -106,14 +104,14 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
     run: run_websocket_bridge,
 };
 
-/// All of upstream's programs in one, which starts its own service.
+/// All of upstream's programs in one, with a service of its own.
 pub const TRACEBOX: Applet = Applet {
     name: "tracebox",
     command: tracebox::command,
     run: run_tracebox,
 };
 
-/// Upstream's programs: they can be called by name.
+/// Upstream's programs. They can be called by name.
 pub(crate) const APPLETS: &[Applet] = &[
     PERFETTO,
     TRACED,
@@ -130,21 +128,21 @@ const CONFIG: Applet = Applet {
     run: config::run,
 };
 
-/// Looks at what recording depends on.
+/// Checks everything that recording depends on.
 const DOCTOR: Applet = Applet {
     name: "doctor",
     command: doctor::command,
     run: doctor::run,
 };
 
-/// Lists what there is to record.
+/// Lists kernel events, data sources, sessions, categories and clocks.
 const LIST: Applet = Applet {
     name: "list",
     command: list::command,
     run: list::run,
 };
 
-/// Tells of the service that runs.
+/// Reports the state of the running service.
 const STATUS: Applet = Applet {
     name: "status",
     command: status::command,
@@ -158,7 +156,7 @@ const OPEN: Applet = Applet {
     run: open::run,
 };
 
-/// Tells what is in a trace file.
+/// Summarises a trace file.
 const INFO: Applet = Applet {
     name: "info",
     command: info::command,
@@ -172,15 +170,14 @@ const TEXT: Applet = Applet {
     run: text::run,
 };
 
-/// The bridge that starts the service that it leads to.
+/// The bridge that starts a service of its own.
 const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     name: "websocket_bridge",
     command: || websocket_bridge::command(Program::Ferretto),
     run: run_websocket_bridge_of_ferretto,
 };
 
-/// Those that are the first word of `ferretto` only, or another program there than under a name of their own; in the order in which
-/// they are told of.
+/// Applets that exist only as subcommands of `ferretto`, or that as subcommands differ from the program of the same name. In the order of the help.
 const WORDS: &[Applet] = &[
     RECORD,
     OPEN,
@@ -195,7 +192,7 @@ const WORDS: &[Applet] = &[
     WEBSOCKET_BRIDGE_OF_FERRETTO,
 ];
 
-/// What can be the first word of `ferretto`: first what is nothing else, then upstream's programs.
+/// Returns the subcommands of `ferretto`: first its own, then upstream's programs.
 pub(crate) fn subcommands() -> impl Iterator<Item = &'static Applet> {
     let own = WORDS.iter().filter(|applet| !applet.is_program());
     own.chain(
@@ -205,14 +202,14 @@ pub(crate) fn subcommands() -> impl Iterator<Item = &'static Applet> {
     )
 }
 
-/// What the binary is without a name of these.
+/// The program to run if neither name nor first argument selects another.
 pub(crate) const DEFAULT: Applet = Applet {
     name: FERRETTO,
     command: || perfetto::command(Program::Ferretto),
     run: run_ferretto,
 };
 
-/// The entry of the binary that is all applets.
+/// Runs the binary that contains all applets.
 pub fn main() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
@@ -220,7 +217,7 @@ pub fn main() -> ExitCode {
     ExitCode::from((applet.run)(words))
 }
 
-/// The entry of upstream's binary that is all of its programs.
+/// Runs the binary `tracebox`, which contains all of upstream's programs.
 pub fn main_of_tracebox() -> ExitCode {
     let mut words = std::env::args_os();
     let called_as = words.next().unwrap_or_default();
@@ -228,13 +225,13 @@ pub fn main_of_tracebox() -> ExitCode {
     ExitCode::from((by_name.unwrap_or(&TRACEBOX).run)(words.collect()))
 }
 
-/// The entry of a binary that is one applet only, and has the code of no other in it.
+/// Runs a binary that contains a single applet.
 pub fn main_of(applet: Applet) -> ExitCode {
     ExitCode::from((applet.run)(std::env::args_os().skip(1).collect()))
 }
 
-/// Every spelling of every flag of a program, dashes included; `None` if there is no such program. The table of flags is held
-/// against it.
+/// Returns every spelling of every flag of a program, dashes included; `None` if there is no such program. A test compares the table of flags with
+/// it.
 pub fn flags_of(program: &str) -> Option<Vec<String>> {
     let applet = APPLETS
         .iter()
@@ -262,7 +259,7 @@ fn find_word(word: &OsStr) -> Option<&'static Applet> {
     of_ferretto.or_else(|| find(word))
 }
 
-/// By the name of the program, then by the first word.
+/// Chooses the applet by the name of the program, then by the first argument.
 fn choose(called_as: &OsStr, mut words: Vec<OsString>) -> (&'static Applet, Vec<OsString>) {
     if let Some(applet) = Path::new(called_as).file_name().and_then(find) {
         return (applet, words);
@@ -305,7 +302,7 @@ fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
 }
 
 fn run_ferretto(words: Vec<OsString>) -> u8 {
-    // Of streams that are closed nobody is left to tell.
+    // If stderr is closed, nobody can be told.
     if let Some(mistake) = words.first().and_then(|word| manual::misspelling(word)) {
         let _ = writeln!(std::io::stderr(), "{}: {mistake}", DEFAULT.name);
         1
@@ -320,7 +317,7 @@ fn run_ferretto(words: Vec<OsString>) -> u8 {
     }
 }
 
-/// Whether that is what the flags of a recording come to.
+/// Whether the arguments, parsed as a recording, ask for help.
 fn asks_for_help(words: &[OsString]) -> bool {
     let name = OsString::from(DEFAULT.name);
     let parsed = DEFAULT
@@ -357,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_know_only_names_know_them_all() {
+    fn the_lists_of_names_have_all_programs_and_subcommands() {
         let names: Vec<&str> = APPLETS.iter().map(|applet| applet.name).collect();
         assert_eq!(names, PROGRAMS);
         let words: Vec<&str> = subcommands().map(|applet| applet.name).collect();

@@ -1,6 +1,6 @@
 //! Asks a service for its state.
 //!
-//! Called by `perfetto --query`, by `ferretto config check`, and by all that looks at this machine.
+//! `perfetto --query`, `ferretto config check`, and everything that examines this machine call it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::service::unreachable;
 
 const SERVICE: Token = Token(0);
 
-/// Asks the service at this socket, which gets this long to answer; gives the state decoded and as it came.
+/// Asks the service at this socket and waits up to `patience`; returns the decoded state and its encoded form.
 pub(crate) fn ask_within(
     patience: Duration,
     socket: &Address,
@@ -23,7 +23,7 @@ pub(crate) fn ask_within(
     state_of(endpoint, scope, patience)
 }
 
-/// Asks the service at the other end of a connection, which gets this long to answer.
+/// Asks the service at the other end of a connection and waits up to `patience`; returns the decoded state and its encoded form.
 pub(crate) fn state_of(
     mut endpoint: ConsumerEndpoint,
     scope: StateScope,

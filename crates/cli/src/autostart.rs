@@ -1,10 +1,10 @@
-//! Service and probes of one's own: what `ferretto` does when no service is listening, and [`tracebox`](crate::tracebox) unless one
-//! listens where it is told to listen, or `tracebox ctl` has started one.
+//! Starts a private service with probes.
 //!
-//! Both run as children of this process, from the same binary, on sockets in a private folder unless they are to be found by others. They
-//! are told to end when the recording is over, and end by themselves should this process die. What they say goes through this process,
-//! which knows what else is on the terminal. `tracebox ctl` starts them [in the background](start_in_background) instead, where they
-//! outlive it.
+//! `ferretto` does so when no service is listening. [`tracebox`](crate::tracebox) does so unless it is told of a socket on which a service listens,
+//! or `tracebox ctl` has started one. Service and probes run as children of this process, from the same binary. Their sockets are in a private
+//! folder, unless others should find them. The children are told to end when the recording is over, and end by themselves if this process dies. This
+//! process passes on what they log, because it knows what else is on the terminal. `tracebox ctl` starts them [in the
+//! background](start_in_background) instead, where they outlive this process.
 
 mod folder;
 
@@ -31,13 +31,12 @@ use crate::service::{FindServiceError, Service, StartedService};
 use ferretto_daemons::log;
 use ferretto_daemons::starter::{MOUNT_TRACEFS, STARTED_BY};
 
-/// How long a child has to come up. One that fails is noticed at once, by the end of its pipe.
+/// The time that a child has to start. A child that fails closes its pipe, which is noticed at once.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a child has to end, which for the probes includes putting tracefs back.
+/// The time that a child has to end. For the probes that includes restoring tracefs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The service that listens at the usual place, or where `PERFETTO_CONSUMER_SOCK_NAME` says; if nobody does, one that is
-/// started for the purpose, with probes.
+/// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with probes.
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
     match is_there(&usual) {
@@ -49,30 +48,30 @@ pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> 
     }
 }
 
-/// The children, ended when this is dropped: in this order, for without a service the probes would wait for another.
+/// The children. Dropping this ends them in the order of the fields: without a service, the probes would wait for another one.
 struct Daemons {
     _probes: Option<Daemon>,
     _traced: Daemon,
-    /// The folder of the sockets, removed last.
+    /// The folder of the sockets, which is removed last.
     _folder: SocketFolder,
 }
 
-/// A child, and the thread that passes on what it says.
+/// A child, and the thread that passes on its log.
 struct Daemon {
     child: Child,
     voice: Option<JoinHandle<()>>,
 }
 
-/// Where a socket of a service of one's own is.
+/// The place of a socket of a started service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SocketPlace {
-    /// In a folder of its own, where nobody looks.
+    /// In a private folder.
     Private,
-    /// At the usual place, or where its variable says.
+    /// At the usual place, or the one that its environment variable names.
     Usual,
 }
 
-/// Where both are.
+/// The places of both sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sockets {
     pub(crate) producers: SocketPlace,
@@ -80,12 +79,12 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Nobody finds either.
+    /// Nobody else finds either socket.
     pub(crate) const PRIVATE: Sockets = Sockets {
         producers: SocketPlace::Private,
         consumers: SocketPlace::Private,
     };
-    /// Everybody finds both.
+    /// Everybody finds both sockets.
     pub(crate) const USUAL: Sockets = Sockets {
         producers: SocketPlace::Usual,
         consumers: SocketPlace::Usual,
@@ -95,7 +94,7 @@ impl Sockets {
 /// Starts service and probes as children.
 ///
 /// # Errors
-/// What kept them from coming up.
+/// If one of them does not start.
 pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     let folder = SocketFolder::new().map_err(|error| {
         format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
@@ -129,10 +128,10 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     })
 }
 
-/// A daemon by its applet.
+/// A daemon, by its applet.
 struct Applet {
     name: &'static str,
-    /// The variable with the descriptor over which it says that it is there.
+    /// The environment variable with the descriptor over which the daemon reports that it is ready.
     notify: &'static str,
 }
 
@@ -152,11 +151,11 @@ pub(crate) struct InBackground {
     pub(crate) pid: i32,
 }
 
-/// Starts service and probes in the background, at the usual sockets; each is reported as soon as it is of use. If one does not come up,
-/// those before it go on.
+/// Starts service and probes in the background, at the usual sockets. Reports each one as soon as it is ready. If one does not start, those before it
+/// go on.
 ///
 /// # Errors
-/// What kept one from coming up.
+/// If one of them does not start, or `report` fails.
 pub(crate) fn start_in_background(
     mut report: impl FnMut(InBackground) -> Result<(), String>,
 ) -> Result<(), String> {
@@ -169,7 +168,7 @@ pub(crate) fn start_in_background(
 
 struct Launcher {
     program: PathBuf,
-    /// Where the sockets are, if not where they usually are.
+    /// The paths of the sockets; `None` for the usual ones.
     producers: Option<PathBuf>,
     consumers: Option<PathBuf>,
 }
@@ -190,7 +189,7 @@ impl Launcher {
         command
             .arg(applet.name)
             .env(MOUNT_TRACEFS, OsStr::new("1"))
-            // Whoever started this process waits for its word, not for theirs.
+            // The service manager waits for this process's notification, not for the child's.
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null());
         if let Some(path) = &self.producers {
@@ -202,7 +201,7 @@ impl Launcher {
         command
     }
 
-    /// Starts an applet and waits until it says that it is there.
+    /// Starts an applet and waits until it is ready.
     fn start(&self, applet: &Applet) -> Result<Daemon, String> {
         let mut command = self.command(applet);
         command
@@ -210,7 +209,7 @@ impl Launcher {
             .env(log::LEVEL, "warning")
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
-            // Ctrl-C is for the command line alone, which ends the recording and then its children.
+            // Only the command line gets Ctrl-C. It ends the recording first and then its children.
             .process_group(0);
         let failed = |error: &dyn std::fmt::Display| format!("{} did not start: {error}", applet.name);
         let (child, ready) = spawn(&mut command, applet).map_err(|error| failed(&error))?;
@@ -218,14 +217,14 @@ impl Launcher {
         match wait_for_byte(&ready) {
             Ok(()) => Ok(daemon),
             Err(error) => {
-                // It has said everything, then.
+                // Dropping it first passes on its whole log.
                 drop(daemon);
                 Err(failed(&error))
             }
         }
     }
 
-    /// Starts an applet that outlives this process, and waits until it says that it is there.
+    /// Starts an applet that outlives this process, and waits until it is ready.
     fn start_in_background(&self, applet: &Applet) -> Result<InBackground, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{} did not start: {error}", applet.name);
         let mut command = self.command(applet);
@@ -234,7 +233,7 @@ impl Launcher {
             .env_remove(STARTED_BY)
             .stdout(Stdio::piped());
         let (child, ready) = spawn(&mut command, applet).map_err(|error| failed(&error))?;
-        // The process that was started prints the id of the one that goes on.
+        // The started process prints the id of the daemon, then ends.
         let output = child.wait_with_output().map_err(|error| failed(&error))?;
         let pid = std::str::from_utf8(&output.stdout)
             .ok()
@@ -249,7 +248,7 @@ impl Launcher {
             }),
             Err(error) => {
                 if let Some(pid) = Pid::from_raw(pid) {
-                    // If it has ended, there is nothing to be told.
+                    // An error means that the daemon has already ended.
                     let _ = rustix::process::kill_process(pid, Signal::TERM);
                 }
                 Err(failed(&error))
@@ -258,17 +257,17 @@ impl Launcher {
     }
 }
 
-/// Starts a command, with a descriptor to say that it is there; gives the other end of that.
+/// Starts a command with a descriptor for its notification; returns the other end.
 fn spawn(command: &mut Command, applet: &Applet) -> io::Result<(Child, OwnedFd)> {
     let (ready, notify) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    // Inherited under a number of its own; the other end stays ours.
+    // The child inherits this end under a number of its own. The other end has close-on-exec.
     let notify = rustix::io::fcntl_dupfd_cloexec(&notify, 10)?;
     rustix::io::fcntl_setfd(&notify, rustix::io::FdFlags::empty())?;
     command.env(applet.notify, notify.as_raw_fd().to_string());
     Ok((command.spawn()?, ready))
 }
 
-/// Waits until a child writes its byte; an end without one means that it has failed.
+/// Waits until a child writes its byte. If the pipe closes without one, the child has failed.
 fn wait_for_byte(ready: &OwnedFd) -> io::Result<()> {
     let deadline = Instant::now() + START_TIMEOUT;
     loop {
@@ -301,7 +300,7 @@ fn wait_for_byte(ready: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Tells a child to end and waits until it has; after the timeout it is killed.
+/// Asks a child to end and waits; kills it after the timeout.
 fn end(child: &mut Child) {
     let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
         return;
@@ -328,7 +327,7 @@ impl Daemon {
             let lines = BufReader::new(said).split(b'\n').map_while(Result::ok);
             lines.for_each(|line| perfetto::interject(log::text(&String::from_utf8_lossy(&line))));
         };
-        // Without the thread it is not heard; a recording can do without that.
+        // Without the thread the child's log is lost, which does not affect the recording.
         let thread = |said| std::thread::Builder::new().spawn(move || pass_on(said)).ok();
         Daemon {
             voice: said.and_then(thread),
@@ -341,7 +340,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         end(&mut self.child);
         if let Some(voice) = self.voice.take() {
-            // It ends with the child's stderr. A panic there has been told of.
+            // The thread ends when the child's stderr closes. The panic handler has reported any panic.
             let _ = voice.join();
         }
     }

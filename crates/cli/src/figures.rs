@@ -1,11 +1,11 @@
-//! How counts, sizes and times are written for people.
+//! Formats counts, sizes and times for people.
 //!
-//! Called by whatever prints to the terminal.
+//! Everything that prints to the terminal calls it.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A count with its thousands apart: `12,345`.
+/// A count with a separator between thousands: `12,345`.
 pub(crate) struct Count(pub(crate) u64);
 
 impl fmt::Display for Count {
@@ -21,7 +21,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// A number of bytes in the largest unit that keeps a digit before the point: `973 B`, `1.2 MiB`.
+/// A number of bytes, in the largest unit with a value of at least 1: `973 B`, `1.2 MiB`.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl fmt::Display for Bytes {
@@ -41,14 +41,14 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A time as one reads it off a clock: `0.7 s`, `42.0 s`, `3:05 min`, `1:02:03 h`.
+/// A time as a clock shows it: `0.7 s`, `42.0 s`, `3:05 min`, `1:02:03 h`.
 pub(crate) struct Elapsed(pub(crate) Duration);
 
 impl fmt::Display for Elapsed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         match seconds {
-            // Truncated, lest 59.96 s read 60.0.
+            // Truncated, so that 59.96 s does not become 60.0 s.
             0..60 => write!(f, "{seconds}.{} s", self.0.subsec_millis() / 100),
             60..3600 => write!(f, "{}:{:02} min", seconds / 60, seconds % 60),
             _ => write!(
@@ -76,7 +76,7 @@ impl fmt::Display for Counted {
     }
 }
 
-/// A word of a command line, quoted if a shell would take it for something else.
+/// An argument of a command line, quoted if a shell would interpret it.
 pub(crate) struct Word<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Word<'_> {

@@ -1,6 +1,6 @@
-//! Arbitrary bytes as a trace file, compressed or not: `ferretto info` and `ferretto text` read them to their end, agree on what is
-//! there, and say nothing that a terminal would heed. Called by the tests of [`trace_reader`](crate::trace_reader) with random bytes and by the target
-//! `trace_reader` in `fuzz/` at the root of the repository with those that reach new code; not part of the crate otherwise.
+//! Treats arbitrary bytes as a trace file, compressed or not. `ferretto info` and `ferretto text` must read them to the end, agree on the content,
+//! and print no control characters. The tests of [`trace_reader`](crate::trace_reader) call it with random bytes, and the target `trace_reader` in
+//! `fuzz/` at the root of the repository with bytes that reach new code. Nothing else in the crate uses it.
 
 use std::io::Read;
 
@@ -13,13 +13,13 @@ const EXPANDED: u64 = 1 << 20;
 /// Reads `data` as a trace file.
 ///
 /// # Panics
-/// If one of the promises above does not hold.
+/// If one of the requirements in the module description is not met.
 #[allow(clippy::unwrap_used)]
 pub fn trace_file(data: &[u8]) {
     let (compression, source) = expanded(data).unwrap();
     if compression.is_some() {
         let mut contents = Vec::new();
-        // Damage is an error, and `contents` then holds the bytes before it.
+        // Damage is an error; `contents` then holds the bytes before it.
         let _ = source.take(EXPANDED).read_to_end(&mut contents);
         return plain(&contents);
     }
@@ -36,14 +36,14 @@ fn plain(data: &[u8]) {
     let (mut packets, mut open) = (0, 0_u64);
     for line in printed.lines().map(str::trim_start) {
         packets += u64::from(line == "packet {" && open <= 1);
-        // In a string there is no line's end, and before a comment's nothing but spaces.
+        // A string contains no line breaks, and before a comment there are only spaces.
         if !line.starts_with('#') {
             open += u64::from(line.ends_with('{'));
             open -= u64::from(line == "}");
         }
     }
     assert_eq!(open, 0, "what is opened is closed");
-    // A field of a packet may be called like that as well, but none is.
+    // A field of a packet could have this name too, but none has.
     assert_eq!(packets, outcome.packets);
     let described = info::describe(data);
     assert_eq!(

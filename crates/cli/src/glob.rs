@@ -1,13 +1,13 @@
-//! Patterns for names, as shells have them: `*` and `?`.
+//! Patterns for names, as in shells: `*` and `?`.
 //!
-//! Called where names of events are matched: by [`list`](crate::list) and for the words of a command line. The time that it takes is at
-//! most the product of both lengths.
+//! [`list`](crate::list) and the code for the words of a command line match names of events with it. It takes time proportional to the product of
+//! both lengths at most.
 
-/// Whether a pattern matches all of a text. `*` stands for any letters, `?` for one.
+/// Whether a pattern matches a whole text. `*` stands for any characters, `?` for one.
 pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut in_text) = (0, 0);
-    // Behind the last star, and where the text went on when it stood for the least.
+    // The pattern's position after the last star, and the text's position if that star matches as little as possible.
     let mut star = None;
     while in_text < text.len() {
         match pattern.get(at) {
@@ -32,7 +32,7 @@ pub(crate) fn glob(pattern: &str, text: &str) -> bool {
     pattern[at..].iter().all(|letter| *letter == '*')
 }
 
-/// Whether a text is a pattern, and no name.
+/// Whether a text is a pattern.
 pub(crate) fn is_glob(text: &str) -> bool {
     text.contains(['*', '?'])
 }

@@ -1,5 +1,5 @@
-//! The command line of Ferretto: `ferretto` is all programs in one, `perfetto`, `traced`, `traced_probes`,
-//! `trigger_perfetto` and `websocket_bridge` are upstream's names for its parts, and `tracebox` for all of them.
+//! The command line of Ferretto. The binary `ferretto` contains all programs. `perfetto`, `traced`, `traced_probes`, `trigger_perfetto` and
+//! `websocket_bridge` are its parts under upstream's names, and `tracebox` combines these.
 //!
 //! The binaries call [`applet::main`], which picks an applet; each applet is one module.
 #![deny(unsafe_code)]

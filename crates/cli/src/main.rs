@@ -1,4 +1,4 @@
-//! `ferretto`: all programs in one binary, and by itself a `perfetto` that starts what is missing.
+//! `ferretto`: contains all programs. Without a subcommand it records like `perfetto`, and starts the daemons if they are missing.
 
 fn main() -> std::process::ExitCode {
     ferretto_cli::applet::main()

@@ -1,7 +1,7 @@
-//! Files that only their owner may read: traces, and what is made of them, tell what ran on a machine.
+//! Files that only their owner may read, because traces and data from them show what ran on a machine.
 //!
-//! Called by every command that writes a file. Whatever the umask, a file made here has the mode 0600. A file that was there
-//! keeps its mode, owner and, until the caller empties it, its content.
+//! Every command that writes a file calls it. A new file has the mode 0600, whatever the umask. An existing file keeps its mode and owner, and also
+//! its content until the caller empties it.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -10,35 +10,35 @@ use std::path::Path;
 
 const MODE: u32 = 0o600;
 
-/// Where a file comes from.
+/// The origin of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// We made it.
+    /// It was created here.
     Created,
-    /// It was there.
+    /// It existed before.
     Found,
 }
 
-/// Makes a file, to be used as `options` say.
+/// Creates a file with these options.
 ///
 /// # Errors
-/// [`io::ErrorKind::AlreadyExists`] if there is one, or a link of that name.
+/// [`io::ErrorKind::AlreadyExists`] if there is a file or a link of that name.
 pub(crate) fn create_new(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.clone().create_new(true).mode(MODE).open(path)?;
-    // The umask may have taken the owner's own rights. Some filesystems have no modes: then it stays as it is.
+    // The umask may have removed the owner's own rights. On filesystems without modes this fails, and the mode stays as it is.
     let _ = file.set_permissions(Permissions::from_mode(MODE));
     give_to_who_used_sudo(&file);
     Ok(file)
 }
 
-/// Makes a file, or opens the one that is there without touching what is in it.
+/// Creates a file, or opens the existing one without changing its content.
 ///
 /// # Errors
-/// If it can be neither made nor opened.
+/// If it can be neither created nor opened.
 pub(crate) fn open(options: &OpenOptions, path: &Path) -> io::Result<(File, Origin)> {
     match create_new(options, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // `create` for links that point nowhere yet, which `create_new` takes for files.
+            // `create` is for dangling links, which `create_new` treats as files.
             let mut options = options.clone();
             let file = options.create(true).truncate(false).mode(MODE).open(path)?;
             Ok((file, Origin::Found))
@@ -47,7 +47,7 @@ pub(crate) fn open(options: &OpenOptions, path: &Path) -> io::Result<(File, Orig
     }
 }
 
-/// Empties what [`open`] found, for what is to be written instead. Devices and pipes cannot be emptied, nor have they to be.
+/// Empties a file that [`open`] found. Devices and pipes cannot be emptied, and need not be.
 ///
 /// # Errors
 /// If that fails.
@@ -58,8 +58,8 @@ pub(crate) fn empty(file: &File) -> io::Result<()> {
     }
 }
 
-/// Recording the kernel needs root, looking at the trace does not: a file that was made under `sudo` is its user's, who could not even
-/// read it otherwise. Only files made here are given away.
+/// Gives a new file that was made under `sudo` to the user who called it. Recording the kernel needs root, but viewing the trace does not, and
+/// otherwise the user could not even read it. Existing files keep their owner.
 fn give_to_who_used_sudo(file: &File) {
     let id = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
     if let (true, Some(user), Some(group)) = (
@@ -68,7 +68,7 @@ fn give_to_who_used_sudo(file: &File) {
         id("SUDO_GID"),
     ) {
         let (user, group) = (rustix::fs::Uid::from_raw(user), rustix::fs::Gid::from_raw(group));
-        // Some filesystems have no owners: then it stays as it is.
+        // On filesystems without owners this fails, and the owner stays as it is.
         let _ = rustix::fs::fchown(file, Some(user), Some(group));
     }
 }

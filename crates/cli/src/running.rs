@@ -1,7 +1,7 @@
-//! The tracing service that runs, asked what it has.
+//! Asks the running tracing service for its state.
 //!
-//! Called by [`list`](crate::list), [`status`](crate::status) and whoever would start a service if there is none. Nothing is started for
-//! the question, and a service that says nothing is waited for some seconds only.
+//! [`list`](crate::list), [`status`](crate::status) and the code that starts a service if there is none call it. It starts nothing, and waits only
+//! some seconds for an answer.
 
 use ferretto_ipc::socket_names::consumer_address;
 use ferretto_ipc::transport::PeerCredentials;
@@ -11,38 +11,38 @@ use ferretto_proto::messages::tracing_service_state::Producer;
 
 use crate::machine::{Answer, Machine, ThisMachine};
 
-/// Where recordings look for a service, and what is there.
+/// The address at which recordings look for a service, and the answer there.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) address: Address,
     pub(crate) found: Found,
 }
 
-/// What listens there.
+/// The answer at an address.
 #[derive(Debug)]
 pub(crate) enum Found {
     Service(Running),
     Nobody,
-    /// The socket of a service that has ended.
+    /// A socket file remains of a service that has ended.
     LeftOver,
-    /// Somebody who told nothing, for this reason.
+    /// A process listens there, but has not reported a state, for this reason.
     Silent(String),
 }
 
-/// A service that has answered.
+/// A service that has reported its state.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) state: Box<TracingServiceState>,
-    /// Who listens, as of when it began to.
+    /// The process that listens, at the time when it began to.
     pub(crate) listener: Option<PeerCredentials>,
 }
 
-/// Whether somebody listens at this address: who that is, and whether this user may connect, comes out when it is used.
+/// Whether a process listens at this address. Whether this user may connect to it is another question.
 pub(crate) fn is_there(address: &Address) -> bool {
     !Stream::connect(address).is_err_and(|error| error.is_unreachable())
 }
 
-/// Asks the service at the usual place, or where `PERFETTO_CONSUMER_SOCK_NAME` says.
+/// Asks the service at the usual address, or at the one in `PERFETTO_CONSUMER_SOCK_NAME`.
 ///
 /// # Errors
 /// If the variable holds no address.
@@ -62,10 +62,10 @@ pub(crate) fn ask() -> Result<Asked, String> {
     Ok(Asked { address, found })
 }
 
-/// Asks, where only a service knows the answer.
+/// Asks a question that only a running service can answer.
 ///
 /// # Errors
-/// If there is none, or none that answers.
+/// If no service listens, or none answers.
 pub(crate) fn ask_service() -> Result<Running, String> {
     let Asked { address, found } = ask()?;
     match found {
@@ -78,7 +78,7 @@ pub(crate) fn ask_service() -> Result<Running, String> {
 }
 
 impl Running {
-    /// The producer with this number.
+    /// Returns the producer with this id.
     pub(crate) fn producer(&self, id: Option<i32>) -> Option<&Producer> {
         let mut producers = self.state.producers.iter();
         producers.find(|producer| producer.id == id)

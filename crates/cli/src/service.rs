@@ -1,7 +1,7 @@
-//! The seam between the command line and whoever knows where a tracing service is.
+//! The interface by which a command line finds a tracing service.
 //!
-//! [`running_service`] is `perfetto`'s answer: the one that listens on the consumer socket. `ferretto` passes another, which
-//! starts a service if there is none.
+//! [`running_service`] is the one of `perfetto`: the service that listens on the consumer socket. `ferretto` passes another function, which starts a
+//! service if there is none.
 
 use std::any::Any;
 use std::fmt;
@@ -14,15 +14,15 @@ use ferretto_ipc::socket_names::{SocketNameError, consumer_address};
 pub struct Service {
     /// Its consumer socket.
     pub consumer_socket: Address,
-    /// If it was started for this command line alone.
+    /// Set if it was started only for this command line.
     pub started: Option<StartedService>,
 }
 
-/// A service of one's own, which nobody else finds.
+/// A started service, which other programs find only by its address.
 pub struct StartedService {
     /// Its producer socket.
     pub producer_socket: Address,
-    /// What must live as long as the connection: the service ends when this is dropped.
+    /// Keeps the service running; dropping this ends it.
     pub keep_alive: Box<dyn Any>,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Debug for Service {
     }
 }
 
-/// There is no service, and why.
+/// The reason why there is no service.
 #[derive(Debug, thiserror::Error)]
 pub enum FindServiceError {
     /// A socket name in the environment is no address.
@@ -43,10 +43,10 @@ pub enum FindServiceError {
     Start(String),
 }
 
-/// Finds or starts a service; called at most once.
+/// Finds or starts a service. Called at most once.
 pub type FindService<'a> = &'a mut dyn FnMut() -> Result<Service, FindServiceError>;
 
-/// The service that listens at the usual place, or where `PERFETTO_CONSUMER_SOCK_NAME` says.
+/// Returns the service at the usual address, or at the one in `PERFETTO_CONSUMER_SOCK_NAME`, without checking that it runs.
 ///
 /// # Errors
 /// If the variable holds no address.
@@ -57,7 +57,7 @@ pub fn running_service() -> Result<Service, FindServiceError> {
     })
 }
 
-/// Why a service could not be reached, and what to do about it.
+/// Describes a failed connection to a service, with advice.
 pub(crate) fn unreachable(socket: &Address, error: &ConnectError) -> String {
     match error {
         ConnectError::Transport(transport) if transport.is_unreachable() => format!(

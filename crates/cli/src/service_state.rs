@@ -1,7 +1,7 @@
-//! The service's state as a table for people, `perfetto --query`, and for scripts, `ferretto --query --json` ([`json`]).
+//! Formats the service's state: as a table for people (`perfetto --query`), and for scripts (`ferretto --query --json`, [`json`]).
 //!
-//! Called by `perfetto --query`. Columns, widths and headings are those of upstream's `PrintServiceState`, which people
-//! know and, against its own advice, scripts cut into pieces. Scripts should take `--json` or `--query-raw`.
+//! `perfetto --query` calls it. Columns, widths and headings are those of upstream's `PrintServiceState`. People know these, and scripts parse them
+//! against upstream's advice. Scripts should use `--json` or `--query-raw`.
 
 use std::fmt::{self, Write};
 
@@ -13,12 +13,12 @@ pub(crate) mod json;
 
 pub(crate) use json::json;
 
-/// Longer lists of categories are cut, unless all is asked for.
+/// The length to which lists of categories are cut in the short table.
 const SHORT_CATEGORIES: usize = 40;
-/// The column of the producer's name was always cut here.
+/// The length to which the column of the producer's name is always cut.
 const MAX_PRODUCER_LABEL: usize = 127;
 
-/// How the service's state is shown.
+/// The format of the service's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum QueryFormat {
     /// A table, with long cells cut.
@@ -27,7 +27,7 @@ pub(crate) enum QueryFormat {
     LongTable,
     /// The encoded `TracingServiceState`.
     Raw,
-    /// For scripts.
+    /// JSON, for scripts.
     Json,
 }
 
@@ -40,7 +40,7 @@ pub(crate) enum Viewer {
     User,
 }
 
-/// Prints the table. With [`QueryFormat::LongTable`] nothing is cut.
+/// Formats the table. With [`QueryFormat::LongTable`] it cuts no lists of categories.
 pub(crate) fn table(
     state: &TracingServiceState,
     format: QueryFormat,
@@ -95,7 +95,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The column of machines is only there when there is more than this one.
+    /// Whether producers run on several machines; only then is there a column of machines.
     fn several_machines(&self) -> bool {
         self.state
             .producers
@@ -220,7 +220,7 @@ impl Table<'_> {
     }
 }
 
-/// What a source says it can record: categories of track events or of atrace.
+/// Returns the categories that a source offers, of track events or of atrace.
 fn categories(descriptor: &DataSourceDescriptor) -> Vec<&str> {
     if let Some(track_event) = descriptor.track_event_descriptor.as_option() {
         let categories = track_event.available_categories.iter();
@@ -245,14 +245,14 @@ fn machine(producer: Option<&Producer>) -> String {
         .unwrap_or_else(|| "(host)".to_owned())
 }
 
-/// The name of the machine that a producer runs on, if it is another than the service's.
+/// Returns the name of a producer's machine, unless it is the service's own.
 pub(crate) fn other_machine(producer: &Producer) -> Option<String> {
     let id = producer.machine_id.filter(|id| *id != 0)?;
     let name = producer.machine_name.clone().filter(|name| !name.is_empty());
     Some(name.unwrap_or_else(|| format!("{id:#x}")))
 }
 
-/// Cuts to at most `len` bytes, between characters.
+/// Cuts a text to at most `len` bytes, between characters.
 fn truncate(text: &mut String, len: usize) {
     if text.len() > len {
         let end = (0..=len)

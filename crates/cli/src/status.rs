@@ -1,8 +1,7 @@
-//! `ferretto status`: whether a tracing service runs, who is connected to it, what it records, and who uses ftrace.
+//! `ferretto status`: reports the running tracing service, its clients and sessions, and the users of ftrace.
 //!
-//! Called by [`applet`](crate::applet). It changes nothing and judges nothing: that is `ferretto doctor`. Exit codes are those of service
-//! managers (LSB, `systemctl status`): 0 if a service runs, 3 if none does, 4 if that is not known; 1 if it could not be said, 2 for a
-//! command line that makes no sense.
+//! [`applet`](crate::applet) calls it. It changes nothing and judges nothing; `ferretto doctor` does the latter. Exit codes are those of service
+//! managers (LSB, `systemctl status`): 0 if a service runs, 3 if none does, 4 if that is unknown; 1 for other failures, 2 for a wrong command line.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -22,7 +21,7 @@ use crate::service_state::other_machine;
 use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
 use crate::usage;
 
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "ferretto status";
 const RUNNING: u8 = 0;
 const FAILURE: u8 = 1;
@@ -30,10 +29,9 @@ const USAGE: u8 = 2;
 const NOT_RUNNING: u8 = 3;
 const NOT_KNOWN: u8 = 4;
 
-/// Columns of what a line is about.
+/// The width of the column of topics.
 const TOPIC: usize = 11;
 
-/// The definition of all flags.
 pub(crate) fn command() -> Command {
     Command::new("status")
         .bin_name(NAME)
@@ -49,7 +47,7 @@ pub(crate) fn command() -> Command {
         .arg(json_flag())
 }
 
-/// Runs the applet with the words after its name; gives the exit code.
+/// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("status".into()).chain(words)) {
         Ok(matches) => matches,
@@ -76,14 +74,14 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     })
 }
 
-/// All that is told.
+/// Everything that is reported.
 struct Status {
     asked: Asked,
-    /// Of the service that answered, if it tells of sessions.
+    /// The sessions, if the service reports them.
     sessions: Option<Listing>,
-    /// Daemons that are not this service's.
+    /// Daemons that do not belong to this service.
     strangers: Vec<Holder>,
-    /// Where tracefs is, and what goes on there; or why that is not known.
+    /// The folder of tracefs and the state of ftrace, or the reason why they are unknown.
     ftrace: Result<(String, FtraceUse), String>,
 }
 
@@ -120,7 +118,7 @@ impl Status {
         }
     }
 
-    /// The producer that has the data sources of this machine's kernel.
+    /// Returns the producer that offers this machine's kernel events.
     fn probes(&self) -> Option<&Producer> {
         let running = self.running()?;
         let mut sources = running.state.data_sources.iter();
@@ -217,14 +215,14 @@ impl Status {
     }
 }
 
-/// The processes of a service that belong to it.
+/// Returns the processes of a service and its producers.
 fn known_processes(running: &Running) -> Vec<i32> {
     let producers = running.state.producers.iter().filter_map(|producer| producer.pid);
     let listener = running.listener.and_then(|listener| listener.pid);
     producers.chain(listener).collect()
 }
 
-/// Who it is that listens.
+/// Describes the process that listens.
 fn listener(running: &Running) -> String {
     let Some(listener) = running.listener else {
         return "running".to_owned();
@@ -245,7 +243,7 @@ fn process_of(producer: &Producer) -> String {
     }
 }
 
-/// The names of a producer's data sources.
+/// Returns the names of a producer's data sources.
 fn sources<'a>(running: &'a Running, producer: &Producer) -> Vec<&'a str> {
     let sources = running.state.data_sources.iter();
     let mut names: Vec<&str> = sources
@@ -256,7 +254,7 @@ fn sources<'a>(running: &'a Running, producer: &Producer) -> Vec<&'a str> {
     names
 }
 
-/// The screen, as it is written.
+/// The output, as it is written.
 struct Page {
     screen: Screen,
     text: String,
@@ -277,7 +275,7 @@ impl Page {
         lines.for_each(|line| self.more(line));
     }
 
-    /// A line that belongs to the one before.
+    /// Adds a line that continues the one before.
     fn more(&mut self, what: &str) {
         let _ = writeln!(self.text, "{:TOPIC$}{}", "", harmless(what));
     }

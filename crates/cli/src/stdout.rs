@@ -1,7 +1,6 @@
-//! stdout, for people and for scripts: how wide it is, whether colours are wanted, and how a whole answer gets there.
+//! stdout: its width, whether to use colours, and the printing of a whole answer.
 //!
-//! Called by the words that answer a question: `list`, `status`, `doctor`, `config new`. Recordings talk on stderr, see
-//! `perfetto/console.rs`.
+//! The subcommands that answer a question call it: `list`, `status`, `doctor`, `config new`. Recordings print to stderr, see `perfetto/console.rs`.
 
 mod table;
 
@@ -12,17 +11,17 @@ use serde_json::Value;
 
 pub(crate) use table::{Column, Table};
 
-/// Whether there are colours.
+/// Whether to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Coloured,
     Plain,
 }
 
-/// What stdout leads to.
+/// The destination of stdout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Screen {
-    /// A terminal with so many columns.
+    /// A terminal with this many columns.
     Terminal(usize, Style),
     /// A pipe or a file.
     Pipe,
@@ -30,11 +29,11 @@ pub(crate) enum Screen {
 
 const BOLD: &str = "\x1b[1m";
 const USUAL: &str = "\x1b[0m";
-/// Columns of a terminal that does not tell.
+/// The width of a terminal that does not report it, and of a pipe.
 const USUAL_WIDTH: usize = 100;
 
 impl Screen {
-    /// Looks where stdout leads. Colours are as <https://no-color.org> has them.
+    /// Finds out where stdout leads. Colours follow <https://no-color.org>.
     pub(crate) fn look() -> Screen {
         let stdout = io::stdout();
         if !stdout.is_terminal() {
@@ -50,7 +49,7 @@ impl Screen {
         Screen::Terminal(if columns == 0 { USUAL_WIDTH } else { columns }, style)
     }
 
-    /// Whether there are colours.
+    /// Whether to use colours.
     pub(crate) fn style(self) -> Style {
         match self {
             Screen::Terminal(_, style) => style,
@@ -58,7 +57,7 @@ impl Screen {
         }
     }
 
-    /// A text that stands out, if there are colours.
+    /// Returns a text in bold, if there are colours.
     pub(crate) fn bold(self, text: &str) -> String {
         match self.style() {
             Style::Coloured => format!("{BOLD}{text}{USUAL}"),
@@ -66,7 +65,7 @@ impl Screen {
         }
     }
 
-    /// Columns, of a pipe as of a terminal that does not tell.
+    /// Returns the number of columns. A pipe counts like a terminal that does not report it.
     pub(crate) fn width(self) -> usize {
         match self {
             Screen::Terminal(width, _) => width,
@@ -75,7 +74,7 @@ impl Screen {
     }
 }
 
-/// The flag of those that print JSON as well; its id is `json`.
+/// Returns the flag of subcommands that can print JSON; its id is `json`.
 pub(crate) fn json_flag() -> Arg {
     Arg::new("json")
         .long("json")
@@ -86,15 +85,15 @@ pub(crate) fn json_flag() -> Arg {
 /// Prints an answer for scripts.
 ///
 /// # Errors
-/// As those of [`print`].
+/// The same as those of [`print`].
 pub(crate) fn print_json(answer: &Value) -> Result<(), String> {
     print(format!("{answer:#}\n").as_bytes())
 }
 
-/// Prints all of an answer.
+/// Prints a whole answer.
 ///
 /// # Errors
-/// If it could not be written. A reader that has seen enough (`| head`) is no error.
+/// If it cannot be written. A reader that closes the pipe early (`| head`) is no error.
 pub(crate) fn print(answer: &[u8]) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(answer).and_then(|()| stdout.flush()) {
@@ -105,7 +104,7 @@ pub(crate) fn print(answer: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A name that others chose, such that it does nothing to a terminal: control characters are spelled out.
+/// Makes a name from outside harmless for a terminal: control characters become escapes.
 pub(crate) fn harmless(name: &str) -> String {
     let mut shown = String::with_capacity(name.len());
     for letter in name.chars() {

@@ -1,13 +1,12 @@
-//! Reads trace files of any size, packet by packet, whatever is in them.
+//! Reads trace files of any size and any content, packet by packet.
 //!
-//! Called by `ferretto info`, `text` and `open`, and by the recording for its summary. A trace file is one encoded
-//! `perfetto.protos.Trace`: each packet is its field 1, length-delimited. Packets inside compressed ones come as if they stood
-//! in their place, between [`Piece::CompressedStart`] and [`Piece::CompressedEnd`]. Files that are compressed as a whole are
-//! expanded underneath ([`Input`]).
+//! `ferretto info`, `text` and `open` call it, and the recording does for its summary. A trace file is one encoded `perfetto.protos.Trace`: each
+//! packet is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
+//! [`Piece::CompressedEnd`]. Files that are compressed as a whole are expanded underneath ([`Input`]).
 //!
-//! In memory is one packet at a time, [`MAX_PACKET`] at most. Damage is told with its place in the file, and reading goes on
-//! with the next packet that can be told for one: the service puts the same fields into all of them
-//! ([`is_packet`]). A file that ends inside a packet is still being written, or who wrote it was killed: that is no damage.
+//! Memory holds one packet at a time, of at most [`MAX_PACKET`]. Damage is reported with its offset, and reading resumes at the next packet that can
+//! be recognised, by fields that the service puts into every packet ([`is_packet`]). A file that ends inside a packet is not damaged: it is still
+//! being written, or its writer was killed.
 
 mod expand;
 mod foreign;
@@ -28,75 +27,75 @@ pub(crate) use input::{Input, expanded, expanding};
 #[cfg(test)]
 mod tests;
 
-/// A larger packet is taken for damage: what services and producers write is far below.
+/// A packet larger than this counts as damage. Services and producers write much smaller ones.
 pub(crate) const MAX_PACKET: usize = 64 << 20;
-/// A compressed packet may hold so much. Services compress about 1 MB at once, or one larger packet.
+/// The most bytes that a compressed packet may expand to. Services compress about 1 MB at once, or one larger packet.
 const MAX_EXPANDED: u64 = 64 << 20;
 /// The tag of `Trace.packet`.
 pub(crate) const PACKET_TAG: u8 = tag(Trace::PACKET, WireType::Bytes) as u8;
-/// So many bytes are told of what is no packet: enough to recognize another format by. Archives of `tar` say what they are at 257.
+/// The bytes of a damaged place that are reported, enough to recognise another format. `tar` archives have their mark at 257.
 const HEAD: usize = 264;
 /// A tag and the longest varint.
 pub(crate) const MAX_PREAMBLE: usize = 1 + MAX_VARINT_LEN;
-/// What is read at once.
+/// The bytes that are read at once.
 const BUFFER: usize = 256 << 10;
-/// After damage, packets up to this size are looked for, which bounds the work for each byte that could begin one.
+/// The largest packet that is recognised after damage. The limit bounds the work for each byte that could begin a packet.
 const MAX_RECOGNIZED: usize = 64 << 10;
 
-/// What a trace consists of.
+/// A piece of a trace.
 #[derive(Debug)]
 pub(crate) enum Piece<'a> {
     /// An encoded `TracePacket`.
     Packet(&'a [u8]),
     /// The packets from here to [`Piece::CompressedEnd`] were compressed together.
     CompressedStart(Compressed),
-    /// See there.
+    /// The end of these packets.
     CompressedEnd,
-    /// Something that is no packet.
+    /// Bytes that are no packet.
     Damage(Damage),
 }
 
 /// A compressed packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compressed {
-    /// The field of `TracePacket` that it is in, which tells the codec.
+    /// The field of `TracePacket` that contains it, which determines the codec.
     pub(crate) field: u32,
-    /// What it takes in the file.
+    /// Its size in the file.
     pub(crate) bytes: u64,
 }
 
 /// Bytes that are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Damage {
-    /// Where they begin in the file; for what is inside a compressed packet, where that begins.
+    /// The offset of their beginning in the file. For bytes inside a compressed packet, the offset of that packet.
     pub(crate) offset: u64,
-    /// Bytes that were passed over until the next packet. 0 for what is inside a compressed packet.
+    /// The number of bytes skipped until the next packet; 0 inside a compressed packet.
     pub(crate) skipped: u64,
-    /// What is wrong with them.
+    /// The kind of damage.
     pub(crate) reason: Reason,
 }
 
 impl Damage {
-    /// Whether the file is compressed as a whole, and cannot be expanded from here on.
+    /// Whether the file is compressed as a whole, and cannot be expanded any further.
     pub(crate) fn is_broken(&self) -> bool {
         matches!(self.reason, Reason::Broken(_))
     }
 }
 
-/// Why bytes are no packet.
+/// The reason why bytes are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A packet begins with another byte than the first of these. Up to [`HEAD`] bytes from there on.
+    /// The first byte cannot begin a packet. Contains up to [`HEAD`] bytes from there on.
     NotAPacket(Vec<u8>),
     /// The length is no number.
     NoLength,
     /// The length is above [`MAX_PACKET`].
     TooLarge(u64),
-    /// The file ends before the packet does, and yet others begin in it.
+    /// The packet reaches beyond the end of the file, but other packets begin inside it.
     RunsIntoOthers(u64),
-    /// A compressed packet cannot be expanded, or not to its end.
+    /// A compressed packet cannot be expanded to its end.
     Compressed(String),
-    /// The file is compressed as a whole, and cannot be expanded further. Nothing comes after this.
+    /// The file is compressed as a whole, and cannot be expanded any further. This is the last piece.
     Broken(Broken),
 }
 
@@ -130,21 +129,21 @@ impl fmt::Display for Damage {
     }
 }
 
-/// How a trace ended.
+/// The end of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct End {
-    /// What was read, in bytes.
+    /// The number of bytes read.
     pub(crate) size: u64,
-    /// If it ends inside a packet.
+    /// Set if it ends inside a packet.
     pub(crate) cut: Option<Cut>,
 }
 
-/// The beginning of a packet at the end of a file.
+/// The beginning of a packet whose end is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Where it begins.
+    /// The offset at which it begins.
     pub(crate) offset: u64,
-    /// So much of it is there.
+    /// The number of its bytes that are there.
     pub(crate) bytes: u64,
 }
 
@@ -158,10 +157,10 @@ impl fmt::Display for Cut {
     }
 }
 
-/// Hands all of a trace to `visit`, in the order of the file, until that breaks it off.
+/// Passes all pieces of a trace to `visit`, in the order of the file, until `visit` breaks it off.
 ///
 /// # Errors
-/// If the source cannot be read. What was read until then has been handed over.
+/// If the source cannot be read. The pieces before the error have been passed on.
 pub(crate) fn read<B>(
     source: impl Read,
     mut visit: impl FnMut(Piece<'_>) -> ControlFlow<B>,
@@ -228,8 +227,8 @@ pub(crate) fn read<B>(
     }
 }
 
-/// Hands over a packet, or the packets inside it if it is a compressed one. It stands at `offset`; `spare` is memory that is
-/// kept between calls.
+/// Passes a packet on, or the packets inside it if it is compressed. Its offset in the file is `offset`; `spare` is a buffer that is kept between
+/// calls.
 pub(crate) fn look_inside<B>(
     packet: &[u8],
     offset: u64,
@@ -260,7 +259,7 @@ pub(crate) fn look_inside<B>(
     visit(Piece::CompressedEnd)
 }
 
-/// Hands over the packets inside a compressed one, up to the first thing that is none: after that nothing there can be trusted.
+/// Passes on the packets inside a compressed one, up to the first damage. Nothing after that can be trusted.
 fn visit_contents<B>(
     contents: Expander<'_>,
     spare: &mut Vec<u8>,
@@ -287,27 +286,27 @@ fn visit_contents<B>(
     (problem, flow)
 }
 
-/// Cuts bytes into packets, by their preambles.
+/// Splits bytes into packets, by their preambles.
 struct Splitter<R> {
     source: R,
     buffer: Vec<u8>,
-    /// What of the buffer has been read and not yet handed out.
+    /// The part of the buffer that has been read and not yet returned.
     start: usize,
     end: usize,
-    /// Where `start` is, in bytes from the beginning of the source.
+    /// The offset of `start` in the source.
     offset: u64,
-    /// Nothing comes any more.
+    /// Whether the source has ended.
     is_over: bool,
-    /// Why nothing comes any more, if more should.
+    /// The reason why a compressed source ended too early.
     broken: Option<Broken>,
 }
 
-/// What comes next.
+/// The result of looking for a packet at the present offset.
 enum Step<'a> {
     Packet(&'a [u8]),
-    /// No packet; nothing has been passed over yet.
+    /// No packet. Nothing has been skipped yet.
     Bad(Reason),
-    /// A packet of which the end is missing; nothing has been passed over yet.
+    /// A packet whose end is missing. Nothing has been skipped yet.
     Cut {
         claimed: u64,
     },
@@ -316,7 +315,7 @@ enum Step<'a> {
 
 /// The beginning of a packet.
 enum Preamble {
-    /// How long it is itself, and the packet after it.
+    /// The length of the preamble itself, and that of the packet after it.
     Whole(usize, u64),
     /// More bytes are needed.
     Cut,
@@ -348,12 +347,12 @@ impl<R: Read> Splitter<R> {
         self.start == self.end
     }
 
-    /// Where the bytes end that have been read so far.
+    /// Returns the offset of the end of the bytes read so far.
     fn offset_of_end(&self) -> u64 {
         self.offset + (self.end - self.start) as u64
     }
 
-    /// Reads until so many bytes are there, or all that come. The buffer grows with what is there, and not with what is claimed.
+    /// Reads until `wanted` bytes are there, or the source ends. The buffer grows only with bytes that exist.
     fn fill(&mut self, wanted: usize) -> io::Result<()> {
         while self.end - self.start < wanted && !self.is_over {
             if self.end == self.buffer.len() {
@@ -410,7 +409,7 @@ impl<R: Read> Splitter<R> {
         ))
     }
 
-    /// Passes over at least one byte, up to the next packet or the end.
+    /// Skips at least one byte, up to the next packet or the end.
     fn find_packet(&mut self) -> io::Result<()> {
         let mut skip = 1;
         loop {
@@ -442,9 +441,8 @@ fn preamble(bytes: &[u8]) -> Preamble {
     }
 }
 
-/// Whether a packet stands at the beginning of `bytes`, for all that can be told: it consists of fields, the service's word on
-/// who wrote it is among them, and another packet follows or, if the bytes are the last ones, nothing. Or it is a compressed
-/// packet and no more than that.
+/// Whether `bytes` begin with something that looks like a packet. It must consist of fields, have the fields with which the service identifies the
+/// writer, and be followed by another packet or, if the bytes are the last ones, by nothing. A compressed packet must have no other field.
 fn is_packet(bytes: &[u8], are_last: bool) -> bool {
     let Preamble::Whole(preamble, length) = preamble(bytes) else {
         return false;
@@ -479,7 +477,7 @@ fn is_packet(bytes: &[u8], are_last: bool) -> bool {
         && sequence
 }
 
-/// Whether `length` bytes from the beginning of `contents` on are a field of compressed packets.
+/// Whether the first `length` bytes of `contents` are exactly one field of compressed packets.
 fn is_all_compressed(contents: &[u8], length: usize) -> bool {
     let tags = [
         tag(TracePacket::COMPRESSED_PACKETS, WireType::Bytes),

@@ -1,14 +1,14 @@
-//! What is said of flags that cannot be followed.
+//! Error messages about wrong flags.
 //!
-//! Called by the applets with what the parser of their flags found. It begins with the words of `getopt_long`, which scripts and upstream's
-//! tests look for, and goes on with what to type instead.
+//! The applets call it with the errors of their parsers. A message begins with the words of `getopt_long`, which scripts and upstream's tests look
+//! for, and continues with advice.
 
 use std::io::Write;
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// The command line under which all words are.
+/// The command of which the others are subcommands.
 pub(crate) const FERRETTO: &str = "ferretto";
 
 /// Upstream's programs, by the names under which they can be called.
@@ -21,7 +21,7 @@ pub(crate) const PROGRAMS: [&str; 6] = [
     "tracebox",
 ];
 
-/// What can be the first word of `ferretto`.
+/// The subcommands of `ferretto`.
 pub(crate) const SUBCOMMANDS: [&str; 16] = [
     "record",
     "open",
@@ -41,7 +41,7 @@ pub(crate) const SUBCOMMANDS: [&str; 16] = [
     "tracebox",
 ];
 
-/// Prints what came of the words after `name`: help where it was asked for, or the mistake. Nobody is left to tell of a stream that is closed.
+/// Prints help if it was requested, or else a message about the mistake. If the stream is closed, nobody can be told.
 pub(crate) fn print(name: &str, message: &clap::Error) {
     if message.use_stderr() {
         let _ = std::io::stderr().write_all(usage_error(name, message).as_bytes());
@@ -50,22 +50,22 @@ pub(crate) fn print(name: &str, message: &clap::Error) {
     }
 }
 
-/// One sentence about a mistake in the words after `name`; what the parser itself says of other kinds.
+/// Returns one sentence about a mistake in the arguments of `name`. For other kinds of errors, returns the parser's own message.
 pub(crate) fn usage_error(name: &str, message: &clap::Error) -> String {
     let text = |kind| match message.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
-        // The most alike comes last.
+        // The most similar one is last.
         Some(ContextValue::Strings(texts)) => texts.last().map(String::as_str),
         _ => None,
     };
-    // The help of the name alone is an overview.
+    // The help of `ferretto` itself is only an overview.
     let help = match name == FERRETTO {
         true => format!("`{name} help record` lists all"),
         false => format!("`{name} --help` lists all"),
     };
     match (message.kind(), text(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(unknown)) if unknown.starts_with('-') => {
-            // What follows an equals sign is a value, which may be long.
+            // The part after an equals sign is a value, which may be long.
             let flag = unknown.split('=').next().unwrap_or(unknown);
             match text(ContextKind::SuggestedArg) {
                 Some(meant) => {
@@ -82,9 +82,9 @@ pub(crate) fn usage_error(name: &str, message: &clap::Error) -> String {
     }
 }
 
-/// The subcommand whose name is most like `word`, if any is much like it.
+/// Returns the subcommand that is most similar to `word`, if any is close.
 pub(crate) fn nearest_subcommand(word: &str) -> Option<String> {
-    // The parser of flags has a measure for that, and tells its result in an error.
+    // The parser of flags can measure similarity, and returns the result in an error.
     let known = Command::new(FERRETTO)
         .disable_help_subcommand(true)
         .subcommand_required(true)
@@ -92,7 +92,7 @@ pub(crate) fn nearest_subcommand(word: &str) -> Option<String> {
     let error = known.try_get_matches_from([FERRETTO, word]).err()?;
     match error.get(ContextKind::SuggestedSubcommand)? {
         ContextValue::String(name) => Some(name.clone()),
-        // The most alike comes last.
+        // The most similar one is last.
         ContextValue::Strings(names) => names.last().cloned(),
         _ => None,
     }

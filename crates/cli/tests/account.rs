@@ -1,5 +1,5 @@
-//! What was asked for and not recorded, and what was lost, as our command line tells it with either service: at once, in its
-//! summary, by its exit code; and `ferretto info` of the trace.
+//! The command line's account of missing and lost data, with either service: messages at once, the summary, the exit code, and `ferretto info` of the
+//! trace.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,7 +24,7 @@ use rustix::process::Signal;
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const PERFETTO: &str = env!("CARGO_BIN_EXE_perfetto");
 
-/// Whoever is slow, on a machine that has other things to do, is waited for.
+/// The timeouts are long, because the machine may be busy.
 const COUNTERS: &str = r#"
 buffers { size_kb: 4096 }
 flush_timeout_ms: 120000
@@ -33,7 +33,7 @@ data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_perio
 data_sources { config { name: "linux.process_stats" process_stats_config { scan_all_processes_on_start: true } } }
 "#;
 
-/// A config that asks for these data sources.
+/// A config with these data sources.
 fn asking_for(sources: &[&str]) -> String {
     let sources: String = sources
         .iter()
@@ -42,7 +42,7 @@ fn asking_for(sources: &[&str]) -> String {
     format!("buffers {{ size_kb: 4096 }}\n{sources}")
 }
 
-/// With either service, whose process id is told as well.
+/// Runs a test with either service; the test also gets the service's process id.
 fn services(test: impl Fn(&mut System<'_>, Side, u32)) {
     let Some(programs) = Programs::of_both() else {
         return;
@@ -55,14 +55,14 @@ fn services(test: impl Fn(&mut System<'_>, Side, u32)) {
     }
 }
 
-/// Ends it as Ctrl-C does; gives its exit code and what it said.
+/// Ends a recording as Ctrl-C does; returns its exit code and its messages.
 fn interrupted(mut recording: Recording) -> (Option<i32>, String) {
     recording.signal(Signal::INT);
     let status = recording.wait().expect("it ends");
     (status.code(), recording.said())
 }
 
-/// What `ferretto info --strict` says of a trace, and what it exits with.
+/// Runs `ferretto info --strict` on a trace; returns its exit code and its output.
 fn info(trace: &Path) -> (Option<i32>, String) {
     let output = Command::new(FERRETTO)
         .args(["info", "--strict"])
@@ -86,7 +86,7 @@ fn assert_not_said(said: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
+fn a_daemon_that_dies_is_reported_at_once_and_in_the_summary() {
     services(|system, side, _| {
         let probes = system.start(Side::Ours, Program::TracedProbes);
         let (recording, started) = system.begin(Path::new(FERRETTO), &["--strict"], COUNTERS);
@@ -95,7 +95,7 @@ fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
         recording.await_said("traced_probes went away after ");
         recording
             .await_said("(linux.process_stats, linux.sys_stats); what it had handed over by then is kept");
-        // It is told when another takes its place.
+        // The message comes when the producer connects again.
         let probes = system.start(Side::Ours, Program::TracedProbes);
         let trace = recording.trace().to_owned();
         let (code, said) = interrupted(recording);
@@ -109,7 +109,7 @@ fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
         );
         assert_not_said(&said, &["nothing lost", "sudo", "as root"]);
         system.end(probes);
-        // Only ours notes it in the trace.
+        // Only our service notes it in the trace.
         if side == Side::Ours {
             let (code, told) = info(&trace);
             assert_eq!(code, Some(3), "{told}");
@@ -127,7 +127,7 @@ fn a_daemon_that_dies_is_told_at_once_and_in_the_end() {
 }
 
 #[test]
-fn a_service_that_is_told_to_end_in_mid_recording_is_told_in_the_end() {
+fn the_summary_reports_that_the_service_had_to_end_in_mid_recording() {
     let minute = format!("{COUNTERS}duration_ms: 60000\n");
     services(|system, side, traced| {
         let probes = system.start(Side::Ours, Program::TracedProbes);
@@ -139,7 +139,7 @@ fn a_service_that_is_told_to_end_in_mid_recording_is_told_in_the_end() {
         assert_not_said(&said, &["nothing lost"]);
         let sentence = "the recording ended then, because the tracing service was told to end";
         if side == Side::Upstream {
-            // It drops its sessions, and says nothing.
+            // Upstream's service drops its sessions, and notes nothing.
             assert_eq!(code, Some(1), "{said}");
             assert_said(&said, &["the recording broke off"]);
             assert_not_said(&said, &[sentence]);
@@ -181,10 +181,10 @@ fn a_recording_that_lacks_nothing_says_so() {
 }
 
 #[test]
-fn a_source_that_nobody_offers_is_missed() {
+fn a_source_that_nobody_offers_is_missing() {
     services(|system, side, _| {
         let offered = "no producer offered my.own while it was recorded";
-        // Upstream's exits with 0.
+        // Upstream's program exits with 0.
         for (program, expected) in [(FERRETTO, 1), (PERFETTO, 0)] {
             let (recording, _) = system.begin(Path::new(program), &[], &asking_for(&["my.own"]));
             let trace = recording.trace().to_owned();
@@ -209,7 +209,7 @@ fn a_source_that_nobody_offers_is_missed() {
     });
 }
 
-/// A producer that offers one data source.
+/// A producer with one data source.
 fn offering(system: &System<'_>, producer: &str, source: DataSourceDescriptor) -> Producer {
     let mut producer = Producer::new(system, &introduction(producer), None);
     let registration = RegisterDataSourceRequest {
@@ -223,7 +223,7 @@ fn offering(system: &System<'_>, producer: &str, source: DataSourceDescriptor) -
     producer
 }
 
-/// A data source that nobody has to ask for its newest data.
+/// A data source that needs no flush.
 fn source(name: &str) -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(name.to_owned()),
@@ -232,7 +232,7 @@ fn source(name: &str) -> DataSourceDescriptor {
     }
 }
 
-/// One that says when it has started, and never does.
+/// A producer whose data source should acknowledge its start, and never does.
 fn never_starting(system: &System<'_>) -> Producer {
     let never = DataSourceDescriptor {
         will_notify_on_start: Some(true),
@@ -276,7 +276,7 @@ fn a_start_that_never_comes_is_no_success() {
             );
             assert_said(&said, &["slow never said that it had started"]);
         }
-        // After half a minute, which both services spend alike.
+        // The rest takes half a minute, and is the same with both services.
         if side == Side::Upstream {
             return;
         }
@@ -326,7 +326,7 @@ fn signals_of_several_kinds_leave_a_snapshot_its_time() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    // It answers no flush, which a snapshot begins with.
+    // This data source acknowledges no flush, and a snapshot begins with one.
     let held = DataSourceDescriptor {
         no_flush: None,
         ..source("held")
@@ -360,7 +360,7 @@ fn signals_of_several_kinds_leave_a_snapshot_its_time() {
     assert!(packets(Path::new(&snapshot)) > 0, "{said}");
 }
 
-/// Waits until a process has taken the signals that it was sent.
+/// Waits until a process has handled the signals that were sent to it.
 fn await_no_signals(pid: u32) {
     let until = std::time::Instant::now() + crate::support::PATIENCE;
     let pending = |line: &str| {
@@ -377,7 +377,7 @@ fn await_no_signals(pid: u32) {
     }
 }
 
-/// The packets of a trace, which has to consist of whole ones.
+/// Returns the number of packets in a trace, which must all be complete.
 fn packets(trace: &Path) -> usize {
     let trace = std::fs::read(trace).unwrap();
     Reader::new(&trace)
@@ -386,11 +386,11 @@ fn packets(trace: &Path) -> usize {
 }
 
 #[test]
-fn a_file_that_cannot_take_all_keeps_what_fits_and_the_rest_is_counted() {
+fn a_full_file_keeps_whole_packets_and_the_others_are_counted() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
-    // Of 512 or 1024 bytes each.
+    // The unit of the limit is 512 or 1024 bytes.
     let limited = ["-c", "ulimit -f 64; exec \"$0\" \"$@\"", FERRETTO];
     let mut producer = offering(&system, "noise", source("noise"));
     let (mut recording, _) = system.begin(Path::new("sh"), &limited, &asking_for(&["noise"]));
@@ -437,7 +437,7 @@ fn a_disk_that_fills_under_the_service_leaves_whole_packets() {
             data_sources { config { name: \"linux.sys_stats\" sys_stats_config {
                 meminfo_period_ms: 10 vmstat_period_ms: 10 stat_period_ms: 10 } } }";
         std::fs::write(system.path("config"), config).unwrap();
-        // In a namespace of its own, so that the disk goes with the command.
+        // In a mount namespace of its own, so that the disk disappears with the command.
         let script =
             "mount -t tmpfs -o size=64k small \"$1\" && \"$4\" --txt -c \"$3\" -o \"$1/trace\"; code=$?
             cp \"$1/trace\" \"$2\"; exit $code";
@@ -456,7 +456,7 @@ fn a_disk_that_fills_under_the_service_leaves_whole_packets() {
 }
 
 #[test]
-fn what_the_service_counted_before_is_not_this_recordings() {
+fn counts_from_before_the_recording_are_left_out() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let service = ScriptedService::listen(&system.consumer_socket());
@@ -476,7 +476,7 @@ fn what_the_service_counted_before_is_not_this_recordings() {
     };
     let (mut enabled, mut read) = (None, false);
     static PORTS: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
-    // It looks first whether somebody is there at all.
+    // The command first checks whether a service listens at all.
     while !read {
         service.serve(&PORTS, |asked| {
             let answer = match asked.method {
@@ -502,7 +502,7 @@ fn what_the_service_counted_before_is_not_this_recordings() {
                 _ => Vec::new(),
             };
             let mut answers = vec![(asked.to, Reply::last(answer))];
-            // The session is over when its counters have been seen once.
+            // The session ends after its counters have been read once.
             if asked.method == "GetTraceStats" {
                 let disabled = EnableTracingResponse {
                     state: Some(enable_tracing_response::State::Disabled(true)),
@@ -553,7 +553,7 @@ fn a_file_that_is_as_large_as_it_may_be_has_lost_nothing() {
 }
 
 #[test]
-fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
+fn data_that_a_ring_buffer_overwrote_while_a_command_ran_are_lost() {
     let config = "buffers { size_kb: 64 } data_sources { config { name: \"my.own\" target_buffer: 0 } }";
     services(|system, _, _| {
         let mut producer = offering(system, "own", source("my.own"));
@@ -577,7 +577,7 @@ fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
             producer.client.call("CommitData", &data);
         }
         producer.sync();
-        // `cat` ends, and with it the recording.
+        // `cat` ends, and the recording with it.
         drop(ferretto.0.stdin.take());
         let code = ferretto.wait(PATIENCE).expect("it ends").code();
         let said = system.log("command.log");
@@ -588,7 +588,7 @@ fn what_a_ring_buffer_overwrote_while_a_command_ran_is_lost() {
 }
 
 #[test]
-fn who_has_not_started_by_the_end_is_named_though_another_has() {
+fn a_producer_that_never_started_is_named_though_another_did() {
     services(|system, _, _| {
         let (_slow, _quick) = (never_starting(system), offering(system, "quick", source("never")));
         let config = format!("duration_ms: 300\n{}", asking_for(&["never"]));

@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md against the workspace: it has every crate and every arrow between crates, and it stays a tour. The daemons hold no tool,
-//! no two tools need each other, and no session needs the service.
+//! Checks the structure of the workspace. ARCHITECTURE.md has every crate and every arrow between crates, and remains a tour. The daemons contain no
+//! tools, no two tools need each other, and no session needs the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Words as `wc -w` counts them. Longer texts belong in `docs`.
+/// The most words, as `wc -w` counts them. Longer texts belong in `docs`.
 const MAX_WORDS: usize = 3500;
 
 fn document() -> String {
@@ -18,17 +18,17 @@ fn document() -> String {
 /// A crate of the workspace.
 struct Package {
     name: String,
-    /// Crates of the workspace that it uses: normal dependencies, those of features and of single systems too.
+    /// Crates of the workspace that it uses as normal dependencies, including those of features and of single systems.
     uses: BTreeSet<String>,
 }
 
-/// As the document calls it.
+/// Returns a crate's name in the document.
 fn short_name(package: &Value) -> &str {
     let name = package["name"].as_str().unwrap();
     name.strip_prefix("ferretto-").unwrap_or(name)
 }
 
-/// The crates of the workspace by name, or `None` where cargo cannot be run.
+/// Returns the crates of the workspace; `None` if cargo cannot be run.
 fn packages() -> Option<Vec<Package>> {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]);
@@ -51,7 +51,7 @@ fn packages() -> Option<Vec<Package>> {
     let package = |package: &Value| {
         let dependencies = package["dependencies"].as_array().unwrap();
         let normal = dependencies.iter().filter(|it| it["kind"].is_null());
-        // Those of the workspace have a path.
+        // Dependencies inside the workspace have a path.
         let own = normal.filter(|it| it["path"].is_string()).map(short_name);
         Package {
             name: short_name(package).to_owned(),
@@ -66,7 +66,7 @@ fn packages() -> Option<Vec<Package>> {
     Some(packages)
 }
 
-/// The line of the document on a crate.
+/// Returns the document's line on a crate.
 fn arrows(of: &Package) -> String {
     let uses = match of.uses.is_empty() {
         true => "nothing".to_owned(),
@@ -112,9 +112,9 @@ fn every_crate_has_a_section() {
     }
 }
 
-/// Whether the symbols of a program name something of the crate with the tools.
+/// Whether a program has symbols from the crate with the tools.
 fn has_tools(program: &str) -> bool {
-    // As both of the compiler's manglings write it.
+    // Both of the compiler's manglings contain the name in this form.
     const CRATE: &[u8] = b"12ferretto_cli";
     let binary = std::fs::read(program).unwrap();
     binary.windows(CRATE.len()).any(|bytes| bytes == CRATE)
@@ -131,7 +131,7 @@ fn daemons_hold_no_tool() {
     }
 }
 
-/// All Rust files below a folder, but for tests.
+/// Returns all Rust files below a folder, except tests.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -144,7 +144,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// For each module of a crate, which others its code names by `crate::`.
+/// Returns the modules of a crate, each with the others that its code names by `crate::`.
 fn modules(crate_name: &str) -> BTreeMap<String, BTreeSet<String>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("..")
@@ -155,7 +155,7 @@ fn modules(crate_name: &str) -> BTreeMap<String, BTreeSet<String>> {
         let inside = path.strip_prefix(&root).unwrap();
         let first = inside.components().next().unwrap().as_os_str();
         let module = Path::new(first).file_stem().unwrap().to_str().unwrap().to_owned();
-        // They name all modules.
+        // These files name all modules.
         if ["bin", "lib", "main"].contains(&module.as_str()) {
             continue;
         }
@@ -184,12 +184,12 @@ fn modules(crate_name: &str) -> BTreeMap<String, BTreeSet<String>> {
     modules
 }
 
-/// The modules of a crate that need each other, if at least so many arrows are between its modules.
+/// Returns the modules of a crate that need each other. Fails if there are no more than `arrows` arrows between its modules.
 fn circles(crate_name: &str, arrows: usize) -> BTreeMap<String, BTreeSet<String>> {
     let mut modules = modules(crate_name);
     let found: usize = modules.values().map(BTreeSet::len).sum();
     assert!(found > arrows, "{found} arrows are not all there are");
-    // Those that use nothing that is left go, again and again.
+    // Repeatedly removes the modules that use none of the remaining ones.
     loop {
         let left: BTreeSet<String> = modules.keys().cloned().collect();
         modules.retain(|_, used| used.iter().any(|name| left.contains(name)));
@@ -207,7 +207,7 @@ fn no_module_of_the_command_line_is_in_a_circle() {
 }
 
 #[test]
-fn sessions_are_below_the_service_and_what_they_share_below_both() {
+fn sessions_are_below_the_service_and_their_common_modules_below_both() {
     assert!(modules("service")["service"].contains("session"));
     let circles = circles("service", 50);
     assert!(circles.is_empty(), "circles: {circles:#?}");

@@ -1,4 +1,4 @@
-//! The service that `ferretto` starts for itself: when it does, what it is heard saying, and what is left of it when it is killed.
+//! The service that `ferretto` starts for itself: the conditions, its messages, and its remains after a kill.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// A folder for everything: temporary files, traces, sockets that nobody listens on.
+/// A folder for everything: temporary files, traces, sockets without listeners.
 struct Home(tempfile::TempDir);
 
 impl Home {
@@ -40,7 +40,7 @@ impl Home {
         command
     }
 
-    /// The folders of sockets that are there.
+    /// Returns the folders of sockets.
     fn folders(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.0.path()).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -56,24 +56,24 @@ fn run(mut command: Command) -> (Option<i32>, String) {
 }
 
 #[test]
-fn what_its_daemons_advise_is_readable() {
+fn advice_from_its_daemons_is_readable() {
     let home = Home::new();
     let config = "buffers { size_kb: 64 } duration_ms: 10 data_sources { config { name: \"linux.ftrace\" ftrace_config { \
                   instance_name: \"no-such-instance\" ftrace_events: \"sched/sched_switch\" } } }";
     std::fs::write(home.path("trace.cfg"), config).unwrap();
-    // Whoever has no right to tracefs, or no tracefs, is advised otherwise, of the same kind.
+    // Without access to tracefs, or without tracefs, the advice is another one of the same kind.
     let (_, said) = run(home.ferretto(&["--txt", "-c", "trace.cfg", "-o", "trace"]));
     assert!(said.contains("linux.ftrace could not be set up: "), "{said}");
     assert!(!said.contains("\\n") && said.contains('`'), "{said}");
 }
 
 #[test]
-fn a_link_to_where_nobody_listens_is_no_service() {
+fn a_link_to_a_socket_without_a_listener_is_no_service() {
     let home = Home::new();
     symlink(home.path("nowhere"), home.path("consumer")).unwrap();
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
     assert_eq!(code, Some(0), "{said}");
-    // A socket whose owner is gone.
+    // A socket whose owner has ended.
     abandoned_socket(&home.path("nowhere"));
     let (code, said) = run(home.ferretto(&["-t", "10ms", "-o", "trace"]));
     assert_eq!(code, Some(0), "{said}");
@@ -91,7 +91,7 @@ fn a_long_name_of_the_folder_for_temporary_files_is_no_obstacle() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Starts a recording that lasts, and returns once it has its own service.
+/// Starts a long recording; returns once its own service is there.
 fn endless(home: &Home) -> Child {
     let before = home.folders();
     let child = home.ferretto(&["-t", "0", "-o", "endless"]).spawn().unwrap();
@@ -112,7 +112,7 @@ fn the_folder_of_a_run_that_was_killed_is_removed_by_the_next() {
     let left = home.folders();
     assert_eq!(left.len(), 1);
 
-    // Others that are there for other reasons.
+    // Folders that must remain: one in use, and others with unrelated content.
     let running = endless(&home);
     std::fs::create_dir(home.path("ferretto-of-somebody")).unwrap();
     std::fs::write(home.path("ferretto-of-somebody").join("data"), "of value").unwrap();

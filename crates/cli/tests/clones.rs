@@ -1,5 +1,5 @@
-//! Clones of real recordings: in every mixture of our and upstream's `traced` and `perfetto` they hold what the original holds,
-//! as upstream's trace processor reads both.
+//! Clones of real recordings. In every mixture of our and upstream's `traced` and `perfetto`, a clone holds the same data as the original, according
+//! to upstream's trace processor.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,7 +19,7 @@ use ferretto_proto::messages::{
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Reader;
 
-/// Data that are there from the start, so that every clone has them.
+/// A config whose data are there from the start, so that every clone has them.
 const PROCESSES: &str = r#"
 buffers { size_kb: 8192 fill_policy: RING_BUFFER }
 data_sources { config {
@@ -30,7 +30,7 @@ data_sources { config {
 
 const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
 
-/// Runs a `perfetto` to its end. Files without a path of their own go into the system's folder.
+/// Runs a `perfetto` to its end. Files without a path go into the system's folder.
 fn perfetto(programs: &Programs, system: &System<'_>, side: Side, arguments: &[&str]) -> Output {
     system
         .command(&programs.path(side, Program::Perfetto), "clone.log")
@@ -46,7 +46,7 @@ fn succeeded(output: &Output) {
     assert!(output.status.success(), "{}: {said}", output.status);
 }
 
-/// The packets of a trace that have this field, each with what is in the field.
+/// Returns the contents of this field in all packets that have it.
 fn fields_of_packets(trace: &Path, wanted: u32) -> Vec<Vec<u8>> {
     let trace = std::fs::read(trace).unwrap();
     let mut contents = Vec::new();
@@ -65,7 +65,7 @@ fn fields_of_packets(trace: &Path, wanted: u32) -> Vec<Vec<u8>> {
     contents
 }
 
-/// The ids of the processes that a trace tells of.
+/// Returns the ids of the processes in a trace.
 fn processes(trace: &Path) -> BTreeSet<i32> {
     let trees = fields_of_packets(trace, TracePacket::PROCESS_TREE);
     let trees = trees
@@ -79,7 +79,7 @@ fn processes(trace: &Path) -> BTreeSet<i32> {
     processes
 }
 
-/// Upstream's trace processor reads the trace without complaint, and finds as many processes.
+/// Asserts that upstream's trace processor reads the trace without errors, and finds all its processes.
 fn assert_true(trace_processor: &TraceProcessor, trace: &Path) {
     let known = "select count(*) from process where pid > 0";
     let [known, losses] = trace_processor.query(trace, [known, LOSSES]);
@@ -92,7 +92,7 @@ fn assert_true(trace_processor: &TraceProcessor, trace: &Path) {
     );
 }
 
-/// The id of the one session there is.
+/// Returns the id of the only session.
 fn session(system: &System<'_>) -> u64 {
     let sessions = system.state().tracing_sessions;
     let [session] = sessions.as_slice() else {
@@ -102,7 +102,7 @@ fn session(system: &System<'_>) -> u64 {
 }
 
 #[test]
-fn clones_hold_what_the_original_holds_in_every_mixture() {
+fn clones_hold_the_data_of_the_original_in_every_mixture() {
     let (Some(programs), Some(trace_processor)) = (Programs::of_both(), TraceProcessor::find()) else {
         return;
     };
@@ -207,7 +207,7 @@ fn all_recordings_for_a_bug_report_go_into_the_same_files_on_both_sides() {
 }
 
 #[test]
-fn what_cannot_be_cloned_leaves_no_file_and_fails() {
+fn a_failed_clone_leaves_no_file() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -225,7 +225,7 @@ fn what_cannot_be_cloned_leaves_no_file_and_fails() {
     }
 }
 
-/// A consumer of its own that clones a session and keeps the clone.
+/// A separate consumer that clones a session and keeps the clone.
 struct Cloner {
     endpoint: ConsumerEndpoint,
     reactor: Reactor,
@@ -236,7 +236,7 @@ impl Cloner {
         Cloner::request_with(system, session, None)
     }
 
-    /// With a descriptor that takes the clone if the session streams into a file.
+    /// Sends a request with a descriptor, which takes the clone if the session streams into a file.
     fn request_with(system: &System<'_>, session: u64, file: Option<File>) -> Cloner {
         let socket = system.consumer_socket();
         let address: Address = socket.to_str().unwrap().parse().unwrap();
@@ -254,7 +254,7 @@ impl Cloner {
         Cloner { endpoint, reactor }
     }
 
-    /// The next reply to a call of this kind.
+    /// Returns the next reply to a call of this method.
     fn reply(&mut self, awaited: ConsumerMethod) -> ConsumerReply {
         let deadline = Deadline::after(PATIENCE);
         let mut events = Events::new();
@@ -284,7 +284,7 @@ impl Cloner {
         }
     }
 
-    /// Bytes that the clone has to read.
+    /// Reads the clone; returns the number of bytes.
     fn read(&mut self) -> usize {
         self.endpoint.read_buffers().unwrap();
         let mut bytes = 0;
@@ -312,7 +312,7 @@ fn a_descriptor_that_cannot_be_written_matters_only_if_the_session_streams() {
         let system = System::with_daemons(&programs, traced, Side::Ours);
         for (config, clonable) in [(PROCESSES, true), (&streaming, false)] {
             let recording = system.record(Side::Ours, config);
-            // There has to be something to copy for upstream to see that it cannot.
+            // Upstream notices that it cannot write only if there is something to copy.
             system.await_state(|_| clonable || recording.trace().metadata().unwrap().len() > 0);
             let unwritable = File::open("/dev/null").unwrap();
             let mut cloner = Cloner::request_with(&system, session(&system), Some(unwritable));
@@ -344,7 +344,7 @@ fn sixty_clones_of_one_session_do_not_end_the_service() {
     for cloner in &mut cloners {
         assert!(cloner.read() > 1000, "it has the processes of this machine");
     }
-    // And somebody else can still record.
+    // Another consumer can still record.
     system.record(Side::Ours, PROCESSES).interrupt();
     drop(cloners);
     system.await_state(|state| state.num_sessions == Some(1));
@@ -399,7 +399,7 @@ fn triggers_have_the_session_cloned_into_numbered_files() {
 }
 
 #[test]
-fn what_needs_a_service_that_goes_on_starts_none() {
+fn jobs_that_need_a_lasting_service_start_none() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let file = |name: &str| system.path(name).to_str().unwrap().to_owned();

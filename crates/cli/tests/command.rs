@@ -1,4 +1,4 @@
-//! `ferretto … -- COMMAND`: what runs while the recording does, when it starts, how both end, and what the command is left with.
+//! `ferretto … -- COMMAND`: when the command starts, how command and recording end each other, and what the command inherits.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -21,13 +21,13 @@ use ferretto_proto::messages::{
 use rustix::process::{Pid, Signal, kill_process};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
-/// Without data sources, which nobody here offers.
+/// A config without data sources, because nobody offers any here.
 const CONFIG: &str = "buffers { size_kb: 256 }";
 
-/// A system with a service, where `ferretto` records into `trace`.
+/// A system with a service, in which `ferretto` records into `trace`.
 struct Place<'a> {
     system: System<'a>,
-    /// The service's process.
+    /// The process id of the service.
     traced: u32,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Place<'a> {
         Place { system, traced }
     }
 
-    /// `ferretto` with a config and a command.
+    /// Makes a `ferretto` with a config and a command.
     fn ferretto(&self, flags: &[&str], command: &[&str]) -> Command {
         let mut line = self.system.command(Path::new(FERRETTO), "unused.log");
         line.args(["--txt", "-c", "trace.cfg", "-o", "trace"])
@@ -56,13 +56,13 @@ impl<'a> Place<'a> {
         self.system.path("trace")
     }
 
-    /// Fails if there is no trace, or one that was not written to its end.
+    /// Asserts that there is a complete trace.
     fn assert_recorded(&self) {
         assert!(config_in(&self.trace()).is_some());
     }
 }
 
-/// The config in a trace; `None` if there is no trace.
+/// Returns the config in a trace; `None` if there is no trace.
 fn config_in(trace: &Path) -> Option<TraceConfig> {
     let trace = Trace::decode_from_slice(&std::fs::read(trace).ok()?).unwrap();
     trace.packet.into_iter().find_map(|packet| match packet.data {
@@ -112,7 +112,7 @@ fn it_ends_with_the_commands_status() {
         place.assert_recorded();
         std::fs::remove_file(place.trace()).unwrap();
     }
-    // Its words are its own.
+    // The words after `--` are the command's own.
     let (code, printed, said) = run(place.ferretto(&["-q"], &["echo", "-t", "--help", "a b"]));
     assert_eq!(
         (code, printed.as_str(), said.as_str()),
@@ -121,7 +121,7 @@ fn it_ends_with_the_commands_status() {
 }
 
 #[test]
-fn a_recording_that_fails_is_told_before_the_commands_status() {
+fn a_failed_recording_takes_precedence_over_the_commands_status() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     std::fs::write(place.system.path("trace.cfg"), "buffers { size_kb: 0 }").unwrap();
@@ -131,7 +131,7 @@ fn a_recording_that_fails_is_told_before_the_commands_status() {
 }
 
 #[test]
-fn a_recording_that_breaks_off_is_told_once_the_command_has_ended() {
+fn a_recording_that_breaks_off_is_reported_after_the_command_has_ended() {
     let programs = Programs::ours();
     let mut place = Place::new(&programs);
     let mut line = place.ferretto(
@@ -154,7 +154,7 @@ fn a_recording_that_breaks_off_is_told_once_the_command_has_ended() {
 }
 
 #[test]
-fn the_status_is_told_also_where_ends_of_children_are_ignored() {
+fn the_status_is_known_even_if_sigchld_is_ignored() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     let mut shell = place.system.command(Path::new("bash"), "unused.log");
@@ -173,7 +173,7 @@ fn a_command_that_cannot_be_run_leaves_nothing() {
     let place = Place::new(&programs);
     std::fs::write(place.system.path("no-program"), "").unwrap();
     let nobody_runs = place.system.path("no-program");
-    // As in the PATH of whoever has become another user.
+    // PATH looks like this after `su`.
     let closed = place.system.path("closed");
     std::fs::create_dir(&closed).unwrap();
     std::fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
@@ -192,7 +192,7 @@ fn a_command_that_cannot_be_run_leaves_nothing() {
         assert!(!place.trace().exists(), "{command}");
     }
     std::fs::remove_dir(&closed).unwrap();
-    // One that exists and is none turns out when it is started.
+    // A script without an interpreter is only noticed at the start.
     let script = place.system.path("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     assert!(
@@ -210,7 +210,7 @@ fn a_command_that_cannot_be_run_leaves_nothing() {
 }
 
 #[test]
-fn what_stands_against_a_command_is_refused() {
+fn flags_that_conflict_with_a_command_are_refused() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     for flags in [
@@ -227,7 +227,7 @@ fn what_stands_against_a_command_is_refused() {
     }
 }
 
-/// Says that it is there, and what ends it.
+/// A script that prints when it is ready, and the signal that ends it.
 const WAITS: &str = "trap 'echo got INT; exit 3' INT; trap 'echo got TERM; exit 4' TERM; echo ready; while :; do sleep 0.02; done";
 
 #[test]
@@ -246,7 +246,7 @@ fn a_signal_is_for_the_command_whose_end_ends_the_recording() {
     }
 }
 
-/// On a terminal, where the command has its keys: what interrupts gets the process id of the one that records.
+/// Runs a command on a terminal that sends it its keys. `interrupt` gets the process id of the recorder.
 fn interrupted_on_a_terminal(interrupt: impl FnOnce(&mut Terminal, i32)) {
     let programs = Programs::ours();
     let place = Place::new(&programs);
@@ -260,7 +260,7 @@ fn interrupted_on_a_terminal(interrupt: impl FnOnce(&mut Terminal, i32)) {
         .current_dir(place.system.path(""))
         .env_remove("HISTFILE");
     let mut terminal = Terminal::open(Size(40, 120), &shell);
-    // A locale that is not installed has bash complain in front of it.
+    // bash prints a complaint before the prompt if the locale is not installed.
     terminal.await_screen("a prompt", |rows| rows.last().is_some_and(|row| row == "prompt>"));
     std::fs::write(place.system.path("waits"), script).unwrap();
     terminal.press(&format!(
@@ -272,7 +272,7 @@ fn interrupted_on_a_terminal(interrupt: impl FnOnce(&mut Terminal, i32)) {
     });
     interrupt(&mut terminal, screen.lines().find_map(is_ready).unwrap());
     let screen = terminal.await_screen("its end", |rows| {
-        // Not the line as it was typed, wherever that wraps.
+        // The typed line also contains this text, but at another place in the row.
         let code = |row: &String| row.strip_prefix("code ")?.parse::<i32>().ok();
         rows.iter().any(|row| code(row).is_some())
     });
@@ -307,7 +307,7 @@ fn the_second_signal_ends_the_recording_of_a_command_that_goes_on() {
     let reader = std::thread::spawn(move || lines.for_each(|line| tell.send(line).unwrap()));
     assert_eq!(printed.next().unwrap().unwrap(), "ready");
     let mut told = Vec::new();
-    // One that comes soon after another is the same wish.
+    // Signals in quick succession count as one.
     while !told
         .iter()
         .any(|line: &String| line.contains("ending the recording"))
@@ -348,7 +348,7 @@ fn when_the_time_is_up_the_trace_is_written_and_the_command_goes_on() {
 }
 
 #[test]
-fn the_command_has_what_it_would_have_by_itself() {
+fn the_command_has_the_same_environment_as_without_ferretto() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     let script = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd; cut -d' ' -f5 /proc/$$/stat >pgid; echo $PPID >parent";
@@ -363,17 +363,17 @@ fn the_command_has_what_it_would_have_by_itself() {
         text.trim().parse().unwrap()
     };
     let (_, expected, _) = run(alone);
-    // In a container it is 0 if its leader is outside.
+    // In a container, it is 0 if the group's leader is outside.
     let group = number("pgid");
     let (code, printed, said) = run(place.ferretto(&[], &["sh", "-c", script]));
     assert_eq!((code, printed), (Some(0), expected), "{said}");
     // Job control stops both, and the terminal's signals reach both.
     assert_eq!(number("pgid"), group);
-    // Nobody is left behind.
+    // No process is left.
     assert!(!Path::new(&format!("/proc/{}", number("parent"))).exists());
 }
 
-/// A producer whose data source takes part in the recording of this place, and says when it has started.
+/// A producer with a data source in this recording, which will acknowledge its start.
 fn slow_producer(place: &Place<'_>) -> Producer {
     let mut producer = Producer::new(&place.system, &introduction("slow"), None);
     let source = RegisterDataSourceRequest {
@@ -394,7 +394,7 @@ fn slow_producer(place: &Place<'_>) -> Producer {
     producer
 }
 
-/// The id of the instance that it is to start.
+/// Waits for the start command; returns the id of the instance.
 fn asked_to_start(producer: &mut Producer) -> u64 {
     loop {
         if let (Cmd::StartDataSource(start), _) = producer.next_command() {
@@ -418,7 +418,7 @@ fn the_command_starts_once_all_data_sources_have() {
     let programs = Programs::ours();
     let place = Place::new(&programs);
     let mut producer = slow_producer(&place);
-    // One that starts too early finds nothing.
+    // A command that starts too early does not find the file.
     let child = place.ferretto(&[], &["test", "-e", "started"]).spawn().unwrap();
     let instance = asked_to_start(&mut producer);
     std::fs::write(place.system.path("started"), "").unwrap();
@@ -447,7 +447,7 @@ fn the_command_starts_if_a_data_source_does_not() {
     asked_to_start(&mut producer);
     let output = child.wait_with_output().unwrap();
     let said = text(&output.stderr);
-    // Nothing of what was asked for was recorded.
+    // Nothing requested was recorded.
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
         said.contains("not all data sources have started; touch starts nonetheless"),
@@ -499,11 +499,11 @@ fn the_kernel_events_of_a_command_are_recorded_from_its_first_to_its_last() {
         let (code, _, said) = run(line);
         assert_eq!(code, Some(0), "{words:?}: {said}");
     };
-    // There may be others on the machine.
+    // Other tests may run a `cat`, so this one has a name of its own.
     let name = format!("cat-{}", std::process::id());
     let cat = place.system.path(&name);
     copy_program(Path::new("/bin/cat"), &cat);
-    // Without words: what is recorded of commands.
+    // Without event words: the default events for commands.
     ferretto(&["-o", "trace", "--", cat.to_str().unwrap(), "/dev/null"]);
     let config = config_in(&place.trace()).unwrap();
     assert_eq!(config.duration_ms, Some(0));

@@ -1,5 +1,5 @@
-//! Compressed traces with real processes: deflate and zstd, into files and over IPC, with our and upstream's `perfetto` on our
-//! service, and ours on upstream's. What is inside is what upstream's trace processor reads.
+//! Compressed traces with real processes: deflate and zstd, into files and over IPC, with our and upstream's `perfetto` on our service, and ours on
+//! upstream's. Upstream's trace processor reads the expanded packets.
 
 use std::path::Path;
 use std::process::Command;
@@ -39,9 +39,9 @@ const KINDS: [(&str, u32); 4] = [
     ),
 ];
 
-/// A recording of this config to its end.
+/// Records with this config to the end; returns the trace.
 fn record(system: &System<'_>, perfetto: Side, config: &str) -> Vec<u8> {
-    // Encoded, since upstream's older program does not know all names.
+    // The config is encoded here, because upstream's older program does not know all names.
     let config = text::encode(config, "perfetto.protos.TraceConfig").unwrap();
     let (file, trace) = (system.path("config"), system.path("trace"));
     std::fs::write(&file, config).unwrap();
@@ -65,7 +65,7 @@ fn packets(trace: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// The trace without compression, if each of its packets is compressed like this.
+/// Returns the expanded trace, and asserts that each packet was compressed in this field.
 fn expanded(trace: &[u8], field: u32) -> Vec<u8> {
     let mut plain = Vec::new();
     for packet in packets(trace) {
@@ -81,7 +81,7 @@ fn has(packets: &[&[u8]], number: u32) -> bool {
     packets.iter().any(of)
 }
 
-/// What has to be in every trace of [`RECORDING`].
+/// Asserts that a trace of [`RECORDING`] has all its kinds of packets.
 fn assert_complete(trace: &[u8], what: &str) {
     /// Clock snapshot, process tree, system statistics, the config, statistics of the trace.
     const FIELDS: [u32; 5] = [6, 2, 7, 33, 35];
@@ -103,7 +103,7 @@ fn assert_read_by_trace_processor(trace: &Path) {
     assert!(processes > 1 && counters > 100, "{processes} {counters}");
 }
 
-/// Our service with each kind of compression, into a file and over IPC.
+/// Records with our service and each kind of compression, into a file and over IPC.
 fn all_kinds(programs: &Programs, perfetto: Side) {
     let system = System::with_daemons(programs, Side::Ours, Side::Ours);
     let mut deflated_trace = Vec::new();
@@ -126,7 +126,7 @@ fn all_kinds(programs: &Programs, perfetto: Side) {
             std::fs::write(&plain_trace, plain).unwrap();
         }
     }
-    // The last of each codec; of zstd what is inside: not every version of the processor can read it.
+    // The processor reads the last deflated trace, and the expanded content of the last zstd trace, because not every version can read zstd.
     let deflated = system.path("deflated");
     std::fs::write(&deflated, deflated_trace).unwrap();
     assert_read_by_trace_processor(&deflated);
@@ -146,7 +146,7 @@ fn our_service_compresses_for_upstreams_command_line() {
 }
 
 #[test]
-fn our_command_line_takes_what_upstreams_service_compressed() {
+fn our_command_line_reads_data_that_upstreams_service_compressed() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
@@ -171,7 +171,7 @@ fn a_compressed_file_stops_below_its_limit_and_is_a_trace() {
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     for (kind, field) in [KINDS[1], KINDS[2]] {
         let limit = 3000;
-        // Packets of a few hundred bytes each: by how much the file may stay below its limit.
+        // With packets of a few hundred bytes each, the file comes close to its limit.
         let small_packets = r#"
             buffers { size_kb: 4096 }
             data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 10 } } }

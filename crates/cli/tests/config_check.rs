@@ -1,5 +1,4 @@
-//! `ferretto config`, and what is said of configs before they are recorded: with real services, producers and kernels; and our text
-//! front beside upstream's.
+//! `ferretto config`, and advice before a recording, with real services, producers and kernels; and our text parser beside upstream's.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,7 +21,7 @@ fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Runs `ferretto` with these words, and this on stdin; gives what came of it.
+/// Runs `ferretto` with these arguments and this on stdin; returns its output.
 fn ferretto(system: &System<'_>, words: &[&str], stdin: &[u8]) -> Output {
     let mut child = system
         .command(Path::new(env!("CARGO_BIN_EXE_ferretto")), "ferretto.log")
@@ -32,12 +31,12 @@ fn ferretto(system: &System<'_>, words: &[&str], stdin: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who has read enough closes it.
+    // A program that has read enough closes stdin.
     let _ = child.stdin.take().unwrap().write_all(stdin);
     child.wait_with_output().unwrap()
 }
 
-/// What `config check` says on stdout of this text, and its exit code.
+/// Runs `config check` on this text; returns stdout and the exit code.
 fn checked(system: &System<'_>, config: &str) -> (String, i32) {
     let path = system.path("demo.cfg");
     std::fs::write(&path, config).unwrap();
@@ -146,7 +145,7 @@ fn warnings_point_into_the_text_and_change_no_exit_code() {
 }
 
 #[test]
-fn the_service_that_runs_is_asked_what_it_offers() {
+fn check_asks_the_running_service_for_its_offers() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -187,7 +186,7 @@ fn without_a_service_it_says_what_it_compares_with() {
 }
 
 #[test]
-fn what_the_service_refuses_is_refused_with_its_own_words() {
+fn check_refuses_with_the_services_own_words() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     for refused in [
@@ -211,11 +210,11 @@ fn what_the_service_refuses_is_refused_with_its_own_words() {
 }
 
 #[test]
-fn what_would_record_nothing_is_told_with_what_to_write_instead() {
+fn a_config_that_would_record_nothing_gets_advice() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let base = "buffers { size_kb: 4096 }\nduration_ms: 1000\n";
-    // It lets system_info pass, which nobody asked for here, and nothing else.
+    // The filter lets only system_info pass, which this config does not request.
     let filter = escaped(&bytecode(&[
         &[Rule::Nested(1, 1)],
         &[Rule::Keep(TracePacket::SYSTEM_INFO)],
@@ -243,7 +242,7 @@ fn what_would_record_nothing_is_told_with_what_to_write_instead() {
         assert!(said.contains(warning) && said.contains(change), "{said}");
         assert_eq!(code, 0, "{said}");
     }
-    // With the line that is advised, nothing is left to say of it.
+    // With the line from the advice, there is no advice left about it.
     let (said, _) = checked(
         &system,
         &format!(
@@ -264,7 +263,7 @@ fn what_would_record_nothing_is_told_with_what_to_write_instead() {
 fn a_light_recording_into_a_file_is_not_warned_of_its_own_config() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
-    // Without probes: what is said is said before a recording, and the machine's ftrace is left alone.
+    // Without probes: advice comes before a recording, and the machine's ftrace is left alone.
     system.start(Side::Ours, Program::Traced);
     let warnings = |words: &[&str]| -> Vec<String> {
         let (said, _) = record(&system, &[words, &["-t", "10ms"]].concat());
@@ -280,7 +279,7 @@ fn a_light_recording_into_a_file_is_not_warned_of_its_own_config() {
         warnings(&["-s", "10mb", "-o", "small", "sched/sched_switch"]),
         Vec::<String>::new()
     );
-    // A buffer that is too small for what a busy program makes is another matter.
+    // The advice about a buffer that is too small for a busy program is another matter.
     let [warning] = &warnings(&["-b", "2mb", "-o", "ring", "raw_syscalls/*"])[..] else {
         panic!("not one warning")
     };
@@ -289,7 +288,7 @@ fn a_light_recording_into_a_file_is_not_warned_of_its_own_config() {
 }
 
 #[test]
-fn what_the_command_line_refuses_is_refused_as_well() {
+fn check_refuses_configs_that_the_command_line_refuses() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let (said, code) = checked(
@@ -303,7 +302,7 @@ fn what_the_command_line_refuses_is_refused_as_well() {
     assert_eq!(code, 1);
 }
 
-/// What our `perfetto` says on stderr, started in the folder, and its exit code.
+/// Runs our `perfetto` in the folder; returns stderr and the exit code.
 fn record(system: &System<'_>, words: &[&str]) -> (String, i32) {
     let output = system
         .command(&system.program(Side::Ours, Program::Perfetto), "perfetto.log")
@@ -331,7 +330,7 @@ fn recordings_warn_before_they_begin_and_succeed_all_the_same() {
     assert!(before < said.find("Wrote ").unwrap(), "{said}");
     assert_eq!(code, 0, "{said}");
 
-    // Nobody reads the lines of a process in the background: they come from the one that ends.
+    // The process in the background has no reader, so the one that ends prints the advice.
     let (said, code) = record(&system, &[&words[..], &["--background-wait"]].concat());
     assert!(said.contains(warning), "{said}");
     assert_eq!(code, 0, "{said}");
@@ -342,7 +341,7 @@ fn recordings_warn_before_they_begin_and_succeed_all_the_same() {
 }
 
 #[test]
-fn events_that_the_kernel_does_not_have_are_told_of_flags_as_well() {
+fn events_that_the_kernel_lacks_are_reported_for_flags_as_well() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let Some(_tracefs) = Tracefs::lock() else { return };
@@ -389,7 +388,7 @@ fn configs_are_converted_there_and_back() {
     let decoded = ferretto(&system, &["config", "decode", "-"], &encoded.stdout);
     assert_eq!(text_of(&decoded.stdout), source.replace('é', "\\303\\251"));
 
-    // Checks take both.
+    // `config check` accepts both forms.
     let checked = ferretto(&system, &["config", "check", "-"], &encoded.stdout);
     assert!(
         text_of(&checked.stdout).contains("<stdin>: warning: there is no data source"),
@@ -445,7 +444,7 @@ fn configs_are_converted_there_and_back() {
     assert!(help.status.success() && text_of(&help.stdout).contains("Exits with 0"));
 }
 
-/// The config that a service wrote into a trace, without what the command line adds.
+/// Returns the config that a service wrote into a trace, without the command line's additions.
 fn config_in(trace: &Path) -> Option<TraceConfig> {
     let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let config = trace.packet.into_iter().find_map(|packet| match packet.data {
@@ -463,7 +462,7 @@ fn config_in(trace: &Path) -> Option<TraceConfig> {
 }
 
 #[test]
-fn what_upstreams_parser_accepts_means_the_same_to_ours() {
+fn texts_that_upstreams_parser_accepts_mean_the_same_to_ours() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
@@ -519,6 +518,6 @@ fn what_upstreams_parser_accepts_means_the_same_to_ours() {
         };
         assert_eq!(config_in(&trace), Some(ours), "{source}");
     }
-    // And it is upstream's parser that was asked.
+    // Upstream's parser answered, which rejects these comments.
     assert_eq!(record(&format!("{base} // comment")), None);
 }

@@ -1,5 +1,5 @@
-//! Fields of the trace config whose effect is on whole processes: who may record beside whom, at which priority, on which
-//! clock, on which machine. Where upstream's service knows the field, both have to do the same.
+//! Fields of the trace config that affect whole processes: which sessions may coexist, at which priority the service runs, which clocks and machines
+//! are recorded. Where upstream's service knows a field, both services must do the same.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use ferretto_proto::messages::{Message, Trace, TracePacket};
 
 const BUFFER: &str = "buffers { size_kb: 64 }";
 
-/// Ours, and upstream's if it is there.
+/// Runs a test with our service, and with upstream's if it is installed.
 fn each_service(test: impl Fn(&Programs, Side)) {
     test(&Programs::ours(), Side::Ours);
     if let Some(programs) = Programs::of_both() {
@@ -32,7 +32,7 @@ fn record(system: &System<'_>, config: &str) -> Recording {
     system.record(Side::Ours, &format!("{BUFFER} {config}"))
 }
 
-/// What the command line says of a config that the service refuses.
+/// Returns the command line's message about a config that the service refuses.
 fn refused(system: &System<'_>, config: &str) -> String {
     let path = system.path("refused.cfg");
     std::fs::write(&path, format!("{BUFFER} {config}")).unwrap();
@@ -60,7 +60,7 @@ fn packets(trace: &Path) -> Vec<TracePacket> {
     Trace::decode_from_slice(&bytes).unwrap().packet
 }
 
-/// Whether this user may, or a line that says that the test is skipped.
+/// Whether this user may raise priorities. Otherwise prints that the test is skipped.
 fn may_raise_priorities() -> bool {
     let raised = Command::new("chrt").args(["-f", "1", "true"]).status();
     let may = raised.is_ok_and(|status| status.success());
@@ -70,16 +70,16 @@ fn may_raise_priorities() -> bool {
     may
 }
 
-/// Scheduling policy, real-time priority and nice value of a process's first thread.
+/// Returns the scheduling policy, real-time priority and nice value of a process's first thread.
 fn scheduling(pid: u32) -> (i64, i64, i64) {
     scheduling_of(Path::new(&format!("/proc/{pid}")))
 }
 
-/// The same, of the process or thread that has this folder in `/proc`.
+/// The same for the process or thread with this folder in `/proc`.
 fn scheduling_of(folder: &Path) -> (i64, i64, i64) {
     let stat = std::fs::read_to_string(folder.join("stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    // Numbered from 1 in proc(5), and the two before the closing brace are gone.
+    // proc(5) numbers the fields from 1. The first two come before the closing bracket, and are missing here.
     let field = |number: usize| fields[number - 3].parse().unwrap();
     (field(41), field(40), field(19))
 }
@@ -134,7 +134,7 @@ fn a_boost_is_not_passed_on_to_the_threads_of_files_begun_meanwhile() {
         let name = std::fs::read_to_string(thread.join("comm")).unwrap();
         name.trim() == "trace-file" && scheduling_of(thread) == usual
     };
-    // It puts its priority back when it begins to run.
+    // A thread restores its priority when it begins to run.
     while !std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
         .any(|thread| of_file(&thread.unwrap().path()))
@@ -160,7 +160,7 @@ fn a_service_that_may_not_raise_its_priority_says_so() {
         let mut system = System::new(programs);
         let folder = system.path("");
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
-        // A copy: nobody may not look into the folders of others.
+        // The test runs a copy, because `nobody` may not enter other users' folders.
         let copy = system.copy_of(side, Program::Traced);
         let as_nobody = |command: &mut Command| {
             command.uid(NOBODY).gid(NOBODY);
@@ -173,7 +173,7 @@ fn a_service_that_may_not_raise_its_priority_says_so() {
                 .stderr(Stdio::null()),
         );
         if !version.status().is_ok_and(|status| status.success()) {
-            // Upstream's programs may lie where only root may look, with the libraries that they need.
+            // Only root may be able to enter the folder of upstream's programs and their libraries.
             assert_eq!(side, Side::Upstream);
             println!("not compared: another user cannot run upstream's service here");
             return;
@@ -241,7 +241,7 @@ fn semaphores_and_names_keep_sessions_apart() {
 fn a_duration_on_the_boot_clock_ends_the_recording() {
     each_service(|programs, side| {
         let system = service(programs, side);
-        // The interval is one that a service keeps which has a processor; on a busy machine that may take longer.
+        // A service keeps the interval if it gets a processor. On a busy machine it may take longer.
         let keeps_the_interval = |ms: u64| {
             let start = Instant::now();
             let boot = record(

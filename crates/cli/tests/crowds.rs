@@ -1,7 +1,7 @@
-//! Our `traced` and what gets expensive because there is so much of it, or because it was made to take long: many data sources times many
-//! producers, many connections of one process, expressions that are slow to match. It costs its cause, and little of everybody else's time.
+//! Our `traced` with expensive inputs: many data sources times many producers, many connections of one process, expressions that are slow to match.
+//! They cost the client that causes them, and take little of the other clients' time.
 //!
-//! What something costs is the daemon's processor time, which a busy machine does not add to.
+//! The cost is the daemon's processor time, which does not depend on the load of the machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -54,7 +54,7 @@ fn thousands_of_data_sources_wanted_of_hundreds_of_producers_are_no_million_inst
 const SOCKET: &str = "FERRETTO_TEST_SOCKET";
 const QUESTIONS: usize = 40;
 
-/// The other process of the next test: connects, waits for a line, asks, and tells when each of that is done.
+/// The other process of the next test: connects, waits for a line, asks, and prints a line after each step.
 #[test]
 #[ignore = "run by another test"]
 fn another_process_asks() {
@@ -71,12 +71,12 @@ fn another_process_asks() {
 
 #[test]
 fn a_process_with_hundreds_of_busy_connections_takes_turns_with_one_that_has_a_single_one() {
-    // The event loop is not told of all of them at once.
+    // More connections than one wait of the event loop reports.
     const CONNECTIONS: usize = 600;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
-    // What takes a while and comes to nothing: expressions are compiled before buffers are missed.
+    // A slow request that fails: expressions are compiled before the missing buffer is noticed.
     let mut dear = config("d");
     dear.buffers[0].size_kb = Some(0);
     dear.data_sources[0].producer_name_regex_filter = (0..16).map(|n| format!("(a|b)*c.{{50}}{n}")).collect();
@@ -134,7 +134,7 @@ fn a_process_with_hundreds_of_busy_connections_takes_turns_with_one_that_has_a_s
     told("connected");
 
     let stopped = Stopped::new(pid);
-    // More than is read of one at a time.
+    // More data than the service reads from one connection in a turn.
     let flood = call.repeat(256 * 1024 / call.len());
     for mut stream in &crowd {
         stream.set_nonblocking(true).unwrap();
@@ -146,8 +146,9 @@ fn a_process_with_hundreds_of_busy_connections_takes_turns_with_one_that_has_a_s
     let before = processor_time(pid);
     drop(stopped);
     assert!(other.wait().unwrap().success());
-    // A round takes 20 ms, and what the request takes with which they are over. One or two go by for each question. If all of the crowd
-    // were read from again and again, ten would: the event loop is told of 64 at once. A busy machine's rounds cost more than those above.
+    // A round takes 20 ms plus the request that exceeds them. Each question takes one or two rounds. It would take ten if the whole crowd were read
+    // from again and again, because one wait of the event loop reports 64 connections. On a busy machine, rounds cost more than in the measurement
+    // above.
     let took = processor_time(pid) - before;
     let round = Duration::from_millis(20) + cost;
     assert!(
@@ -174,7 +175,7 @@ fn chunk_of(id: u32, packet: &[u8]) -> Vec<u8> {
     chunk.into_vec()
 }
 
-/// A text in which the patterns below get lost.
+/// A text on which the patterns below are slow.
 fn confusing(size: usize) -> String {
     let letter = |n: u32| {
         if n.wrapping_mul(2_654_435_761) >> 13 & 1 == 0 {
@@ -240,6 +241,6 @@ fn patterns_that_take_long_to_match_cost_the_packets_that_take_too_long() {
     let took = processor_time(pid) - before;
     assert!(sizes.contains(&packet_of(b"short").len()), "{sizes:?}");
     assert!(sizes.iter().all(|size| *size < 16_000), "{sizes:?}");
-    // Unoptimized, the last search before it is enough may take some seconds.
+    // In an unoptimised build, the last search before the limit may take some seconds.
     assert!(took < Duration::from_secs(20), "{took:?}");
 }

@@ -1,8 +1,8 @@
-//! A producer made with upstream's C++ client library (`interop/cxx-producer`) writes 100,000 track events and packets of 1 MiB: none is
-//! missing, none is doubled, none is damaged, whichever service buffered them and whichever command line recorded them.
+//! A producer with upstream's C++ client library (`interop/cxx-producer`) writes 100,000 track events and packets of 1 MiB. With either service and
+//! either command line, no packet is missing, doubled or damaged.
 //!
-//! The producer is a program of its own workspace, named by `$FERRETTO_CXX_PRODUCER`:
-//! `cargo build --release --manifest-path interop/cxx-producer/Cargo.toml`.
+//! The producer is a program of its own workspace, named by `$FERRETTO_CXX_PRODUCER`: `cargo build --release --manifest-path
+//! interop/cxx-producer/Cargo.toml`.
 
 use std::path::{Path, PathBuf};
 
@@ -20,9 +20,9 @@ data_sources { config {
 data_sources { config { name: "ferretto.interop.large" } }
 "#;
 
-/// How the trace gets into its file.
+/// The way of the trace into its file.
 enum Output {
-    /// Through the command line, when all is over.
+    /// Through the command line, in the end.
     ReadBack,
     /// By the service, while packets are still incomplete in its buffer.
     WrittenByTheService,
@@ -31,9 +31,10 @@ enum Output {
 impl Output {
     fn config(&self) -> String {
         let more = match self {
-            // Holds everything, and would refuse rather than overwrite.
+            // The buffer holds everything, and would refuse data rather than overwrite them.
             Output::ReadBack => "buffers { size_kb: 131072 fill_policy: DISCARD }",
-            // A ring, for what is read out frees its place; still one that holds all: the producer writes it within a period.
+            // A ring buffer, because data that are read out make room. It holds everything nevertheless, because the producer writes it all within a
+            // period.
             Output::WrittenByTheService => {
                 "buffers { size_kb: 131072 fill_policy: RING_BUFFER }
                 write_into_file: true file_write_period_ms: 100 flush_period_ms: 500"
@@ -43,7 +44,7 @@ impl Output {
     }
 }
 
-/// The programs, and the producer's, unless the test is to be skipped.
+/// The programs and the producer, unless the test is skipped.
 struct Setting {
     programs: Programs,
     processor: TraceProcessor,
@@ -71,7 +72,7 @@ impl Setting {
         producer.args(["--events", &EVENTS.to_string(), "--packets", &PACKETS.to_string()]);
         producer.args(["--shmem-kb", &shared_memory_kb.to_string()]);
         let mut producer = Running(producer.spawn().unwrap());
-        // The session finds the data sources that are there, so that "started" means "started in the producer".
+        // The data sources are registered before the session begins, so "started" means "started in the producer".
         system.await_state(|state| state.data_sources.len() >= 2);
         let recording = system.record(perfetto, &output.config());
         let status = producer.wait(PATIENCE * 4);
@@ -80,7 +81,7 @@ impl Setting {
             "the producer: {status:?}\n{}",
             system.log("producer.log")
         );
-        // Upstream's service waits in vain for the flush of a producer that leaves while it is asked.
+        // Upstream's service waits in vain for a flush of a producer that disconnects meanwhile.
         system.await_state(|state| state.data_sources.is_empty());
         let trace = recording.interrupt();
         system.assert_running();
@@ -118,7 +119,7 @@ impl Setting {
     }
 }
 
-/// The control: if this fails, the others say nothing about us.
+/// The control: if this test fails, the others say nothing about our programs.
 #[test]
 fn upstreams_service_recorded_by_upstreams_command_line() {
     let Some(setting) = Setting::find(Programs::of_both()) else {
@@ -151,7 +152,7 @@ fn our_service_writing_the_file_while_packets_are_incomplete() {
     setting.check(Side::Ours, Side::Ours, Output::WrittenByTheService, 1024);
 }
 
-/// Packets of twice the size of the shared memory, which the producer can finish only as the service gives chunks back.
+/// Packets of twice the size of the shared memory. The producer can finish them only while the service returns chunks.
 #[test]
 fn packets_larger_than_the_shared_memory() {
     let Some(setting) = Setting::find(Some(Programs::ours())) else {

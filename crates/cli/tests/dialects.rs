@@ -1,8 +1,8 @@
-//! Clients of other times and makes with our `traced`, from the bytes that they send (`tests/dialects`), and our clients with a
-//! service that is older or newer than they are.
+//! Our `traced` with older, newer and foreign clients, from the bytes that these send (`tests/dialects`); and our clients with a service that is
+//! older or newer than they are.
 //!
-//! `recorded-*` are real conversations, with upstream's service; [`record_the_dialects_of_others`] makes them anew. `older-*` and
-//! `newer-*` are by hand: what clients sent before the protocol grew, and what one may send that has grown further.
+//! `recorded-*` are real conversations with upstream's service; [`record_the_dialects_of_others`] records them again. `older-*` and `newer-*` are
+//! written by hand: requests from before the protocol grew, and possible requests of a protocol that has grown further.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,11 +15,11 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::Reader;
 
-/// A session for the producers that are recorded.
+/// The session in which producers are recorded.
 const RECORDED: &str =
     "duration_ms: 1000 flush_period_ms: 300 incremental_state_config { clear_period_ms: 400 }";
-/// The session in which what was recorded is played. How often the service says something within a second depends on when that begins,
-/// and on who else wants a processor: this one has no end.
+/// The session in which recorded conversations are played. The number of messages within a second depends on the start and on the load of the
+/// machine, so this session has no end.
 const PLAYED: &str = "flush_period_ms: 200 incremental_state_config { clear_period_ms: 250 }";
 
 fn session(periods: &str) -> String {
@@ -36,13 +36,13 @@ fn session(periods: &str) -> String {
     )
 }
 
-/// A session to be cloned.
+/// A session to clone.
 const ORIGINAL: &str = "buffers { size_kb: 64 } unique_session_name: \"original\"";
 
-/// Upstream's releases whose programs were recorded: the oldest that distributions have, and the current one.
+/// The recorded releases of upstream: the oldest one in distributions, and the current one.
 const RELEASES: [&str; 2] = ["v56", "v58"];
 
-/// The release that a program says it is of.
+/// Returns the release in a program's `--version`.
 fn version_of(program: &std::path::Path) -> String {
     let said = Command::new(program).arg("--version").output().unwrap().stdout;
     let said = String::from_utf8(said).unwrap();
@@ -53,7 +53,7 @@ fn version_of(program: &std::path::Path) -> String {
     version.split('.').next().unwrap().to_owned()
 }
 
-/// Stands between upstream's service and a client of upstream's while that does something, and saves what it said.
+/// Sits between upstream's service and a client of upstream's, and saves the client's bytes.
 #[test]
 #[ignore = "writes tests/dialects; needs upstream's binaries and interop/cxx-producer"]
 fn record_the_dialects_of_others() {
@@ -193,7 +193,7 @@ fn record_the_dialects_of_others() {
     );
 }
 
-/// The packets in replies to `ReadBuffers`.
+/// Returns the packets in replies to `ReadBuffers`.
 fn packets(replies: &[&[u8]]) -> Vec<Vec<u8>> {
     let (mut packets, mut packet) = (Vec::new(), Vec::new());
     for reply in replies {
@@ -211,7 +211,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// A system with our service, and players of scripts on it.
+/// A system with our service, on which scripts are played.
 fn our_service<'a>(programs: &'a Programs) -> System<'a> {
     let mut system = System::new(programs);
     system.start(Side::Ours, Program::Traced);
@@ -238,7 +238,7 @@ fn upstreams_command_line_records_from_us() {
     system.assert_running();
 }
 
-/// How many packets have the config of a trace.
+/// Returns the number of packets with a trace config.
 fn configs_in(packets: &[Vec<u8>]) -> usize {
     const TRACE_CONFIG: u32 = 33;
     let has_config = |packet: &&Vec<u8>| {
@@ -344,7 +344,7 @@ fn upstreams_producers_record_for_us() {
             });
             system.await_state(|state| !state.data_sources.is_empty());
             let recording = system.record(Side::Ours, &session(PLAYED));
-            // It goes on until there were as many flushes and clearings as when the script was recorded.
+            // The session goes on until it has had as many flushes and clearings as the recorded one.
             let mut player = playing.join().unwrap();
             let stopping = threads.spawn(move || {
                 player.play();
@@ -381,7 +381,7 @@ fn a_producer_and_a_consumer_from_before_most_of_the_protocol_record_together() 
 
 #[test]
 fn a_producer_and_a_consumer_of_a_later_time_record_together() {
-    /// `DataSourceConfig` as the script has it.
+    /// The `DataSourceConfig` in the script.
     const CONFIG: &[u8] =
         b"\x0a\x01d\x9a\x3f\x11\x0a\x0dof the future\x10\x07\xa1\x3f\x01\x02\x03\x04\x05\x06\x07\x08";
     let programs = Programs::ours();

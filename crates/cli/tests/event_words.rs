@@ -1,6 +1,6 @@
-//! What people type for events: the words of `perf`, `trace-cmd`, `strace` and `bpftrace`, and mistakes.
+//! Event words that users type: in the spelling of `perf`, `trace-cmd`, `strace` and `bpftrace`, and with mistakes.
 //!
-//! `ferretto` looks words up in the kernel's list of events; what it asks for then is in the config in the trace.
+//! `ferretto` looks words up in the kernel's list of events; the config in the trace shows the result.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -12,7 +12,7 @@ use ferretto_proto::messages::{FtraceConfig, Message, Trace};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// A service without probes: what is asked for touches nothing.
+/// A system with a service and no probes, so that recordings do not touch the kernel.
 fn system(programs: &Programs) -> System<'_> {
     let mut system = System::new(programs);
     system.start(Side::Ours, Program::Traced);
@@ -32,7 +32,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a recording of these words asks of the kernel.
+/// Records with these words; returns the ftrace config in the trace.
 fn asked_for(system: &System<'_>, words: &[&str]) -> FtraceConfig {
     let trace = system.path("trace");
     let file = trace.to_str().unwrap();
@@ -78,7 +78,7 @@ fn the_words_of_other_tools_are_understood() {
     }
     let calls = asked_for(&system, &["-e", "trace=openat,read"]);
     assert_eq!(calls.syscall_events, ["sys_openat", "sys_read"]);
-    // What upstream's command line takes means what it means there.
+    // Words that upstream's command line knows have the same meaning here.
     let categories = asked_for(&system, &["sched", "gfx"]);
     assert_eq!(categories.atrace_categories, ["sched", "gfx"]);
     assert!(categories.ftrace_events.is_empty());
@@ -117,7 +117,7 @@ fn perfetto_takes_words_as_upstreams_does() {
 }
 
 #[test]
-fn a_mistake_is_told_with_what_was_meant_and_records_nothing() {
+fn a_mistake_gets_a_suggestion_and_records_nothing() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let system = system(&programs);
@@ -175,7 +175,7 @@ fn a_mistake_is_told_with_what_was_meant_and_records_nothing() {
 }
 
 #[test]
-fn a_wrong_flag_is_told_with_the_right_one_wherever_it_stands() {
+fn a_wrong_flag_at_any_place_is_reported_with_the_right_one() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     for (line, meant) in [

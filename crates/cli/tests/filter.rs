@@ -1,5 +1,4 @@
-//! The trace filter with real programs: whichever service filters, whichever command line records and wherever the trace
-//! goes, the same packets leave, to the byte.
+//! The trace filter with real programs: with either service, either command line and each output, the same packets come out, to the byte.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,14 +25,14 @@ use rustix::event::{PollFd, PollFlags};
 
 const DATA_SOURCE: &str = "ferretto.filter";
 
-/// The arbiter of a producer that looks after it on every turn anyway.
+/// An arbiter's notifier that does nothing, because the producer looks at the arbiter on every turn.
 struct LookAnyway;
 
 impl Notify for LookAnyway {
     fn wake(&self, _: Wake) {}
 }
 
-/// A producer that writes its packets whenever its data source starts, on a thread that ends with the service.
+/// A producer that writes its packets whenever its data source starts. Its thread ends with the service.
 struct Producer {
     endpoint: ProducerEndpoint,
     packets: Vec<Vec<u8>>,
@@ -43,7 +42,7 @@ struct Producer {
 }
 
 impl Producer {
-    /// Its data source is registered when this returns.
+    /// Starts it; returns once its data source is registered.
     fn start(system: &System<'_>, packets: Vec<Vec<u8>>) -> JoinHandle<()> {
         let options = ProducerOptions {
             name: "ferretto.filter.producer".into(),
@@ -74,7 +73,7 @@ impl Producer {
         std::thread::spawn(move || while producer.turn() {})
     }
 
-    /// Sends what waits and handles what comes; `false` if the service went away.
+    /// Sends pending requests and handles commands; returns false once the service has gone.
     fn turn(&mut self) -> bool {
         for request in self.arbiter.iter().flat_map(|arbiter| arbiter.take_requests()) {
             self.endpoint.send(request).unwrap();
@@ -150,7 +149,7 @@ fn text(text: &str) -> Vec<u8> {
     packet(|event| event.bytes_field(TestEvent::STR, text.as_bytes()))
 }
 
-/// Whatever makes a difference to a filter.
+/// Packets that are different for a filter.
 fn packets() -> Vec<Vec<u8>> {
     let mut packets: Vec<Vec<u8>> = [
         "B|12|payload7 and more",
@@ -180,17 +179,17 @@ fn packets() -> Vec<Vec<u8>> {
         event.fixed64_field(200, 8);
         event.bytes_field(TestEvent::PAYLOAD, b"");
     }));
-    // Nothing of it stays.
+    // The filter removes all of it.
     packets.push(packet(|event| event.varint_field(4, 1)));
     let mut others = Writer::new();
     others.bytes_field(5000, b"not listed");
     packets.push(others.as_slice().to_vec());
-    // More bytes than tags, numbers and lengths need.
+    // Tags, numbers and lengths in more bytes than necessary.
     packets.push(b"\xa2\xb8\x00\x8d\x00\x8a\x00\x83\x80\x00abc\x98\x00\x81\x80\x00".to_vec());
-    // No messages where there should be some.
+    // Fields of a message type that contain no message.
     packets.push(packet(|event| event.bytes_field(TestEvent::PAYLOAD, b"\x0b")));
     packets.push(packet(|event| event.raw(b"\x0a\x05abc")));
-    // More than a batch of read-back.
+    // More packets than one batch of read-back.
     for number in 0..3000 {
         packets.push(text(&format!(
             "{number} plain secret {}",
@@ -200,7 +199,7 @@ fn packets() -> Vec<Vec<u8>> {
     packets
 }
 
-/// Keeps strings and counters of test events, and their payloads.
+/// A filter that keeps strings, counters and payloads of test events.
 fn filter() -> String {
     let bytes = bytecode(&[
         &[Rule::Nested(1, 1)],
@@ -258,7 +257,7 @@ fn packets_of(trace: &Path) -> Vec<Vec<u8>> {
     packets.collect()
 }
 
-/// The producer's packets of which something stayed.
+/// Returns the producer's packets of which the filter left something.
 fn of_producer(packets: &[Vec<u8>]) -> Vec<&[u8]> {
     let is_of_producer = |packet: &&[u8]| {
         Reader::new(packet).any(|field| field.unwrap().number == write::TracePacket::FOR_TESTING)
@@ -266,7 +265,7 @@ fn of_producer(packets: &[Vec<u8>]) -> Vec<&[u8]> {
     packets.iter().map(Vec::as_slice).filter(is_of_producer).collect()
 }
 
-/// What the statistics in a trace of ours say of the filter.
+/// Returns the statistics about the filter in a trace of ours.
 fn stats_of(packets: &[Vec<u8>]) -> trace_stats::FilterStats {
     match TracePacket::decode_from_slice(packets.last().unwrap())
         .unwrap()
@@ -297,7 +296,7 @@ fn every_mixture_filters_the_same() {
                     "what is filtered away is an empty packet"
                 );
                 if perfetto == Side::Ours {
-                    // It asks the service for the statistics when all is read.
+                    // The command line requests the statistics after it has read everything.
                     let number = trace.file_stem().unwrap().to_str().unwrap();
                     let said = system.log(&format!("perfetto.{number}.log"));
                     assert!(
@@ -337,7 +336,7 @@ fn every_mixture_filters_the_same() {
         }
         assert_eq!(packets.len(), first.len(), "{told}");
     }
-    // Older services filter their statistics too, and write them before they have filtered what they read last.
+    // Older services also filter their statistics, and write them before they have filtered the last packets.
     let ours: Vec<_> = traces[..4]
         .iter()
         .map(|(told, packets)| (told, packets, stats_of(packets)))
@@ -360,8 +359,8 @@ fn every_mixture_filters_the_same() {
     }
 }
 
-/// Packets several times as large as a frame, and what stays of them. Their nested messages come before a field that stays, so
-/// that wherever the packet is cut into frames, what follows has moved.
+/// Packets several times as large as a frame, and their filtered form. Their nested messages come before a field that stays. So wherever a packet is
+/// cut into frames, the data after the cut have moved.
 fn large_packets() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let filtered = |number: u8, everything: bool| {
         let text = [&[number; 8][..], &vec![b'.'; 8 * MAX_FRAME]].concat();

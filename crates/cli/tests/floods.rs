@@ -1,8 +1,8 @@
-//! Our `traced` and clients that want all of it: floods of requests, of registrations, of connections, of sessions, and replies
-//! that nobody reads. Whoever else is connected is served meanwhile.
+//! Our `traced` with clients that send floods of requests, registrations, connections and sessions, or that do not read their replies. The other
+//! clients are served meanwhile.
 //!
-//! That a client has its turn is shown by counting, not by timing: the service is stopped (`SIGSTOP`) while everybody says what
-//! they have to say, and goes on when it all waits to be read.
+//! The tests show by counting, not by timing, that a client has its turn. The service is stopped (`SIGSTOP`) while all clients send their requests,
+//! and continues when everything is there to be read.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,10 +28,10 @@ use support::process::{Stopped, processor_time, status_kb};
 use support::wire::{Client, registration};
 use support::{PATIENCE, Program, Programs, Side, System};
 
-/// What the daemon handles for one client before it turns to the next (`HostLimits::frames_per_turn`).
+/// The frames that the daemon handles for one client before it turns to the next (`HostLimits::frames_per_turn`).
 const FRAMES_PER_TURN: u64 = 256;
 
-/// Asks the other clients' question: they are served.
+/// Asks a question of the other clients, which are served.
 fn is_served(client: &mut Client) {
     client.ask("QueryCapabilities", &[]).reply.expect("an answer");
 }
@@ -67,20 +67,20 @@ fn a_flood_of_tiny_commits_is_handled_one_turn_at_a_time() {
         handled <= 2 * FRAMES_PER_TURN,
         "{handled} of the flood came first"
     );
-    // And the flooder loses nothing by it. Its answers have to be read, for it is not read from otherwise.
+    // The flooder loses nothing. Its answers have to be read, because otherwise the service does not read from it.
     flooder.client.read_while_sending(&flood[sent..]);
     flooder.sync();
     let all = session.stats().buffer_stats[0].chunks_written.unwrap();
     assert_eq!(all, commits.len() as u64);
 }
 
-/// Registers as many data sources as one producer may, and says what that cost the service.
+/// Registers as many data sources as one producer may; returns the service's processor time for it.
 fn cost_of_registering(system: &System<'_>, pid: u32, number: usize) -> (Duration, Producer) {
     const SOURCES: usize = 1000;
     let mut producer = Producer::new(system, &introduction(&format!("p{number}")), None);
     let registrations: Vec<u8> = (0..SOURCES)
         .flat_map(|n| {
-            // Later ones come before earlier ones, wherever names are in order.
+            // Names of later producers sort before those of earlier ones.
             let name = registration(&format!("source {:03} {n}", 999 - number));
             producer.client.encoded_call("RegisterDataSource", &name)
         })
@@ -100,7 +100,7 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     let (first, mut producers): (Vec<Duration>, Vec<Producer>) = (0..3)
         .map(|number| cost_of_registering(&system, pid, number))
         .unzip();
-    // Sessions that want thousands of other data sources, of certain producers.
+    // Sessions that request thousands of other data sources, from certain producers.
     let wanted = |n: usize| DataSource {
         config: DataSourceConfig {
             name: Some(format!("wanted {n}")),
@@ -120,13 +120,13 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     let last = &more[more.len() - 7..];
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     assert_eq!(state(&mut consumer).data_sources.len(), PRODUCERS * 1000);
-    // The least of several, for anything may make one dearer.
+    // The minimum of several measurements, because other work may slow down any of them.
     let (few, many) = (first.iter().min().unwrap(), last.iter().min().unwrap());
     assert!(
         *many < 3 * *few,
         "{few:?} a thousand at first, {many:?} with thousands there"
     );
-    // They leave as cheaply as they came.
+    // Disconnecting is as cheap as connecting.
     let before = processor_time(pid);
     drop(producers);
     system.await_state(|state| state.producers.is_empty());
@@ -137,7 +137,7 @@ fn a_registration_costs_the_same_however_many_there_are_and_whatever_sessions_wa
     );
 }
 
-/// Takes part in sessions with as many data sources as one producer may, all of one name; reads no commands.
+/// A producer that takes part in sessions with as many data sources as it may have, all of one name. It reads no commands.
 fn takes_part_with_all(system: &System<'_>, name: &str) -> Producer {
     let mut producer = Producer::new(system, &introduction("p"), None);
     let registrations: Vec<u8> = (0..1000)
@@ -213,7 +213,7 @@ fn a_data_source_wanted_and_registered_a_thousand_times_is_no_million_instances(
     assert_eq!(told, 1, "{}", system.log("traced.log"));
 }
 
-/// A config that takes long to look at: hundreds of expressions, each an automaton.
+/// A config that takes long to check, with hundreds of expressions, each an automaton.
 fn with_many_expressions() -> TraceConfig {
     let mut config = config("d");
     config.data_sources[0].producer_name_regex_filter = (0..limits::MAX_REGEXES_PER_CONFIG)
@@ -223,7 +223,7 @@ fn with_many_expressions() -> TraceConfig {
 }
 
 #[test]
-fn what_takes_long_to_answer_takes_turns_with_what_others_ask() {
+fn slow_requests_take_turns_with_those_of_other_clients() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
@@ -255,7 +255,7 @@ fn what_takes_long_to_answer_takes_turns_with_what_others_ask() {
         begun.is_none_or(|number| number <= 2),
         "{begun:?} sessions came first"
     );
-    // The others have their turns, too.
+    // The other clients have their turns.
     is_served(&mut greedy);
     assert_eq!(
         system
@@ -266,7 +266,7 @@ fn what_takes_long_to_answer_takes_turns_with_what_others_ask() {
     );
 }
 
-/// How many connections a test may open, here and in the service.
+/// Returns the number of connections that a test may open, here and in the service.
 fn many_connections() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -274,7 +274,7 @@ fn many_connections() -> usize {
         maximum: limit.maximum,
     };
     setrlimit(Resource::Nofile, raised).unwrap();
-    // A service lets one user have an eighth of the limit.
+    // A service grants one user an eighth of the limit.
     limit.maximum.map_or(1000, |most| (most as usize / 16).min(1000))
 }
 
@@ -295,7 +295,7 @@ fn a_storm_of_connections_that_say_nothing_or_half_of_something_costs_little() {
     is_served(&mut other);
     let silent: Vec<UnixStream> = (0..count / 2).map(connect).collect();
     is_served(&mut other);
-    // A frame that is announced to be large, and never comes whole.
+    // A frame that is announced as large, and never completed.
     let half = [&120_000_u32.to_le_bytes()[..], &[0x2a; 1000]].concat();
     let half_open: Vec<UnixStream> = (0..count / 2)
         .map(|n| {
@@ -324,11 +324,11 @@ fn a_storm_of_connections_that_say_nothing_or_half_of_something_costs_little() {
     system.assert_running();
 }
 
-/// Whether the service hangs up on a client that asks it something.
+/// Whether the service hangs up on a new client that sends a request.
 fn is_turned_away(system: &System<'_>) -> bool {
     let mut stream = UnixStream::connect(system.consumer_socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A frame of a message without a body gets an answer.
+    // The service answers a frame of a message without a body.
     let _ = std::io::Write::write_all(&mut stream, &[2, 0, 0, 0, 0x10, 0x07]);
     !matches!(std::io::Read::read(&mut stream, &mut [0]), Ok(1))
 }
@@ -345,7 +345,7 @@ fn one_user_cannot_use_up_the_connections_of_the_others() {
         assert!(crowd.len() < 64, "nobody is turned away");
     }
     assert!(crowd.len() > 8, "{} connections and no more", crowd.len());
-    // Those who are in are served, and so are others.
+    // The connected clients are served, and so are other users.
     is_served(&mut early);
     if rustix::process::geteuid().is_root() {
         as_nobody(&system);
@@ -362,7 +362,7 @@ fn one_user_cannot_use_up_the_connections_of_the_others() {
     system.assert_running();
 }
 
-/// Asks for the state of the service as another user, for whom that is possible.
+/// Queries the service's state as another user.
 fn as_nobody(system: &System<'_>) {
     const NOBODY: u32 = 65534;
     let open_up = |path: std::path::PathBuf| {
@@ -391,7 +391,7 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let pid = system.start(Side::Ours, Program::Traced);
-    // Large replies to small requests.
+    // Small requests with large replies.
     let mut producer = Producer::new(&system, &introduction("p"), None);
     for n in 0..8 {
         producer
@@ -407,7 +407,7 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     let calls: Vec<u8> = (0..100_000)
         .flat_map(|_| lazy.encoded_call("QueryServiceState", &query))
         .collect();
-    // Until the service takes no more, however often it is given the time to.
+    // Sends until the service takes no more, even after several rounds.
     let (mut sent, mut rounds_in_vain) = (0, 0);
     while rounds_in_vain < 20 {
         let now = lazy.send_what_fits(&calls[sent..]);
@@ -418,7 +418,7 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
     assert!(sent < calls.len(), "everything was read");
     let growth = status_kb(pid, "VmHWM:") - before;
     assert!(growth < 8 * 1024, "{growth} KB for replies that nobody reads");
-    // It may take them up again where it stopped.
+    // The client may resume reading where it stopped.
     let mut parts = 0;
     for _ in 0..50 {
         let answer = lazy.next_answer().unwrap();
@@ -436,7 +436,7 @@ fn a_client_that_reads_no_replies_is_not_read_from() {
 
 #[test]
 fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_end() {
-    /// What may wait for one client; see `connection.rs`.
+    /// The most data that may wait for one client; see `connection.rs`.
     const MOST_KB: u64 = 64 * 1024;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -459,7 +459,7 @@ fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_e
         flush_timeout_ms: Some(1),
         ..config("d")
     };
-    // Goes out with two commands for each session.
+    // The service sends it out in two commands for each session.
     let source = large.data_sources[0].config.get_or_insert_default();
     source.legacy_config = Some("x".repeat(100_000));
     let enabling = enabling(large);
@@ -483,7 +483,7 @@ fn a_producer_that_reads_no_commands_holds_up_no_session_and_is_cut_off_in_the_e
     system.assert_running();
 }
 
-/// The request to register a data source whose descriptor has so many bytes.
+/// A request to register a data source whose descriptor has so many bytes.
 fn bulky_registration(number: usize, size: usize) -> Vec<u8> {
     let descriptor = DataSourceDescriptor {
         name: Some(format!("bulky {number}")),
@@ -504,7 +504,7 @@ fn bulky_registration(number: usize, size: usize) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// A producer with as many bytes of descriptors as it may register.
+/// A producer that has registered as many bytes of descriptors as it may.
 fn bulky_producer(system: &System<'_>) -> Producer {
     let mut producer = Producer::new(system, &introduction("bulky"), None);
     for n in 0..limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER / 125_000 {
@@ -565,7 +565,7 @@ fn sixty_sessions_and_ten_thousand_data_sources_are_refused_with_a_reason() {
         is_served(consumer);
     }
     let sessions = state(&mut consumers[0]).tracing_sessions.len();
-    // Whoever has a session is answered when it ends; which of them that are is not said by the order in which they asked.
+    // A consumer with a session gets its answer when the session ends. The order of the requests does not determine which consumers have sessions.
     let mut refused = 0;
     for (consumer, call) in consumers.iter_mut().zip(calls) {
         consumer.call("DisableTracing", &[]);
@@ -591,7 +591,7 @@ fn sixty_sessions_and_ten_thousand_data_sources_are_refused_with_a_reason() {
     let answer: EnableTracingResponse = consumer.ask("EnableTracing", &enabling(broken)).decode();
     assert!(answer.error.unwrap().contains("producer_name_regex_filter"));
 
-    // A session that was never detached is nobody's to attach to.
+    // A session that was never detached cannot be attached to.
     let _session = Session::begin(&system, config("d"));
     for key in [None, Some(String::new())] {
         let attach = AttachRequest {
@@ -631,7 +631,7 @@ fn a_call_that_does_not_decode_is_rejected_and_its_client_goes_on() {
     for arguments in no_messages {
         assert!(producer.ask("InitializeConnection", arguments).reply.is_none());
     }
-    // Bytes that are no text, as the kernel takes them for the name of a process.
+    // A name that is no valid text, as the kernel allows for names of processes.
     let mut unnameable = introduction("p").encode_to_vec();
     let name = unnameable.iter().position(|byte| *byte == b'p').unwrap();
     unnameable[name] = 0xfe;
@@ -663,7 +663,7 @@ fn a_call_that_does_not_decode_is_rejected_and_its_client_goes_on() {
 }
 
 #[test]
-fn of_several_that_wait_for_the_end_of_a_session_the_last_is_told() {
+fn only_the_last_of_several_waiters_is_told_of_a_sessions_end() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
@@ -717,7 +717,7 @@ fn a_flood_of_calls_that_fail_is_no_flood_in_the_log() {
         .encode_to_vec()
     };
     for _ in 0..CALLS {
-        // Read, for each says why.
+        // The answers have to be read, because each has an error message.
         consumer.ask("Attach", &attach("k".repeat(1000)));
     }
     assert_eq!(consumer.ask("Attach", &attach("k".repeat(100_000))).reply, None);

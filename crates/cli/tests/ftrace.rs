@@ -1,5 +1,5 @@
-//! What a recording tells of ftrace that could not be had, or was not left alone: real programs, on an instance of tracefs that
-//! only this test uses.
+//! A recording's notes about ftrace that could not be set up, or that other programs changed: real programs, on a tracefs instance that only this
+//! test uses.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceStats, Message, Trace, TracePacket};
 use rustix::process::Signal;
 
-/// A directory of tracefs with buffers and settings of its own, removed at the end.
+/// A tracefs instance with its own buffers and settings, which is removed at the end.
 struct Instance(PathBuf);
 
 impl Instance {
     fn new() -> Option<Instance> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // That mounts tracefs, and knows why there is none. Instances need no lock.
+        // Taking the lock mounts tracefs, or prints why that is impossible. Instances need no lock.
         if !Path::new("/sys/kernel/tracing/instances").exists() {
             drop(Tracefs::lock()?);
         }
@@ -40,7 +40,7 @@ impl Instance {
         self.0.file_name().unwrap().to_str().unwrap()
     }
 
-    /// A config that records from it.
+    /// A config that records from the instance.
     fn config(&self, ftrace_config: &str) -> String {
         format!(
             "buffers {{ size_kb: 16384 }}
@@ -71,7 +71,7 @@ impl Drop for Instance {
     }
 }
 
-/// A tracer in the top directory, as long as this lives.
+/// A tracer in the top directory, while this lives.
 struct Tracer;
 
 impl Tracer {
@@ -102,7 +102,7 @@ fn ftrace_stats(trace: &Path) -> Vec<(Option<u64>, FtraceStats)> {
     stats.collect()
 }
 
-/// All that the trace tells of troubles with ftrace, each once.
+/// Returns all notes in a trace about troubles with ftrace, each once.
 fn troubles(trace: &Path) -> Vec<String> {
     let mut troubles: Vec<String> = Vec::new();
     for (_, stats) in ftrace_stats(trace) {
@@ -144,7 +144,7 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
         ),
     ];
     let Some(_lock) = Tracefs::lock() else { return };
-    // An instance has no tracer that works everywhere.
+    // An instance has no tracer that works on all machines, so this case uses the top directory.
     match Tracer::set("blk") {
         Ok(_) => cases.push((
             instance
@@ -177,7 +177,7 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
 }
 
 #[test]
-fn who_waits_for_a_start_that_failed_is_not_told_that_all_is_well() {
+fn a_failed_start_is_not_reported_as_a_success() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
@@ -187,7 +187,7 @@ fn who_waits_for_a_start_that_failed_is_not_told_that_all_is_well() {
     let pid = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, Signal::TERM).unwrap();
-    // That it has stopped is acknowledged, so that nobody waits for it.
+    // The stop is acknowledged, so nobody waits for it.
     system.await_state(|state| state.num_sessions == Some(0));
 }
 
@@ -244,7 +244,7 @@ fn a_start_that_failed_leaves_the_probes_no_raised_priority() {
 #[test]
 fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
     let Some(instance) = Instance::new() else { return };
-    // Our command line refuses such a config.
+    // Our command line refuses such a config, so upstream's sends it.
     let Some(programs) = Programs::of_both() else {
         return;
     };
@@ -276,7 +276,7 @@ fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
     assert_eq!(troubles(&trace), [""; 0]);
 }
 
-/// Waits until the probes have said it.
+/// Waits until the probes have logged this.
 fn await_log(system: &System<'_>, text: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -290,11 +290,11 @@ fn await_log(system: &System<'_>, text: &str) {
 }
 
 #[test]
-fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
+fn the_trace_notes_that_another_program_changed_ftrace() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    // An event that there is not: upstream's trace processor heeds one such packet of each writer.
+    // A missing event: upstream's trace processor reads only one such packet of each writer.
     let config = instance.config(r#"ftrace_events: "sched/sched_switch" ftrace_events: "no/event""#);
     let recording = system.record(Side::Ours, &config);
     instance.write("tracing_on", "0");
@@ -303,7 +303,7 @@ fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
     await_log(&system, "Recording is on again");
     instance.write("set_event", "");
     await_log(&system, "switched events off");
-    // Noticed at the stop, if not before.
+    // The probes notice it at the stop, if not before.
     instance.write("tracing_on", "0");
     let trace = recording.interrupt();
     let troubles = troubles(&trace);
@@ -329,11 +329,11 @@ fn who_takes_ftrace_away_while_it_is_recorded_is_told_in_the_trace() {
         );
         assert_eq!(errors, [["1"]]);
     }
-    // Nobody fights: it stays as they have it.
+    // The probes do not change it back.
     assert_eq!(instance.read("tracing_on"), "0");
 }
 
-/// Another program that writes to files of an instance, and stays.
+/// Another program that writes to files of an instance, and then stays.
 struct Shell(Child);
 
 impl Shell {
@@ -353,7 +353,7 @@ impl Shell {
         Shell(shell)
     }
 
-    /// What is said of it and `file`.
+    /// The note about a write of this process to `file`.
     fn wrote_to(&self, file: &Path) -> String {
         format!("Process {} (sh) wrote to {} ", self.0.id(), file.display())
     }
@@ -367,7 +367,7 @@ impl Drop for Shell {
 }
 
 #[test]
-fn who_interferes_between_two_looks_is_told_in_the_trace() {
+fn the_trace_notes_changes_between_two_looks() {
     let Some(instance) = Instance::new() else { return };
     if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
@@ -376,7 +376,7 @@ fn who_interferes_between_two_looks_is_told_in_the_trace() {
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let probes = system.start(Side::Ours, Program::TracedProbes);
-    // Hardly ever happens: nothing is read out of the buffers, and so nothing shows that they were emptied.
+    // An event that hardly ever happens. The buffers are not read then, so reading does not show that they were emptied.
     let config =
         instance.config(r#"ftrace_events: "sched/sched_process_hang" ftrace_events: "ftrace/print""#);
     let event = "events/sched/sched_process_hang/enable";
@@ -403,14 +403,14 @@ fn who_interferes_between_two_looks_is_told_in_the_trace() {
             "echo local > trace_clock; echo boot > trace_clock".into(),
         ),
     ];
-    // So that it does not look in between.
+    // The probes are stopped, so that they do not look between the changes.
     let stopped = Stopped::new(probes);
     let shells = by.map(|(file, commands)| (file, Shell::that_does(&instance, &commands)));
     drop(stopped);
     for (file, shell) in &shells {
         await_log(&system, &shell.wrote_to(&instance.0.join(file)));
     }
-    // Something is recorded after all.
+    // An event is recorded nevertheless.
     instance.write("trace_marker", "still here");
     recording.signal(Signal::INT);
     let status = recording.wait().unwrap();
@@ -426,7 +426,7 @@ fn who_interferes_between_two_looks_is_told_in_the_trace() {
 }
 
 #[test]
-fn who_changed_ftrace_is_named_and_told_once() {
+fn a_program_that_changed_ftrace_is_named_once() {
     let Some(instance) = Instance::new() else { return };
     if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
         return;
@@ -497,7 +497,7 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
             .count()
     };
     assert_eq!(journals(), 1);
-    // From now on, any daemon that starts puts back what it finds there: also those of other tests.
+    // From now on, any daemon that starts restores the settings in this journal, including daemons of other tests.
     system.end_with(probes, Signal::KILL);
     let cleanup = system
         .command(&system.program(Side::Ours, Program::TracedProbes), "cleanup.log")
@@ -510,7 +510,7 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
     assert_eq!(instance.read("trace_clock"), clock);
     drop(recording);
 
-    // Somebody else's tracing, with just what the recording had used.
+    // Another program's tracing, with the settings that the recording had used.
     for (file, value) in [
         ("buffer_size_kb", "1024"),
         ("set_event", "sched:sched_switch"),
@@ -526,7 +526,7 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
 }
 
 #[test]
-fn what_killed_probes_had_read_is_in_the_trace() {
+fn events_that_killed_probes_had_read_are_in_the_trace() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -543,7 +543,7 @@ fn what_killed_probes_had_read_is_in_the_trace() {
         };
         stats.map(count).sum::<u64>()
     };
-    // When the second has been read, the first has been written.
+    // When the second event has been read, the first has been written.
     for number in 1..=2 {
         instance.write("trace_marker", "rescued\n");
         let until = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! Our `traced` among clients that send it anything: it hangs up on them, and goes on to record for the others.
+//! Our `traced` with clients that send invalid data: it hangs up on them, and goes on recording for others.
 //!
 //! Everything is made from a seed, which is printed; `FERRETTO_SEED` repeats one.
 
@@ -27,9 +27,9 @@ use rustix::fs::MemfdFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::Signal;
 
-/// Of each kind.
+/// The number of attacks of each kind.
 const ATTACKS: usize = 60;
-/// What the service may keep of them, in KB.
+/// The memory in KB that the service may keep after them.
 const MEMORY_KEPT: u64 = 32 * 1024;
 
 /// SplitMix64.
@@ -51,7 +51,7 @@ impl Random {
         (0..self.below(at_most + 1)).map(|_| self.next() as u8).collect()
     }
 
-    /// Of every magnitude, and the edges more often than their share.
+    /// Returns numbers of every magnitude, with extremes more often than their share.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.next() % 4,
@@ -61,7 +61,7 @@ impl Random {
         }
     }
 
-    /// A message of whatever fields.
+    /// Returns a message with random fields.
     fn message(&mut self, depth: usize) -> Vec<u8> {
         let mut message = Writer::new();
         for _ in 0..self.below(6) {
@@ -77,7 +77,7 @@ impl Random {
         message.as_slice().to_vec()
     }
 
-    /// Some bytes changed, left out, doubled.
+    /// Changes, removes and doubles some bytes.
     fn damage(&mut self, mut bytes: Vec<u8>) -> Vec<u8> {
         for _ in 0..self.below(4) {
             if bytes.is_empty() {
@@ -120,7 +120,7 @@ fn invoke(service: u32, method: u32, arguments: &[u8]) -> Vec<u8> {
     framed(frame.as_slice())
 }
 
-/// Requests that a client might send, before they are damaged; of numbers out of all bounds.
+/// A possible request before it is damaged. Its numbers are out of all bounds.
 fn request(random: &mut Random, method: &str) -> Vec<u8> {
     let name = || Some("hostile".to_owned());
     match method {
@@ -198,7 +198,7 @@ fn request(random: &mut Random, method: &str) -> Vec<u8> {
     }
 }
 
-/// A client that means no good.
+/// A hostile client.
 struct Attacker<'a> {
     random: &'a mut Random,
     socket: &'a Path,
@@ -209,17 +209,17 @@ impl Attacker<'_> {
     fn connect(&self) -> UnixStream {
         let stream = UnixStream::connect(self.socket).expect("the service listens");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The service may leave unread what a client sends that does not read itself.
+        // The service may stop reading from a client that does not read its replies.
         stream
             .set_write_timeout(Some(Duration::from_millis(200)))
             .unwrap();
         stream
     }
 
-    /// Sends, and waits until the service has hung up.
+    /// Sends these bytes, and waits until the service has hung up.
     fn send(&self, bytes: &[u8]) {
         let mut stream = self.connect();
-        // The service may hang up amid it.
+        // The service may hang up in the middle.
         let _ = stream.write_all(bytes);
         hang_up(stream);
     }
@@ -251,7 +251,7 @@ impl Attacker<'_> {
         self.send(&frames);
     }
 
-    /// The methods of the port and some that are none, in any order, with damaged arguments.
+    /// Sends the port's methods and unknown ones in random order, with damaged arguments.
     fn damaged_calls(&mut self) {
         let mut bytes = bind(self.port);
         if self.random.below(4) > 0 && self.port.name == PRODUCER_PORT.name {
@@ -283,7 +283,7 @@ impl Attacker<'_> {
         self.send(&bytes);
     }
 
-    /// Shared memory that is none, or that its owner takes away again.
+    /// Offers invalid shared memory, or memory that its owner truncates later.
     fn bad_shared_memory(&mut self) {
         let memory = rustix::fs::memfd_create("hostile", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&memory, 1 << 20).unwrap();
@@ -305,7 +305,7 @@ impl Attacker<'_> {
             ..Default::default()
         };
         send_with(&stream, &invoke(1, 1, &request.encode_to_vec()), Some(&offered));
-        // A service that took it for granted would now fault on what it reads.
+        // A service that relied on the memory's size would now fault.
         rustix::fs::ftruncate(&memory, 0).unwrap();
         for _ in 0..5 {
             let commit = request_of_commit(self.random);
@@ -340,7 +340,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], fd: Option<&OwnedFd>) {
     let _ = rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
 }
 
-/// Says that no more comes, and reads until the service has hung up, too.
+/// Closes the sending direction, and reads until the service has hung up.
 fn hang_up(mut stream: UnixStream) {
     let _ = stream.shutdown(Shutdown::Write);
     let mut replies = [0; 4096];
@@ -348,7 +348,7 @@ fn hang_up(mut stream: UnixStream) {
         match stream.read(&mut replies) {
             Ok(0) => return,
             Ok(_) => {}
-            // Bytes of ours that it did not read.
+            // The service has left some of our bytes unread.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return,
             Err(error) => panic!("the service does not hang up: {error}"),
         }
@@ -432,7 +432,7 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (sender.into(), peer)
 }
 
-/// Whoever passes a descriptor says how long closing it takes.
+/// A client that passes a descriptor controls how long closing it takes.
 #[test]
 fn descriptors_that_take_long_to_close_hold_up_nobody() {
     let programs = Programs::ours();
@@ -487,7 +487,7 @@ fn descriptors_that_take_long_to_close_hold_up_nobody() {
     hang_up(stream);
     is_served("more than any message may bring");
 
-    // The kernel closes what nobody reads, in the thread that closes the connection.
+    // The kernel closes descriptors in unread messages, in the thread that closes the connection.
     let pid = rustix::process::Pid::from_raw(service as i32).unwrap();
     rustix::process::kill_process(pid, Signal::STOP).unwrap();
     let stream = UnixStream::connect(system.consumer_socket()).unwrap();
@@ -501,7 +501,7 @@ fn descriptors_that_take_long_to_close_hold_up_nobody() {
     system.assert_running();
 }
 
-/// Whatever a producer leaves behind in its shared memory: what is in the trace is whole.
+/// Whatever a killed producer leaves in its shared memory, the trace has only complete packets.
 #[test]
 fn producers_killed_while_they_write_leave_whole_packets() {
     let Some(processor) = TraceProcessor::find() else {

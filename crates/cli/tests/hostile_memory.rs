@@ -1,5 +1,5 @@
-//! Our `traced` and producers whose memory, chunks and names are not what they should be: one message of these has ended
-//! tracing daemons. Here each costs its sender its own data and nobody else anything.
+//! Our `traced` with producers whose memory, chunks and names are invalid. A single such message has been enough to crash tracing daemons. Here each
+//! one costs its sender its own data, and nobody else anything.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -91,12 +91,12 @@ fn memory_that_cannot_be_used_is_refused_and_its_producer_gets_other() {
             .call("CommitData", &commit(target, chunk(0, what.as_bytes())));
         producer.sync();
     }
-    // Nor is it taken if it was said to come and did not.
+    // Announced memory that did not arrive is not used either.
     let mut without = Producer::new(&system, &offering, None);
     assert_eq!(without.answer.using_shmem_provided_by_producer, Some(false));
     assert!(without.join("d").0.is_some());
 
-    // What is as it should be is used, and the producer is told so.
+    // Valid memory is used, and the producer is told so.
     let good = memory(SIZE, sealed());
     let mut producer = Producer::new(&system, &offering, Some(&good));
     assert_eq!(producer.answer.using_shmem_provided_by_producer, Some(true));
@@ -117,15 +117,15 @@ fn chunks_of_any_length_inside_commits_cost_their_sender_those_chunks() {
     let (_, target) = producer.join("d");
     let whole = chunk(0, b"first");
     producer.client.call("CommitData", &commit(target, whole.clone()));
-    // Too short for a header, cut off amid the packet, longer than any chunk, as long as a frame can be.
+    // Too short for a header, cut off within the packet, longer than any chunk, and as long as a frame can be.
     let lengths = (0..whole.len()).chain([PAGE - 1, PAGE + 1, 32 * 1024, 65_536, 65_537, 130_000]);
     for length in lengths {
-        // Each as if it were the whole chunk's successor, so that what comes after is not out of order.
+        // Each pretends to be the successor of the complete chunk, so that later chunks are in order.
         let mut data = chunk(1, b"first");
         data.resize(length, 0xff);
         producer.client.call("CommitData", &commit(target, data));
     }
-    // A packet that claims to reach far beyond its chunk.
+    // A packet whose length reaches far beyond its chunk.
     let mut lying = chunk(2, b"lying");
     lying[8] = 0xff;
     producer.client.call("CommitData", &commit(target, lying));
@@ -161,7 +161,7 @@ fn a_page_header_flipped_while_its_chunks_are_released_harms_nobody_else() {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            // Every layout, with all of its chunks complete, being read, and free in turn; and what is no layout.
+            // Every layout, with all its chunks complete, being read, and free in turn; and an invalid layout.
             let complete = 0x3fff_ffff_u32;
             let words = [1_u32, 2, 3, 4, 5, 6, 7, 0].map(|layout| layout << 28);
             let states = [complete, 0x2aaa_aaaa & complete, 0x1555_5555, 0];
@@ -200,7 +200,7 @@ fn a_page_header_flipped_while_its_chunks_are_released_harms_nobody_else() {
     assert!(session.end().contains(&b"honest".to_vec()));
 }
 
-/// The number of the next descriptor that a process opens.
+/// Returns the number of the next descriptor that a process will open.
 fn next_descriptor(pid: u32) -> u64 {
     let folder = PathBuf::from(format!("/proc/{pid}/fd"));
     (0..)
@@ -208,7 +208,7 @@ fn next_descriptor(pid: u32) -> u64 {
         .unwrap()
 }
 
-/// Sets how many descriptors a process may have from now on; gives how many it might before.
+/// Sets the limit of descriptors of a process; returns the limit before.
 fn limit_descriptors(pid: u32, count: Option<u64>) -> Rlimit {
     let pid = Pid::from_raw(pid as i32);
     let before = rustix::process::getrlimit(Resource::Nofile);
@@ -240,11 +240,11 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
         "{}",
         system.log("traced.log")
     );
-    // The service closes a descriptor after it has hung up, and before it answers anybody else.
+    // The service closes a descriptor after it has hung up, and before it answers other clients.
     served.sync();
     limit_descriptors(pid, Some(next_descriptor(pid)));
 
-    // A file that the service is to make.
+    // A file that the service should create.
     let into_file = |path: Option<String>| TraceConfig {
         write_into_file: Some(true),
         output_path: path,
@@ -257,19 +257,19 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
     let error = answer.error.unwrap();
     assert!(error.contains("cannot create the trace file"), "{error}");
 
-    // A file that is passed: the service cannot even receive it.
+    // A passed file, which the service cannot even receive.
     let file: OwnedFd = File::create(system.path("passed")).unwrap().into();
     with_file.call_with("EnableTracing", &enabling(into_file(None)), Some(&file));
     while with_file.next_answer().is_some() {}
     served.sync();
     limit_descriptors(pid, Some(next_descriptor(pid)));
 
-    // A client that comes now waits until there is room.
+    // A client that connects now waits for a free descriptor.
     let waiting = std::os::unix::net::UnixStream::connect(system.consumer_socket()).unwrap();
     let until = Instant::now() + PATIENCE;
     while !system.log("traced.log").contains("new clients have to wait") {
         assert!(Instant::now() < until, "{}", system.log("traced.log"));
-        // Those that are there are served.
+        // Connected clients are served.
         session.stats();
     }
     served
@@ -286,7 +286,7 @@ fn a_service_out_of_descriptors_refuses_what_needs_one_and_goes_on() {
 }
 
 #[test]
-fn the_service_raises_its_limit_of_descriptors_to_what_it_may_have() {
+fn the_service_raises_its_limit_of_descriptors_to_the_maximum() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let before = rustix::process::getrlimit(Resource::Nofile);
@@ -314,7 +314,7 @@ fn names_of_thirty_thousand_characters_are_names() {
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let mut filtered = config(&long("s"));
-    // What backtracks takes forever, what recurses overflows its stack.
+    // A backtracking engine would take forever on the first, and a recursive one would overflow its stack on the second.
     filtered.data_sources[0].producer_name_regex_filter = vec!["(p|pp)+q?".into(), "((p*)*)*x".into()];
     filtered.unique_session_name = Some(long("u"));
     let session = Session::begin(&system, filtered);
@@ -389,7 +389,7 @@ fn names_of_thirty_thousand_characters_are_names() {
             break;
         }
     }
-    // A program's path is no longer than this.
+    // The path of a program is no longer than this.
     assert_eq!(names, [&long("p")[..limits::MAX_PRODUCER_NAME]]);
     system.assert_running();
     assert_eq!(session.end(), [b"named"]);

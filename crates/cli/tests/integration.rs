@@ -1,9 +1,9 @@
-//! Tests of the programs, with real processes. They are one program, because linking the command line takes seconds, and each program would do it
-//! again.
+//! Tests of the programs, with real processes. They are one program, because linking the command line takes seconds, and every further program would
+//! take them again.
 //!
-//! Each module is a subject, except `support` and the two modules borrowed from other crates. `cargo test -p ferretto-cli --test integration SUBJECT::`
-//! runs the tests of one. What changes its process is a separate program: `sdk_sessions` and `sdk_stress` initialize the SDK, which a process can do
-//! only once, and `floods` raises the limit of descriptors.
+//! Each module is a subject, except `support` and the two modules borrowed from other crates. `cargo test -p ferretto-cli --test integration
+//! SUBJECT::` runs the tests of one subject. Tests that change their process are separate programs: `sdk_sessions` and `sdk_stress` initialize the
+//! SDK, which a process can do only once, and `floods` raises the limit of descriptors.
 #![allow(clippy::unwrap_used)] // Helpers outside of test functions fail their test as the tests themselves do.
 
 mod support;

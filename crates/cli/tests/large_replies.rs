@@ -1,5 +1,5 @@
-//! Answers of our `traced` that would not fit the frames that clients accept, because of what other clients have registered,
-//! written or configured: they are split, bounded or refused, and everybody who asks gets an answer.
+//! Answers of our `traced` that would exceed the frames that clients accept, because of other clients' registrations, data or configs. They are
+//! split, bounded or refused, and every question gets an answer.
 
 use std::collections::BTreeSet;
 use std::process::{Output, Stdio};
@@ -41,7 +41,7 @@ fn perfetto(system: &System<'_>, side: Side, flags: &[&str]) -> Output {
     output
 }
 
-/// A data source whose descriptor has others inside.
+/// A data source whose descriptor has nested messages.
 fn nested(name: String, categories: usize, length: usize) -> Vec<u8> {
     let category = |n: usize| TrackEventCategory {
         name: Some(format!("category {n}")),
@@ -66,7 +66,7 @@ fn nested(name: String, categories: usize, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn whatever_is_registered_the_state_can_be_asked_for() {
+fn the_state_can_be_queried_with_any_registrations() {
     let (programs, sides) = match Programs::of_both() {
         Some(programs) => (programs, vec![Side::Ours, Side::Upstream]),
         None => (Programs::ours(), vec![Side::Ours]),
@@ -90,7 +90,7 @@ fn whatever_is_registered_the_state_can_be_asked_for() {
         deep.client
             .call("RegisterDataSource", &nested(format!("deep {n}"), 1000, 60));
     }
-    // As large as a request may be: with what the answer says besides it would not fit.
+    // The largest possible request. With the other fields of an answer it does not fit into a frame.
     let widest = nested("widest".into(), 1, MAX_FRAME - 150);
     deep.client.call("RegisterDataSource", &widest);
     for producer in [&mut many, &mut long, &mut deep] {
@@ -129,7 +129,7 @@ fn whatever_is_registered_the_state_can_be_asked_for() {
     system.assert_running();
 }
 
-/// A registration of a data source that passes on these bytes, which are nobody's business.
+/// A registration of a data source with these bytes, which the service passes on unchanged.
 fn opaque(name: &str, passed_on: &[u8]) -> Vec<u8> {
     const PASSED_ON: [u32; 3] = [
         DataSourceDescriptor::GPU_COUNTER_DESCRIPTOR,
@@ -142,20 +142,20 @@ fn opaque(name: &str, passed_on: &[u8]) -> Vec<u8> {
             descriptor.bytes_field(number, passed_on);
         }
         descriptor.bytes_field(DataSourceDescriptor::NAME, name.as_bytes());
-        // A field of the future.
+        // A field that the schema lacks.
         descriptor.varint_field(1000, 4711);
     });
     request.into_vec()
 }
 
 #[test]
-fn what_data_sources_pass_on_is_in_the_state_byte_for_byte() {
+fn descriptors_are_in_the_state_byte_for_byte() {
     const SOURCES: usize = 60;
     let programs = Programs::of_both().unwrap_or_else(Programs::ours);
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let mut producer = Producer::new(&system, &introduction("p"), None);
-    // Texts, as upstream's tests have them, and bytes that are no message at all: several frames of them.
+    // Texts as in upstream's tests, and bytes that are no message: several frames in total.
     let registrations: Vec<Vec<u8>> = (0..SOURCES)
         .map(|n| match n % 3 {
             0 => opaque(&format!("d{n}"), b"DESC_"),
@@ -180,7 +180,7 @@ fn what_data_sources_pass_on_is_in_the_state_byte_for_byte() {
                 .map(|field| field.value.as_bytes().unwrap().to_vec())
                 .collect()
         };
-        // Upstream's command line writes the fields anew, in another order.
+        // Upstream's command line encodes the fields again, in another order.
         let parts = |descriptor: Vec<u8>| match side {
             Side::Ours => vec![descriptor],
             Side::Upstream => [1, 6].map(|number| of(&descriptor, number).concat()).to_vec(),
@@ -198,7 +198,7 @@ fn what_data_sources_pass_on_is_in_the_state_byte_for_byte() {
         text.contains("d0") && text.contains(&format!("d{}", SOURCES - 1)),
         "{text}"
     );
-    // Another descriptor of the same data source, likewise.
+    // An update of the same data source is treated alike.
     producer
         .client
         .call("UpdateDataSource", &opaque("d0", b"DESC_NO"));
@@ -224,7 +224,7 @@ fn a_state_larger_than_all_that_may_wait_for_a_client_reaches_it_part_by_part() 
         })
         .collect();
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
-    // Two at once: one is answered after the other.
+    // Two queries at once: one is answered after the other.
     let both: Vec<u64> = (0..2).map(|_| consumer.call("QueryServiceState", &[])).collect();
     for query in both {
         let (mut bytes, mut names) = (0, BTreeSet::new());
@@ -248,7 +248,7 @@ fn a_state_larger_than_all_that_may_wait_for_a_client_reaches_it_part_by_part() 
 }
 
 #[test]
-fn producers_with_long_names_do_not_drown_who_observes_them() {
+fn producers_with_long_names_do_not_flood_their_observer() {
     const PRODUCERS: usize = 8;
     const EACH: usize = 1000;
     let programs = Programs::ours();
@@ -261,7 +261,7 @@ fn producers_with_long_names_do_not_drown_who_observes_them() {
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     let observed = consumer.call("ObserveEvents", &kinds.encode_to_vec());
     consumer.call("EnableTracing", &enabling(config("d")));
-    // It is not quick to read what it is told.
+    // The consumer is slow to read the answer.
     let producers: Vec<Producer> = (0..PRODUCERS)
         .map(|number| {
             let name = format!("{number}{}", "p".repeat(100_000));
@@ -359,7 +359,7 @@ fn statistics_of_thousands_of_writers_fit_a_frame_and_are_whole_in_the_trace() {
     system.assert_running();
 }
 
-/// A config with one data source whose own config is so many bytes, unknown to everybody but the data source.
+/// A config with one data source whose own config has so many bytes, in a field that only the data source knows.
 fn with_opaque_config(size: usize) -> (TraceConfig, Vec<u8>) {
     const OF_THE_FUTURE: u32 = 9999;
     let mut opaque = Writer::new();
@@ -404,12 +404,12 @@ fn a_config_that_fits_no_command_is_refused_and_one_that_just_does_arrives_byte_
 }
 
 #[test]
-fn why_something_is_refused_is_told_however_long_the_names_in_it_are() {
+fn refusals_have_their_reason_even_with_long_names() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let mut consumer = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
-    // As an error shows it, it is five times as long.
+    // In an error message, its escapes are five times as long.
     let name = "\u{1}".repeat(60_000);
     let mut astray = config(&name);
     astray.data_sources[0]
@@ -468,7 +468,7 @@ fn attaching_tells_the_whole_config_however_long_it_is() {
 }
 
 #[test]
-fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
+fn thousands_of_instances_are_reported_to_observers_in_parts() {
     const INSTANCES: usize = 3000;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -502,7 +502,7 @@ fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
     }
     assert_eq!(running, INSTANCES);
     assert!(parts > 3, "{parts} parts");
-    // The producer, too, is told of as many.
+    // The producer is told of the same number.
     let mut started = 0;
     while started < INSTANCES {
         started += usize::from(matches!(producer.next_command().0, Cmd::StartDataSource(_)));
@@ -514,7 +514,7 @@ fn thousands_of_instances_are_told_in_parts_to_who_observes_them() {
     system.assert_running();
 }
 
-/// Waits until a producer's only data source was started; gives the buffer to write into.
+/// Waits until a producer's only data source was started; returns the buffer to write into.
 fn started(producer: &mut Producer) -> u32 {
     let mut target = None;
     loop {
@@ -526,7 +526,7 @@ fn started(producer: &mut Producer) -> u32 {
     }
 }
 
-/// Has a producer with a program that keeps the latest of each field of its packets overwrite 300 KB of them in a ring of 64.
+/// Makes a producer overwrite 300 KB of packets in a ring of 64 KB. Its program keeps the latest value of each field.
 fn overwrite_merged(producer: &mut Producer, target: u32) {
     for n in 0..MERGED {
         let mut packet = Writer::new();
@@ -543,10 +543,10 @@ fn overwrite_merged(producer: &mut Producer, target: u32) {
 }
 
 const MERGED: u32 = 10;
-/// Fields of packets that nobody knows.
+/// The first of the packets' fields that the schema lacks.
 const FIRST_MERGED: u32 = 5000;
 
-/// What these packets tell of the fields that [`overwrite_merged`] wrote: those in the state, and those that were not overwritten.
+/// Returns the fields from [`overwrite_merged`] in these packets: those in the merged state, and those that were not overwritten.
 fn merged_and_kept<'p>(packets: impl Iterator<Item = &'p [u8]>) -> (Vec<u32>, Vec<u32>) {
     let part = |message: &'p [u8], number| {
         let mut fields = Reader::new(message).map(Result::unwrap);
@@ -644,7 +644,7 @@ fn the_state_of_a_program_is_read_in_as_many_frames_as_it_takes() {
     system.assert_running();
 }
 
-/// A call of a consumer whose answer is not wanted.
+/// A consumer's call whose answer is not wanted.
 fn dropped_call(method: &str) -> Vec<u8> {
     let names = &CONSUMER_PORT.methods;
     let position = names.iter().position(|name| *name == method).unwrap();
@@ -662,7 +662,7 @@ fn dropped_call(method: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_state_that_nobody_wants_to_be_told_is_not_put_together() {
+fn an_unwanted_state_is_not_assembled() {
     const SOURCES: u64 = 60;
     let programs = Programs::ours();
     let mut system = System::new(&programs);

@@ -37,7 +37,7 @@ fn a_daemon_of_one_data_source_serves_any_service_and_its_successor() {
     for side in [Side::Ours, Side::Upstream, Side::Ours] {
         let traced = system.start(side, Program::Traced);
         system.await_state(is_offered);
-        // Two sessions at once are two instances.
+        // Two simultaneous sessions are two instances.
         let recordings = [0, 1].map(|_| system.record(side, CONFIG));
         for recording in recordings {
             let trace = recording.finish();
@@ -51,7 +51,7 @@ fn a_daemon_of_one_data_source_serves_any_service_and_its_successor() {
             );
             assert_eq!(losses, Rows::new());
             let [count, is_sensible] = numbers(&samples);
-            // The first is recorded at once and the last at the stop, however busy the machine is.
+            // The first sample is recorded at once and the last one at the stop, even on a busy machine.
             assert!(count >= 2 && is_sensible == 1, "{side:?}: {samples:?}");
         }
         system.end(traced);

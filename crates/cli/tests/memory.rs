@@ -1,5 +1,5 @@
-//! The memory of our `traced`: what sessions, their clones and what was read of them took goes back to the system when they
-//! are over. How much each takes while it lives, beside upstream's, `bench/service-memory` tells.
+//! The memory of our `traced`: the memory of sessions, their clones and the data read from them returns to the system when they are over.
+//! `bench/service-memory` measures their memory while they live, beside upstream's.
 
 use std::time::{Duration, Instant};
 
@@ -13,19 +13,19 @@ use ferretto_proto::messages::{
 
 const SOURCE: &str = "test.memory";
 const NAME: &str = "to be cloned";
-/// Size of the buffer of a session, which is filled.
+/// The size of a session's buffer, which is filled.
 const BUFFER_KB: u32 = 4096;
-/// What a service may have more of than before its first session: heaps have holes, and pages of the program are written to.
+/// The additional memory that a service may keep after its first session: heaps have holes, and pages of the program are written to.
 const SLACK_KB: u64 = 1024;
 
-/// Memory of a process that is of no file, in KB.
+/// Returns the anonymous memory of a process, in KB.
 fn anonymous(pid: u32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"));
     line.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap()
 }
 
-/// Fills the buffer of a session, makes so many clones of it, reads all of them, and ends them.
+/// Fills the buffer of a session, makes this many clones, reads all of them, and ends them.
 fn session(system: &System<'_>, clones: usize) {
     let mut config = TraceConfig {
         unique_session_name: Some(NAME.into()),
@@ -40,7 +40,7 @@ fn session(system: &System<'_>, clones: usize) {
         producer.client.call("CommitData", &commit(target, chunk));
     }
     producer.sync();
-    // It would have to acknowledge a flush before each clone.
+    // The producer would have to acknowledge a flush before each clone.
     drop(producer);
     system.await_state(|state| state.producers.is_empty());
     let mut consumers: Vec<Client> = (0..clones)
@@ -73,12 +73,12 @@ fn session(system: &System<'_>, clones: usize) {
 }
 
 #[test]
-fn what_a_session_its_clones_and_reading_them_took_goes_back_when_they_are_over() {
+fn memory_of_sessions_clones_and_reading_is_returned() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let service = system.start(Side::Ours, Program::Traced);
     let before = anonymous(service);
-    // The allocator takes the size of what was freed for the size of what it may keep.
+    // The allocator lets the amount of freed memory determine how much it keeps.
     session(&system, 6);
     session(&system, 0);
     let deadline = Instant::now() + PATIENCE;

@@ -1,6 +1,6 @@
-//! The eight mixtures of our and upstream's `traced`, `traced_probes` and `perfetto`: each records the kernel and the processes of
-//! this machine, and upstream's trace processor reads the same from all. So it does when a recording is streamed, flushed, filtered,
-//! compressed, detached and cloned, all at once.
+//! The eight mixtures of our and upstream's `traced`, `traced_probes` and `perfetto`. Each records the kernel and the processes of this machine, and
+//! upstream's trace processor reads the same from all traces. That also holds for recordings that are streamed, flushed, filtered, compressed,
+//! detached and cloned, all at once.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,28 +37,28 @@ data_sources { config {
 data_sources { config { name: "linux.system_info" system_info_config { irq_names: true } } }
 "#;
 
-/// How long each records while threads switch.
+/// The length of each recording, during which threads switch.
 const DURATION: Duration = Duration::from_secs(2);
 
-/// How long a thread that switches sleeps between two runs.
+/// The time that a switching thread sleeps between two runs.
 const PERIOD: Duration = Duration::from_millis(1);
-/// Runs of such a thread that a recording of 2 s shows at least, on a machine however busy with other things.
+/// The least number of such runs that a recording of 2 s shows, even on a busy machine.
 const RUNS: i64 = 20;
 
 fn thread_name(cpu: usize) -> String {
     format!("mixture-cpu{cpu}")
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 fn cpus() -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap();
     (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()
 }
 
-/// For [`DURATION`], has a thread of this process switch on each of `cpus`; by these threads the traces are compared.
+/// Makes a thread of this process switch on each of `cpus` for [`DURATION`]. The traces are compared by these threads.
 ///
-/// Below each of them another one spins, which gives way to whoever has something to do, so that no CPU is ever idle: there are
-/// virtual machines whose kernels, after some hours, report no switch that comes from a CPU's idle thread, neither to tracefs nor to perf.
+/// On each CPU another thread spins at a lower priority, so that no CPU is ever idle. On some virtual machines, after some hours, the kernel reports
+/// no switch from a CPU's idle thread, neither to tracefs nor to perf.
 fn switch(cpus: &[usize]) {
     let end = Instant::now() + DURATION;
     std::thread::scope(|scope| {
@@ -94,20 +94,20 @@ fn switch(cpus: &[usize]) {
     });
 }
 
-/// What the trace processor reads from a trace: the part that is the same whenever this machine is recorded.
+/// The trace processor's results that are the same for all recordings of this machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Reading {
     /// Statistics of errors and losses.
     losses: Rows,
-    /// CPU, thread and process of the threads that switch, wherever they ran often enough, and whether they were seen waking.
+    /// CPU, thread and process of each switching thread that ran often enough, and whether its wakeups were seen.
     switching: Rows,
     /// Threads that ran without a name.
     nameless: Rows,
     /// Counters of the system.
     counters: Rows,
-    /// Counters that have no more than one value.
+    /// Counters with at most one value.
     silent_counters: Rows,
-    /// What is known of this process.
+    /// The facts about this process.
     process: Rows,
     /// The CPUs, as `linux.system_info` describes them.
     cpus: Rows,
@@ -135,7 +135,7 @@ impl Reading {
                     and (select count(*) from counter c where c.track_id = t.id) < 2 order by t.name"
                 ),
                 &format!("select pid, name, cmdline, uid from process where pid = {pid}"),
-                // Of a CPU that is only seen in other packets there is no processor.
+                // A CPU that only other packets mention has no processor.
                 "select cpu, processor, capacity, cluster_id from cpu where processor is not null order by cpu",
             ],
         );
@@ -204,7 +204,7 @@ fn all_mixtures_record_the_same() {
                 system.assert_running();
                 let reading = Reading::of(&processor, &trace);
                 reading.assert_complete(&cpus, &mixture);
-                // Upstream's alone come first, and the others are held against them.
+                // The mixture of only upstream's programs comes first, and the others are compared with it.
                 match &expected {
                     None => expected = Some(reading),
                     Some(expected) => assert_eq!(&reading, expected, "{mixture}"),
@@ -214,7 +214,7 @@ fn all_mixtures_record_the_same() {
     }
 }
 
-/// Mixtures in which each side of a program meets each side of every other.
+/// Mixtures in which each side of a program meets each side of every other program.
 const PAIRWISE: [[Side; 3]; 4] = [
     [Side::Upstream, Side::Upstream, Side::Upstream],
     [Side::Upstream, Side::Ours, Side::Ours],
@@ -226,8 +226,8 @@ const PAIRWISE: [[Side; 3]; 4] = [
 const COMPRESSED_PACKETS: u32 = 50;
 const SERVICE_EVENT: u32 = 69;
 
-/// What a recording of days is configured with: its trace goes into a file as it grows, compressed and without the service's events.
-/// (Recordings that triggers start or stop are in `triggers.rs`.)
+/// A config like that of a recording over days: its trace is streamed into a file, compressed and without the service's events. (`triggers.rs` has
+/// recordings that triggers start or stop.)
 fn with_everything() -> String {
     let filter = bytecode(&[
         &[Rule::Nested(1, 1)],
@@ -248,8 +248,8 @@ fn with_everything() -> String {
     )
 }
 
-/// Waits until the kernel traces what runs: setting that up took upstream's probes ten seconds while other threads kept all CPUs busy,
-/// so they begin only then. Nobody else uses tracefs meanwhile.
+/// Waits until the kernel traces the switches. While other threads kept all CPUs busy, upstream's probes needed ten seconds to set that up, so these
+/// threads begin only afterwards. Nobody else uses tracefs meanwhile.
 fn await_sched_switch() {
     let is_on = |file: &str| {
         let setting = std::fs::read_to_string(Path::new("/sys/kernel/tracing").join(file));
@@ -278,7 +278,7 @@ fn perfetto(system: &System<'_>, side: Side, config: &str, arguments: &[&str]) {
     );
 }
 
-/// The fields of all packets of a trace, each of which is compressed.
+/// Returns the fields of all packets of a trace, each of which must be compressed.
 fn fields_inside(trace: &Path) -> Vec<u32> {
     let fields = |packets: &[u8]| -> Vec<(u32, Vec<u8>)> {
         let fields = Reader::new(packets).map(Result::unwrap);
@@ -331,7 +331,7 @@ fn mixtures_stream_filter_compress_detach_and_clone_alike() {
         let fields = fields_inside(&trace);
         assert!(!fields.contains(&SERVICE_EVENT), "{mixture}");
         let cloned = Reading::of(&processor, &clone);
-        // Upstream copies the file before it flushes, and what moves from the buffers into the file meanwhile is in neither.
+        // Upstream copies the file before it flushes. Data that move from the buffers into the file in between are in neither.
         if traced == Side::Ours {
             assert_eq!(cloned.losses, Rows::new(), "{mixture}");
         }

@@ -1,7 +1,6 @@
-//! A new user's first ten minutes: each step is typed into a shell in a terminal, as it would be, and what the screen shows must say what
-//! to do next.
+//! A new user's first ten minutes. Each step is typed into a shell in a terminal, and the screen must tell the user what to do next.
 //!
-//! The user is whoever runs the tests, and `nobody` for the steps of a user without rights.
+//! The user is the one who runs the tests, or `nobody` for the steps of an unprivileged user.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,17 +12,17 @@ use crate::support::ui_port::UiPort;
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// The overview, and what is typed before and after it.
+/// Large enough for the overview and a few lines around it.
 const SCREEN: Size = Size(44, 100);
 
-/// Who types.
+/// The user who types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum User {
     Myself,
     Nobody,
 }
 
-/// A user at home, who has installed `ferretto` and runs no service.
+/// A user in a home folder, who has installed `ferretto` and runs no service.
 struct Newcomer {
     home: tempfile::TempDir,
     shell: Terminal,
@@ -35,7 +34,7 @@ impl Newcomer {
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         let bin = home.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
-        // Where everybody may run it, whatever the umask.
+        // Everybody may run it, whatever the umask.
         std::fs::set_permissions(&bin, std::fs::Permissions::from_mode(0o755)).unwrap();
         let installed = bin.join("ferretto");
         if std::fs::hard_link(FERRETTO, &installed).is_err() {
@@ -66,7 +65,7 @@ impl Newcomer {
         Newcomer { home, shell }
     }
 
-    /// Types a line and waits until it is done; gives what it printed, with its exit code at the end.
+    /// Types a line and waits for its end; returns the output, with the exit code at the end.
     fn types(&mut self, line: &str) -> String {
         let screen = self.shell.run(&format!("{line}; echo \"exit code $?\""));
         let mut rows = screen
@@ -76,7 +75,7 @@ impl Newcomer {
         let mut said = String::new();
         for row in rows.by_ref().take_while(|row| *row != "ready>") {
             said.push_str(row);
-            // A row that is full goes on in the next.
+            // A full row continues in the next one.
             if row.chars().count() < usize::from(SCREEN.1) {
                 said.push('\n');
             }
@@ -85,7 +84,7 @@ impl Newcomer {
         said
     }
 
-    /// Likewise a line that records, and once more as long as this machine was too busy for what the probes had at the end.
+    /// Types a line that records. Repeats it if the machine was so busy that the probes did not acknowledge the final flush in time.
     fn records(&mut self, line: &str) -> String {
         let mut said = self.types(line);
         for _ in 0..10 {
@@ -101,7 +100,7 @@ impl Newcomer {
         self.home.path().join(name)
     }
 
-    /// Writes a file that the user can read, whoever that is and whatever the umask.
+    /// Writes a file that the user can read, whatever the umask.
     fn writes(&self, name: &str, content: &str) {
         std::fs::write(self.path(name), content).unwrap();
         std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -116,7 +115,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The one that is not root.
+/// Returns a user who is not root.
 fn without_rights() -> User {
     if is_root() { User::Nobody } else { User::Myself }
 }
@@ -128,7 +127,7 @@ fn assert_said(said: &str, parts: &[&str]) {
 }
 
 #[test]
-fn the_name_alone_shows_what_to_type_first() {
+fn the_name_alone_shows_the_first_steps() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto");
     assert_said(
@@ -144,12 +143,12 @@ fn the_name_alone_shows_what_to_type_first() {
 }
 
 #[test]
-fn without_rights_kernel_events_are_missed_and_the_way_to_them_is_told() {
+fn without_privileges_kernel_events_are_missing_and_advice_is_given() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.records("ferretto -t 1s -o trace.pftrace sched/sched_switch");
     let way = match std::path::Path::new("/sys/kernel/tracing").exists() {
         true => ["run as root", "sudo"],
-        // As in many containers.
+        // Many containers lack it.
         false => ["As root, outside of a container", "mount -t tracefs"],
     };
     assert_said(&said, &way);
@@ -185,7 +184,7 @@ fn without_rights_and_events_processes_and_counters_are_recorded() {
 }
 
 #[test]
-fn a_size_for_the_file_is_not_answered_with_advice_on_what_was_not_typed() {
+fn a_size_for_the_file_brings_no_advice_on_other_fields() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.records("ferretto -t 1s -s 10mb -o trace.pftrace");
     assert_said(&said, &["nothing lost", "exit code 0"]);
@@ -221,13 +220,13 @@ fn a_trace_recorded_with_sudo_belongs_to_the_user() {
         return;
     }
     let mut user = Newcomer::arrives(User::Myself);
-    // What sudo sets.
+    // The variables that sudo sets.
     user.types("SUDO_UID=65534 SUDO_GID=65534 ferretto -t 100ms -o trace.pftrace");
     assert_eq!(
         std::fs::metadata(user.path("trace.pftrace")).unwrap().uid(),
         65534
     );
-    // Somebody's else file stays theirs.
+    // A file of another user keeps its owner.
     std::fs::write(user.path("mine.pftrace"), "").unwrap();
     user.types("SUDO_UID=65534 SUDO_GID=65534 ferretto -t 100ms -o mine.pftrace");
     assert!(user.has("mine.pftrace"));
@@ -248,14 +247,14 @@ fn a_trace_without_a_name_gets_one_and_no_earlier_one_is_lost() {
             said.contains(&format!("bytes into {name}")) && user.has(name),
             "{name}: {said}"
         );
-        // The day and the time.
+        // The name has the date and the time.
         let digits = name.chars().filter(char::is_ascii_digit).count();
         assert!(name.starts_with("trace-") && digits >= 14, "{name}");
     }
 }
 
 #[test]
-fn a_typing_error_is_told_with_what_was_meant() {
+fn a_typing_error_gets_a_suggestion() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto trcaed");
     assert_said(&said, &["did you mean", "ferretto traced", "exit code 1"]);
@@ -322,13 +321,14 @@ fn ctrl_c_ends_the_recording_and_keeps_the_data() {
 }
 
 #[test]
-fn a_full_disk_is_told_before_and_after_and_leaves_whole_packets() {
+fn a_full_disk_is_reported_before_and_after_and_leaves_whole_packets() {
     if !is_root() {
         println!("skipped: mounting a small disk needs root");
         return;
     }
     let mut user = Newcomer::arrives(User::Myself);
-    // In a namespace of its own, so that it goes with the command. With so many processes the trace is larger than the disk, in a container too.
+    // In a namespace of its own, so that the disk disappears with the command. The many processes make the trace larger than the disk, even in a
+    // container.
     let said = user.types(
         "mkdir disk; unshare --mount sh -c 'for i in $(seq 99); do sleep 99 & all=\"$all $!\"; done; \
          mount -t tmpfs -o size=4k small disk && ferretto -t 1s -o disk/trace.pftrace; code=$?; \
@@ -369,7 +369,7 @@ fn a_query_without_a_service_says_how_to_come_by_one() {
     );
 }
 
-/// Whether this `ferretto` has it.
+/// Whether this `ferretto` has this subcommand.
 fn has_subcommand(name: &str) -> bool {
     let help = Command::new(FERRETTO)
         .args(["help", name])
@@ -413,7 +413,7 @@ fn a_trace_is_looked_at_and_opened_as_the_summary_says() {
 }
 
 #[test]
-fn a_name_with_a_space_is_quoted_in_what_to_type_next() {
+fn the_next_step_quotes_a_name_with_a_space() {
     let mut user = Newcomer::arrives(without_rights());
     let said = user.types("ferretto -t 100ms -o 'my trace'");
     assert_said(&said, &["ferretto open 'my trace'"]);

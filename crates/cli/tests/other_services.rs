@@ -1,4 +1,4 @@
-//! Our programs with a service that is older than they are, and lacks methods and fields, or newer, and has more of both.
+//! Our programs with a service that is older than they are and lacks methods and fields, or newer and has more of both.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -33,7 +33,7 @@ static OLD_PRODUCER_PORT: ServiceDescriptor = ServiceDescriptor {
         "GetAsyncCommand",
     ],
 };
-/// Ports of a later one: all that there is, in another order, among others.
+/// The ports of a later release: all present methods in another order, and others between them.
 static NEW_CONSUMER_PORT: ServiceDescriptor = ServiceDescriptor {
     name: "ConsumerPort",
     methods: &[
@@ -81,7 +81,7 @@ static NEW_CONSUMER: [&ServiceDescriptor; 1] = [&NEW_CONSUMER_PORT];
 static OLD_PRODUCER: [&ServiceDescriptor; 1] = [&OLD_PRODUCER_PORT];
 static NEW_PRODUCER: [&ServiceDescriptor; 1] = [&NEW_PRODUCER_PORT];
 
-/// What a service of some time adds to its messages.
+/// The age of a service, which determines its messages.
 #[derive(Clone, Copy, PartialEq)]
 enum Era {
     Older,
@@ -89,7 +89,7 @@ enum Era {
 }
 
 impl Era {
-    /// Fields that nobody knows yet, of every wire type.
+    /// Adds unknown fields of every wire type, if the service is newer.
     fn add_fields(self, message: &mut Writer) {
         if self == Era::Newer {
             message.varint_field(2001, u64::MAX);
@@ -129,7 +129,7 @@ fn packet(text: &str) -> Vec<u8> {
     packet.as_slice().to_vec()
 }
 
-/// The answers of a service that has recorded one packet.
+/// Returns the answers of a service that has recorded one packet.
 fn consumer_answer(era: Era, asked: &Asked) -> Vec<(ReplyTo, Reply)> {
     let reply = match asked.method {
         // disabled
@@ -198,7 +198,7 @@ fn a_command_starts_at_once_if_the_service_does_not_tell_when_data_sources_have(
     ferretto.arg("-o").arg(system.path("trace"));
     ferretto.arg("--").arg("touch").arg(system.path("ran"));
     let mut ferretto = Running(ferretto.spawn().unwrap());
-    // It looks whether somebody listens, and comes again.
+    // The client first checks whether a service listens, and then connects again.
     service.serve(Era::Older.consumer_services(), |_| None);
     let mut enabled = None;
     service.serve(Era::Older.consumer_services(), |asked| {
@@ -229,7 +229,7 @@ fn a_command_starts_at_once_if_the_service_does_not_tell_when_data_sources_have(
 }
 
 #[test]
-fn what_an_older_service_cannot_do_is_said_and_not_waited_for() {
+fn abilities_that_an_older_service_lacks_are_reported_at_once() {
     for (flags, said) in [
         (&["--query"][..], "QueryServiceState"),
         (&["--attach=key"], "no session detached"),
@@ -250,12 +250,12 @@ fn what_an_older_service_cannot_do_is_said_and_not_waited_for() {
     }
 }
 
-/// A service that has the probes list the machine's processes, and sees what they commit.
+/// A service that makes the probes list the machine's processes, and sees their commits.
 struct Probed {
     era: Era,
     commands: Option<ReplyTo>,
     memory: Option<std::fs::File>,
-    /// What it was asked, in order.
+    /// The methods that were called, in order.
     methods: Vec<&'static str>,
     flushes: u64,
     flushed: bool,
@@ -279,12 +279,12 @@ impl Probed {
                 replies.extend(self.start());
                 replies
             }
-            // It begins with chunks.
+            // A commit with chunks begins with this field.
             "CommitData" if asked.payload.starts_with(&[0x0a]) => {
                 self.flushed = true;
                 return None;
             }
-            // The answer to a flush that came before there was anything to commit: once more.
+            // This acknowledges a flush that came before there were chunks to commit, so the service flushes again.
             "CommitData" => {
                 self.flushes += 1;
                 vec![done, (self.commands?, self.flush())]
@@ -304,7 +304,7 @@ impl Probed {
         }))
     }
 
-    /// Shared memory, then a data source. The first services had no command to set it up before it starts.
+    /// Sends shared memory, then starts a data source. The first services had no command to set it up before the start.
     fn start(&mut self) -> Vec<(ReplyTo, Reply)> {
         let era = self.era;
         let to = self.commands.expect("it asked for commands first");
@@ -323,7 +323,7 @@ impl Probed {
         };
         let mut replies = Vec::new();
         if era == Era::Newer {
-            // A command of the future.
+            // A command that does not exist yet.
             replies.push(Reply::more(era.message(|reply| reply.nested(99, |_| {}))));
         }
         let setup = era.message(|reply| {
@@ -373,7 +373,7 @@ fn our_probes_record_for_older_and_newer_services() {
         let memory = probed.memory.unwrap();
         let mut bytes = vec![0; memory.metadata().unwrap().len() as usize];
         memory.read_exact_at(&mut bytes, 0).unwrap();
-        // The name of the probes, which may be cut in two where a chunk ends.
+        // The name of the probes, which may be split at the end of a chunk.
         assert!(
             contains(&bytes, b"traced_") || contains(&bytes, b"_probes"),
             "no process tree in the shared memory"

@@ -1,7 +1,7 @@
-//! Our `traced` writing into files that fail or take no data, and sending to consumers that do not read: whom it concerns is
-//! told, what was written is a trace, and everybody else's session goes on.
+//! Our `traced` writing into files that fail or take no data, and sending to consumers that do not read. The affected consumer is told, the written
+//! data are a trace, and other sessions go on.
 //!
-//! Pipes whose reader is gone or slow are in `traced.rs`, files that are given up after a while in the tests of the service.
+//! `traced.rs` has pipes whose reader is gone or slow, and the tests of the service have files that are given up after a while.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
@@ -41,12 +41,12 @@ impl Streaming {
     fn begin(system: &System<'_>, config: TraceConfig, file: impl Into<OwnedFd>) -> Streaming {
         let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
         let enabled = client.call_with("EnableTracing", &enabling(config), Some(&file.into()));
-        // The service has handled it when it answers this.
+        // An answer to this shows that the service has handled the request.
         state(&mut client);
         Streaming { client, enabled }
     }
 
-    /// Waits for the end of the session; gives the error.
+    /// Waits for the end of the session; returns the error.
     fn ended(&mut self) -> Option<String> {
         let end: EnableTracingResponse = self.client.answer(self.enabled).decode();
         end.error
@@ -66,7 +66,7 @@ fn into_file(source: &str) -> TraceConfig {
     }
 }
 
-/// A producer that writes packets of noise, which no compression makes smaller.
+/// A producer that writes packets of noise, which cannot be compressed.
 struct Noise {
     producer: Producer,
     target: u32,
@@ -74,7 +74,7 @@ struct Noise {
 }
 
 impl Noise {
-    /// For a session that waits for this data source.
+    /// Joins a session that waits for this data source.
     fn join(system: &System<'_>, source: &str) -> Noise {
         let mut producer = Producer::new(system, &introduction(source), None);
         let (_, target) = producer.join(source);
@@ -105,7 +105,7 @@ impl Noise {
     }
 }
 
-/// How many packets of tests are in a trace file, which has to consist of whole packets.
+/// Returns the number of test packets in a trace file, which has to consist of complete packets.
 fn test_packets(trace: &[u8]) -> usize {
     Reader::new(trace)
         .map(|field| {
@@ -131,7 +131,7 @@ fn no_sessions(state: &TracingServiceState) -> bool {
     state.tracing_sessions.is_empty()
 }
 
-/// A file on a disk that has no more room than this, or a line that says that the test is skipped.
+/// A file on a disk of this size; or prints that the test is skipped.
 fn on_small_disk(folder: &Path, kb: usize) -> Option<File> {
     let size = std::ffi::CString::new(format!("size={kb}k")).unwrap();
     if let Err(error) = rustix::mount::mount("ferretto-test", folder, "tmpfs", MountFlags::empty(), &*size) {
@@ -143,12 +143,12 @@ fn on_small_disk(folder: &Path, kb: usize) -> Option<File> {
         .write(true)
         .create_new(true)
         .open(folder.join("trace"));
-    // It is there for as long as the file is.
+    // The file system stays as long as the file.
     rustix::mount::unmount(folder, UnmountFlags::DETACH).unwrap();
     Some(file.unwrap())
 }
 
-/// A session whose file takes no more than this is told why with this, while another one goes on.
+/// Checks a session whose file takes no more at some point: it is told why, while another session goes on.
 fn runs_out_of_room(system: &System<'_>, file: &File, compression: Option<CompressionType>, why: &str) {
     const PACKET: usize = 7000;
     let limited = TraceConfig {
@@ -161,7 +161,7 @@ fn runs_out_of_room(system: &System<'_>, file: &File, compression: Option<Compre
     let mut beside = Streaming::begin(system, into_file("other"), other);
     let mut others = Noise::join(system, "other");
     others.write(10, PACKET);
-    // Bit by bit, since all of what is compressed together is lost together.
+    // In small steps, because data that are compressed together are lost together.
     for _ in 0..2 * ROOM_KB * 1024 / (4 * PACKET) {
         noise.write(4, PACKET);
         let before = file.metadata().unwrap().len();
@@ -189,7 +189,7 @@ fn runs_out_of_room(system: &System<'_>, file: &File, compression: Option<Compre
     assert_eq!(test_packets(&std::fs::read(system.path("other")).unwrap()), 20);
 }
 
-/// What a disk has room for that is to be full soon.
+/// The size of a disk that should soon be full.
 const ROOM_KB: usize = 300;
 
 #[test]
@@ -249,7 +249,7 @@ fn a_descriptor_that_cannot_be_written_is_refused_with_a_reason() {
         assert!(error.contains("not open for writing"), "{error}");
         assert!(no_sessions(&state(&mut streaming.client)));
     }
-    // None at all.
+    // No descriptor at all.
     let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
     let end: EnableTracingResponse = client.ask("EnableTracing", &enabling(into_file("d"))).decode();
     let error = end.error.expect("an error");
@@ -265,10 +265,10 @@ fn a_socket_whose_reader_goes_away_ends_the_session_with_an_error() {
     let mut streaming = Streaming::begin(&system, into_file("d"), near);
     let mut noise = Noise::join(&system, "d");
     noise.write(1, 1000);
-    // It reads a little, then no more.
+    // The reader reads a little, then closes its end.
     (&far).read_exact(&mut [0; 20]).unwrap();
     drop(far);
-    // Nor has what another test is about to start its end open.
+    // Waits until processes that other tests are starting have closed their copies.
     let patience = PATIENCE.try_into().unwrap();
     let mut hung_up = [PollFd::new(&probe, PollFlags::empty())];
     assert!(poll(&mut hung_up, Some(&patience)).unwrap() > 0);
@@ -282,7 +282,7 @@ fn a_socket_whose_reader_goes_away_ends_the_session_with_an_error() {
     noise.producer.sync();
 }
 
-/// Returns when a pipe or socket takes no more.
+/// Waits until a pipe or socket takes no more data.
 fn await_full(fd: &OwnedFd, client: &mut Client) {
     let at_once = Timespec {
         tv_sec: 0,
@@ -335,7 +335,7 @@ fn outputs_that_nobody_reads_hold_up_neither_commits_nor_other_sessions() {
         await_full(&probe, &mut stuck.client);
         drop(probe);
 
-        // Commits to the same session, and a whole other one.
+        // Commits to the same session, and another whole session.
         noise.write(5, 10_000);
         let path = system.path(&free_source);
         let mut free = Streaming::begin(&system, into_file(&free_source), File::create_new(&path).unwrap());
@@ -344,7 +344,7 @@ fn outputs_that_nobody_reads_hold_up_neither_commits_nor_other_sessions() {
         assert_eq!(free.stop(), None);
         assert_eq!(test_packets(&std::fs::read(path).unwrap()), 10);
 
-        // Once somebody reads, it is all there.
+        // Once there is a reader, it gets everything.
         stuck.client.call("DisableTracing", &[]);
         let reading = std::thread::spawn(move || {
             let mut trace = Vec::new();
@@ -363,7 +363,7 @@ fn outputs_that_nobody_reads_hold_up_neither_commits_nor_other_sessions() {
     }
 }
 
-/// How many packets of tests are in what there is of a trace.
+/// Returns the number of test packets in an incomplete trace.
 fn test_packets_so_far(trace: &[u8]) -> usize {
     let mut reader = Reader::new(trace);
     let mut whole = 0;
@@ -373,7 +373,7 @@ fn test_packets_so_far(trace: &[u8]) -> usize {
     test_packets(&trace[..whole])
 }
 
-/// The packets that a `ReadBuffers` call gets.
+/// Returns the packets in the replies to a `ReadBuffers` call.
 fn read_all(client: &mut Client, call: u64) -> Vec<Vec<u8>> {
     let (mut packet, mut packets) = (Vec::new(), Vec::new());
     loop {
@@ -391,7 +391,7 @@ fn read_all(client: &mut Client, call: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
+fn a_consumer_that_does_not_read_its_compressed_data_costs_little() {
     const PACKETS: usize = 400;
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -424,7 +424,7 @@ fn a_consumer_that_does_not_read_what_is_compressed_for_it_costs_little() {
     assert!(growth < 4 * 1024, "{growth} KB more than {before} KB");
 }
 
-/// A chunk with a piece of a packet. Of its flags, 1 says that it goes on from the chunk before, 2 that it goes on in the next.
+/// A chunk with a fragment of a packet. In its flags, 1 means that it continues the chunk before, 2 that it continues in the next.
 fn fragment(id: u32, flags: u8, piece: &[u8]) -> Vec<u8> {
     let mut chunk = Writer::new();
     chunk.raw(&id.to_le_bytes());
@@ -437,7 +437,7 @@ fn fragment(id: u32, flags: u8, piece: &[u8]) -> Vec<u8> {
 #[test]
 fn a_packet_larger_than_all_that_may_wait_for_a_client_reaches_it_slice_by_slice() {
     const PIECE: usize = 60_000;
-    /// Together more than 64 MB.
+    /// Together they have more than 64 MB.
     const PIECES: u32 = 1150;
     let programs = Programs::ours();
     let system = service(&programs);
@@ -491,7 +491,7 @@ fn a_pipe_that_nobody_reads_does_not_keep_the_session_of_a_consumer_that_left() 
     while threads() > before {
         assert!(start.elapsed() < PATIENCE);
     }
-    // And the pipe is closed.
+    // The pipe is closed as well.
     let mut trace = Vec::new();
     File::from(read).read_to_end(&mut trace).unwrap();
     assert!(system.log("traced.log").contains("took no data for 30 s"));

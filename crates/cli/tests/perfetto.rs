@@ -1,4 +1,4 @@
-//! The binary `perfetto` against upstream's daemons, and beside upstream's own `perfetto`: what a script sees of both.
+//! The binary `perfetto` with upstream's daemons, compared with upstream's own `perfetto` as scripts see it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use ferretto_proto::messages::{Message, TraceConfig, TracingServiceState};
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Field, Reader, Value};
 
-/// For what takes a moment.
+/// The time limit for short actions.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const CONFIG: &str = r#"
@@ -50,7 +50,7 @@ impl System {
         Some(system)
     }
 
-    /// Asks until the service's state is as wanted.
+    /// Queries until the service's state is as wanted.
     fn await_state(&self, wanted: impl Fn(&TracingServiceState) -> bool) {
         for _ in 0..2_000 {
             let output = self.ours(&["--query-raw"]).output().unwrap();
@@ -95,7 +95,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// How many packets of a trace have each of `fields`. Fails on anything that is no trace.
+/// Returns the numbers of packets in a trace with each of `fields`. Fails if it is no trace.
 fn packets_with<const N: usize>(trace: &[u8], fields: [u32; N]) -> [usize; N] {
     let mut counts = [0; N];
     for packet in Reader::new(trace) {
@@ -203,7 +203,7 @@ fn endless(system: &System, trace: &str) -> Child {
     endless_with(system, trace, "")
 }
 
-/// The same with more in its config.
+/// Like [`endless`], with more fields in the config.
 fn endless_with(system: &System, trace: &str, more: &str) -> Child {
     let config = system.config(more);
     let mut command = system.ours(&["--txt", "-c", &config, "-o", trace]);
@@ -325,7 +325,7 @@ fn a_full_disk_is_an_error() {
 fn a_background_recording_prints_its_pid_and_ends_by_that() {
     let Some(system) = System::start() else { return };
     let (config, trace) = (system.config(""), system.path("trace"));
-    // Two processes share this pipe; its end tells that the one in the background is gone.
+    // Two processes share this pipe; its end shows that the one in the background is gone.
     let (alive, held) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     let mut command = system.ours(&["-D", "--txt", "-c", &config, "-o", &trace]);
     inherit(&mut command, &held);
@@ -414,7 +414,7 @@ fn a_clone_is_written_while_the_original_goes_on() {
 }
 
 #[test]
-fn queries_print_what_upstreams_does() {
+fn queries_print_the_same_as_upstreams() {
     let Some(system) = System::start() else { return };
     for arguments in [&["--query"][..], &["--query", "--long"], &["--query-raw"]] {
         let theirs = system
@@ -424,7 +424,7 @@ fn queries_print_what_upstreams_does() {
             .output()
             .unwrap();
         let ours = succeeded(system.ours(arguments));
-        // Theirs on a pipe, too.
+        // Upstream's prints colours even into a pipe.
         let plain = text(&theirs.stdout)
             .replace("\x1b[31m", "")
             .replace("\x1b[0m", "");
@@ -432,7 +432,7 @@ fn queries_print_what_upstreams_does() {
     }
 }
 
-/// The config that the service wrote into a trace, without the name of the trace, which is random.
+/// Returns the config that the service wrote into a trace, without the random name of the trace.
 fn config_in(trace: &str) -> TraceConfig {
     let trace = std::fs::read(trace).unwrap();
     let config = Reader::new(&trace).find_map(|packet| {
@@ -481,7 +481,7 @@ fn light_flags_and_metadata_make_the_config_that_upstream_makes() {
     }
 }
 
-/// Without a service: what is wrong on the command line is found before one is asked for.
+/// Mistakes on the command line are found before a service is needed, so there is none here.
 #[test]
 fn bad_command_lines_exit_as_upstreams() {
     let Some(reference) = Reference::find() else {
@@ -616,7 +616,7 @@ fn a_signal_before_the_service_answers_ends_it_as_signals_do() {
         .stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut connection, _) = mute.accept().unwrap();
-    // The first request has come, so signals are watched.
+    // After the first request, the command line watches signals.
     connection.read_exact(&mut [0; 4]).unwrap();
     signal(child.id(), rustix::process::Signal::INT);
     let mut said = String::new();

@@ -1,4 +1,4 @@
-//! Files that a command line makes are for its user alone, whatever the umask; files that were there keep their mode.
+//! Files that a command line creates are readable by its user alone, whatever the umask; existing files keep their mode.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,13 @@ use crate::support::{Program, Programs, Side, System};
 
 const UMASKS: [&str; 4] = ["000", "022", "077", "777"];
 
-/// What commands find in their folder.
+/// The configs in the folder of each script.
 const CONFIG: &str = "buffers { size_kb: 64 } duration_ms: 50\n";
 const SNAPSHOTS: &str = "buffers { size_kb: 64 } trigger_config { trigger_mode: CLONE_SNAPSHOT trigger_timeout_ms: 60000 \
                          triggers { name: \"t\" } }\n";
 const SCORED: &str = "buffers { size_kb: 64 } bugreport_score: 5 unique_session_name: \"scored\"\n";
 
-/// Runs this in a folder of its own, with the service's sockets; gives the modes of all regular files there.
+/// Runs a script in a folder of its own, with the service's sockets; returns the modes of all regular files there.
 fn modes(system: &System<'_>, umask: &str, script: &str) -> BTreeMap<String, u32> {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in [
@@ -53,13 +53,13 @@ fn modes(system: &System<'_>, umask: &str, script: &str) -> BTreeMap<String, u32
 }
 
 #[test]
-fn whatever_the_umask_new_files_are_for_their_owner() {
+fn new_files_are_private_with_any_umask() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     for umask in UMASKS {
         for (script, made) in [
-            // Traces, of every kind.
+            // Traces of every kind.
             ("$ferretto -q -c config --txt -o new", &["new"][..]),
             (
                 "pid=$($ferretto -q -c snapshots --txt -o new -D); $ferretto trigger t; \
@@ -73,7 +73,7 @@ fn whatever_the_umask_new_files_are_for_their_owner() {
                  while [ -e /proc/$pid/exe ]; do $ferretto --query >/dev/null; done",
                 &["new", "clone", "systrace.pftrace"],
             ),
-            // What is made of them and of configs.
+            // Files made from traces and configs.
             (
                 "$ferretto -q -c config --txt -o new; $ferretto text new -o text",
                 &["new", "text"],
@@ -85,7 +85,7 @@ fn whatever_the_umask_new_files_are_for_their_owner() {
             ),
         ] {
             let script = script.replace("$ferretto trigger", "$(dirname $ferretto)/trigger_perfetto");
-            // What was there keeps its mode, and so does what a redirection of the shell made.
+            // Existing files keep their mode, and so do files of a shell's redirection.
             let script = format!("{script}; chmod 644 old; $ferretto config encode config -o old");
             let found = modes(&system, umask, &script);
             let mut expected: BTreeMap<String, u32> =

@@ -1,4 +1,4 @@
-//! The daemon `traced_probes` when the service is in trouble: what whoever runs both sees.
+//! The daemon `traced_probes` when the service is in trouble, as seen by a user who runs both.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,10 +21,10 @@ data_sources {
 }
 "#;
 
-/// Far less than what a writer waits for a service that lives, and a lot more than it takes not to.
+/// Far less than the time that a writer waits for a living service, and much more than the probes need.
 const SOON: Duration = Duration::from_secs(120);
 
-/// A process of ours that does not outlive the test, whatever its state.
+/// A process that does not outlive the test, in whatever state it is.
 struct Process(Child);
 
 impl Process {
@@ -32,7 +32,7 @@ impl Process {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// What it is waiting in, if it waits and we may know.
+    /// Returns the system call in which it waits, if it waits and this user may know.
     fn system_call(&self) -> Option<libc::c_long> {
         let text = std::fs::read_to_string(format!("/proc/{}/syscall", self.0.id())).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()
@@ -54,7 +54,7 @@ struct System {
 }
 
 impl System {
-    /// Starts both, and a recording, and stops the service in its tracks until the probes wait for it.
+    /// Starts both, and a recording, and stops the service until the probes wait for it.
     fn with_stalled_probes() -> Option<(System, Process)> {
         let dir = crate::support::socket_folder::socket_folder("ferretto-test-");
         let traced = start(dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
@@ -81,7 +81,7 @@ impl System {
             println!("skipped: /proc/PID/syscall cannot be read");
             return None;
         }
-        // In its loop it waits in epoll; there is one thing that it sleeps for.
+        // In its loop the daemon waits in epoll; it sleeps only for this.
         await_that("the probes wait for shared memory", || {
             system.probes.system_call() == Some(libc::SYS_clock_nanosleep)
         });
@@ -94,7 +94,7 @@ impl System {
         });
     }
 
-    /// What `perfetto --query` prints, empty while there is no service.
+    /// Returns the output of `perfetto --query`, which is empty while there is no service.
     fn query(&self) -> String {
         let output = command(self.dir.path(), env!("CARGO_BIN_EXE_perfetto"), &["--query"]).output();
         String::from_utf8_lossy(&output.unwrap().stdout).into_owned()
@@ -121,7 +121,7 @@ fn start(dir: &Path, program: &str, arguments: &[&str]) -> Process {
     )
 }
 
-/// Asks again and again.
+/// Checks repeatedly until it is true.
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -149,17 +149,17 @@ fn probes_that_wait_for_a_service_that_dies_find_its_successor() {
     let Some((mut system, _recording)) = System::with_stalled_probes() else {
         return;
     };
-    // One that is stuck listens all the same, and its successor would not take its place.
+    // A stopped service still listens, so its successor could not take its place.
     system.traced.0.kill().unwrap();
     system.traced.0.wait().unwrap();
     system.traced = start(system.dir.path(), env!("CARGO_BIN_EXE_traced"), &[]);
     system.await_probes();
 }
 
-/// Scheduling policy, real-time priority and nice value of a process.
+/// Returns the scheduling policy, real-time priority and nice value of a process.
 fn scheduling(process: &Process) -> [i32; 3] {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.0.id())).unwrap();
-    // The name, which may hold anything, is the second field.
+    // The second field is the name, which may have any characters.
     let (_, behind) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<&str> = behind.split(' ').collect();
     [41, 40, 19].map(|number: usize| fields[number - 3].parse().unwrap())
@@ -205,7 +205,7 @@ fn the_highest_priority_that_a_data_source_asks_for_counts() {
     await_scheduling(boosted);
     let nice = record("policy: POLICY_SCHED_OTHER priority: 7");
     let nonsense = record("policy: POLICY_SCHED_FIFO priority: 100");
-    // The word is in the head of the table, too.
+    // The word is also in the head of the table.
     await_that("all record", || {
         system.query().matches("STARTED").count() == 1 + 3
     });

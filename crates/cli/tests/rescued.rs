@@ -1,5 +1,5 @@
-//! A daemon ends in mid-recording, and the data so far is not lost: a killed `traced_probes` had written packets without committing them, or
-//! `traced` is told to end while a session records.
+//! A daemon ends in mid-recording, and its data are kept: a killed `traced_probes` had written packets without committing them, or `traced` is told
+//! to end while a session records.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +12,7 @@ use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{Message, Trace, TracePacket};
 use rustix::process::Signal;
 
-/// One small packet now and then: it takes a lot of them to fill a chunk, and a chunk that is not full is not committed.
+/// A small packet now and then. It takes many packets to fill a chunk, and an incomplete chunk is not committed.
 const CONFIG: &str = r#"
 buffers { size_kb: 1024 }
 data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 20 meminfo_counters: MEMINFO_MEM_TOTAL } } }
@@ -22,7 +22,7 @@ data_sources { config { name: "nobody.offers.this" } }
 /// More bytes than the headers of a page and a chunk and a few packets of `CONFIG` take.
 const SEVERAL_PACKETS: usize = 150;
 
-/// How much a producer has written: bytes that are not zero in its shared memory. `None` while it has no shared memory.
+/// Returns the amount that a producer has written: the non-zero bytes in its shared memory. `None` while it has no shared memory.
 fn bytes_written(pid: u32) -> Option<usize> {
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
         let path = entry.unwrap().path();
@@ -48,7 +48,7 @@ fn has_sys_stats(packet: &TracePacket) -> bool {
     matches!(packet.data, Some(Data::SysStats(_)))
 }
 
-/// The events in the life of the session.
+/// Returns the service events of the session.
 fn events(packets: &[TracePacket]) -> impl Iterator<Item = &EventType> {
     packets.iter().filter_map(|packet| match &packet.data {
         Some(Data::ServiceEvent(event)) => event.event_type.as_ref(),
@@ -56,7 +56,7 @@ fn events(packets: &[TracePacket]) -> impl Iterator<Item = &EventType> {
     })
 }
 
-/// Names of the data sources that nobody offered, as the trace tells.
+/// Returns the names of data sources that nobody offered, according to the trace.
 fn not_offered(packets: &[TracePacket]) -> Vec<String> {
     let sources = events(packets).filter_map(|event| match event {
         EventType::DataSourcesNotOffered(sources) => Some(&sources.data_source),
@@ -68,7 +68,7 @@ fn not_offered(packets: &[TracePacket]) -> Vec<String> {
         .collect()
 }
 
-/// Producer and name of each data source that went away, as the trace tells.
+/// Returns producer and name of each data source that disconnected, according to the trace.
 fn gone(packets: &[TracePacket]) -> Vec<(String, String)> {
     let sources = events(packets).filter_map(|event| match event {
         EventType::DataSourcesGone(sources) => Some(&sources.data_source),
@@ -144,19 +144,19 @@ fn check_killed_probes(programs: &Programs, probes: Side) {
 }
 
 #[test]
-fn what_our_probes_wrote_before_they_were_killed_is_in_the_trace() {
+fn data_of_our_killed_probes_are_in_the_trace() {
     check_killed_probes(&Programs::ours(), Side::Ours);
 }
 
 #[test]
-fn what_upstreams_probes_wrote_before_they_were_killed_is_in_the_trace() {
+fn data_of_upstreams_killed_probes_are_in_the_trace() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
     check_killed_probes(&programs, Side::Upstream);
 }
 
-/// Whether the trace tells that the session was stopped, the last event in its life.
+/// Whether the trace notes the stop of the session, which is its last event.
 fn is_complete(packets: &[TracePacket]) -> bool {
     events(packets).any(|event| *event == EventType::TracingDisabled(true))
 }
@@ -183,7 +183,7 @@ fn a_service_that_is_told_to_end_has_its_sessions_flushed_and_read() {
 #[test]
 fn a_service_that_is_told_to_end_has_its_sessions_read_though_a_producer_hangs() {
     let programs = Programs::of_both().unwrap_or_else(Programs::ours);
-    // The consumer may begin to read only when the service has given the producer up.
+    // The consumer can begin to read only after the service has given up waiting for the producer.
     let config = format!("{CONFIG} flush_timeout_ms: 100 data_source_stop_timeout_ms: 5000");
     for perfetto in [Side::Ours, Side::Upstream] {
         if perfetto == Side::Upstream && !programs.has_upstreams() {
@@ -204,7 +204,7 @@ fn a_service_that_is_told_to_end_has_its_sessions_read_though_a_producer_hangs()
 }
 
 #[test]
-fn a_service_ends_in_time_though_nobody_reads_or_at_once_if_it_is_told_twice() {
+fn a_service_ends_in_time_without_readers_and_at_once_on_a_second_signal() {
     let programs = Programs::ours();
     for twice in [false, true] {
         let mut scene = Scene::new(&programs, Side::Ours, Side::Ours);

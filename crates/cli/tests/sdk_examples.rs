@@ -1,6 +1,6 @@
-//! The SDK's examples, run as programs: what they put into traces is what they are there to show, in the cookbook too.
+//! Runs the SDK's examples as programs, and checks that the traces show the examples' subjects, also with the queries of the cookbook.
 //!
-//! They are built by `cargo test --workspace`, as by `cargo build --examples`.
+//! `cargo test --workspace` builds them, as `cargo build --examples` does.
 
 use std::process::{Command, Stdio};
 
@@ -9,12 +9,12 @@ use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::tracefs::Tracefs;
 use crate::support::{PATIENCE, Programs, Running, Side, System};
 
-/// Runs an example that records itself; gives what its trace answers.
+/// Runs an example that records itself; returns the results of queries on its trace.
 fn record_itself<const N: usize>(name: &str, queries: [&str; N]) -> Option<[Rows; N]> {
     record_itself_with(name, &[], queries)
 }
 
-/// Likewise, with more arguments.
+/// Like [`record_itself`], with more arguments.
 fn record_itself_with<const N: usize>(name: &str, words: &[&str], queries: [&str; N]) -> Option<[Rows; N]> {
     let (program, processor) = (example(name)?, TraceProcessor::find()?);
     let folder = tempfile::tempdir().unwrap();
@@ -26,7 +26,7 @@ fn record_itself_with<const N: usize>(name: &str, words: &[&str], queries: [&str
     Some(processor.query(&trace, queries))
 }
 
-/// The query that the cookbook shows for an example.
+/// The query in the cookbook for an example.
 macro_rules! query_of {
     ($name:literal) => {
         include_str!(concat!("../../ferretto/examples/", $name, ".sql"))
@@ -73,7 +73,7 @@ fn an_instrumented_program_is_seen_beside_the_kernels_scheduling() {
             "select count(*), max(number) - min(number) + 1
                 from (select extract_arg(s.arg_set_id, 'debug.number') number from slice s
                     join track t on t.id = track_id where t.name = 'Frames' and s.name = 'Frame')",
-            // Whoever draws is running, says the kernel.
+            // According to the kernel, a thread that draws is running.
             "select count(*), sum(exists (select 1 from sched where sched.utid = t.utid
                     and sched.ts <= slice.ts and slice.ts < sched.ts + sched.dur))
                 from slice join thread_track t on t.id = track_id where slice.name = 'Draw'",
@@ -98,8 +98,8 @@ fn an_instrumented_program_is_seen_beside_the_kernels_scheduling() {
     let [frames, numbered] = numbers(&frames);
     assert_eq!(frames, numbered, "frames are missing");
     let [all, running] = numbers(&scheduling);
-    // It draws for some microseconds each 5 ms: were the clocks apart, it would hardly ever be running. All of them are not, for some
-    // virtual machines' kernels do not tell of each switch from idle.
+    // A thread draws for some microseconds each 5 ms, so with differing clocks it would hardly ever be running then. Not all are running, because
+    // some virtual machines' kernels do not report every switch from idle.
     assert!(
         running * 3 >= all,
         "{running} of {all} are running when they draw"
@@ -150,7 +150,7 @@ fn a_data_source_of_ones_own_samples_as_often_as_it_is_told() {
         return;
     };
     let count: u32 = samples[0][0].parse().unwrap();
-    // Every 5 ms for at least 200 ms, where the machine has time.
+    // Every 5 ms for at least 200 ms, if the machine has time.
     assert!((10..=400).contains(&count), "{samples:?}");
     assert_eq!(samples[0][1..], ["1", "1", "bytes"]);
 }
@@ -164,7 +164,7 @@ fn queries_are_slices_within_the_request_that_awaits_them() {
             "select s.name, count(*), sum(dur < 0) from slice s join track t on t.id = track_id
                 left join track parent on parent.id = t.parent_id
                 where parent.name in ('Async', 'serve') group by 1",
-            // A future that is awaited alone nests in the slice of the one that awaits it.
+            // A future that is awaited alone nests in the slice of the future that awaits it.
             "select s.name, parent.name, count(*),
                 sum(extract_arg(s.arg_set_id, 'debug.number') = extract_arg(parent.arg_set_id, 'debug.number'))
                 from slice s join slice parent on parent.id = s.parent_id where s.name in ('query', 'Page') group by 1, 2",
@@ -190,7 +190,7 @@ fn queries_are_slices_within_the_request_that_awaits_them() {
     }
     let expected = [("Page", "8"), ("query", "40"), ("serve", "8")];
     assert_eq!(tracks, expected.map(|(name, count)| [name, count, "0"]));
-    // Of those that are under way at the same time the first is within the request.
+    // Of the simultaneous queries, the first one is within the request.
     let expected = [
         ("Page", "serve", "8"),
         ("query", "Page", "8"),
@@ -211,7 +211,7 @@ fn a_flight_recorder_saves_the_request_that_took_too_long() {
         "flight_recorder",
         [
             query_of!("flight_recorder"),
-            // All requests up to the slow one, which on a busy machine may be another.
+            // All requests up to the slow one, which on a busy machine may be another one.
             "select count(*) = max(extract_arg(arg_set_id, 'debug.number')) + 1, sum(dur < 0)
                 from slice where name = 'handle'",
         ],
@@ -264,7 +264,7 @@ fn errors_of_a_connection_are_arguments_and_log_messages() {
 }
 
 #[test]
-fn what_a_hot_loop_leaves_out_is_counted() {
+fn events_that_a_hot_loop_leaves_out_are_counted() {
     let Some([counts]) = record_itself("hot_loop", [query_of!("hot_loop")]) else {
         return;
     };
@@ -274,7 +274,7 @@ fn what_a_hot_loop_leaves_out_is_counted() {
         .collect();
     assert_eq!(happened, [["lookups", "200000"], ["misses", "25003"]]);
     let recorded: Vec<u32> = counts.iter().map(|row| row[1].parse().unwrap()).collect();
-    // Twenty standard deviations from the 2000 that are expected; and it takes seconds to lose none.
+    // Twenty standard deviations from the expected 2000. A thread would need seconds to lose none.
     assert!(
         (1110..2890).contains(&recorded[0]) && recorded[1] < 25_003,
         "{counts:?}"
@@ -332,7 +332,7 @@ fn a_program_records_itself_beside_the_kernels_scheduling() {
         let row = states.iter().find(|row| row[0] == slice && row[1] == state);
         row.map_or(0.0, |row| row[2].parse::<f64>().unwrap())
     };
-    // Who writes runs, who waits for the other sleeps.
+    // A thread that writes runs, and a thread that waits for the other one sleeps.
     assert!(milliseconds("Write", "Running") > 0.0, "{states:?}");
     assert!(milliseconds("Wait for the ledger", "S") > 0.0, "{states:?}");
 }
@@ -376,14 +376,14 @@ fn requests_are_followed_from_one_process_to_another() {
                 join slice b on b.id = slice_in join thread_track tb on tb.id = b.track_id join thread thb on thb.utid = tb.utid
                 where a.name = 'ask' and b.name = 'answer' and tha.upid != thb.upid
                 and a.ts <= b.ts and b.ts + b.dur <= a.ts + a.dur",
-            // The two do not begin to record at the same moment.
+            // The two programs do not begin to record at the same moment.
             "select count(*) from slice
                 where name = 'ask' and ts + dur >= (select min(ts) from slice where name = 'answer')",
         ],
     );
     assert_eq!(losses, Rows::new());
     let ([joined], [asked]) = (numbers(&joined), numbers(&asked));
-    // The backend may begin in the middle of a request.
+    // The backend's recording may begin in the middle of a request.
     assert!(joined > 3 && joined + 1 >= asked, "{joined} of {asked}");
     assert_eq!(times.len(), joined as usize);
 }

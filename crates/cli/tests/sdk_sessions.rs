@@ -1,6 +1,6 @@
-//! Sessions that an application runs against a real service, ours or upstream's: the SDK's consumer and producer over sockets.
+//! Sessions that an application runs with a real service, ours or upstream's: the SDK's consumer and producer over sockets.
 //!
-//! One test, for a process has one SDK: our service is its system backend, upstream's one that it is led to by a transport of its own.
+//! It is one test, because a process has one SDK: our service is its system backend, and it reaches upstream's through a transport of its own.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ use support::{PATIENCE, Program, Programs, Side, System};
 
 const NAME: &str = "sdk-sessions";
 
-/// A service, and how sessions of it are made.
+/// A service, and the backend for sessions with it.
 struct Service<'a> {
     side: Side,
     backend: Backend,
@@ -46,7 +46,7 @@ impl Service<'_> {
         session
     }
 
-    /// How many sessions of this name the service has.
+    /// Returns the number of the service's sessions with this name.
     fn sessions_named(&self, name: &str) -> usize {
         let state = self.session().query_service_state(StateScope::Everything);
         let sessions = state.unwrap().state.tracing_sessions;
@@ -57,7 +57,7 @@ impl Service<'_> {
     }
 }
 
-/// What is done with a service.
+/// A part of the test with one service.
 type Story = fn(&Service<'_>);
 
 fn config() -> TraceConfig {
@@ -72,7 +72,7 @@ fn record(number: u64) {
     trace_event_instant!("story", "Event", "number" => number);
 }
 
-/// The values of the annotations of all events, in order.
+/// Returns the values of the annotations of all events, in order.
 fn recorded(trace: &[u8]) -> Vec<u64> {
     let trace = Trace::decode_from_slice(trace).unwrap();
     let annotations = trace.packet.iter().filter_map(|packet| match &packet.data {
@@ -253,7 +253,7 @@ fn detaches_and_attaches(service: &Service<'_>) {
 }
 
 fn ends_with_its_duration(service: &Service<'_>) {
-    // On a busy machine a short one may be over before anything is recorded.
+    // On a busy machine a short session may be over before anything is recorded.
     let has_recorded = [200, 2_000, 20_000].into_iter().any(|ms| {
         let (sender, told) = mpsc::channel();
         let session = service.session();
@@ -333,7 +333,7 @@ fn two_sessions(service: &Service<'_>) {
     assert_eq!(recorded(&second.read_to_end().unwrap()), [2, 3]);
 }
 
-/// Kilobytes of memory that this process has, without files.
+/// Returns the anonymous memory of this process in KB.
 fn memory_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
@@ -378,7 +378,7 @@ fn over_a_stream(service: &Service<'_>) {
     record(7);
     session.stop_blocking().unwrap();
     assert_eq!(recorded(&session.read_to_end().unwrap()), [7]);
-    // That socket is no session's.
+    // That socket accepts no sessions.
     let wrong = UnixStream::connect(service.system.producer_socket()).unwrap();
     let error = Session::over(wrong).unwrap().query_capabilities().unwrap_err();
     assert!(matches!(error, SessionError::Disconnected(_)), "{error:?}");
@@ -391,10 +391,10 @@ fn ends_with_the_service(service: Service<'_>) {
     let (sender, errors) = mpsc::channel();
     session.on_error(move |error| sender.send(error).unwrap());
     let (backend, socket) = (service.backend, service.system.consumer_socket());
-    // Once that is asked for it is being told of errors.
+    // After this answer, the session's errors reach the callback.
     session.query_capabilities().unwrap();
     drop(service);
-    // Ours ends sessions first; upstream's just goes.
+    // Our service ends its sessions first; upstream's just exits.
     let error = errors.recv_timeout(PATIENCE).unwrap();
     assert!(
         matches!(error, SessionError::Disconnected(_) | SessionError::Failed(_)),

@@ -1,9 +1,9 @@
-//! Sixty-four threads of an application, sessions that come and go, services that restart, and applications that end in the middle of
-//! an event: not one event is unaccounted for, and nothing is left.
+//! Sixty-four threads of an application, sessions that start and end, services that restart, and applications that end in the middle of an event:
+//! every event is accounted for, and nothing is left.
 //!
-//! With real processes. However short a run is, each fate comes over an application of our service and over one of upstream's. For
-//! seconds, or as long as `FERRETTO_SDK_STRESS_SECONDS` says; the seed is printed (`FERRETTO_SDK_STRESS_SEED`), and each round's before
-//! it begins: with it, that round comes first.
+//! It uses real processes. Even the shortest run applies each fate to an application of our service and to one of upstream's. It runs for seconds, or
+//! for `FERRETTO_SDK_STRESS_SECONDS`. The seed is printed (`FERRETTO_SDK_STRESS_SEED`), and each round's seed before the round; with that seed, the
+//! round comes first.
 
 #![allow(clippy::unwrap_used)]
 
@@ -31,23 +31,23 @@ use stress::{Chance, PATIENCE, journal, recording};
 use support::trace::{LOSSES, TraceProcessor};
 use support::{Program, Programs, Running, Side, System};
 
-/// Set where this program is the application: where its journals go.
+/// Set where this program is the application: the folder of its journals.
 const JOURNALS: &str = "FERRETTO_STRESS_JOURNALS";
 const SEED: &str = "FERRETTO_STRESS_APPLICATION_SEED";
 
 const NAME: &str = "sdk-stress";
 
-/// In front of its answers, among what the test harness says.
+/// The prefix of its answers, which distinguishes them from the test harness's output.
 const ANSWER: &str = "application: ";
 
-/// How many sessions are recorded at a time.
+/// The number of sessions that record at the same time.
 const RECORDERS: u64 = 3;
 
-/// How long sessions are recorded in one round, at least and at most.
+/// The shortest and longest time of recording in one round.
 const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 const LONGEST_ROUND: Duration = Duration::from_secs(3);
 
-/// Not a test: what the test runs as the application.
+/// Not a test: the test runs this as the application.
 #[test]
 fn application() {
     let Some(journals) = std::env::var_os(JOURNALS) else {
@@ -76,7 +76,7 @@ fn application() {
         }
         println!("\n{ANSWER}");
     }
-    // Returns, and with it the program, while the crowd goes on.
+    // Returns, which ends the program while the threads go on.
 }
 
 struct Application {
@@ -113,20 +113,20 @@ impl Application {
     }
 }
 
-/// How long upstream's service waits for an application's flush at most, where that may be gone: longer than a busy machine takes,
-/// and short enough for each fate to have its turn.
+/// The time that upstream's service waits for the flush of an application that may be gone. It is longer than a busy machine needs, and short enough
+/// for each fate to have its turn.
 const FLUSH_WITHOUT_APPLICATION: Duration = Duration::from_secs(10);
 
-/// What comes over the application, or its service, in the middle of it all.
+/// The fate of the application, or of its service, in mid-recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Nothing: its threads end, and what they had is given back.
+    /// Its threads end, and their writers are released.
     None,
     Returns,
     Exits,
     Aborts,
     Killed,
-    /// The service ends, and comes again.
+    /// The service ends, and another one starts.
     ServiceRestarts,
 }
 
@@ -141,10 +141,10 @@ impl Fate {
     ];
 }
 
-/// Where the sessions' service is.
+/// The socket of the present service.
 static SERVICE: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// Sessions are of whatever service there is at the moment, of which this process is no producer.
+/// Makes a session with the present service, of which this process is no producer.
 fn sessions() -> Session {
     Session::with_backend(Backend::Custom)
 }
@@ -220,14 +220,14 @@ fn one_round(
     let journals = tempfile::tempdir().unwrap();
     let mut application = Application::start(&system, journals.path(), seed);
     await_that("the application is registered", || is_registered(&sessions()));
-    // Once, for what is made then and kept.
+    // A first round, because some memory is allocated once and kept.
     let service = match side {
         Side::Ours => Service::Ours,
         Side::Upstream => Service::Upstream,
     };
     let flushes_last = match (side, fate) {
         (_, Fate::None) | (Side::Ours, _) => PATIENCE,
-        // It waits to the last for who is gone, and so does whoever asked for the flush.
+        // Upstream's service waits for a flush of a process that is gone, and so does the consumer that requested the flush.
         (Side::Upstream, _) => FLUSH_WITHOUT_APPLICATION,
     };
     let never_heard_of = match (side, fate) {
@@ -314,7 +314,7 @@ fn one_round(
     found
 }
 
-/// Whether this is what becomes of a session whose service ends.
+/// Whether a session reports this error when its service ends.
 fn is_of_an_end(error: &SessionError) -> bool {
     matches!(
         error,
@@ -326,7 +326,7 @@ fn is_of_an_end(error: &SessionError) -> bool {
     )
 }
 
-/// Upstream's trace processor has nothing to say but what the trace has told of losses.
+/// Asserts that upstream's trace processor has no complaints except the losses that the trace notes.
 fn check_with_processor(processor: Option<&TraceProcessor>, fate: Fate, trace: &[u8], found: &Found) {
     let Some(processor) = processor else { return };
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -335,9 +335,9 @@ fn check_with_processor(processor: Option<&TraceProcessor>, fate: Fate, trace: &
     let losses = found.gaps > 0 || found.ends_lost > 0;
     for complaint in &complaints {
         let expected = match &*complaint[0] {
-            // The application was gone before it could.
+            // The application ended before it could acknowledge the flush.
             "traced_flushes_failed" | "traced_final_flush_failed" => fate != Fate::None,
-            // From the trace's statistics, which also count what a thread lost after the last event that has to be there.
+            // The trace's statistics also count losses of a thread after the last event that has to be there.
             "traced_buf_trace_writer_packet_loss" => true,
             _ => losses && complaint[2] == "data_loss",
         };

@@ -1,4 +1,4 @@
-//! What people see: the real programs in a terminal whose screen is looked at, and the same on pipes.
+//! Output for people: the real programs in a terminal with a modelled screen, and the same on pipes.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use rustix::process::{Pid, Signal, kill_process};
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 const PERFETTO: &str = env!("CARGO_BIN_EXE_perfetto");
 
-/// What every machine has, every 50 ms.
+/// Data that every machine has, every 50 ms.
 const STEADY: &str = r#"
 buffers { size_kb: 4096 }
 data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 50 stat_period_ms: 50 } } }
 "#;
 
-/// More than fits.
+/// More data than the buffer holds.
 const LOSSY: &str = r#"
 buffers { size_kb: 16 fill_policy: DISCARD }
 data_sources { config {
@@ -28,13 +28,13 @@ data_sources { config {
 
 const WIDE: Size = Size(24, 120);
 
-/// A service and probes of ours.
+/// Runs a test with a service and probes of ours.
 fn with_system(test: impl FnOnce(&System<'_>)) {
     let programs = Programs::ours();
     test(&System::with_daemons(&programs, Side::Ours, Side::Ours));
 }
 
-/// `perfetto` with a text config and more flags.
+/// Makes a `perfetto` with a text config and more flags.
 fn recording(system: &System<'_>, config: &str, flags: &[&str]) -> Command {
     let file = system.path("config");
     std::fs::write(&file, config).unwrap();
@@ -178,7 +178,7 @@ fn ctrl_z_leaves_a_clean_line_and_fg_brings_it_back() {
 }
 
 #[test]
-fn in_the_background_no_line_is_drawn_over_what_the_user_types() {
+fn in_the_background_no_line_is_drawn_over_the_users_typing() {
     with_system(|system| {
         let mut terminal = Terminal::shell(WIDE, system.path("").as_path());
         let config = format!("{STEADY} duration_ms: 1500");
@@ -198,7 +198,7 @@ fn in_the_background_no_line_is_drawn_over_what_the_user_types() {
     });
 }
 
-/// As one types it.
+/// Returns the command as a user types it.
 fn typed(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| word.to_str().unwrap().to_owned()).collect();
@@ -221,7 +221,7 @@ fn losses_are_red_unless_colours_are_unwanted() {
             terminal.await_screen("losses", |rows| rows.iter().any(|row| row.contains("  lost: ")));
             terminal.written()
         };
-        // Ended when it has told of losses while it records.
+        // The recording ends after its line has shown losses.
         let written = |name: &str, value: &str| {
             let mut terminal = begun(LOSSY, name, value);
             terminal.await_screen("losses so far", |rows| {
@@ -245,7 +245,7 @@ fn losses_are_red_unless_colours_are_unwanted() {
 }
 
 #[test]
-fn quiet_recordings_say_what_was_lost_and_nothing_else() {
+fn quiet_recordings_report_losses_and_nothing_else() {
     with_system(|system| {
         let run = |config: &str| {
             let config = format!("{config} duration_ms: 1000");
@@ -283,7 +283,7 @@ fn quiet_recordings_say_what_was_lost_and_nothing_else() {
 }
 
 #[test]
-fn a_recording_goes_on_when_nobody_hears_what_it_says() {
+fn a_recording_goes_on_without_a_reader_of_its_messages() {
     with_system(|system| {
         let config = format!("{LOSSY} duration_ms: 300");
         let trace = system.path("trace");
@@ -412,7 +412,7 @@ fn help_of_upstreams_programs_keeps_to_their_ways() {
 }
 
 #[test]
-fn a_misspelt_subcommand_is_told_and_not_recorded() {
+fn a_misspelt_subcommand_is_reported_and_not_recorded() {
     let folder = tempfile::tempdir().unwrap();
     for (line, hint) in [
         ("recrod -o trace x", "`ferretto record`"),
@@ -437,7 +437,7 @@ fn a_misspelt_subcommand_is_told_and_not_recorded() {
     assert_eq!(unknown.status.code(), Some(1));
 }
 
-/// A folder where `ferretto` is a command.
+/// A folder in which `ferretto` is a command.
 fn folder_with_ferretto() -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(FERRETTO, folder.path().join("ferretto")).unwrap();
@@ -456,7 +456,7 @@ fn installed(shell: &str) -> Option<PathBuf> {
     found
 }
 
-/// The names of all subcommands.
+/// Returns the names of all subcommands.
 fn subcommands() -> Vec<String> {
     let overview = text(&output(FERRETTO, "--help").stdout);
     let (_, list) = overview.split_once("Subcommands:\n").unwrap();
@@ -589,7 +589,7 @@ fn completions_are_there_for_every_program() {
     assert!(text(&wrong.stderr).contains("bash, zsh, fish"));
 }
 
-/// Has a shell look at a script without running it.
+/// Makes a shell parse a script without running it.
 fn assert_parsed(shell: &Path, script: &Path) {
     let mut shell = Command::new(shell);
     // Shells complain of locales that are not installed.

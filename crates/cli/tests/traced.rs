@@ -1,4 +1,4 @@
-//! The daemon `traced` on private sockets, with clients that behave as badly as they can.
+//! The daemon `traced` on private sockets, with clients that misbehave.
 
 use std::fs::File;
 use std::io::Read;
@@ -27,7 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a test waits for anything before it gives up.
+/// The time that a test waits for anything before it fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A daemon that ends with the test.
@@ -51,7 +51,7 @@ impl Daemon {
         Daemon { child, folder }
     }
 
-    /// Starts one with a log in this folder; gives what says when it is ready.
+    /// Starts a daemon with a log in this folder; returns the descriptor that shows when it is ready.
     fn spawn(mut command: Command, folder: &Path) -> (Child, File) {
         let (read, write) = own_pipe();
         let number = inherit(&mut command, &write);
@@ -89,7 +89,7 @@ impl Daemon {
         }
     }
 
-    /// The most memory it had resident so far, in KB.
+    /// Returns the most memory that it has had resident so far, in KB.
     fn peak_memory_kb(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -109,7 +109,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A pipe of which no daemon that another test starts has an end, too.
+/// A pipe that daemons of other tests do not inherit.
 fn own_pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap()
 }
@@ -135,7 +135,7 @@ struct Consumer {
 }
 
 impl Consumer {
-    /// Sends what waits and reads what comes until there is an answer.
+    /// Sends pending data and reads until there is an answer.
     fn until<T>(
         &mut self,
         mut found: impl FnMut(&mut Vec<(CallId, Option<ConsumerReply>)>) -> Option<T>,
@@ -166,7 +166,7 @@ impl Consumer {
         })
     }
 
-    /// Sends everything that waits, without reading anything.
+    /// Sends all pending data, without reading.
     fn send(&mut self) {
         while matches!(self.endpoint.interest(), Interest::Both | Interest::Writable) {
             assert!(ready(&self.endpoint, Interest::Writable));
@@ -179,7 +179,7 @@ impl Consumer {
             .endpoint
             .enable_tracing(&config.encode_to_vec(), file)
             .unwrap();
-        // The service has handled it when it answers the next request.
+        // An answer to this shows that the service has handled the request.
         self.state();
         call
     }
@@ -222,7 +222,7 @@ impl Consumer {
         }
     }
 
-    /// Stops the session and waits until it has stopped.
+    /// Stops the session and waits for its end.
     fn disable(&mut self, enabled: CallId) -> Option<String> {
         self.endpoint.disable_tracing().unwrap();
         self.ended(enabled)
@@ -321,7 +321,7 @@ impl Producer {
         }
     }
 
-    /// Waits until everything committed so far was copied.
+    /// Waits until the service has copied all commits so far.
     fn await_commits(&mut self) {
         self.endpoint.sync().unwrap();
         self.until("synced");
@@ -355,12 +355,12 @@ fn into_file(size_kb: u32) -> TraceConfig {
     }
 }
 
-/// Whether this is a packet of a test's producer.
+/// Whether this packet is from a test's producer.
 fn of_test(packet: &[u8]) -> bool {
     Reader::new(packet).any(|field| field.unwrap().number == write::TracePacket::FOR_TESTING)
 }
 
-/// Packets of a test's producer in a trace file. Fails on anything that is no trace.
+/// Returns the number of packets of a test's producer in a trace file. Fails if it is no trace.
 fn test_packets(trace: &[u8]) -> usize {
     let packets = Reader::new(trace).map(|packet| match packet.unwrap().value {
         Value::Bytes(bytes) => of_test(bytes),
@@ -370,7 +370,7 @@ fn test_packets(trace: &[u8]) -> usize {
 }
 
 #[test]
-fn what_a_request_leads_to_comes_before_the_reply_to_sync() {
+fn consequences_of_a_request_come_before_the_reply_to_sync() {
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
     consumer.enable(&config(64), None);
@@ -388,14 +388,14 @@ fn what_a_request_leads_to_comes_before_the_reply_to_sync() {
 }
 
 #[test]
-fn what_a_producer_sent_before_it_went_away_is_kept() {
+fn data_that_a_producer_sent_before_it_disconnected_are_kept() {
     const CHUNKS: usize = 5000;
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
     let enabled = consumer.enable(&config(8192), None);
     let mut producer = daemon.producer("p");
     producer.offer("d");
-    // Far more than one turn handles; and the service has replies that nobody will read.
+    // Far more requests than one turn handles, and replies that nobody will read.
     for _ in 0..CHUNKS {
         producer.commit(50);
         producer
@@ -438,7 +438,7 @@ fn requests_that_waited_for_their_consumer_to_read_are_handled_when_it_does() {
     let calls: Vec<CallId> = (0..50)
         .map(|_| lazy.endpoint.query_service_state(StateScope::Everything).unwrap())
         .collect();
-    // The first answer means that the calls, which follow it in one piece, are there.
+    // The first answer shows that the calls, which follow it in one piece, are there.
     let first = lazy.reply(calls[0]);
     assert!(matches!(first, Some(ConsumerReply::ServiceState { .. })));
     lazy.send();
@@ -460,7 +460,7 @@ fn a_flood_of_tiny_commits_leaves_others_their_turn() {
     consumer.enable(&config(1024), None);
     let mut producer = daemon.producer("flood");
     producer.offer("d");
-    // How many of the flood come before an answer is counted in `floods.rs`; here it goes on until there were answers.
+    // `floods.rs` counts the requests of a flood that are handled before an answer. Here the flood goes on until there were answers.
     let over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let flood = threads.spawn(|| {
@@ -494,7 +494,7 @@ fn reading_a_large_buffer_takes_no_more_memory_than_the_buffer_however_slow_the_
     let before = daemon.peak_memory_kb();
     let call = reader.endpoint.read_buffers().unwrap();
     reader.send();
-    // While it takes nothing, others are served.
+    // While it takes nothing, other clients are served.
     for _ in 0..100 {
         other.state();
     }
@@ -506,7 +506,7 @@ fn reading_a_large_buffer_takes_no_more_memory_than_the_buffer_however_slow_the_
 }
 
 #[test]
-fn what_is_read_comes_before_the_buffers_are_freed_even_if_both_are_asked_for_at_once() {
+fn reading_comes_before_freeing_when_both_are_requested_at_once() {
     let daemon = Daemon::start();
     let mut consumer = daemon.consumer();
     let enabled = consumer.enable(&config(64), None);
@@ -564,7 +564,7 @@ fn a_pipe_that_nobody_reads_holds_up_its_own_session_only() {
         producer.commit(30_000);
     }
     producer.await_commits();
-    // Until the pipe takes no more.
+    // Until the pipe takes no more data.
     let start = Instant::now();
     let at_once = Timespec {
         tv_sec: 0,
@@ -592,7 +592,7 @@ fn a_pipe_whose_reader_is_gone_ends_the_session_with_an_error() {
     let mut consumer = daemon.consumer();
     let (read, write) = own_pipe();
     drop(read);
-    // Nor has what another test is about to start its end open: then the pipe is in error.
+    // The pipe is in error once processes that other tests are starting have closed their copies of its reading end.
     assert!(ready(&write, Interest::None));
     let enabled = consumer.enable(&into_file(64), Some(write));
     let error = consumer.ended(enabled).unwrap();
@@ -637,9 +637,9 @@ fn a_daemon_that_is_told_to_end_completes_files_and_tells_consumers() {
 }
 
 #[test]
-fn whoever_waits_for_a_daemon_learns_that_it_fails_once_it_has_said_why() {
+fn a_daemon_reports_a_failure_after_it_has_logged_the_reason() {
     let folder = crate::support::socket_folder::socket_folder("ferretto-test-");
-    // Without an order, either may come first.
+    // Either may come first, so the test repeats.
     for _ in 0..20 {
         let mut command = Command::new(env!("CARGO_BIN_EXE_traced"));
         command.env("PERFETTO_PRODUCER_SOCK_NAME", "x".repeat(200));
@@ -670,7 +670,7 @@ fn clients_that_say_nothing_cost_a_descriptor_and_nothing_else() {
 #[test]
 fn a_trace_tells_the_local_time_of_the_season_that_it_was_read_in() {
     use chrono::{Datelike, Timelike};
-    // A zone whose summer is about to begin.
+    // A time zone whose summer time is about to begin.
     let begins = chrono::Utc::now() + Duration::from_secs(2);
     let (day, hour, minute, second) = (begins.ordinal0(), begins.hour(), begins.minute(), begins.second());
     let zone = format!(

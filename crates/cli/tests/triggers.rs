@@ -1,5 +1,5 @@
-//! Triggers with real processes: recordings that start and stop with one, on our and upstream's service, made by our and upstream's
-//! `perfetto`, activated by our `trigger_perfetto` and by either's `perfetto` with `activate_triggers`. The traces say the same.
+//! Triggers with real processes: recordings that start and stop with a trigger, on our and upstream's service, by our and upstream's `perfetto`. The
+//! triggers are activated by our `trigger_perfetto` and by either `perfetto` with `activate_triggers`. The traces have the same notes.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
 
-/// Who activates a trigger.
+/// The program that activates a trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
     TriggerPerfetto,
@@ -77,7 +77,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Begins one; it is in this state when this returns.
+    /// Starts a recording, and waits until it is in this state.
     fn begin(
         programs: &Programs,
         system: &System<'_>,
@@ -112,7 +112,7 @@ fn is_started(state: &TracingServiceState) -> bool {
     state.num_sessions_started == Some(1)
 }
 
-/// What a trace says of triggers.
+/// The notes about triggers in a trace.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     /// Trigger, producer, its user, and the delay.
@@ -157,7 +157,7 @@ triggers { name: "not_for_us" producer_name_regex: "perfetto_cmd" }
 "#;
 
 #[test]
-fn the_trace_says_the_same_whoever_serves_records_and_activates() {
+fn the_trace_is_the_same_with_any_service_command_line_and_sender() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
@@ -192,7 +192,7 @@ fn the_trace_says_the_same_whoever_serves_records_and_activates() {
                         duration_ms: Some(duration_ms),
                     };
                     assert_eq!(Said::of(&trace), expected, "{mixture}, {mode}");
-                    // The others say the same, and the trace processor takes its time.
+                    // The trace processor takes long, and the other traces have the same notes.
                     if (perfetto, sender) != (Side::Ours, Sender::TriggerPerfetto) {
                         continue;
                     }
@@ -254,7 +254,7 @@ fn a_limit_of_one_a_day_holds_for_the_next_recording_too() {
         let triggers = "triggers { name: \"once\" max_per_24_h: 1 stop_delay_ms: 60000 } \
                         triggers { name: \"always\" stop_delay_ms: 10 }";
         let config = config("STOP_TRACING", 60_000, triggers);
-        // What ends the second recording is what the limit left.
+        // The trigger that ends the second recording is the one that the limit still allows.
         for (activated, told) in [(&["once"][..], "once"), (&["once", "always"], "always")] {
             let recording = Recording::begin(&programs, &system, Side::Ours, &config, is_started);
             activate(&programs, &system, Sender::TriggerPerfetto, activated);
@@ -438,7 +438,7 @@ fn a_recording_by_a_service_of_its_own_says_how_to_reach_that() {
         assert!(Instant::now() < until, "{said}");
         std::thread::yield_now();
     };
-    // The session is on its way to the service when that is said.
+    // When this is printed, the session may not have reached the service, so the trigger is activated repeatedly.
     while process.wait(Duration::from_millis(100)).is_none() {
         assert!(Instant::now() < until, "{}", system.log("ferretto.log"));
         let mut command = system.command(ferretto, "activation.log");

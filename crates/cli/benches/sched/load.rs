@@ -1,5 +1,4 @@
-//! A load of scheduler events: pairs of threads on one CPU that wake each other through pipes, so that each byte costs a wake-up
-//! and a switch.
+//! A load of scheduler events: pairs of threads on one CPU that wake each other through pipes, so that each byte costs a wakeup and a switch.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,30 +8,29 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
 
-/// A switch for each of the two directions, and a waking for one of them at least: a thread that is put aside when it has just
-/// written may be answered before it sleeps.
+/// A switch for each of the two directions, and at least one waking: a thread that is preempted right after writing may be answered before it sleeps.
 const EVENTS_PER_ROUND_TRIP: u32 = 3;
-/// How long a pair that keeps to a rate rests between two bursts.
+/// The pause of a rate-limited pair between two bursts.
 const BURST: Duration = Duration::from_millis(10);
 
-/// How fast a load is.
+/// The speed of a load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Rate {
     /// As fast as the machine can.
     Full,
-    /// So many events a second or some more, by all pairs together.
+    /// At least this many events per second, by all pairs together.
     EventsPerSecond(u32),
 }
 
-/// Pairs of threads, which rest at first. The same threads serve all recordings of a bench, because what an event takes in a trace
-/// depends on the digits of their ids. They end when this is dropped.
+/// Pairs of threads, which rest at first. The same threads serve all recordings of a bench, because the size of an event in a trace depends on the
+/// digits of their ids. They end when this is dropped.
 pub(crate) struct Load {
     gate: Arc<Gate>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Load {
-    /// Makes `pairs` pairs, dealt to the `cpus` in turn.
+    /// Makes `pairs` pairs, distributed over the `cpus` in turn.
     pub(crate) fn new(pairs: u32, cpus: &[usize], rate: Rate) -> Load {
         let gate = Arc::new(Gate::default());
         let pace = match rate {
@@ -54,7 +52,7 @@ impl Load {
         self.gate.set(Phase::Running);
     }
 
-    /// Lets the pairs rest; they do so within milliseconds.
+    /// Lets the pairs rest, which takes some milliseconds.
     pub(crate) fn rest(&self) {
         self.gate.set(Phase::Resting);
     }
@@ -69,7 +67,7 @@ impl Drop for Load {
     }
 }
 
-/// What the pairs are to do.
+/// The state of the pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     #[default]
@@ -101,7 +99,7 @@ impl Gate {
     }
 }
 
-/// `pace`: round trips in each burst, or without an end.
+/// Starts a pair. `pace` is the number of round trips in each burst; `None` for endless ones.
 fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, gate: Arc<Gate>) -> [JoinHandle<()>; 2] {
     let (mut ping_out, mut ping_in) = std::io::pipe().expect("a pipe");
     let (mut pong_out, mut pong_in) = std::io::pipe().expect("a pipe");
@@ -118,7 +116,7 @@ fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, gate: Arc<Gate>) -> [J
                 }
             }
         }
-        // The pipe ends with this thread, and with the pipe the other one.
+        // The pipe ends with this thread, and the other thread with the pipe.
     });
     let pong = spawn(format!("pong-{pair}"), cpu, move || {
         while ping_out.read_exact(&mut [0]).is_ok() {
@@ -146,7 +144,7 @@ fn spawn(name: String, cpu: usize, body: impl FnOnce() + Send + 'static) -> Join
         .expect("a thread")
 }
 
-/// The CPUs that this process may use.
+/// Returns the CPUs that this process may use.
 pub(crate) fn cpus() -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None).expect("a mask of CPUs");
     (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect()

@@ -1,5 +1,4 @@
-//! What the benches of whole recordings share: a load of scheduler events, and the measuring of the processes that record it and
-//! of the traces that come out.
+//! Shared parts of the benches of whole recordings: a load of scheduler events, and measurements of the recording processes and of the traces.
 
 #![allow(dead_code)] // Each bench uses a part of it.
 

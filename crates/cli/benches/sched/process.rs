@@ -1,11 +1,11 @@
-//! What the kernel says of a running process.
+//! The kernel's measurements of a running process.
 
 use std::time::Duration;
 
 use rustix::process::Pid;
 use rustix::thread::CpuSet;
 
-/// CPU time of a process so far, in nanoseconds as the scheduler counts them, threads that have ended included.
+/// Returns the CPU time of a process so far, as the scheduler counts it, including threads that have ended.
 pub(crate) fn cpu_time(pid: u32) -> Duration {
     let pid = libc::pid_t::try_from(pid).expect("a process id");
     let mut clock = 0;
@@ -22,7 +22,7 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Has all threads of a process, and those that they start, run on one CPU.
+/// Pins all threads of a process, and threads that they start, to one CPU.
 pub(crate) fn pin(pid: u32, cpu: usize) {
     let mut one = CpuSet::new();
     one.set(cpu);
@@ -38,14 +38,14 @@ pub(crate) fn pin(pid: u32, cpu: usize) {
 pub(crate) struct Memory {
     /// Resident, shared pages counted in full.
     pub(crate) rss: u64,
-    /// Resident, shared pages divided by those who share them.
+    /// Resident; shared pages are divided by the number of processes that share them.
     pub(crate) pss: u64,
-    /// Resident, and of no file: heap and stacks, not the program and not shared memory.
+    /// Resident memory without a file: heap and stacks, but not the program or shared memory.
     pub(crate) anonymous: u64,
 }
 
 impl Memory {
-    /// Nothing if the process has ended.
+    /// Reads the memory of a process; `None` if it has ended.
     pub(crate) fn of(pid: u32) -> Option<Memory> {
         let rollup = format!("/proc/{pid}/smaps_rollup");
         Some(Memory {

@@ -1,4 +1,4 @@
-//! Counts the ftrace events of a trace, and what was lost of them, by looking through its packets.
+//! Counts the ftrace events of a trace, and the lost ones, from its packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,7 +8,7 @@ use ferretto_proto::write::ftrace_event_bundle::CompactSched;
 use ferretto_proto::write::{FtraceEventBundle, Trace, TracePacket};
 use ferretto_wire::{Reader, Value, take_varint};
 
-/// What a trace holds.
+/// The events of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct TracedEvents {
     /// Size of the file.
@@ -17,11 +17,11 @@ pub(crate) struct TracedEvents {
     pub(crate) switches: u64,
     /// `sched_waking` in compact encoding.
     pub(crate) wakings: u64,
-    /// Others.
+    /// Other events.
     pub(crate) others: u64,
-    /// Losses by cause, where there are any.
+    /// Losses by cause.
     pub(crate) losses: BTreeMap<&'static str, u64>,
-    /// Overruns and drops of the kernel's buffers when the recording started.
+    /// Overruns and drops of the kernel's buffers at the start of the recording.
     before: (u64, u64),
 }
 
@@ -61,7 +61,7 @@ impl TracedEvents {
         counts
     }
 
-    /// All events.
+    /// Returns the number of all events.
     pub(crate) fn events(&self) -> u64 {
         self.switches + self.wakings + self.others
     }

@@ -1,5 +1,5 @@
-//! Clients that load a service in benches: any number of producers and consumers in one thread, on our own client library, so
-//! that both sides' services get the same bytes in the same order.
+//! Clients that load a service in benches: any number of producers and consumers in one thread, with our own client library, so that both sides'
+//! services get the same bytes in the same order.
 
 #![allow(dead_code)] // Each bench uses a part of it.
 
@@ -24,14 +24,14 @@ use ferretto_smb::{PageLayout, PageSize, Peer, ProducerSmb, SharedMemory};
 
 /// The data source that every producer has.
 pub(crate) const DATA_SOURCE: &str = "ferretto.bench";
-/// Bytes of an event: a packet with a timestamp and some text.
+/// The size in bytes of an event: a packet with a timestamp and some text.
 pub(crate) const EVENT_BYTES: usize = 100;
-/// How long anything but the load itself may take.
+/// The time limit for anything but the load itself.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tokens of consumers begin here.
+/// The first token of a consumer.
 const FIRST_CONSUMER: u64 = 1 << 32;
 
-/// When producers tell the service of chunks.
+/// The time at which producers tell the service of chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Commits {
     /// As each is full, as clients do that were not told to batch.
@@ -40,7 +40,7 @@ pub(crate) enum Commits {
     EachTick,
 }
 
-/// How fast events are written, by all producers together.
+/// The rate of events, by all producers together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     /// Events in each tick.
@@ -87,7 +87,7 @@ struct Producer {
     synced: bool,
 }
 
-/// The way from a producer's writer to the service, which commits take at once, on the thread that writes.
+/// The way from a producer's writer to the service. Commits take it at once, on the thread that writes.
 struct Link {
     endpoint: Mutex<ProducerEndpoint>,
     arbiter: OnceLock<Weak<Arbiter>>,
@@ -175,7 +175,7 @@ impl Producer {
                 let target = setup.config.target_buffer.unwrap_or_default();
                 let target = BufferId(target.try_into().expect("a buffer id"));
                 let arbiter = self.arbiter.as_ref().expect("shared memory comes first");
-                // Nothing may be lost: what is measured is the cost of so many events.
+                // Nothing may be lost, because the bench measures the cost of a given number of events.
                 let writer = arbiter.create_trace_writer(target, BufferExhaustedPolicy::Stall);
                 self.writers.push(writer.expect("a writer"));
                 self.link
@@ -196,7 +196,7 @@ impl Producer {
 }
 
 impl Clients {
-    /// None yet.
+    /// Makes an empty set.
     pub(crate) fn new() -> Clients {
         Clients {
             reactor: Reactor::new().expect("a reactor"),
@@ -206,7 +206,7 @@ impl Clients {
         }
     }
 
-    /// Connects producers; the service knows their data sources when this returns.
+    /// Connects producers, and waits until the service knows their data sources.
     pub(crate) fn add_producers(&mut self, address: &Address, count: usize, commits: Commits) {
         for _ in 0..count {
             let number = self.producers.len();
@@ -223,8 +223,7 @@ impl Clients {
         self.turn_until(|clients| clients.producers.iter().all(|producer| producer.synced));
     }
 
-    /// Enables a session of a new consumer; gives the consumer's number and the call that will be answered when the session
-    /// ends.
+    /// Enables a session of a new consumer; returns the consumer's number and the call that will be answered when the session ends.
     pub(crate) fn enable(
         &mut self,
         address: &Address,
@@ -246,7 +245,7 @@ impl Clients {
             interest: Interest::Both,
             replies: VecDeque::new(),
         });
-        // The answer to this comes when the session is there.
+        // An answer to this shows that the session exists.
         self.stats(number);
         (number, call)
     }
@@ -262,7 +261,7 @@ impl Clients {
         self.sync();
     }
 
-    /// The next reply to a request of a consumer; those to others are passed over.
+    /// Returns the next reply to a request of a consumer, and drops replies to other requests.
     pub(crate) fn reply(&mut self, consumer: usize, call: CallId) -> ConsumerReply {
         let mut found = None;
         self.turn_until(|clients| {
@@ -290,7 +289,7 @@ impl Clients {
         }
     }
 
-    /// The statistics of a consumer's session.
+    /// Returns the statistics of a consumer's session.
     pub(crate) fn stats(&mut self, consumer: usize) -> TraceStats {
         let endpoint = &mut self.consumers[consumer].endpoint;
         let call = endpoint.trace_stats().expect("room for a request");
@@ -307,7 +306,7 @@ impl Clients {
         self.reply(consumer, call);
     }
 
-    /// Reads a session's buffers to their end and shows each packet to `visit`.
+    /// Reads a session's buffers to their end and passes each packet to `visit`.
     pub(crate) fn read(&mut self, consumer: usize, mut visit: impl FnMut(&[u8])) {
         let endpoint = &mut self.consumers[consumer].endpoint;
         let call = endpoint.read_buffers().expect("room for a request");
@@ -324,7 +323,7 @@ impl Clients {
         }
     }
 
-    /// Has the producers write `count` events in turn into their first session, and waits until the service has all of them.
+    /// Makes the producers write `count` events in turn into their first session, and waits until the service has all of them.
     pub(crate) fn write(&mut self, count: u64, pace: Pace) {
         let event = event();
         let (mut written, mut producer) = (0, 0);
@@ -345,7 +344,7 @@ impl Clients {
         self.sync();
     }
 
-    /// Waits until the service has seen all that the producers have sent.
+    /// Waits until the service has handled everything that the producers have sent.
     pub(crate) fn sync(&mut self) {
         for producer in &mut self.producers {
             producer.synced = false;
@@ -365,7 +364,7 @@ impl Clients {
         }
     }
 
-    /// Sends what waits, then handles what arrives until `deadline`.
+    /// Sends pending data, then handles arriving data until `deadline`.
     fn turn(&mut self, deadline: Deadline) {
         for (producer, number) in self.producers.iter_mut().zip(0..) {
             producer.link.send();
@@ -405,7 +404,7 @@ impl Clients {
     }
 }
 
-/// Where a service listens.
+/// Returns the address of a service.
 pub(crate) fn address(socket: &Path) -> Address {
     socket.to_string_lossy().parse().expect("the path of a socket")
 }
@@ -429,7 +428,7 @@ fn event() -> Vec<u8> {
     event
 }
 
-/// Whether a packet is an event, and not one of the service's own.
+/// Whether a packet is an event, and not one of the service's own packets.
 pub(crate) fn is_event(packet: &[u8]) -> bool {
     ferretto_wire::Reader::new(packet)
         .flatten()

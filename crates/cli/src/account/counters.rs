@@ -1,8 +1,8 @@
-//! What the service's counters say about lost data, and how full the buffers are.
+//! Turns the service's counters into findings about lost data, and says how full the buffers are.
 //!
-//! Called for an [`Account`], and while recording for the changing line. Fields and their meaning are those of upstream's
-//! `trace_stats.proto`; what the config says, and what it should say instead, is quoted as one would type it. Advice is only given
-//! where it follows from the numbers.
+//! [`Account`] calls it for its findings. The recording calls [`fill`] and [`bytes_written`] for its progress line. Fields have the meaning that
+//! upstream's `trace_stats.proto` gives them. Advice quotes the config's present value and a better one as a user would type them. There is advice
+//! only where it follows from the numbers.
 
 use ferretto_probes::producer::PRODUCER_NAME as PROBES;
 use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;
@@ -16,15 +16,15 @@ use crate::config::advice::LARGE_BUFFER_KB;
 use crate::config::length::Length;
 use crate::figures::{Bytes, Counted};
 
-/// Shared memory of a producer that does not say, and the most that anybody gets.
+/// The default size of a producer's shared memory, and the largest that the service grants.
 const DEFAULT_SHM_KB: u64 = limits::DEFAULT_SMB_SIZE as u64 / 1024;
 const MAX_SHM_KB: u64 = limits::MAX_SMB_SIZE as u64 / 1024;
-/// How often a file is written unless the config says, and at most.
+/// The default period of writing into a file, and the shortest.
 const DEFAULT_FILE_WRITE_PERIOD_MS: u32 = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u32;
 const MIN_FILE_WRITE_PERIOD_MS: u32 = limits::MIN_FILE_WRITE_PERIOD.as_millis() as u32;
 const DEFAULT_FLUSH_TIMEOUT_MS: u32 = limits::DEFAULT_FLUSH_TIMEOUT.as_millis() as u32;
 
-/// The counters of a session, to be judged.
+/// Judges the counters of one session.
 pub(super) struct Counters<'a> {
     config: &'a TraceConfig,
     length: Length,
@@ -46,7 +46,7 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// Buffer by buffer, then those of the whole session.
+    /// Adds the findings of each buffer, then those of the whole session.
     pub(super) fn add_to(&self, account: &mut Account) {
         for (index, buffer) in self.stats.buffer_stats.iter().enumerate() {
             self.buffer(index, buffer, account);
@@ -76,7 +76,7 @@ impl<'a> Counters<'a> {
                 .get(index)
                 .and_then(|buffer| buffer.experimental_mode);
             let advice = if is_streamed {
-                // This buffer does not even take the place again of what was read.
+                // With DISCARD, this kind of buffer does not even reuse the space of data that was read.
                 let otherwise = match mode == Some(ExperimentalMode::TRACE_BUFFER_V2) {
                     true => self.larger_buffer(index, buffer, "or more"),
                     false => self.write_more_often(index, buffer),
@@ -142,7 +142,7 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// Why a buffer was overwritten, whether that was wanted, and what helps who wants more.
+    /// Says why a buffer was overwritten, whether the user wanted that, and how to keep more.
     fn about_overwriting(
         &self,
         index: usize,
@@ -181,7 +181,7 @@ impl<'a> Counters<'a> {
         (Severity::Loss, why, advice)
     }
 
-    /// For buffers that are read while recording.
+    /// Advises on a buffer that the service reads while it records.
     fn write_more_often(&self, index: usize, buffer: &BufferStats) -> String {
         let period = self
             .config
@@ -196,13 +196,13 @@ impl<'a> Counters<'a> {
         }
     }
 
-    /// Twice as large.
+    /// Advises to double a buffer.
     fn larger_buffer(&self, index: usize, buffer: &BufferStats, and: &str) -> String {
         let needed = roomy(2 * self.buffer_size_kb(index, buffer));
         self.buffer_of(index, buffer, needed, and)
     }
 
-    /// How to give a buffer so many KB.
+    /// Advises to give a buffer `kb` KB.
     fn buffer_of(&self, index: usize, buffer: &BufferStats, kb: u64, and: &str) -> String {
         let and = if and.is_empty() {
             String::new()
@@ -226,7 +226,7 @@ impl<'a> Counters<'a> {
 
     fn about_shared_memory(&self, buffer: usize) -> String {
         let process = (self.worst_writer)(buffer);
-        // What a process is called need not be what its producer is called, which is what the service goes by.
+        // The service knows the producer's name, which may differ from the name of its process.
         let (producer, who) = match process.as_deref() {
             Some("traced_probes") => (PROBES, ""),
             Some(name) => (
@@ -258,7 +258,7 @@ impl<'a> Counters<'a> {
         self.wording.in_config(change)
     }
 
-    /// What producers sent for buffers that are not theirs: with other services than ours this is counted since the service began.
+    /// Adds chunks and patches that producers sent for buffers that are not theirs. Other services than ours count these since the service began.
     fn wrong_buffers(&self, account: &mut Account) {
         let before = self.baseline.unwrap_or_default();
         for (count, before, unit, cause) in [
@@ -331,7 +331,7 @@ impl<'a> Counters<'a> {
     }
 }
 
-/// Flushes that producers did not acknowledge in time.
+/// Adds the flushes that producers did not acknowledge in time.
 pub(super) fn flushes(case: &Case<'_>, account: &mut Account) {
     let counted = case.stats.and_then(|stats| stats.flushes_failed).unwrap_or(0);
     let outcome = case.stats.and_then(|stats| stats.final_flush_outcome);
@@ -365,7 +365,7 @@ pub(super) fn flushes(case: &Case<'_>, account: &mut Account) {
     account.add(Severity::Loss, "flush_failed", what, why, Some(advice));
 }
 
-/// How full the fullest buffer is, from 0 to 1. `None` without buffers of a known size.
+/// Returns how full the fullest buffer is, from 0 to 1. `None` without buffers of a known size.
 pub(crate) fn fill(stats: &TraceStats) -> Option<f64> {
     stats.buffer_stats.iter().filter_map(buffer_fill).reduce(f64::max)
 }
@@ -379,7 +379,7 @@ fn buffer_fill(buffer: &BufferStats) -> Option<f64> {
     Some((used.max(0) as f64 / size as f64).min(1.0))
 }
 
-/// Bytes that went into the buffers so far.
+/// Returns the number of bytes written into the buffers so far.
 pub(crate) fn bytes_written(stats: &TraceStats) -> u64 {
     stats
         .buffer_stats
@@ -388,7 +388,7 @@ pub(crate) fn bytes_written(stats: &TraceStats) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// Whether anything in a buffer was lost, so that what is not in the trace may have been there.
+/// Whether a buffer lost anything. If so, a packet that the trace lacks may have been written.
 pub(super) fn has_holes(stats: &TraceStats) -> bool {
     stats.buffer_stats.iter().any(|buffer| {
         [

@@ -1,8 +1,7 @@
-//! What the packets of a trace say of its completeness.
+//! Evidence of a trace's completeness, gathered from its packets.
 //!
-//! Filled by the recording and by `info`, with each packet. It holds what data sources and the service noted: statistics of
-//! `linux.ftrace`, marks of data sources that were late, went away or were never there, and of which sources there are packets at
-//! all. Its size does not grow with the trace.
+//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the service's notes about data sources that
+//! were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,10 +16,10 @@ use super::kernel::KernelReport;
 use super::producer_name;
 use crate::config::advice::known_sources::WRITTEN;
 
-/// More marks of a kind are not remembered.
+/// Marks of one kind that are remembered; further ones are ignored.
 const MAX_MARKS: usize = 1 << 10;
 
-/// A data source of a producer.
+/// A data source, with the producer that offers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SourceOf {
     pub(crate) source: String,
@@ -33,47 +32,47 @@ impl fmt::Display for SourceOf {
     }
 }
 
-/// A producer that went away while it was recorded from.
+/// A producer that disconnected while the session recorded it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Departure {
     pub(crate) producer: String,
-    /// What of it was being recorded.
+    /// Its data sources that were being recorded.
     pub(crate) sources: Vec<String>,
-    /// After this time of the recording, if that is known.
+    /// The time of the recording at which it disconnected, if known.
     pub(crate) after: Option<Duration>,
-    /// When it was back, if it came back.
+    /// The time at which it connected again, if it did.
     pub(crate) back: Option<Duration>,
 }
 
-/// Gathered from the packets of one trace.
+/// The evidence from the packets of one trace.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(super) kernel: KernelReport,
-    /// Which of those in [`WRITTEN`] there are.
+    /// The fields of [`WRITTEN`] of which the trace has packets.
     kinds: BTreeSet<u32>,
-    /// Bundles of kernel events that say that events before them are lost.
+    /// The number of bundles of kernel events that report a loss before them.
     pub(super) bundles_after_a_loss: u64,
-    /// Pages of the kernel's buffer that could not be read whole.
+    /// The number of pages of the kernel's buffer that could not be read completely.
     pub(super) kernel_page_errors: u64,
-    /// Had not started after some time.
+    /// Data sources that had not started after some time.
     pub(crate) late_to_start: Vec<SourceOf>,
-    /// All had started in the end.
+    /// Whether all data sources had started in the end.
     pub(super) all_started: bool,
     pub(crate) late_to_flush: Vec<SourceOf>,
     pub(super) departures: Vec<Departure>,
-    /// Names of data sources that nobody offered.
+    /// Names of data sources that no producer offered.
     pub(super) not_offered: BTreeSet<String>,
     started_at: Option<u64>,
-    /// The service noted the end of the session.
+    /// Whether the service noted the end of the session.
     pub(super) has_ended: bool,
-    /// The service was told to end in mid-recording, at this time since boot if that is known.
+    /// Set if the service had to end during the recording: the time since boot, if known.
     service_ended: Option<Option<u64>>,
-    /// It is marked as a copy of a session that goes on. Older services leave that out.
+    /// Whether the trace is marked as a clone of a session that goes on. Older services do not mark clones.
     pub(super) is_clone: bool,
 }
 
 impl Evidence {
-    /// Looks at a packet. Almost all are passed over after a look at the tags of their fields.
+    /// Looks at a packet. For almost all packets it reads only the tags of the fields.
     pub(crate) fn observe(&mut self, packet: &[u8]) {
         let (mut sequence, mut timestamp) = (0, None);
         for field in Reader::new(packet) {
@@ -81,7 +80,7 @@ impl Evidence {
                 Ok((TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(id))) => sequence = id,
                 Ok((TracePacket::TIMESTAMP, Value::Varint(time))) => timestamp = Some(time),
                 Ok(_) => {}
-                // The trace is what it is; this is only about the account.
+                // A malformed packet has no effect on the account.
                 Err(_) => break,
             }
         }
@@ -92,7 +91,7 @@ impl Evidence {
         }
     }
 
-    /// Takes in what a packet of this sequence is about: the content of one of its fields.
+    /// Takes in one field of a packet of this sequence.
     pub(crate) fn take(&mut self, field: u32, sequence: u64, timestamp: Option<u64>, content: &[u8]) {
         if WRITTEN.iter().any(|written| written.has(field)) {
             self.kinds.insert(field);
@@ -144,13 +143,13 @@ impl Evidence {
         }
     }
 
-    /// How long the session had recorded at this time, if that is known.
+    /// Returns the time that the session had recorded at `timestamp`, if known.
     fn since_the_start(&self, timestamp: Option<u64>) -> Option<Duration> {
         let (now, start) = timestamp.zip(self.started_at)?;
         Some(Duration::from_nanos(now.saturating_sub(start)))
     }
 
-    /// Whether the service was told to end and so ended the session, and after which time of the recording if that is known.
+    /// Returns `Some` if the service had to end and therefore ended the session; inside, the time of the recording, if known.
     pub(super) fn ended_by_the_service(&self) -> Option<Option<Duration>> {
         Some(self.since_the_start(self.service_ended?))
     }
@@ -170,7 +169,7 @@ impl Evidence {
         }
     }
 
-    /// Whether there are packets of a data source; `None` if it is not known what it writes.
+    /// Whether there are packets of a data source; `None` if the packets of this source are not known.
     pub(crate) fn has_packets_of(&self, source: &str) -> Option<bool> {
         let written = WRITTEN.iter().find(|written| written.source == source)?;
         Some(self.kinds.iter().any(|kind| written.has(*kind)))

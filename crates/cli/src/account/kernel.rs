@@ -1,7 +1,7 @@
-//! What `linux.ftrace` notes in a trace about itself: events that the kernel lost, those it does not have, and what went wrong.
+//! The notes that `linux.ftrace` writes about itself: events that the kernel lost, events that the kernel does not have, and errors.
 //!
-//! Filled by [`Evidence`](super::evidence::Evidence) from `FtraceStats`. The service's own counters know nothing of this: what the
-//! kernel's ring buffers dropped was never sent.
+//! [`Evidence`](super::evidence::Evidence) fills it from `FtraceStats`. The service's counters do not cover this, because events that the kernel's
+//! ring buffers dropped never reached the service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ use ferretto_proto::messages::{FtraceStats, Message, ftrace_stats::Phase};
 
 use crate::figures::Counted;
 
-/// At most so many names are remembered; a config can name any number.
+/// The most names that are remembered; a config can have any number of them.
 const MAX_NAMES: usize = 1000;
-/// At most so many names are listed.
+/// The most names that are listed.
 const LISTED: usize = 8;
-/// At most so many troubles are told.
+/// The most troubles that are kept.
 const MAX_TROUBLES: usize = 16;
-/// Characters of a trouble that are told.
+/// The most characters of a trouble that are kept.
 const MAX_TROUBLE: usize = 1000;
 
-/// Gathered from the packets of one trace.
+/// The report from the packets of one trace.
 #[derive(Debug, Default)]
 pub(crate) struct KernelReport {
     /// By writer and CPU, since each tracefs instance counts by itself.
@@ -27,26 +27,25 @@ pub(crate) struct KernelReport {
     unknown: BTreeSet<String>,
     /// Events that could not be enabled.
     failed: BTreeSet<String>,
-    /// Sentences, in the order in which they came.
+    /// Descriptions of errors, one sentence each, in the order of their arrival.
     troubles: Vec<String>,
-    /// Whether the statistics that a source writes when it ends are there.
+    /// Whether the source's final statistics are there.
     pub(super) has_end: bool,
 }
 
-/// The kernel's counters, which go on from session to session.
+/// One CPU's counter of lost events. The kernel does not reset it between sessions.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lost {
-    /// `None` where the statistics of the start are missing, as in a ring buffer that has wrapped: what the counter had before the
-    /// recording is not known then.
+    /// `None` if the statistics of the start are missing, as in a ring buffer that has wrapped. The loss before the recording is unknown then.
     at_start: Option<u64>,
     at_end: u64,
 }
 
 impl KernelReport {
-    /// Takes in an encoded `FtraceStats` that the writer of this sequence wrote.
+    /// Takes in an encoded `FtraceStats` from the writer of this sequence.
     pub(super) fn take(&mut self, sequence: u64, stats: &[u8]) {
         let Ok(stats) = FtraceStats::decode_from_slice(stats) else {
-            // The trace is what it is; this is only about the account.
+            // Malformed statistics have no effect on the account.
             return;
         };
         self.has_end |= stats.phase == Some(Phase::END_OF_TRACE);
@@ -84,7 +83,7 @@ impl KernelReport {
         }
     }
 
-    /// What the kernel lost while recording, if anything: `12 kernel events on 2 CPUs`.
+    /// Describes the kernel's losses during the recording, if there are any: `12 kernel events on 2 CPUs`.
     pub(super) fn lost(&self) -> Option<String> {
         let per_cpu = self
             .lost
@@ -98,7 +97,7 @@ impl KernelReport {
         (events > 0).then(|| format!("{} on {}", Counted(events, "kernel event"), Counted(cpus, "CPU")))
     }
 
-    /// Names of events that are not in the trace, and why.
+    /// Names of events that the trace lacks, and the reason for each.
     pub(super) fn unavailable(&self) -> impl Iterator<Item = (String, &'static str)> {
         [
             (&self.unknown, "this kernel has no event of that name"),
@@ -120,12 +119,12 @@ impl KernelReport {
         })
     }
 
-    /// Whether this event is one of those that are not in the trace.
+    /// Whether this event is one of the unavailable ones.
     pub(super) fn is_unavailable(&self, event: &str) -> bool {
         self.unknown.contains(event) || self.failed.contains(event)
     }
 
-    /// What went wrong, in a sentence each.
+    /// Descriptions of errors, one sentence each.
     pub(super) fn troubles(&self) -> &[String] {
         &self.troubles
     }
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_lost_during_the_recording_counts() {
+    fn only_losses_during_the_recording_count() {
         let mut report = KernelReport::default();
         observe(&mut report, 1, Phase::START_OF_TRACE, 0, 100, 0);
         observe(&mut report, 1, Phase::START_OF_TRACE, 1, 7, 0);

@@ -1,9 +1,8 @@
-//! What a recording was asked for and does not have, and what it lost: one account, by cause, with what to change about it.
+//! Compares a recording with its config: one finding for each cause of missing or lost data, with advice.
 //!
-//! Called by the recording ([`perfetto`](crate::perfetto)), for the changing line, the summary and the exit code, and by
-//! [`info`](crate::info) for a trace of whatever service in a file. It rests on what is there: the service's counters
-//! ([`counters`]), the marks and packets in the trace ([`evidence`]), and what the service told while it recorded ([`watch`]).
-//! Where nothing is known, the account claims neither a loss nor that all is there.
+//! The recording ([`perfetto`](crate::perfetto)) calls it for the progress line, the summary and the exit code. [`info`](crate::info) calls it for a
+//! trace file from any service. It uses the service's counters ([`counters`]), the marks and packets in the trace ([`evidence`]), and the
+//! notifications during the recording ([`watch`]). Without such information, the account reports neither a loss nor completeness.
 
 pub(crate) mod counters;
 pub(crate) mod evidence;
@@ -23,12 +22,12 @@ use crate::figures::{Bytes, Elapsed};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of a packet that is larger than most.
+/// The size in bytes of a packet that is larger than most.
 const LARGE_PACKET: u64 = 64 << 10;
-/// So many names are listed.
+/// The most names that are listed.
 const LISTED: usize = 4;
 
-/// How bad it is. In the order in which it is told.
+/// How bad a finding is. Findings are reported in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Severity {
     /// Something was recorded and lost.
@@ -39,22 +38,22 @@ pub(crate) enum Severity {
     Note,
 }
 
-/// One cause.
+/// One cause of missing or lost data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     pub(crate) severity: Severity,
-    /// For scripts: does not change from version to version.
+    /// An identifier for scripts. It does not change from version to version.
     pub(crate) cause: &'static str,
-    /// How much of what: `12 chunks (1.5 MiB) of buffer 0 "main"`.
+    /// The amount and the kind: `12 chunks (1.5 MiB) of buffer 0 "main"`.
     pub(crate) what: String,
-    /// How that came.
+    /// The reason.
     pub(crate) why: String,
-    /// What to change.
+    /// A change that would help.
     pub(crate) advice: Option<String>,
 }
 
 impl Finding {
-    /// `what: why`.
+    /// Formats it as `what: why`.
     pub(crate) fn sentence(&self) -> String {
         match self.why.as_str() {
             "" => self.what.clone(),
@@ -63,7 +62,7 @@ impl Finding {
     }
 }
 
-/// How the recording was configured, and so what an advice has to name.
+/// How the user configured the recording. Advice uses the same terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wording {
     /// By flags and names of events.
@@ -73,7 +72,7 @@ pub(crate) enum Wording {
 }
 
 impl Wording {
-    /// A change of a field that no flag sets.
+    /// Advises to change a field that has no flag.
     fn in_config(self, change: String) -> String {
         match self {
             Wording::Flags => {
@@ -84,28 +83,28 @@ impl Wording {
     }
 }
 
-/// All that is known of a recording.
+/// Everything that is known of a recording.
 pub(crate) struct Case<'a> {
     pub(crate) config: &'a TraceConfig,
     pub(crate) length: Length,
     pub(crate) wording: Wording,
     pub(crate) stats: Option<&'a TraceStats>,
-    /// What counters of the whole service showed when the session began, if that is known.
+    /// Service-wide counters at the start of the session, if known.
     pub(crate) baseline: Option<Baseline>,
-    /// From the packets; `None` if not all of them were seen.
+    /// The evidence from the packets; `None` if some packets were not seen.
     pub(crate) evidence: Option<&'a Evidence>,
-    /// What the service told; `None` if it was not asked from the start on.
+    /// The service's notifications; `None` if they were not requested from the start.
     pub(crate) watch: Option<&'a Watch>,
     pub(crate) subject: Subject,
     pub(crate) last_flush: LastFlush,
-    /// What the packets came in; `None` if that is not known.
+    /// The file with the packets; `None` if it is not known.
     pub(crate) file: Option<TraceFile>,
-    /// The process that lost most in a buffer, where that is known.
+    /// Returns the process that lost most in a buffer, if known.
     pub(crate) worst_writer: &'a dyn Fn(usize) -> Option<String>,
 }
 
 impl<'a> Case<'a> {
-    /// A recording of which only the config is known.
+    /// Makes a case of which only the config is known.
     pub(crate) fn of(config: &'a TraceConfig, wording: Wording) -> Case<'a> {
         Case {
             config,
@@ -123,42 +122,42 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What a trace is of.
+/// The kind of session that a trace comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// A copy of a session, which goes on, so its end is not in there.
+    /// A clone of a session. The session goes on, so the clone has no note of its end.
     Clone,
     /// A session, or a clone if its packets say so.
     AsMarked,
 }
 
-/// Whether producers handed over their newest data when they were asked to in the end.
+/// Whether producers handed over their newest data in the final flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastFlush {
-    /// Not all in time: the recording asked by itself, and was told.
+    /// Some did not in time. The recording requested this flush itself and got the failure.
     Failed,
-    /// As far as the service's counters say.
+    /// The service's counters have the outcome.
     AsCounted,
 }
 
 /// A file with a trace.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TraceFile {
-    /// In bytes, without what it may be compressed with as a whole.
+    /// In bytes. For a file that is compressed as a whole, the size of its content.
     pub(crate) size: u64,
     pub(crate) state: FileState,
 }
 
-/// Whether more is to come.
+/// Whether the file is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileState {
-    /// No more: the service has said that the recording is over.
+    /// It is: the service reported the end of the recording.
     Complete,
-    /// It may be, it may have broken off, or somebody still writes.
+    /// Unknown. It may be finished, cut short, or still being written.
     Unknown,
 }
 
-/// Counters that other services than ours keep for all their sessions together.
+/// Counters that other services than ours share between all sessions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Baseline {
     pub(crate) chunks_discarded: u64,
@@ -166,7 +165,7 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// What the stats at the beginning of a session say.
+    /// Reads the counters from the stats at the beginning of a session.
     pub(crate) fn of(stats: &TraceStats) -> Baseline {
         Baseline {
             chunks_discarded: stats.chunks_discarded.unwrap_or(0),
@@ -175,12 +174,12 @@ impl Baseline {
     }
 }
 
-/// The account.
+/// The account of a recording.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
-    /// Losses, then what is missing, then notes. Within these, causes before what follows from them.
+    /// Losses, then missing data, then notes. Within each kind, a cause comes before its consequences.
     pub(crate) findings: Vec<Finding>,
-    /// The recording has none of the data sources that were asked for.
+    /// Whether the recording has none of the data sources that the user requested.
     pub(crate) is_void: bool,
 }
 
@@ -192,7 +191,7 @@ impl Account {
         account
     }
 
-    /// Adds what is to be said of a recording.
+    /// Adds the findings about a recording.
     pub(crate) fn judge(&mut self, case: &Case<'_>) {
         if let Some(stats) = case.stats {
             Counters::of(case, stats).add_to(self);
@@ -202,7 +201,7 @@ impl Account {
         self.end_of_session(case);
     }
 
-    /// The service could not write all of the trace, and what there was of its last packet was taken away.
+    /// Adds the finding that the service could not write the whole trace, so that the incomplete last packet was removed.
     pub(crate) fn add_cut_off(&mut self) {
         let why = "the service's last packet is incomplete and was removed; is the disk full?";
         let advice = "free some space, or choose another place with -o".to_owned();
@@ -215,7 +214,7 @@ impl Account {
         );
     }
 
-    /// Adds a cause, behind those that are as bad.
+    /// Adds a finding after those of the same severity.
     pub(crate) fn add(
         &mut self,
         severity: Severity,
@@ -235,7 +234,7 @@ impl Account {
         self.findings.insert(place, finding);
     }
 
-    /// Whether all that was asked for is there, as far as is known.
+    /// Whether nothing is known to be missing.
     pub(crate) fn is_whole(&self) -> bool {
         self.findings
             .iter()
@@ -249,7 +248,7 @@ impl Account {
             .any(|finding| finding.cause == "buffer_overwritten")
     }
 
-    /// Services that note the start of a session note its end, too. Ours also notes if it was told to end, and so ended the session.
+    /// Services that note the start of a session also note its end. Ours also notes that it had to end, and therefore ended the session.
     fn end_of_session(&mut self, case: &Case<'_>) {
         let Some(evidence) = case.evidence_of_session() else {
             return;
@@ -276,7 +275,7 @@ impl Account {
         }
     }
 
-    /// The service closes a file that takes no more, and then ends the session, which it cannot note in there.
+    /// Reports a full file. The service closes such a file and ends the session, so the file has no note about it.
     fn file_full(&mut self, case: &Case<'_>, size: u64, limit: u64) {
         let what = format!("what came after {}", Bytes(size));
         let larger = 2 * u128::from(limit);
@@ -296,13 +295,13 @@ impl Account {
 }
 
 impl Case<'_> {
-    /// The evidence that a session left from its beginning to its end; `None` of clones.
+    /// Returns the evidence from a session's beginning to its end; `None` for clones.
     fn evidence_of_session(&self) -> Option<&Evidence> {
         self.evidence
             .filter(|evidence| self.subject != Subject::Clone && !evidence.is_clone)
     }
 
-    /// The file, and how large it may be, if there is a limit and the service keeps to it.
+    /// Returns the file and its size limit, if there is a limit that the service enforces.
     fn limited_file(&self) -> Option<(TraceFile, u64)> {
         let limit = self.config.max_file_size_bytes.filter(|limit| *limit > 0)?;
         let is_streamed = self.config.write_into_file == Some(true);
@@ -310,13 +309,13 @@ impl Case<'_> {
     }
 }
 
-/// Whether a file of this size is about as large as it may be. Services write whole packets, and stop at the first one that does not fit.
+/// Whether a file of this size is close to its limit. Services write whole packets, and stop at the first one that does not fit.
 fn has_reached(limit: u64, size: u64) -> bool {
     let packet = LARGE_PACKET.min(limit / 2);
     limit.saturating_sub(size) <= packet.max(limit / 20)
 }
 
-/// The first of some names, and how many more there are; `None` if there are none.
+/// Lists the first few names and the number of the others; `None` if there are none.
 pub(crate) fn listed<T>(items: &[T], name: impl Fn(&T) -> String) -> Option<String> {
     if items.is_empty() {
         return None;
@@ -328,7 +327,7 @@ pub(crate) fn listed<T>(items: &[T], name: impl Fn(&T) -> String) -> Option<Stri
     Some(names.join(", "))
 }
 
-/// A size that people would choose, of at least this: 1 or 1.5 times a power of two.
+/// Rounds up to a size that a user would choose: 1 or 1.5 times a power of two.
 fn roomy(kb: u64) -> u64 {
     let power = kb.max(4).checked_next_power_of_two().unwrap_or(u64::MAX);
     if power / 4 * 3 >= kb.max(4) {
@@ -338,7 +337,7 @@ fn roomy(kb: u64) -> u64 {
     }
 }
 
-/// What people call a producer.
+/// Returns the name by which people know a producer.
 pub(crate) fn producer_name(producer: &str) -> &str {
     producer.strip_prefix("perfetto.").unwrap_or(producer)
 }

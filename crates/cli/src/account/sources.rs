@@ -1,7 +1,7 @@
-//! What became of each data source that the config asks for.
+//! Reports the fate of each data source in the config.
 //!
-//! Called for an [`Account`]. What the service told while it recorded goes before marks in the trace, and these before what is
-//! concluded from the lack of packets: for that to mean anything, no buffer may have holes and no filter may have been at work.
+//! [`Account`] calls it. The service's notifications during the recording take precedence over marks in the trace. Missing packets are the last
+//! resort: they prove something only if no buffer has holes and the config has no trace filter.
 
 use std::time::Duration;
 
@@ -17,17 +17,18 @@ use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::figures::{Counted, Elapsed};
 
-/// Sources that `ferretto` adds to what its flags ask for, and `perfetto` in part.
+/// Data sources that `ferretto` adds to those that the flags request; `perfetto` adds some of them.
 const OVERVIEW: [&str; 3] = [process_stats::NAME, sys_stats::NAME, system_info::NAME];
 
-/// Whether it is usual for producers of a data source to come and go while it is recorded: applications that run for a while. What
-/// they had to tell they told.
+/// Whether producers of a data source usually connect and disconnect during a recording. Applications that run for a while do, and their data is
+/// complete nevertheless.
 pub(super) fn comes_and_goes(source: &str) -> bool {
     source == TRACK_EVENT
 }
 
 impl Departure {
-    /// What is said of it at once: `traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is kept`.
+    /// Returns the message for the time of the disconnection: `traced_probes went away after 3.2 s (linux.ftrace); what it had handed over by then is
+    /// kept`.
     pub(crate) fn notice(&self) -> String {
         format!(
             "{} went away{} ({}); what it had handed over by then is kept",
@@ -43,7 +44,7 @@ fn after(time: Option<Duration>) -> String {
         .unwrap_or_default()
 }
 
-/// Adds what is missing, and what of kernel events was lost.
+/// Adds findings about missing data sources and lost kernel events.
 pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
     let sources = Sources { case };
     sources.kernel(account);
@@ -64,20 +65,20 @@ pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
     account.is_void = !asked_for.is_empty() && asked_for.iter().all(|(_, fate)| fate.is_void());
 }
 
-/// What became of a data source.
+/// The fate of a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// As far as is known.
+    /// It was recorded, as far as is known.
     Recorded,
-    /// It wrote nothing, which may be all that there was.
+    /// It wrote nothing. Perhaps there was nothing to write.
     Silent,
-    /// No producer had it.
+    /// No producer offered it.
     NotOffered,
     /// No producer acknowledged its start.
     NotStarted,
-    /// It was there, and nothing of it is in the trace, for reasons that are told elsewhere.
+    /// It was offered, and the trace has nothing of it, for reasons that other findings give.
     Failed,
-    /// It should have left something.
+    /// It should have written something, and did not.
     Absent,
 }
 
@@ -92,7 +93,7 @@ struct Sources<'a> {
 }
 
 impl Sources<'_> {
-    /// Of all data sources that the config has.
+    /// Returns the names of all data sources in the config.
     fn names(&self) -> Vec<String> {
         let sources = self.case.config.data_sources.iter();
         unique(sources.filter_map(|source| source.config.name.clone()))
@@ -112,7 +113,7 @@ impl Sources<'_> {
             return Fate::NotStarted;
         }
         match packets {
-            // Its statistics are there whatever else is.
+            // `linux.ftrace` always writes its statistics.
             Some(false) if name == FTRACE => match self.departed(name) {
                 true => Fate::Failed,
                 false => Fate::Absent,
@@ -145,7 +146,7 @@ impl Sources<'_> {
         was_late && !evidence.all_started && !left_something
     }
 
-    /// Whether there are no kernel events, and it is known why.
+    /// Whether the trace has no kernel events for a known reason.
     fn ftrace_is_void(&self) -> bool {
         let Some(evidence) = self.evidence_of_absence() else {
             return false;
@@ -161,7 +162,7 @@ impl Sources<'_> {
         sources.any(|source| source == name)
     }
 
-    /// Those that the service told of, which know who came back; or those that are marked.
+    /// Returns the departures from the notifications, which include returns; without those, the departures marked in the trace.
     fn all_departures(&self) -> &[Departure] {
         let told = self.case.watch.map(|watch| watch.departures());
         let marked = self.case.evidence.map(|evidence| &*evidence.departures);
@@ -172,7 +173,7 @@ impl Sources<'_> {
         }
     }
 
-    /// The evidence, if the trace has every packet that was written.
+    /// Returns the evidence, if the trace has every packet that was written.
     fn evidence_of_absence(&self) -> Option<&Evidence> {
         let holes = self.case.stats.is_some_and(has_holes);
         let filtered = self.case.config.trace_filter.is_set();
@@ -216,7 +217,7 @@ impl Sources<'_> {
                 "data_source_silent",
                 "the config asks for them, and nothing of linux.ftrace is in the trace, not even its statistics".to_owned(),
             ),
-            // It may be for services that are not watched to tell.
+            // Track events may be from programs whose silence is normal; while recording, this is no finding.
             Fate::Silent if self.case.watch.is_some() && comes_and_goes(name) => return,
             Fate::Silent => (
                 Severity::Note,
@@ -284,7 +285,7 @@ impl Sources<'_> {
         }
     }
 
-    /// Those that started in the end, while others were recording already.
+    /// Adds data sources that started in the end, but after others had begun to record.
     fn late(&self, account: &mut Account) {
         let Some(evidence) = self.case.evidence else {
             return;
@@ -301,7 +302,7 @@ impl Sources<'_> {
         }
     }
 
-    /// What `linux.ftrace` says of itself.
+    /// Adds the findings from the notes of `linux.ftrace` about itself.
     fn kernel(&self, account: &mut Account) {
         let Some(evidence) = self.case.evidence else {
             return;
@@ -346,7 +347,7 @@ impl Sources<'_> {
     }
 }
 
-/// Whether each kernel event that is asked for by name is one that is not there.
+/// Whether the config names kernel events, and all of them are unavailable.
 fn all_unavailable(config: &TraceConfig, evidence: &Evidence) -> bool {
     let configs = config.data_sources.iter().map(|source| &source.config);
     let mut asked_for = configs
@@ -372,7 +373,7 @@ fn larger_kernel_buffer(case: &Case<'_>) -> String {
         .and_then(|config| config.buffer_size_kb)
         .filter(|size| *size > 0)
         .map(u64::from);
-    // That of the machine with the larger one: the trace does not tell how much memory it has.
+    // The larger of the two defaults, because the trace does not say how much memory the machine has.
     let default = DEFAULT_BUFFER_KIB.1;
     let is_lower_bound = ftrace.and_then(|config| config.buffer_size_lower_bound) == Some(true);
     let least = if is_lower_bound { default } else { 0 };

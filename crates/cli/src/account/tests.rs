@@ -1,4 +1,4 @@
-//! Accounts of recordings, from made-up packets and words of the service.
+//! Accounts of recordings, from made-up packets and made-up answers of the service.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn judged(config: &TraceConfig, evidence: Option<&Evidence>, watch: Option<&Watc
     })
 }
 
-/// What is missing: cause and sentence.
+/// The findings about missing data: cause and sentence.
 fn missing(account: &Account) -> Vec<(&'static str, String)> {
     let findings = account.findings.iter();
     let missing = findings.filter(|finding| finding.severity == Severity::Missing);
@@ -126,7 +126,7 @@ fn state(producers: &[(i32, &str, &str)]) -> TracingServiceState {
 }
 
 #[test]
-fn a_producer_that_goes_away_is_told_at_once_and_in_the_end() {
+fn a_producer_that_disconnects_is_reported_at_once_and_in_the_summary() {
     let mut watch = Watch::from_the_start();
     assert!(watch.is_there(&state(&[(1, PROBES, "linux.ftrace")])).is_empty());
     let set_up = change(&mut watch, PROBES, "linux.ftrace", STOPPED, 0);
@@ -147,7 +147,7 @@ fn a_producer_that_goes_away_is_told_at_once_and_in_the_end() {
         "linux.ftrace after 3.2 s: traced_probes went away; what it had handed over by then is kept";
     assert_eq!(missing(&account), [("data_source_gone", sentence.to_owned())]);
     assert!(!account.is_void && !account.is_whole());
-    // And is back, as another.
+    // The producer connects again, with another id.
     change(&mut watch, PROBES, "linux.ftrace", STOPPED, 4000);
     change(&mut watch, PROBES, "linux.ftrace", STARTED, 4100);
     assert!(watch.is_there(&state(&[(2, PROBES, "linux.ftrace")])).is_empty());
@@ -166,7 +166,7 @@ fn an_instance_that_is_set_up_beside_another_is_no_producer_that_went_away() {
     watch.is_there(&state(&[(1, "app", "own")]));
     change(&mut watch, "app", "own", STOPPED, 0);
     change(&mut watch, "app", "own", STARTED, 1);
-    // A second one of the same name.
+    // A second producer of the same name.
     assert_eq!(change(&mut watch, "app", "own", STOPPED, 2), Question::WhoIsThere);
     assert!(
         watch
@@ -174,7 +174,7 @@ fn an_instance_that_is_set_up_beside_another_is_no_producer_that_went_away() {
             .is_empty()
     );
     change(&mut watch, "app", "own", STARTED, 3);
-    // The first one goes.
+    // The first one disconnects.
     change(&mut watch, "app", "own", STOPPED, 900);
     assert_eq!(watch.is_there(&state(&[(2, "app", "own")])).len(), 1);
 }
@@ -284,7 +284,7 @@ fn a_recording_that_the_service_ended_lacks_the_rest() {
     assert_eq!(missing(&account), [("service_ended", sentence.to_owned())]);
     assert!(!account.is_void && !account.is_whole());
     assert!(account.findings[0].advice.is_some());
-    // A copy has all that there was when it was made.
+    // A clone has everything that the session had when it was cloned.
     event(&mut evidence, 2300, |event| {
         event.clone_started(true);
     });
@@ -302,7 +302,7 @@ fn a_service_may_have_ended_at_an_unknown_time() {
 }
 
 #[test]
-fn a_source_that_nobody_offers_is_missed_whether_or_not_it_is_marked() {
+fn a_source_that_nobody_offers_is_missing_whether_or_not_it_is_marked() {
     let watch = Watch::from_the_start();
     let account = judged(&asking_for(&["my.own"]), Some(&Evidence::default()), Some(&watch));
     assert_eq!(missing(&account)[0].0, "data_source_not_offered");
@@ -371,7 +371,7 @@ fn troubles_of_ftrace_are_told_in_their_own_words() {
         "and nothing of a source that did not answer"
     );
     assert!(account.is_void);
-    // Somebody took it away in the middle.
+    // Another tracer takes the instance in mid-recording, after kernel events have arrived.
     kernel_events(&mut evidence);
     change(&mut watch, PROBES, "linux.ftrace", STARTED, 0);
     let account = judged(&config, Some(&evidence), Some(&watch));
@@ -442,7 +442,7 @@ fn nothing_at_all_of_ftrace_is_missed_unless_it_may_have_been_lost() {
 }
 
 #[test]
-fn what_flags_add_by_themselves_was_not_asked_for() {
+fn data_sources_that_flags_imply_do_not_count_as_requested() {
     let watch = {
         let mut watch = Watch::from_the_start();
         change(&mut watch, PROBES, "linux.process_stats", STARTED, 0);
@@ -506,7 +506,7 @@ fn a_session_that_began_and_did_not_end_is_not_whole() {
 }
 
 #[test]
-fn a_flush_that_failed_is_told_once_whoever_tells() {
+fn a_failed_flush_is_reported_once() {
     let config = TraceConfig::default();
     let found = |stats: Option<&TraceStats>, last_flush| {
         let account = Account::of(&Case {

@@ -1,8 +1,8 @@
-//! What the service tells of data sources while it records them.
+//! Tracks the data sources of a session while it records.
 //!
-//! Filled by the recording, with the changes of instances that it observes and the service's state, which it asks for when this
-//! wants to know. An instance that stops while nobody asked the session to stop lost its producer, if that is among the producers no more:
-//! services say "stopped" of an instance that was only set up, too.
+//! The recording fills it with the changes of instances that it observes. When [`Watch::changed`] asks for it, the recording queries the service's
+//! state and passes it to [`Watch::is_there`]. If an instance stops before the session was told to stop, and the state no longer has its producer,
+//! the producer disconnected. The check is necessary because services also report "stopped" for an instance that was only set up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use ferretto_proto::messages::observable_events::{DataSourceInstanceState, DataS
 use super::evidence::{Departure, SourceOf};
 use super::sources::comes_and_goes;
 
-/// More producers are not watched.
+/// The most instances that are tracked.
 const MAX_WATCHED: usize = 1 << 12;
 
-/// Gathered while one session records.
+/// The changes seen while one session records.
 #[derive(Debug)]
 pub(crate) struct Watch {
     span: Span,
@@ -27,39 +27,39 @@ pub(crate) struct Watch {
     departures: Vec<Departure>,
 }
 
-/// Those of one data source of producers with one name.
+/// The instances of one data source in producers of one name.
 #[derive(Debug, Default, Clone, Copy)]
 struct Instances {
     running: usize,
     has_started: bool,
-    /// Some stopped, or were set up, at this time.
+    /// The time at which an instance stopped or was set up, until the next query of the state.
     stopped: Option<Duration>,
 }
 
-/// How much of the session is watched.
+/// The part of the session that is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Span {
-    /// From before it began.
+    /// All of it.
     All,
-    /// What was there before may be gone.
+    /// The part from now on. Instances may have come and gone before.
     Rest,
 }
 
-/// Whether the service's state is of interest now.
+/// Whether the recording should query the service's state now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// A producer may have come or gone.
+    /// Yes: a producer may have connected or disconnected.
     WhoIsThere,
     None,
 }
 
 impl Watch {
-    /// For a session that is still to begin.
+    /// Watches a session that has not begun.
     pub(crate) fn from_the_start() -> Watch {
         Watch::over(Span::All)
     }
 
-    /// For one that others have started.
+    /// Watches a session that somebody else has started.
     pub(crate) fn from_now_on() -> Watch {
         Watch::over(Span::Rest)
     }
@@ -73,7 +73,7 @@ impl Watch {
         }
     }
 
-    /// An instance changed its state, while nobody asked the session to stop.
+    /// Takes in a change of an instance, which came before anybody told the session to stop.
     pub(crate) fn changed(&mut self, change: &DataSourceInstanceStateChange, recorded: Duration) -> Question {
         let producer = change.producer_name.clone().unwrap_or_default();
         let source = change.data_source_name.clone().unwrap_or_default();
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// The service's state, as it answered; gives who went away since.
+    /// Takes in the service's state; returns the producers that have disconnected since the last one.
     pub(crate) fn is_there(&mut self, state: &TracingServiceState) -> Vec<Departure> {
         let names: BTreeMap<i32, &str> = state
             .producers
@@ -156,20 +156,20 @@ impl Watch {
         gone
     }
 
-    /// Whether an instance of this data source was there at any time; `None` if it may have been before this began.
+    /// Whether an instance of this data source ever existed; `None` if it may have existed before the watch began.
     pub(super) fn was_offered(&self, source: &str) -> Option<bool> {
         let known = self.instances.keys().any(|(_, name)| name == source);
         (known || self.span == Span::All).then_some(known)
     }
 
-    /// Whether one of them started, likewise.
+    /// Whether an instance of this data source ever started; `None` if it may have started before the watch began.
     pub(super) fn has_started(&self, source: &str) -> Option<bool> {
         let mut all = self.instances.iter();
         let known = all.any(|((_, name), instances)| name == source && instances.has_started);
         (known || self.span == Span::All).then_some(known)
     }
 
-    /// Those that are there and have never started.
+    /// Returns the data sources with instances, none of which has started.
     pub(crate) fn not_started(&self) -> Vec<SourceOf> {
         let waiting = self
             .instances
@@ -183,13 +183,13 @@ impl Watch {
             .collect()
     }
 
-    /// Those who went away while they were recorded from.
+    /// Returns the producers that disconnected while the session recorded them.
     pub(super) fn departures(&self) -> &[Departure] {
         &self.departures
     }
 }
 
-/// Names of data sources, each once.
+/// Returns the names of data sources in order, without repetitions.
 pub(super) fn unique(names: impl IntoIterator<Item = String>) -> Vec<String> {
     names.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }

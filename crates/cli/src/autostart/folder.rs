@@ -1,8 +1,8 @@
 //! The private folder in which a service started by `ferretto` listens. Also removes the folders of runs that were killed.
 //!
-//! Called by [`autostart`](super). The owner holds a lock on a file in the folder for as long as it lives, and the kernel lets go of that
-//! however it ends. So a folder of this user's whose lock can be had is nobody's, and the next start removes it. Nothing else is touched:
-//! folders are opened without following links, and only what this module and its daemons put there is removed.
+//! [`autostart`](super) calls it. The owner holds a lock on a file in the folder as long as it lives; the kernel releases the lock however the owner
+//! ends. So if this user's folder has a free lock, nobody uses it, and the next start removes it. It touches nothing else: it opens folders without
+//! following links, and removes only files that this module and its daemons make.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -14,35 +14,34 @@ use ferretto_ipc::address::MAX_UNIX_NAME;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, unlinkat};
 
 const PREFIX: &str = "ferretto-";
-/// What is locked, and what it is called before it is.
+/// The file that is locked, and its name before it is locked.
 const OWNER: &str = "owner";
 const NEW_OWNER: &str = "owner.new";
-/// Where the service listens.
+/// The sockets of the service.
 const CONSUMER: &str = "consumer";
 const PRODUCER: &str = "producer";
-/// What the longest name of a socket adds to that of the folder in which folders are made: `/ferretto-XXXXXX/consumer`.
+/// The length that the longest name of a socket adds to the parent folder: `/ferretto-XXXXXX/consumer`.
 const ADDED: usize = 25;
 
-/// A folder, removed with this.
+/// A folder, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct SocketFolder {
     folder: tempfile::TempDir,
-    /// Held as long as it is open.
+    /// Holds the lock while it is open.
     _owner: File,
 }
 
 impl SocketFolder {
-    /// Makes one in the folder for temporary files, or in `/tmp` if the name of the former is too long. Folders that others have left
-    /// there are removed.
+    /// Makes a folder in the one for temporary files, or in `/tmp` if the name of that is too long. First removes abandoned folders there.
     pub(super) fn new() -> io::Result<SocketFolder> {
         let parent = parent(std::path::absolute(std::env::temp_dir())?);
-        // A folder that stays does no harm.
+        // A folder that cannot be removed does no harm.
         let _ = remove_left_behind(&parent);
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
         let new = folder.path().join(NEW_OWNER);
         let owner = File::create_new(&new)?;
         owner.try_lock()?;
-        // It has its name only now: whoever finds it cannot have the lock.
+        // The file gets its name after the lock is taken, so nobody else can lock it.
         std::fs::rename(&new, folder.path().join(OWNER))?;
         Ok(SocketFolder {
             folder,
@@ -59,7 +58,7 @@ impl SocketFolder {
     }
 }
 
-/// Where folders are made, given the folder for temporary files: there, if a socket's address has room for the name.
+/// Returns the parent of such folders: `temporary`, or `/tmp` if a socket's address has no room for that name.
 pub(crate) fn parent(temporary: PathBuf) -> PathBuf {
     const LONGEST: usize = MAX_UNIX_NAME - ADDED;
     match temporary.as_os_str().len() {
@@ -68,7 +67,7 @@ pub(crate) fn parent(temporary: PathBuf) -> PathBuf {
     }
 }
 
-/// Removes folders whose owner is gone.
+/// Removes folders whose owner has ended.
 fn remove_left_behind(parent: &Path) -> io::Result<()> {
     let names = std::fs::read_dir(parent)?
         .flatten()
@@ -76,7 +75,7 @@ fn remove_left_behind(parent: &Path) -> io::Result<()> {
     let ours = |name: &OsStr| name.as_encoded_bytes().starts_with(PREFIX.as_bytes());
     let parent = File::open(parent)?;
     for name in names.filter(|name| ours(name)) {
-        // Of one that is somebody else's, or in use, that is the answer.
+        // An error means that the folder belongs to another user or is in use.
         let _ = remove_if_left(&parent, &name);
     }
     Ok(())
@@ -98,7 +97,7 @@ fn remove_if_left(parent: &File, name: &OsStr) -> io::Result<()> {
         Mode::empty(),
     )?;
     is_mine(&owner, FileType::RegularFile)?;
-    // Held until all is gone, so that two who clean up do not meet.
+    // Holds the lock until everything is removed, so that only one process cleans up.
     let owner = File::from(owner);
     owner.try_lock()?;
     for file in [CONSUMER, PRODUCER, OWNER] {
@@ -107,7 +106,7 @@ fn remove_if_left(parent: &File, name: &OsStr) -> io::Result<()> {
             Err(error) => return Err(error.into()),
         }
     }
-    // Only if nothing else is in it.
+    // Fails unless the folder is empty now.
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 

@@ -1,9 +1,8 @@
-//! What a config that is legal will disappoint with: said before the recording, while it can still be changed.
+//! Advice about configs that are legal but will disappoint.
 //!
-//! Called by `perfetto` just before a recording and by [`check`](super::check). [`advise`] looks at values only: what the service
-//! offers and what the kernel has comes in as [`Surroundings`]. It never refuses anything, and where something is not known it is
-//! silent: a warning that is wrong is worse than none. Mistakes that make a config illegal are the business of the text front
-//! and of the service.
+//! `perfetto` calls it just before a recording, when the config can still be changed, and [`check`](super::check) calls it too. [`advise`] looks at
+//! values only; [`Surroundings`] has the service's offers and the kernel's abilities. It never refuses a config, and it gives no advice where
+//! something is unknown, because a wrong warning is worse than none. The text parser and the service report configs that are illegal.
 
 mod buffers;
 mod filters;
@@ -24,50 +23,50 @@ use super::surroundings::Surroundings;
 pub(crate) use buffers::LARGE_BUFFER_KB;
 pub(crate) use filters::{SCAN_ALL, looks_at_no_process, nearest_event};
 
-/// How a config came to be, and so how a place in it is told.
+/// The origin of a config, which decides how messages refer to a place in it.
 #[derive(Debug)]
 pub(crate) enum ConfigOrigin {
-    /// Somebody wrote it as text.
+    /// A text that somebody wrote.
     Text {
         /// The file.
         name: String,
-        /// Where each field stands in it.
+        /// The places of the fields in it.
         positions: Positions,
     },
-    /// It came encoded.
+    /// An encoded config.
     Encoded {
         /// The file.
         name: String,
     },
-    /// Light flags made it: whoever typed them never saw the fields.
+    /// Light flags. The user has never seen the fields.
     Flags,
 }
 
-/// How bad it is.
+/// How important a piece of advice is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weight {
-    /// Something that was asked for will be missing, or the config does not do what it says.
+    /// Something requested will be missing, or the config has another effect than it seems to.
     Warning,
-    /// It does, and could do better.
+    /// The config has the intended effect, and could be better.
     Hint,
 }
 
-/// Something to be changed about a config.
+/// A suggestion for changing a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Advice {
     pub(crate) weight: Weight,
     /// The field, as `data_sources[0].config.name`; empty for the config as a whole.
     pub(crate) path: String,
-    /// Where that is in the text, or what is around it there, if it was text.
+    /// The place in the text, or of its nearest parent there, if the config was text.
     pub(crate) place: Option<Place>,
-    /// What will disappoint.
+    /// The problem.
     pub(crate) what: String,
-    /// What to do about it.
+    /// The suggested change.
     pub(crate) change: String,
 }
 
 impl Advice {
-    /// As one line, with the place in front.
+    /// Formats it as one line that begins with the place.
     pub(crate) fn line<'a>(&'a self, origin: &'a ConfigOrigin) -> impl fmt::Display + 'a {
         Line { advice: self, origin }
     }
@@ -103,10 +102,10 @@ impl fmt::Display for Line<'_> {
     }
 }
 
-/// More than these are not read by anybody.
+/// The most pieces of advice; nobody reads more.
 const MOST: usize = 20;
 
-/// Everything that is to be said of a config, in the order of its text; at most [`MOST`], warnings before hints if there are more.
+/// Returns all advice about a config, in the order of its text: at most [`MOST`], and warnings before hints if there are more.
 pub(crate) fn advise(
     config: &TraceConfig,
     origin: &ConfigOrigin,
@@ -118,7 +117,7 @@ pub(crate) fn advise(
         surroundings,
         advice: Vec::new(),
     };
-    // What its triggers do is up to the sessions that wait for them: the rest of such a config means nothing.
+    // A config that only activates triggers records nothing by itself, so its other fields mean nothing.
     if config.activate_triggers.is_empty() {
         sources::advise(&mut adviser);
         filters::advise(&mut adviser);
@@ -137,7 +136,7 @@ pub(crate) fn advise(
     advice
 }
 
-/// What the parts look at, and what they have found.
+/// The input of all advisers, and the advice so far.
 struct Adviser<'a> {
     config: &'a TraceConfig,
     origin: &'a ConfigOrigin,
@@ -154,7 +153,7 @@ impl Adviser<'_> {
         self.add(Weight::Hint, path.into(), what.into(), change.into());
     }
 
-    /// Whether there is more than will be shown: looking on would only take time.
+    /// Whether there is more advice than will be shown. Searching on would only take time.
     fn has_enough(&self) -> bool {
         self.advice.len() > MOST
     }
@@ -174,12 +173,12 @@ impl Adviser<'_> {
     }
 }
 
-/// The name of a data source in a config; empty if it has none.
+/// Returns the name of a data source in a config; empty if it has none.
 fn name_of(source: &ferretto_proto::messages::trace_config::DataSource) -> &str {
     source.config.name.as_deref().unwrap_or_default()
 }
 
-/// Which buffer a data source writes into, if there is one.
+/// Returns the index of the buffer that a data source writes into, if there is one.
 fn target_of(
     config: &TraceConfig,
     source: &ferretto_proto::messages::trace_config::DataSource,
@@ -196,7 +195,7 @@ fn target_of(
     (index == 0 || index == named).then_some(named)
 }
 
-/// Milliseconds as people say them.
+/// Formats milliseconds for people.
 fn time(ms: u64) -> String {
     match ms {
         0..1000 => format!("{ms} ms"),

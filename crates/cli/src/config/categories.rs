@@ -1,10 +1,10 @@
-//! The names of atrace categories, which are words of a recording like events.
+//! The names of atrace categories, which a command line may give in place of events.
 //!
-//! Called where words are judged.
+//! Advice on configs and the code that checks the words of a recording call it.
 
 use ferretto_proto::text::nearest_within;
 
-/// The atrace categories of Android, and the words for the hypervisor's events: `hal` is not `help`.
+/// The atrace categories of Android, and the words for the hypervisor's events. With this list, `hal` is not taken for `help`.
 pub(crate) const CATEGORIES: &[&str] = &[
     "adb",
     "aidl",
@@ -59,7 +59,7 @@ pub(crate) fn is_category(word: &str) -> bool {
     CATEGORIES.contains(&word)
 }
 
-/// The category whose name is most like `word`, if any is much like it. Of short words nearly all are like some.
+/// Returns the category that most resembles `word`, if one is close. The limit grows with the length, because short words all resemble some.
 pub(crate) fn nearest_category(word: &str) -> Option<&'static str> {
     nearest_within(word, word.len() / 4, CATEGORIES.iter().copied())
 }

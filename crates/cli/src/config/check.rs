@@ -1,7 +1,7 @@
-//! `ferretto config check`: everything that can be known about a config without recording it.
+//! `ferretto config check`: reports everything that can be known about a config without recording it.
 //!
-//! First what makes it illegal: mistakes in the text, then what a service refuses, which the service itself says: the same state machine
-//! that runs in `traced`, without anybody connected to it. Then what is legal but will disappoint.
+//! [`run`](super::run) calls it. It first reports why the config is illegal: mistakes in the text, then the service's refusal, for which it runs the
+//! state machine of `traced` with no clients. Then it gives advice about a config that is legal but will disappoint.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -20,10 +20,10 @@ use super::surroundings::{Kernel, Offers, RecordedMachine, Surroundings};
 use super::{FAILURE, SUCCESS, parse};
 use crate::ask::ask_within;
 
-/// How long a service is waited for.
+/// The time that a service has to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Checks and prints; gives the exit code.
+/// Checks a config and prints the result; returns the exit code.
 ///
 /// # Errors
 /// If the findings cannot be printed.
@@ -34,7 +34,7 @@ pub(super) fn check(name: &str, bytes: &[u8]) -> Result<u8, String> {
     };
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(report.as_bytes()).and_then(|()| stdout.flush()) {
-        // A reader that has seen enough (`| head`) is no failure.
+        // A reader that closes the pipe early (`| head`) is no failure.
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to stdout: {error}"))
         }
@@ -56,11 +56,11 @@ fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
     )
 }
 
-/// Why it would be refused, by the command line or the service, with the place in front.
+/// Returns the command line's or the service's refusal, with the place in front.
 fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Option<String> {
     let config = &written.config;
     match check_config(config, &written.origin) {
-        // It knows where in the text it is.
+        // This message has its place in the text already.
         Err(Refusal::KernelEvents(malformed)) => return Some(malformed.to_string()),
         Err(error) => return Some(format!("{name}: error: {error}")),
         Ok(()) => {}
@@ -75,7 +75,7 @@ fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Op
         ..Identity::default()
     });
     let consumer = service.connect_consumer(rustix::process::geteuid().as_raw());
-    // The command line clears it.
+    // The command line clears it before it sends the config.
     let config = TraceConfig {
         enable_extra_guardrails: None,
         ..config.clone()
@@ -93,7 +93,7 @@ fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Op
     ))
 }
 
-/// Looks at whatever can be seen, and says on stderr what cannot.
+/// Looks at service and kernel; notes on stderr what cannot be seen.
 fn look_around(config: &TraceConfig, machine: RecordedMachine) -> Surroundings {
     let unseen = |what: &str, why: &str| eprintln!("ferretto config: note: {what}: {why}");
     let answer = consumer_address()
@@ -126,7 +126,7 @@ fn look_around(config: &TraceConfig, machine: RecordedMachine) -> Surroundings {
     }
 }
 
-/// What there is to be said, in lines.
+/// Formats the refusal and the advice, a line or more each.
 fn report(name: &str, origin: &ConfigOrigin, refusal: Option<&str>, advice: &[Advice]) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.

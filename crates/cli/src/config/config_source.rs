@@ -1,7 +1,7 @@
-//! Reading a trace config, encoded or as text.
+//! Reads a trace config, encoded or as text.
 //!
-//! Called by the plan of a recording and by `ferretto config`. What a config holds beyond our schema survives: the messages keep unknown
-//! fields, so a producer gets its part byte for byte as the user wrote it.
+//! The plan of a recording and `ferretto config` call it. Fields that our schema lacks survive, because the messages keep unknown fields. So a
+//! producer gets its part byte for byte as the user wrote it.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -18,11 +18,11 @@ pub(crate) enum ConfigSyntax {
     Encoded,
     /// Its text form.
     Text,
-    /// Its text form, of which unknown fields and enum values are skipped.
+    /// Its text form; unknown fields and enum values are skipped.
     LossyText,
 }
 
-/// A config as it was asked for, before anything is added to it.
+/// A config as the user wrote it, before anything is added.
 #[derive(Debug)]
 pub(crate) struct WrittenConfig {
     pub(crate) config: TraceConfig,
@@ -65,8 +65,8 @@ pub(crate) fn read_config(name: &OsStr) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-/// Text or encoded, by the looks of it: tags and lengths in an encoded config are characters that nobody types. What is UTF-16
-/// was meant as text.
+/// Guesses from its bytes whether a config is text. An encoded config has tags and lengths that are control characters, which nobody types. UTF-16
+/// counts as text, because its author meant text.
 pub(crate) fn detect(bytes: &[u8]) -> ConfigSyntax {
     let utf16 = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
     let is_text = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' '..=b'~' | 0x80..);
@@ -77,7 +77,7 @@ pub(crate) fn detect(bytes: &[u8]) -> ConfigSyntax {
     }
 }
 
-/// Parses what was read; `name` is for messages.
+/// Parses a config; `name` is for messages.
 pub(crate) fn parse_config(
     name: &str,
     bytes: &[u8],
@@ -89,7 +89,7 @@ pub(crate) fn parse_config(
         ConfigSyntax::LossyText => UnknownNames::Drop,
     };
     parse_text(name, bytes, unknown_names).map_err(|error| {
-        // An encoded config is text only by accident, and then a bad one.
+        // An encoded config is rarely valid text, so the user probably gave the wrong flag.
         let is_encoded =
             detect(bytes) == ConfigSyntax::Encoded && TraceConfig::decode_from_slice(bytes).is_ok();
         match is_encoded {
@@ -115,7 +115,7 @@ fn parse_encoded(name: &str, bytes: &[u8]) -> Result<WrittenConfig, ConfigError>
     }
 }
 
-/// Checks text against the schema. A refusal shows each mistake at its line and column.
+/// Checks text against the schema. An error shows each mistake with its line and column.
 fn parse_text(name: &str, bytes: &[u8], unknown_names: UnknownNames) -> Result<WrittenConfig, ConfigError> {
     let name = name.to_owned();
     let source = match text::source(bytes) {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_said_with_what_it_is() {
+    fn a_config_that_is_no_text_is_refused_with_its_format() {
         let refused = |bytes: &[u8]| {
             parse_config("x", bytes, ConfigSyntax::Text)
                 .unwrap_err()
@@ -205,7 +205,7 @@ mod tests {
         assert!(refused(&utf16).contains("is UTF-16"), "{}", refused(&utf16));
         assert_eq!(detect(&utf16), ConfigSyntax::Text);
         assert_eq!(detect(&encoded.encode_to_vec()), ConfigSyntax::Encoded);
-        // As Perfetto's own parser has it.
+        // Perfetto's own parser accepts any byte there.
         assert!(parse_config("x", b"duration_ms: 5 # gr\xf6\xdfer", ConfigSyntax::Text).is_ok());
     }
 

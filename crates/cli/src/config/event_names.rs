@@ -1,8 +1,7 @@
-//! How names of kernel events are spelled: `group/name`, `group/*` or `name`, and what other tools and people make of that.
+//! Spelling of kernel event names (`group/name`, `group/*` or `name`), and conversion from the spelling of other tools.
 //!
-//! Called by [`plan`](crate::perfetto::plan) and [`check`](super::check) for configs, and by
-//! `perfetto::event_words` for words of a command line. For one that is none upstream's probes record no
-//! kernel event at all, and ours none for it; so such a config is refused.
+//! [`plan`](crate::perfetto::plan) and [`check`](super::check) call it for configs, and `perfetto::event_words` for the words of a command line. A
+//! config with a malformed name is refused, because upstream's probes would then record no kernel event at all, and ours none for that name.
 
 use ferretto_probes::ftrace::data_source::NAME as FTRACE;
 use ferretto_probes::ftrace::request::is_event_pattern;
@@ -11,12 +10,12 @@ use ferretto_proto::text::Place;
 
 use super::advice::ConfigOrigin;
 
-/// A name in a config that is none.
+/// A malformed name in a config.
 #[derive(Debug)]
 pub(crate) struct Malformed {
-    /// How the config calls itself, and where in it the name stands.
+    /// The name of the config, and the place in it.
     place: Option<(String, Option<Place>)>,
-    /// What is wrong with it, and what to write.
+    /// The mistake, and what to write instead.
     sentence: String,
 }
 
@@ -37,7 +36,7 @@ impl std::fmt::Display for Malformed {
     }
 }
 
-/// The first name of kernel events in a config that is none.
+/// Returns the first malformed name of kernel events in a config.
 pub(crate) fn malformed(config: &TraceConfig, origin: &ConfigOrigin) -> Option<Malformed> {
     let sources = config.data_sources.iter().enumerate();
     let mut ftrace = sources.filter(|(_, source)| source.config.name.as_deref() == Some(FTRACE));
@@ -66,7 +65,7 @@ pub(crate) fn malformed(config: &TraceConfig, origin: &ConfigOrigin) -> Option<M
     })
 }
 
-/// What to write instead of a name that is none; `shown` puts a right one as it is written there.
+/// Suggests a correct name for a malformed one; `shown` formats it as the config needs it.
 fn instead(name: &str, shown: impl Fn(&str) -> String) -> String {
     let right = names_in(name);
     if right.is_empty() || !right.iter().all(|name| is_name(name)) {
@@ -80,8 +79,8 @@ fn instead(name: &str, shown: impl Fn(&str) -> String) -> String {
     format!("write {}", right.join(" "))
 }
 
-/// The names that are in a word, each as configs have it: `perf` and `trace-cmd` write `group:name` and put commas between, `bpftrace`
-/// writes `tracepoint:group:name`, and the kernel has a folder for each.
+/// Returns the names in a word, each spelled as in configs. `perf` and `trace-cmd` write `group:name` and put commas between names, `bpftrace` writes
+/// `tracepoint:group:name`, and the kernel has a folder for each.
 pub(crate) fn names_in(word: &str) -> Vec<String> {
     word.split(',')
         .map(str::trim)
@@ -107,7 +106,7 @@ fn as_configs_have_it(name: &str) -> String {
     }
 }
 
-/// Whether a config may have this name. Of all groups at once nothing is recorded, so those are to be named.
+/// Whether advice may suggest this name. A `*` for all groups records nothing, so the groups must be named.
 pub(crate) fn is_name(name: &str) -> bool {
     is_event_pattern(name) && name != "*"
 }
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_other_tools_write_is_understood() {
+    fn spellings_of_other_tools_are_understood() {
         for (typed, names) in [
             ("sched/sched_switch", &["sched/sched_switch"][..]),
             ("sched:sched_switch", &["sched/sched_switch"]),
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_with_the_right_one() {
+    fn a_malformed_name_is_refused_with_the_right_one() {
         let change = |name: &str| instead(name, |name| format!("'{name}'"));
         assert_eq!(change("sched/*,irq/*"), "write 'sched/*' 'irq/*'");
         assert_eq!(change("/sched/sched_switch"), "write 'sched/sched_switch'");

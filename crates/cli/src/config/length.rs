@@ -1,7 +1,6 @@
-//! How long a config records, and what that asks of its ring buffers.
+//! How long a config records, and whether its ring buffers may therefore overwrite data.
 //!
-//! Called by the recording, by the [`account`](crate::account) of what it lost, and by the [`advice`](super::advice) on its config, which so
-//! agree.
+//! The recording, the [`account`](crate::account) of its losses and the [`advice`](super::advice) on its config call it, so these agree.
 
 use std::time::Duration;
 
@@ -10,19 +9,19 @@ use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 
 use super::refusals::takes_snapshots;
 
-/// What ends a recording.
+/// The event that ends a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Length {
-    /// Somebody who has seen enough, or a trigger, which may have it copied as well.
+    /// The user or a trigger ends it; the trigger may clone it instead.
     UntilStopped,
-    /// A time that the config gives is over, counted from the beginning or from a trigger.
+    /// The time in the config ends it, counted from the beginning or from a trigger.
     Given,
-    /// A command that runs meanwhile ends.
+    /// The end of a command that runs meanwhile ends it.
     OfCommand,
 }
 
 impl Length {
-    /// As the config says.
+    /// Reads the length from a config.
     pub(crate) fn of(config: &TraceConfig) -> Length {
         let triggers = &config.trigger_config;
         let mode = triggers.trigger_mode.filter(|_| !triggers.triggers.is_empty());
@@ -38,23 +37,23 @@ impl Length {
         }
     }
 
-    /// Likewise, while a command runs.
+    /// Like [`of`](Length::of), while a command runs.
     pub(crate) fn with_command(config: &TraceConfig) -> Length {
         match Length::of(config) {
-            // It ends with the command, unless the command is there to activate a trigger.
+            // The recording ends with the command, unless it waits for triggers, which the command may activate.
             Length::UntilStopped if config.trigger_config.triggers.is_empty() => Length::OfCommand,
             length => length,
         }
     }
 
-    /// Whether the ring buffers of a recording of this length are there to keep its newest data: a flight recorder. In one that has a
-    /// beginning and an end all between these was asked for, and what a ring overwrites is lost.
+    /// Whether the ring buffers are there to keep the newest data, as in a flight recorder. In a recording with a given end, the user wants all data
+    /// from beginning to end, so data that a ring overwrites are lost.
     pub(crate) fn keeps_the_newest(self, config: &TraceConfig) -> bool {
         self == Length::UntilStopped && config.write_into_file != Some(true)
     }
 }
 
-/// How long it is recorded at most, with the wait for triggers; `None` if that is up to others.
+/// Returns the longest time that it records, including the wait for triggers; `None` if others decide.
 pub(crate) fn longest(config: &TraceConfig) -> Option<Duration> {
     let ms = |value: Option<u32>| Duration::from_millis(value.unwrap_or(0).into());
     let triggers = &config.trigger_config;
@@ -69,7 +68,7 @@ pub(crate) fn longest(config: &TraceConfig) -> Option<Duration> {
     (!longest.is_zero()).then_some(longest)
 }
 
-/// Whether it is meant to go on until others end it or copy what it has: by a trigger, for a bug report, or by the session's name.
+/// Whether others are meant to end or clone the recording: by a trigger, for a bug report, or by the session's name.
 pub(crate) fn is_for_others_to_end(config: &TraceConfig) -> bool {
     let triggers = &config.trigger_config;
     let name = config.unique_session_name.as_deref();
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_others_end_is_a_flight_recorder() {
+    fn only_recordings_that_others_end_are_flight_recorders() {
         for (duration, mode, expected) in [
             (0, None, Length::UntilStopped),
             (1000, None, Length::Given),

@@ -1,8 +1,7 @@
-//! `ferretto config`: has configs to begin with, checks them before they are used, and converts them between text and binary.
+//! `ferretto config`: prints starter configs, checks configs, and converts them between text and binary.
 //!
-//! Called by [`applet`](crate::applet). Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 when it was
-//! done, and for a config that is legal, whatever there is to be said of it; 1 for one that would be refused and for any other
-//! failure; 2 for a command line that is none.
+//! [`applet`](crate::applet) calls it. Findings and converted configs go to stdout, everything else to stderr. Exit codes: 0 for success, including a
+//! legal config about which there is advice; 1 for a config that would be refused and for any other failure; 2 for a wrong command line.
 
 pub(crate) mod advice;
 pub(crate) mod categories;
@@ -30,7 +29,6 @@ const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The definition of all flags.
 pub(crate) fn command() -> Command {
     let file = || {
         Arg::new("FILE")
@@ -79,7 +77,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Runs the applet with the words after its name; gives the exit code.
+/// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("config".into()).chain(words)) {
         Ok(matches) => matches,
@@ -93,7 +91,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Some(("new", matches)) => new::run(matches).map(|()| SUCCESS),
         Some(("encode", matches)) => encode(matches).map(|()| SUCCESS),
         Some(("decode", matches)) => decode(matches).map(|()| SUCCESS),
-        // There are no others.
+        // There are no other subcommands.
         _ => Ok(USAGE),
     };
     done.unwrap_or_else(|problem| {
@@ -102,7 +100,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     })
 }
 
-/// The file that is named, with its name for people.
+/// Reads the given file; returns its name for messages, and its bytes.
 fn read(matches: &ArgMatches) -> Result<(String, Vec<u8>), String> {
     let file: &OsStr = matches
         .get_one::<OsString>("FILE")
@@ -115,7 +113,7 @@ fn read(matches: &ArgMatches) -> Result<(String, Vec<u8>), String> {
     Ok((name, bytes))
 }
 
-/// Parses a config, whichever it is.
+/// Parses a config, encoded or text.
 fn parse(name: &str, bytes: &[u8]) -> Result<WrittenConfig, String> {
     parse_config(name, bytes, detect(bytes)).map_err(|error| error.to_string())
 }
@@ -127,7 +125,7 @@ fn encode(matches: &ArgMatches) -> Result<(), String> {
     }
     parse(&name, &bytes)?;
     let source = text::source(&bytes).map_err(|error| error.to_string())?;
-    // Not by way of the message: fields keep the order of the text.
+    // Encodes the text directly instead of a parsed message, so that fields keep their order.
     let encoded = text::encode(&source, TRACE_CONFIG).map_err(|errors| errors.render(&name))?;
     let out = matches.get_one::<PathBuf>("out");
     if out.is_none() && std::io::stdout().is_terminal() {
@@ -138,7 +136,7 @@ fn encode(matches: &ArgMatches) -> Result<(), String> {
 
 fn decode(matches: &ArgMatches) -> Result<(), String> {
     let (name, bytes) = read(matches)?;
-    // Nothing is text as well as the encoding of nothing.
+    // An empty file is valid text and a valid encoding.
     if !bytes.is_empty() && detect(&bytes) == ConfigSyntax::Text {
         return Err(format!("{name} is text already"));
     }

@@ -1,7 +1,7 @@
-//! `ferretto config new`: configs to begin with, which say what each part is for and what it costs.
+//! `ferretto config new`: prints starter configs, whose comments explain each part and its cost.
 //!
-//! Called by [`run`](super::run). The configs are files of this folder, written as people should write theirs. Tests check them, record
-//! them and look for what they promise.
+//! [`run`](super::run) calls it. The configs are files in this folder, in the style that users should adopt. Tests check them, record with them and
+//! look for the promised data.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -14,10 +14,10 @@ use crate::figures::Word;
 use crate::private_file;
 use crate::stdout::{Column, Screen, Table, print};
 
-/// Stands in the configs for the name of their file.
+/// The placeholder for the config's own file name.
 const THIS_FILE: &str = "THIS_FILE";
 
-/// A config to begin with.
+/// A starter config.
 struct Beginning {
     name: &'static str,
     text: &'static str,
@@ -29,7 +29,7 @@ macro_rules! beginnings {
     };
 }
 
-/// In the order in which they are listed.
+/// In the order of the list.
 const BEGINNINGS: &[Beginning] = beginnings![
     "sched",
     "syscalls",
@@ -44,7 +44,7 @@ const BEGINNINGS: &[Beginning] = beginnings![
 ];
 
 impl Beginning {
-    /// What it records: its first line, behind its name.
+    /// Returns its description: its first line, without the name.
     fn about(&self) -> &'static str {
         let line = self.text.lines().next().unwrap_or_default();
         let about = line.split_once(": ").map_or(line, |(_, about)| about);
@@ -52,7 +52,7 @@ impl Beginning {
     }
 }
 
-/// The definition of the flags.
+/// Returns the definition of the flags.
 pub(super) fn command() -> Command {
     let names = BEGINNINGS
         .iter()
@@ -80,10 +80,10 @@ pub(super) fn command() -> Command {
         )
 }
 
-/// Prints one of them, or the list.
+/// Prints one of the configs, or the list.
 ///
 /// # Errors
-/// If it could not be written.
+/// If it cannot be written.
 pub(super) fn run(matches: &ArgMatches) -> Result<(), String> {
     let name = matches.get_one::<String>("NAME");
     let Some(beginning) = BEGINNINGS
@@ -109,7 +109,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<(), String> {
         Err(error) => return Err(format!("cannot write {shown}: {error}")),
     };
     file.write_all(text.as_bytes()).map_err(|error| {
-        // Half of it would only keep the next try from writing there.
+        // A partial file would keep the next attempt from writing there.
         let _ = std::fs::remove_file(path);
         format!("cannot write {shown}: {error}")
     })

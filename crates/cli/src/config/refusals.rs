@@ -1,13 +1,13 @@
-//! What the command line itself, and not the service, refuses in a trace config.
+//! The trace configs that the command line itself refuses, before the service sees them.
 //!
-//! Called by [`plan`](crate::perfetto) before a recording, and by `ferretto config check`.
+//! [`plan`](crate::perfetto) calls it before a recording, and `ferretto config check` calls it.
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
 use super::advice::ConfigOrigin;
 use super::event_names::{Malformed, malformed};
 
-/// Why a config is refused.
+/// The reason for refusing a config.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{0}")]
@@ -24,14 +24,14 @@ pub(crate) enum Refusal {
     ReportConfig(&'static str),
 }
 
-/// Whether the triggers of a config have the session cloned.
+/// Whether the triggers of a config clone the session.
 pub(crate) fn takes_snapshots(config: &TraceConfig) -> bool {
     let clone_snapshot = trace_config::trigger_config::TriggerMode::CLONE_SNAPSHOT;
     let triggers = &config.trigger_config;
     triggers.trigger_mode == Some(clone_snapshot) || triggers.use_clone_snapshot_if_available == Some(true)
 }
 
-/// Looks for it.
+/// Checks a config for reasons to refuse it.
 pub(crate) fn check_config(config: &TraceConfig, origin: &ConfigOrigin) -> Result<(), Refusal> {
     check_reports(config)?;
     if let Some(malformed) = malformed(config, origin) {

@@ -1,7 +1,7 @@
-//! What a config is judged against: which data sources the service has on offer, what the kernel can record, how busy the machine is.
+//! The context in which a config is judged: the data sources on offer, the kernel's abilities, and the machine's load.
 //!
-//! Values, so that what is said of a config can be tested without any of them. [`RecordedMachine::look`] and [`Kernel::look`] fill them in;
-//! they read a few small files and wait for nobody. What the service offers comes from whoever talks to it.
+//! These are plain values, so tests can make them up. [`RecordedMachine::look`] and [`Kernel::look`] fill them in; they read a few small files and
+//! never wait. The caller that talks to the service supplies its [`Offers`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +12,17 @@ use ferretto_proto::messages::{TraceConfig, TracingServiceState};
 
 use crate::glob::glob;
 
-/// All of it.
+/// The whole context.
 #[derive(Debug)]
 pub(crate) struct Surroundings {
-    /// `None` if it could not be asked: then nothing is said of what it offers.
+    /// `None` if the service could not be asked; then there is no advice about its offers.
     pub(crate) service: Option<Offers>,
-    /// `None` if nothing is wanted of it, or tracefs may not be read.
+    /// `None` if the config needs nothing of it, or tracefs cannot be read.
     pub(crate) kernel: Option<Kernel>,
     pub(crate) machine: RecordedMachine,
 }
 
-/// What is connected to a service.
+/// The producers and data sources of a service.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Offers {
     pub(crate) producers: Vec<Producer>,
@@ -43,9 +43,9 @@ pub(crate) struct Producer {
 pub(crate) struct OfferedSource {
     pub(crate) name: String,
     pub(crate) producer: i32,
-    /// Whether it forgets what it told readers when it is asked to.
+    /// Whether it can clear its incremental state.
     pub(crate) clears_incremental_state: bool,
-    /// Categories of track events that it has, with their tags.
+    /// Its categories of track events, with their tags.
     pub(crate) categories: Vec<Category>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Category {
 }
 
 impl Offers {
-    /// From what a service says of itself.
+    /// Reads them from a service's state.
     pub(crate) fn of(state: &TracingServiceState) -> Offers {
         let producers = state.producers.iter().map(|producer| Producer {
             id: producer.id.unwrap_or_default(),
@@ -85,7 +85,7 @@ impl Offers {
         }
     }
 
-    /// What our own probes would offer, for a service that is not there yet and would be started with them.
+    /// Returns the offers of our own probes, for a service that does not run yet and would be started with them.
     pub(crate) fn of_own_probes() -> Offers {
         use ferretto_probes::{ftrace, process_stats, producer, sys_stats, system_info};
         let names = [
@@ -110,7 +110,7 @@ impl Offers {
         }
     }
 
-    /// The producers that offer a data source, each with it.
+    /// Returns each instance of a data source, with its producer.
     pub(crate) fn offering(&self, name: &str) -> impl Iterator<Item = (&OfferedSource, Option<&Producer>)> {
         let sources = self.sources.iter().filter(move |source| source.name == name);
         sources.map(|source| {
@@ -123,24 +123,24 @@ impl Offers {
     }
 }
 
-/// What the kernel can record.
+/// The kernel's abilities.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// Events by group.
     pub(crate) events: BTreeMap<String, BTreeSet<String>>,
-    /// How many events of this kernel each of the config's atrace categories stands for.
+    /// The number of this kernel's events behind each of the config's atrace categories.
     pub(crate) atrace_categories: BTreeMap<String, usize>,
-    /// Its tracers; empty if that is not known.
+    /// Its tracers; empty if unknown.
     pub(crate) tracers: BTreeSet<String>,
-    /// The tracefs instances that the config names, and whether they are there.
+    /// The tracefs instances in the config, and whether they exist.
     pub(crate) instances: BTreeMap<String, bool>,
 }
 
 impl Kernel {
-    /// Looks at the running kernel, for what this config wants of it; `None` if that is nothing.
+    /// Examines the running kernel, as far as this config needs it; `None` if it does not.
     ///
     /// # Errors
-    /// Why that is not possible.
+    /// If tracefs cannot be read.
     pub(crate) fn look(config: &TraceConfig) -> Result<Option<Kernel>, String> {
         let wants_events = |source: &DataSource| source.config.ftrace_config.is_set();
         if !config.data_sources.iter().any(wants_events) {
@@ -172,10 +172,10 @@ impl Kernel {
         Ok(Some(kernel))
     }
 
-    /// Looks at the events that the running kernel has.
+    /// Reads the events of the running kernel.
     ///
     /// # Errors
-    /// Why that is not possible.
+    /// If tracefs cannot be read.
     pub(crate) fn look_at_events() -> Result<Kernel, String> {
         let events = Tracefs::find().and_then(|tracefs| events_of_kernel(&tracefs));
         Ok(Kernel {
@@ -184,13 +184,13 @@ impl Kernel {
         })
     }
 
-    /// The groups with an event of this name.
+    /// Returns the groups with an event of this name.
     pub(crate) fn groups_of(&self, name: &str) -> impl Iterator<Item = &str> {
         let having = self.events.iter().filter(move |(_, names)| names.contains(name));
         having.map(|(group, _)| group.as_str())
     }
 
-    /// The events whose group and name match these patterns, in which `*` stands for anything.
+    /// Returns the events whose group and name match these patterns, in which `*` stands for anything.
     pub(crate) fn matching(&self, group: &str, name: &str) -> impl Iterator<Item = String> {
         let groups = self.events.iter().filter(move |(own, _)| glob(group, own));
         groups.flat_map(move |(group, names)| {
@@ -199,7 +199,7 @@ impl Kernel {
         })
     }
 
-    /// Whether `group/name`, `group/*` or `name` is an event of it.
+    /// Whether this kernel has the event `group/name`, the group of `group/*`, or an event called `name`.
     pub(crate) fn has(&self, event: &str) -> bool {
         match event.split_once('/') {
             Some((group, "*")) => self.events.contains_key(group),
@@ -209,10 +209,10 @@ impl Kernel {
     }
 }
 
-/// The names of all events of the running kernel, by group.
+/// Reads the names of all events of the running kernel, by group.
 ///
 /// # Errors
-/// If tracefs does not tell.
+/// If tracefs cannot be read.
 pub(crate) fn events_of_kernel(
     tracefs: &Tracefs,
 ) -> Result<BTreeMap<String, BTreeSet<String>>, TracefsError> {
@@ -224,7 +224,7 @@ pub(crate) fn events_of_kernel(
             .or_default()
             .insert(name.to_owned());
     }
-    // The kernel's own events are in no list.
+    // `available_events` lacks the events of ftrace itself.
     let own = tracefs.events_of("ftrace").unwrap_or_default();
     if !own.is_empty() {
         events.entry("ftrace".to_owned()).or_default().extend(own);
@@ -235,18 +235,18 @@ pub(crate) fn events_of_kernel(
 /// The machine that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordedMachine {
-    /// As it calls itself in `machine_name_filter`.
+    /// The name that a `machine_name_filter` has to match.
     pub(crate) name: String,
-    /// Processors that run.
+    /// The number of processors available to this process.
     pub(crate) cpus: u64,
-    /// KB of memory; 0 if that is not known.
+    /// KB of memory; 0 if unknown.
     pub(crate) memory_kb: u64,
-    /// Switches between threads in a second, all processors together, since the machine was started; 0 if that is not known.
+    /// Switches between threads per second on all processors together, averaged since the machine started; 0 if unknown.
     pub(crate) context_switches: u64,
 }
 
 impl RecordedMachine {
-    /// Looks at this machine.
+    /// Examines this machine.
     pub(crate) fn look() -> RecordedMachine {
         let info = rustix::system::sysinfo();
         let up = u64::try_from(info.uptime).unwrap_or_default();
@@ -258,7 +258,7 @@ impl RecordedMachine {
             .find_map(|line| line.strip_prefix("ctxt "))
             .and_then(|count| count.trim().parse().ok())
             .unwrap_or_default();
-        // The unit of memory is a byte on all but some old machines, where the size is 32 bits wide.
+        // The unit of memory is a byte, except on some old machines with 32-bit sizes.
         #[allow(clippy::unnecessary_cast)]
         let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
         RecordedMachine {

@@ -1,4 +1,4 @@
-//! A machine of text, for the tests of checks: healthy at first, then with whatever a test breaks.
+//! A machine made of text, for the tests of checks. It is healthy at first; each test breaks something.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
@@ -19,14 +19,14 @@ pub(super) const PRODUCER: &str = "/run/perfetto/traced-producer.sock";
 pub(super) const TRACED: i32 = 100;
 pub(super) const PROBES: i32 = 101;
 
-/// See the [module](self).
+/// The machine.
 pub(super) struct Fake {
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
     owners: BTreeMap<String, Owner>,
-    /// Files and folders of others, with all that is in them.
+    /// Files and folders that belong to others, with their contents.
     closed: BTreeSet<String>,
-    /// Those that may only be read.
+    /// Files that this user may only read.
     read_only: BTreeSet<String>,
     pub(super) free_space: u64,
     pub(super) variables: BTreeMap<&'static str, String>,
@@ -36,7 +36,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    /// Root's machine with a service and probes, and nothing to complain of.
+    /// Makes root's machine, with a service and probes, and no faults.
     pub(super) fn healthy() -> Fake {
         let mut fake = Fake::empty();
         fake.user(0, "000001ffffffffff");
@@ -141,7 +141,7 @@ impl Fake {
         fake
     }
 
-    /// The same of a user without privileges.
+    /// Makes the same machine, used by a user without privileges.
     pub(super) fn of_maria() -> Fake {
         let mut fake = Fake::healthy();
         fake.user(1000, "0000000000000000");
@@ -149,7 +149,7 @@ impl Fake {
         fake
     }
 
-    /// Nothing at all, not even `/proc`.
+    /// Makes an empty machine, without even `/proc`.
     pub(super) fn empty() -> Fake {
         Fake {
             files: BTreeMap::new(),
@@ -165,7 +165,7 @@ impl Fake {
         }
     }
 
-    /// The same machine without service and probes.
+    /// Removes the service and the probes.
     pub(super) fn without_service(mut self) -> Fake {
         self.answer = Answer::Absent;
         self.remove("/run/perfetto");
@@ -186,7 +186,7 @@ impl Fake {
         self.files.insert(path.to_owned(), text.to_owned());
     }
 
-    /// Removes a file, or a folder and all in it.
+    /// Removes a file, or a folder with its contents.
     pub(super) fn remove(&mut self, path: &str) {
         self.files.retain(|file, _| !is_in(file, path));
         self.links.retain(|link, _| !is_in(link, path));
@@ -205,28 +205,28 @@ impl Fake {
         self.owners.insert(path.to_owned(), Owner { uid: 0, gid, mode });
     }
 
-    /// This user may not use it any more.
+    /// Takes away this user's access to a path.
     pub(super) fn close(&mut self, path: &str) {
         self.closed.insert(path.to_owned());
     }
 
-    /// This user may only read it.
+    /// Lets this user only read a path.
     pub(super) fn protect(&mut self, path: &str) {
         self.read_only.insert(path.to_owned());
     }
 
-    /// A process of this name.
+    /// Adds a process of this name.
     pub(super) fn process(&mut self, pid: i32, name: &str) {
         self.write(&format!("/proc/{pid}/comm"), &format!("{name}\n"));
         self.write(&format!("/proc/{pid}/status"), "");
     }
 
-    /// A process has a file open.
+    /// Makes a process hold a file open.
     pub(super) fn open(&mut self, pid: i32, fd: u32, name: &str) {
         self.link_to(&format!("/proc/{pid}/fd/{fd}"), name);
     }
 
-    /// A process listens on a Unix socket.
+    /// Makes a process listen on a Unix socket.
     pub(super) fn listen(&mut self, pid: i32, path: &str, inode: u32) {
         let table = self
             .files
@@ -239,7 +239,7 @@ impl Fake {
         self.own(path, 0, 0o666);
     }
 
-    /// A process listens on a TCP port, at an address in the kernel's spelling.
+    /// Makes a process listen on a TCP port, at an address in the kernel's spelling.
     pub(super) fn listen_tcp(&mut self, pid: i32, table: &str, address: &str, port: u16, inode: u32) {
         let table = self
             .files
@@ -273,13 +273,13 @@ impl Fake {
     }
 }
 
-/// Whether a path is this folder, or in it.
+/// Whether a path is this folder or inside it.
 fn is_in(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A service with probes that offer these data sources.
+/// Makes the answer of a service with one producer that offers these data sources.
 pub(super) fn service(data_sources: &[&str]) -> Answer {
     let state = TracingServiceState {
         tracing_service_version: Some("Perfetto v58.2".into()),
@@ -346,7 +346,7 @@ impl Machine for Fake {
     }
 
     fn owner(&self, path: &str) -> io::Result<Owner> {
-        // Looking at a folder takes no right to what is in it.
+        // Examining a folder needs no access to its contents.
         let parent = PathBuf::from(path)
             .parent()
             .map(|parent| parent.display().to_string());

@@ -1,6 +1,6 @@
-//! What a check found, and how all of it is printed.
+//! The result of a check, and its formatting.
 //!
-//! Made by the checks, printed by [`run`](super::run).
+//! The checks make findings; [`run`](super::run) prints them.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::stdout::Style;
 
-/// How bad it is.
+/// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mark {
     /// As it should be.
@@ -28,7 +28,7 @@ impl Mark {
         }
     }
 
-    /// The colour of the word on a terminal: green, yellow, red.
+    /// Returns the colour of the word on a terminal: green, yellow, red.
     fn colour(self) -> &'static str {
         match self {
             Mark::Ok => "\x1b[32m",
@@ -38,17 +38,17 @@ impl Mark {
     }
 }
 
-/// One thing that was looked at.
+/// The result of examining one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) mark: Mark,
     /// One word.
     pub(super) topic: &'static str,
-    /// How it is.
+    /// The present state.
     pub(super) what: String,
-    /// What one has to do without.
+    /// The disadvantage of that state.
     pub(super) costs: Option<String>,
-    /// Commands that mend it, one a line.
+    /// Commands that fix it, one a line.
     pub(super) mend: Vec<String>,
 }
 
@@ -63,42 +63,42 @@ impl Finding {
         }
     }
 
-    /// As it should be.
+    /// Reports that something is as it should be.
     pub(super) fn ok(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Ok, topic, what)
     }
 
-    /// Something will be missing; say what with [`Finding::costs`].
+    /// Reports that some data will be missing; [`Finding::costs`] says which.
     pub(super) fn note(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Note, topic, what)
     }
 
-    /// Nothing can be recorded.
+    /// Reports that nothing can be recorded.
     pub(super) fn problem(topic: &'static str, what: impl Into<String>) -> Finding {
         Finding::new(Mark::Problem, topic, what)
     }
 
-    /// What one has to do without.
+    /// Adds the disadvantage of the present state.
     pub(super) fn costs(mut self, costs: impl Into<String>) -> Finding {
         self.costs = Some(costs.into());
         self
     }
 
-    /// A command that mends it.
+    /// Adds a command that fixes it.
     pub(super) fn mend(mut self, command: impl Into<String>) -> Finding {
         self.mend.push(command.into());
         self
     }
 }
 
-/// Columns of the mark and of the topic, each with a space behind it.
+/// The columns of mark and topic, each with a space after it.
 const MARK_COLUMN: usize = 8;
 const TOPIC_COLUMN: usize = 11;
 const TEXT_COLUMN: usize = MARK_COLUMN + TOPIC_COLUMN;
-/// The text's column is never narrower.
+/// The least width of the text's column.
 const NARROWEST_TEXT: usize = 30;
 
-/// All findings for a terminal of this width, and the judgement at the end. Commands are never broken, so that they can be copied.
+/// Formats all findings for a terminal of this width, with the conclusion at the end. Commands are never wrapped, so that they can be copied.
 pub(super) fn report(findings: &[Finding], width: usize, style: Style) -> String {
     let mut out = String::new();
     for finding in findings {
@@ -129,7 +129,7 @@ fn indent(out: &mut String) {
     let _ = write!(out, "{:TEXT_COLUMN$}", "");
 }
 
-/// The worst of them.
+/// Returns the worst mark.
 pub(super) fn worst(findings: &[Finding]) -> Mark {
     findings
         .iter()
@@ -138,7 +138,7 @@ pub(super) fn worst(findings: &[Finding]) -> Mark {
         .unwrap_or(Mark::Ok)
 }
 
-/// The same for scripts, as `docs/schema/doctor.json` describes it.
+/// Formats the findings for scripts, as `docs/schema/doctor.json` describes it.
 pub(super) fn json(findings: &[Finding]) -> Value {
     let worst = worst(findings);
     let findings = findings.iter().map(|finding| {
@@ -165,8 +165,8 @@ fn judgement(findings: &[Finding]) -> &'static str {
     }
 }
 
-/// Appends words in lines of at most `width` characters, the first of which begins where the cursor is; later ones below it,
-/// behind as much space as `lead` takes. A word that is longer has a line for itself.
+/// Appends words in lines of at most `width` characters. The first line begins at the cursor, later ones below it, indented by the length of `lead`.
+/// A longer word gets a line of its own.
 fn push_wrapped(out: &mut String, lead: &str, text: &str, width: usize) {
     out.push_str(lead);
     let mut column = lead.len();

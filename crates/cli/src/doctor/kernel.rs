@@ -1,10 +1,12 @@
-//! The kernel, this user, and whether both are a container's.
+//! Checks the kernel and this user, and whether this is a container.
+//!
+//! [`examine`](super::examine) calls it. It changes nothing.
 
 use super::System;
 use super::finding::Finding;
 use crate::machine::{Namespace, user_name};
 
-/// Kernel, user and container.
+/// Returns the findings about kernel, user and container.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     let mut findings = vec![kernel(system), user(system)];
     findings.extend(container(system));
@@ -34,7 +36,7 @@ fn user(system: &System<'_>) -> Finding {
     }
 }
 
-/// Only if it is one.
+/// Returns a finding only inside a container.
 fn container(system: &System<'_>) -> Option<Finding> {
     let identity = &system.identity;
     let kind = match (&identity.container, identity.users, identity.processes) {

@@ -1,12 +1,12 @@
-//! `ferretto doctor`: looks at everything that recording on this machine depends on, and says what is missing, what that costs and
-//! which command mends it.
+//! `ferretto doctor`: checks everything that recording on this machine depends on; for everything missing, it names the consequences and the command
+//! that fixes it.
 //!
-//! Called by [`applet`](crate::applet). The checks are functions from a [`Machine`] (or the [`System`], which is the machine with
-//! what was found out first) to [`Finding`]s, one module for each part of a recording's way: [`kernel`], [`tracefs`], [`sources`],
-//! [`service`], [`resources`], [`ports`]. It changes nothing.
+//! [`applet`](crate::applet) calls it. The checks are functions from a [`Machine`], or from the [`System`] with the facts already established, to
+//! [`Finding`]s. Each stage of a recording has a module: [`kernel`], [`tracefs`], [`sources`], [`service`], [`resources`], [`ports`]. The doctor
+//! changes nothing.
 //!
-//! Exit codes: 0 when something can be recorded (there may be notes on what cannot), 1 when a problem keeps everything from being
-//! recorded, 2 for a command line that makes no sense.
+//! Exit codes: 0 when something can be recorded, perhaps with notes about missing parts; 1 when a problem prevents every recording; 2 for a wrong
+//! command line.
 
 mod finding;
 mod kernel;
@@ -32,13 +32,12 @@ use crate::machine::{Holder, Identity, Machine, ThisMachine, process_named};
 use crate::stdout::{self, Screen};
 use crate::usage;
 
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "ferretto doctor";
 const RECORDING_WORKS: u8 = 0;
 const PROBLEMS: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The definition of all flags.
 pub(crate) fn command() -> Command {
     Command::new("doctor")
         .about("Says what recording on this machine depends on, and how to mend what is missing")
@@ -53,7 +52,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Runs the applet with the words after its name; gives the exit code.
+/// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let words = std::iter::once(OsString::from(NAME)).chain(words);
     let matches = match command().bin_name(NAME).try_get_matches_from(words) {
@@ -75,7 +74,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             stdout::print(report(&findings, screen.width(), screen.style()).as_bytes())
         }
     };
-    // The exit code says what was found, also if it cannot be printed.
+    // The exit code shows the result even if the findings cannot be printed.
     let _ = printed;
     match worst(&findings) {
         Mark::Ok | Mark::Note => RECORDING_WORKS,
@@ -83,7 +82,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-/// The machine, with what the checks have to know of each other.
+/// The machine, with facts that several checks need.
 struct System<'a> {
     machine: &'a dyn Machine,
     identity: Identity,
@@ -92,7 +91,7 @@ struct System<'a> {
 }
 
 impl System<'_> {
-    /// The process that offers a data source to the running service, and so records it, whatever this user may do.
+    /// Returns the process that offers a data source to the running service. It records that source regardless of this user's permissions.
     fn provider(&self, data_source: &str) -> Option<Holder> {
         let state = self.service.as_ref()?;
         let source = state
@@ -110,14 +109,14 @@ impl System<'_> {
         }))
     }
 
-    /// Whether the service has a session that records.
+    /// Whether the service has a started session.
     fn is_recording(&self) -> bool {
         let state = self.service.as_ref();
         state.is_some_and(|state| state.num_sessions_started.unwrap_or(0) > 0)
     }
 }
 
-/// All checks, in the order of what depends on what.
+/// Runs all checks in the order of their dependencies.
 fn examine(machine: &dyn Machine) -> Vec<Finding> {
     let identity = Identity::of(machine);
     let (service, of_service) = service::examine(machine, &identity);

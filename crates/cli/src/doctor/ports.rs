@@ -1,11 +1,13 @@
-//! The TCP ports that the UI knows: whether they are free, and who has them.
+//! Checks whether the TCP ports that the UI uses are free, and otherwise names the processes that use them.
+//!
+//! [`examine`](super::examine) calls it. It reads the kernel's tables, and opens no port.
 
 use super::System;
 use super::finding::Finding;
 use crate::machine::{Listening, listening, user_name, with_socket};
 use crate::websocket_bridge::UI_PORT;
 
-/// Both ports.
+/// Returns the findings about both ports.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     let mut free = Vec::new();
     let mut findings = Vec::new();
@@ -34,7 +36,7 @@ fn taken(system: &System<'_>, port: u16, listening: &Listening) -> Finding {
         Some(holder) => holder.to_string(),
         None => format!("a process of {}", user_name(system.machine, listening.uid)),
     };
-    // Which cuts names after fifteen bytes.
+    // The kernel cuts names of processes off after fifteen bytes.
     if port == UI_PORT
         && holder
             .as_ref()

@@ -1,4 +1,6 @@
-//! Memory, disk, limits and the clock: what recordings use up, and what they tell time by.
+//! Checks memory, disk space and limits, which recordings use up, and the clock for their timestamps.
+//!
+//! [`examine`](super::examine) calls it. It reads a few files, and reserves nothing.
 
 use std::path::Path;
 
@@ -8,14 +10,14 @@ use crate::autostart::parent_of_socket_folders;
 use crate::figures::Bytes;
 use crate::machine::Access;
 
-/// Below that, the buffers of usual configs do not fit with the shared memory of some producers.
+/// With less memory, usual buffers and the shared memory of some producers do not fit.
 const LITTLE_MEMORY: u64 = 256 << 20;
-/// Below that, the disk is full within a recording.
+/// With less disk space, a recording soon fills the disk.
 const LITTLE_DISK: u64 = 200 << 20;
-/// Descriptors that a service with many producers needs.
+/// The number of descriptors that a service with many producers needs.
 const FEW_DESCRIPTORS: u64 = 1024;
 
-/// All of them.
+/// Returns the findings about all of them.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     let mut findings = vec![memory(system)];
     findings.extend(disk(system));
@@ -24,7 +26,7 @@ pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The machine's or, if that is less, what our control group may still have.
+/// Checks the machine's available memory or, if that is less, the memory that our control group may still use.
 fn memory(system: &System<'_>) -> Finding {
     let meminfo = system.machine.read("/proc/meminfo").unwrap_or_default();
     let machine = meminfo.lines().find_map(|line| {
@@ -52,7 +54,7 @@ fn memory(system: &System<'_>) -> Finding {
     }
 }
 
-/// What is left below the limits of our control group and of those that it is in, of version 2 or 1 (cgroups(7)).
+/// Returns the memory left below the limits of our control group and its ancestors, in version 2 or 1 (cgroups(7)).
 fn group_memory(system: &System<'_>) -> Option<u64> {
     let number = |path: String| -> Option<u64> { system.machine.read(&path).ok()?.trim().parse().ok() };
     let groups = system.machine.read("/proc/self/cgroup").ok()?;
@@ -81,7 +83,7 @@ fn group_memory(system: &System<'_>) -> Option<u64> {
     least
 }
 
-/// Where traces go, and where `ferretto` has the sockets of its own service.
+/// Checks the folder for traces, and the folder in which `ferretto` makes the sockets of its own service.
 fn disk(system: &System<'_>) -> Vec<Finding> {
     let mut findings = vec![output_folder(system)];
     if system.service.is_none() {
@@ -126,7 +128,7 @@ fn socket_folder(system: &System<'_>, parent: &str) -> Option<Finding> {
     Some(Finding::problem("sockets", what).mend("export TMPDIR=$(mktemp -d -p /dev/shm)"))
 }
 
-/// The limits that recordings meet, if any is low. `/proc/self/limits` has name, soft and hard limit in columns.
+/// Returns the limits that are too low for recordings. `/proc/self/limits` has name, soft and hard limit in columns.
 fn limits(system: &System<'_>) -> Vec<Finding> {
     let table = system.machine.read("/proc/self/limits").unwrap_or_default();
     let limit = |name: &str| {
@@ -183,7 +185,7 @@ fn limits(system: &System<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Whether the SDK can tell time without asking the kernel. The same rule as its own (`clock/counter.rs` there).
+/// Whether the SDK can read the time without asking the kernel. This is the SDK's own rule (`clock/counter.rs` there).
 fn clock(system: &System<'_>) -> Finding {
     const COSTS: &str =
         "programs with the SDK ask the kernel for the time of each event, which takes several times as long";

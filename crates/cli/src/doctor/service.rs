@@ -1,4 +1,6 @@
-//! The tracing service: where it is looked for, who listens there, what it says of itself, and what became of others.
+//! Checks the tracing service: its sockets, the process that listens there, its state, and other services that may run.
+//!
+//! [`examine`](super::examine) calls it first, because other checks need the service's state. It asks only the service that recordings would use.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
@@ -11,7 +13,7 @@ use crate::machine::{Access, Answer, Machine, Owner};
 use crate::machine::{Holder, all_processes, process_named, with_socket};
 use crate::machine::{Identity, user_name};
 
-/// Where services listen if no variable says otherwise: for consumers and for producers.
+/// The default sockets of services: for consumers and for producers.
 const USUAL: [(&str, &str); 2] = [
     (
         "/run/perfetto/traced-consumer.sock",
@@ -19,12 +21,12 @@ const USUAL: [(&str, &str); 2] = [
     ),
     ("/tmp/perfetto-consumer", "/tmp/perfetto-producer"),
 ];
-/// `__SO_ACCEPTCON` in `linux/net.h`: listens.
+/// `__SO_ACCEPTCON` in `linux/net.h`: the socket listens.
 const LISTENS: u32 = 1 << 16;
-/// How many names are listed.
+/// The most names that are listed.
 const LISTED: usize = 6;
 
-/// Asks the service that recordings would go to. Gives its state, if it has one to tell, and what there is to say.
+/// Asks the service that recordings would use. Returns its state, if it has one, and the findings.
 pub(super) fn examine(
     machine: &dyn Machine,
     identity: &Identity,
@@ -96,7 +98,7 @@ impl Search<'_> {
         Finding::ok("service", format!("{who} at {address}: {version}; {sessions}"))
     }
 
-    /// What can be recorded through it.
+    /// Checks the data sources that the service offers.
     fn data_sources(&self, state: &TracingServiceState) -> Vec<Finding> {
         let mut names: Vec<&str> = state
             .data_sources
@@ -105,7 +107,7 @@ impl Search<'_> {
             .collect();
         names.sort_unstable();
         names.dedup();
-        // Those that are told of in other lines come last, where the list is cut.
+        // Sources with checks of their own (`linux.…`) come first, because the end of the list may be cut.
         names.sort_by_key(|name| !name.starts_with("linux."));
         let more = if names.len() > LISTED { ", …" } else { "" };
         let shown: Vec<_> = names.iter().take(LISTED).copied().collect();
@@ -129,7 +131,7 @@ impl Search<'_> {
         ]
     }
 
-    /// The sockets that are bound to a name in the file system, with their inodes.
+    /// Returns the paths of listening sockets in the file system, with their inodes.
     fn listening(&self) -> Vec<(String, u64)> {
         // `Num RefCount Protocol Flags Type St Inode Path`, as net/unix/af_unix.c prints it.
         let table = self.machine.read("/proc/net/unix").unwrap_or_default();
@@ -153,7 +155,7 @@ impl Search<'_> {
             .map(|(_, inode)| inode)
     }
 
-    /// Whether programs can get to the service that consumers get to.
+    /// Checks whether programs find the same service as consumers.
     fn producer_sockets(&self, consumers: &Address) -> Vec<Finding> {
         const COSTS: &str = "programs cannot bring their own events";
         let addresses = match self.machine.producer_addresses() {
@@ -163,7 +165,7 @@ impl Search<'_> {
                 return vec![finding.mend(format!("unset {}", error.variable))];
             }
         };
-        // The table is that of our network namespace; a service in another one answers, but is not in it.
+        // The table covers only our network namespace. A service in another namespace answers, but the table lacks it.
         let listed = |path: &str| self.listener_at(path).is_some();
         let is_listed = listed(&consumers.to_string());
         let mut findings = Vec::new();
@@ -188,20 +190,20 @@ impl Search<'_> {
         findings
     }
 
-    /// The command that lets this user use a socket.
+    /// Returns the command that lets this user use a socket.
     fn opened(&self, path: &str) -> String {
         const GROUP_WRITES: u32 = 0o020;
         let group = self.identity.join_group(self.machine, path, GROUP_WRITES);
         group.unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
     }
 
-    /// A command of ours that takes root.
+    /// Returns the command that starts an applet as root in the background.
     fn ours_as_root(&self, applet: &str) -> String {
         let command = format!("{} {applet} --background", self.machine.program());
         self.identity.as_root(&command)
     }
 
-    /// Probes that run but are connected to another service, or to none; if there are none that are connected to this one.
+    /// Finds probes that are connected to another service or to none. Does nothing if the service already has `linux.ftrace`.
     fn unconnected_probes(&self, state: &TracingServiceState) -> Option<Finding> {
         let mut sources = state.data_sources.iter();
         if sources.any(|source| source.ds_descriptor.name.as_deref() == Some("linux.ftrace")) {
@@ -227,7 +229,7 @@ impl Search<'_> {
         )
     }
 
-    /// The first process of this name, but for those that a recording has started for itself: they are nobody else's business.
+    /// Returns the first process of this name, except those that a recording has started for itself.
     fn first_named(&self, name: &str, wanted: impl Fn(i32) -> bool) -> Option<Holder> {
         let started_for_a_recording = |pid: i32| {
             let environment = self
@@ -245,7 +247,7 @@ impl Search<'_> {
             .find(|process| process.name == name && !started_for_a_recording(process.pid))
     }
 
-    /// A service that runs where nobody looks for it. Whose sockets are whose only root is told.
+    /// Finds a service that listens at unusual sockets. Only root can see which process owns a socket.
     fn private_service(&self) -> Option<Finding> {
         let service = self.first_named("traced", |_| true)?;
         let folder = format!("/proc/{}/fd", service.pid);
@@ -294,7 +296,7 @@ impl Search<'_> {
         .mend(self.ours_as_root("traced_probes"))
     }
 
-    /// A socket file that is in the way of a service that this user would start: in folders like `/tmp` only its owner may remove it.
+    /// Finds a socket file that a new service of this user cannot replace. In folders like `/tmp`, only its owner may remove it.
     fn immovable(&self, address: &Address) -> Option<Finding> {
         const STICKY: u32 = 0o1000;
         let path = address.path()?;
@@ -350,7 +352,7 @@ impl Search<'_> {
         }
     }
 
-    /// Services at the other usual place, which are not asked.
+    /// Finds services at the other usual sockets, which recordings do not use.
     fn elsewhere(&self, address: &Address) -> Vec<Finding> {
         let asked = address.to_string();
         USUAL
@@ -374,7 +376,7 @@ impl Search<'_> {
     }
 }
 
-/// The command after which programs look for the service there.
+/// Returns the command that makes programs use the service at these sockets.
 fn variables(consumer: &str, producer: &str) -> String {
     format!("export {CONSUMER_SOCK_NAME}={consumer} {PRODUCER_SOCK_NAME}={producer}")
 }

@@ -1,10 +1,12 @@
-//! What the data sources beside ftrace need: names of kernel functions, other users' processes, the kernel's counters.
+//! Checks the requirements of the data sources beside ftrace: names of kernel functions, other users' processes, the kernel's counters.
+//!
+//! [`examine`](super::examine) calls it. It only checks access to the files that the data sources use.
 
 use super::finding::Finding;
 use super::{System, tracefs};
 use crate::machine::Access;
 
-/// Files of `linux.sys_stats` that every kernel has, and what of its config they are for.
+/// Files of `linux.sys_stats` that every kernel has, and the fields of its config that need them.
 const COUNTERS: &[(&str, &str)] = &[
     ("/proc/meminfo", "meminfo_period_ms"),
     ("/proc/vmstat", "vmstat_period_ms"),
@@ -12,14 +14,14 @@ const COUNTERS: &[(&str, &str)] = &[
     ("/proc/diskstats", "diskstat_period_ms"),
     ("/proc/buddyinfo", "buddyinfo_period_ms"),
 ];
-/// Those that machines may well be without.
+/// Files that a machine may lack.
 const DEVICES: &[(&str, &str)] = &[
     ("/sys/devices/system/cpu/cpu0/cpufreq", "CPU frequencies"),
     ("/sys/devices/system/cpu/cpu0/cpuidle", "idle states"),
     ("/sys/class/thermal/thermal_zone0", "temperatures"),
 ];
 
-/// Symbols, processes and counters.
+/// Returns the findings about symbols, processes and counters.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(symbols(system));
@@ -32,7 +34,7 @@ fn number(system: &System<'_>, file: &str) -> Option<i64> {
     system.machine.read(file).ok()?.trim().parse().ok()
 }
 
-/// Names of kernel functions (`symbolize_ksyms`). Nobody misses them without kernel events.
+/// Checks names of kernel functions (`symbolize_ksyms`). They matter only together with kernel events.
 fn symbols(system: &System<'_>) -> Option<Finding> {
     const COSTS: &str = "functions in kernel events stay numbers (symbolize_ksyms)";
     const RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
@@ -57,7 +59,7 @@ fn symbols(system: &System<'_>) -> Option<Finding> {
     let shown = match restrict {
         0 => privileged || paranoid <= 1,
         1 => privileged,
-        // The data source lowers it for an instant, where it may.
+        // The data source lowers it for a moment, if it may.
         _ => system.machine.allows(RESTRICT, Access::Write).is_ok(),
     };
     let settings = format!("kptr_restrict is {restrict}, perf_event_paranoid {paranoid}");
@@ -79,7 +81,7 @@ fn symbols(system: &System<'_>) -> Option<Finding> {
     })
 }
 
-/// Whether other users' processes can be seen. The first process is root's on every machine.
+/// Checks whether other users' processes are visible. The first process belongs to root on every machine.
 fn processes(system: &System<'_>) -> Finding {
     if system.machine.read("/proc/1/status").is_ok() {
         return Finding::ok("processes", "names, memory and times of all processes");

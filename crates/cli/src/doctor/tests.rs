@@ -1,4 +1,4 @@
-//! The checks, on machines of text.
+//! The checks, on machines made of text.
 
 mod machine;
 mod service;
@@ -10,14 +10,14 @@ use super::*;
 use crate::machine::Answer;
 use crate::stdout::Style;
 
-/// The one finding on this topic.
+/// Returns the only finding on this topic.
 fn found(fake: &Fake, topic: &str) -> Finding {
     let mut findings: Vec<_> = all(fake, topic);
     assert_eq!(findings.len(), 1, "{topic}: {findings:#?}");
     findings.remove(0)
 }
 
-/// All findings on this topic.
+/// Returns all findings on this topic.
 fn all(fake: &Fake, topic: &str) -> Vec<Finding> {
     examine(fake)
         .into_iter()
@@ -25,7 +25,7 @@ fn all(fake: &Fake, topic: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// That it is as it should be, and says this.
+/// Asserts that the finding is good and contains this text.
 #[track_caller]
 fn assert_ok(finding: &Finding, text: &str) {
     assert_eq!(finding.mark, Mark::Ok, "{finding:#?}");
@@ -33,7 +33,7 @@ fn assert_ok(finding: &Finding, text: &str) {
     assert_eq!((&finding.costs, finding.mend.as_slice()), (&None, &[][..]));
 }
 
-/// That something is amiss: what, at what cost, and which command mends it.
+/// Asserts a note with this text, its consequences, and the commands that fix it.
 #[track_caller]
 fn assert_note(finding: &Finding, text: &str, costs: &str, mend: &[&str]) {
     assert_eq!(finding.mark, Mark::Note, "{finding:#?}");
@@ -86,7 +86,7 @@ fn a_service_with_probes_is_all_that_a_user_needs() {
 }
 
 #[test]
-fn a_user_alone_can_record_what_needs_no_privileges() {
+fn an_unprivileged_user_without_a_service_can_record() {
     let fake = Fake::of_maria().without_service();
     let findings = examine(&fake);
     assert_eq!(worst(&findings), Mark::Note, "{findings:#?}");

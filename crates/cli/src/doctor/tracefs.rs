@@ -1,4 +1,6 @@
-//! Tracefs: whether kernel events can be recorded, by whom, and who else does.
+//! Checks tracefs: whether kernel events can be recorded, who may record them, and which other programs use ftrace.
+//!
+//! [`examine`](super::examine) calls it. It mounts nothing, and changes no setting of ftrace.
 
 use ferretto_probes::ftrace::restore::JournalDir;
 use ferretto_probes::ftrace::tracefs::MOUNT_POINTS;
@@ -9,12 +11,12 @@ use crate::machine::{Access, Owner};
 use crate::machine::{FtraceUse, Reader};
 use crate::machine::{Namespace, user_name};
 
-/// What is missing without tracefs.
+/// The consequence of missing tracefs.
 const NO_KERNEL_EVENTS: &str = "no kernel events (scheduling, system calls, frequencies); linux.process_stats and linux.sys_stats still work";
-/// How many names are listed.
+/// The most names that are listed.
 const LISTED: usize = 4;
 
-/// Events that most recordings ask for, and what they show.
+/// Events that most recordings want, and the information in them.
 const WANTED: &[(&str, &str, &str)] = &[
     ("sched", "sched_switch", "which thread ran when"),
     ("sched", "sched_waking", "who woke whom"),
@@ -32,22 +34,22 @@ const WANTED: &[(&str, &str, &str)] = &[
 /// Whether this user can use tracefs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Found {
-    /// It is here.
+    /// It is mounted here, and usable.
     Usable(&'static str),
-    /// It is here, for others.
+    /// It is mounted here, and this user may not use it.
     Denied(&'static str),
-    /// It is not mounted where it is looked for.
+    /// It is not mounted at any of the usual places.
     NotMounted,
 }
 
-/// The first place that this user can use, as the data source looks for it.
+/// Returns the first place that this user can use, in the order of the data source.
 fn find(system: &System<'_>) -> Found {
     let mut denied = None;
     for root in MOUNT_POINTS {
         match system.machine.allows(&format!("{root}/tracing_on"), Access::Read) {
             Ok(()) => return Found::Usable(root),
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                // Debugfs is closed to most users, whatever is in it.
+                // Debugfs is closed to most users, even if it has no tracefs in it.
                 if denied.is_none() && is_mounted(system, root) {
                     denied = Some(root);
                 }
@@ -58,7 +60,7 @@ fn find(system: &System<'_>) -> Found {
     denied.map_or(Found::NotMounted, Found::Denied)
 }
 
-/// The files of a mounted tracefs that this user may write to.
+/// Whether this user may write to the files of a mounted tracefs.
 pub(super) fn is_usable(system: &System<'_>) -> bool {
     matches!(find(system), Found::Usable(root) if system.machine.allows(&format!("{root}/tracing_on"), Access::Write).is_ok())
 }
@@ -69,7 +71,7 @@ struct Mount {
     options: String,
 }
 
-/// `/proc/self/mounts` has device, folder, type and options (fstab(5)).
+/// Reads the mounts. `/proc/self/mounts` has device, folder, type and options (fstab(5)).
 fn mounts(system: &System<'_>) -> Vec<Mount> {
     let table = system.machine.read("/proc/self/mounts").unwrap_or_default();
     table
@@ -91,7 +93,7 @@ fn is_mounted(system: &System<'_>, root: &str) -> bool {
         .any(|mount| mount.kind == "tracefs" && mount.at == root)
 }
 
-/// What there is to say of tracefs, of ftrace and of the kernel's events.
+/// Returns the findings about tracefs, ftrace and the kernel's events.
 pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     if is_locked_down(system) {
         return vec![
@@ -116,7 +118,7 @@ pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     }
 }
 
-/// `/sys/kernel/security/lockdown` has the level in brackets (kernel_lockdown(7)).
+/// Whether the kernel denies tracefs to everybody. `/sys/kernel/security/lockdown` has the level in brackets (kernel_lockdown(7)).
 fn is_locked_down(system: &System<'_>) -> bool {
     let levels = system.machine.read("/sys/kernel/security/lockdown");
     levels.is_ok_and(|levels| levels.contains("[confidentiality]"))
@@ -164,7 +166,7 @@ fn not_mounted(system: &System<'_>) -> Finding {
         .mend(command)
 }
 
-/// Who may use it, as far as its owner and mode tell.
+/// Describes the users of a tracefs by its owner and mode.
 fn whose(system: &System<'_>, root: &str) -> String {
     match system.machine.owner(root) {
         Ok(Owner { uid, mode, .. }) => format!("{} (mode {mode:04o})", user_name(system.machine, uid)),
@@ -172,7 +174,7 @@ fn whose(system: &System<'_>, root: &str) -> String {
     }
 }
 
-/// The command that lets this user use it.
+/// Returns the command that lets this user use tracefs.
 fn given(system: &System<'_>, root: &str) -> String {
     const GROUP_ENTERS: u32 = 0o050;
     let group = system.identity.join_group(system.machine, root, GROUP_ENTERS);
@@ -188,7 +190,7 @@ fn denied(system: &System<'_>, root: &str) -> Finding {
     }
     let what = format!("{root} belongs to {}", whose(system, root));
     match system.identity.users {
-        // Nobody in here can change that.
+        // A user inside the container cannot change that.
         Namespace::Inner => Finding::note("tracefs", what).costs(NO_KERNEL_EVENTS),
         Namespace::First => Finding::note(
             "tracefs",
@@ -231,13 +233,13 @@ fn usable(system: &System<'_>, root: &str) -> Finding {
         .mend(command)
 }
 
-/// Whether the kernel writes nothing, whatever is enabled.
+/// Whether recording is off in the kernel, regardless of enabled events.
 fn is_off(system: &System<'_>, root: &str) -> bool {
     let control = system.machine.read(&format!("{root}/tracing_on"));
     control.is_ok_and(|control| control.trim() == "0")
 }
 
-/// Others who use ftrace, of which there is one for all.
+/// Finds other users of ftrace, which the whole machine shares.
 fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
     let probes = system.provider("linux.ftrace");
     let ours = probes.as_ref().map(|probes| probes.pid);
@@ -275,7 +277,7 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
             ),
         );
     }
-    // The probes turn it on when they enable events; without a recording it may well be off.
+    // The probes turn it on when they enable events. Without a recording, off is normal.
     if let (true, Some(probes)) = (recording && !on.is_empty(), &probes)
         && is_off(system, root)
     {
@@ -315,7 +317,7 @@ fn in_use(system: &System<'_>, root: &str) -> Vec<Finding> {
     findings
 }
 
-/// Changes of a daemon that has crashed.
+/// Finds settings that a crashed daemon left behind.
 fn left_behind(system: &System<'_>) -> Option<Finding> {
     let alive = |pid: i32| system.machine.read(&format!("/proc/{pid}/comm")).is_ok();
     let pid = JournalDir::places(system.identity.uid)
@@ -335,7 +337,7 @@ fn left_behind(system: &System<'_>) -> Option<Finding> {
     )
 }
 
-/// `2 events (a, b)`; of many only the first.
+/// Formats the first few names: `2 events (a, b)`.
 fn listed(names: &[String], noun: &'static str) -> String {
     let shown = names
         .iter()
@@ -350,7 +352,7 @@ fn listed(names: &[String], noun: &'static str) -> String {
     )
 }
 
-/// The ring buffers that recordings find, and what time is told by in them.
+/// Checks the size and the clock of the kernel's ring buffers.
 fn buffers(system: &System<'_>, root: &str) -> Finding {
     let clocks = system
         .machine
@@ -363,7 +365,7 @@ fn buffers(system: &System<'_>, root: &str) -> Finding {
         .machine
         .read(&format!("{root}/buffer_size_kb"))
         .unwrap_or_default();
-    // Until first used, `7 (expanded: 1408)`: the latter is what the first user gets.
+    // Before its first use the file says `7 (expanded: 1408)`. The first user gets the second size.
     let size = size
         .trim()
         .rsplit(' ')
@@ -386,7 +388,7 @@ fn buffers(system: &System<'_>, root: &str) -> Finding {
     }
 }
 
-/// The events that most recordings are made of.
+/// Checks whether the events of most recordings exist.
 fn events(system: &System<'_>, root: &str) -> Finding {
     let missing: Vec<_> = WANTED
         .iter()
@@ -397,7 +399,7 @@ fn events(system: &System<'_>, root: &str) -> Finding {
         .collect();
     if missing.is_empty() {
         let groups = system.machine.list(&format!("{root}/events")).unwrap_or_default();
-        // Beside the groups there are files.
+        // The folder has these files beside the groups.
         let groups = groups
             .iter()
             .filter(|name| !matches!(name.as_str(), "enable" | "header_event" | "header_page"))

@@ -1,8 +1,7 @@
-//! A browser's connection as something to read from and write to, a bounded amount at a time.
+//! A browser's connection, with bounded reading and writing.
 //!
-//! Called by [`server`](super::server), by the applications, and by `tungstenite` under a WebSocket. Guarantees that no call waits, and
-//! that no more than a share of bytes is read in one turn of the event loop, however long the caller goes on: a message of a WebSocket can
-//! come in fragments without end.
+//! [`server`](super::server), the applications, and `tungstenite` under a WebSocket use it. No call waits. In one turn of the event loop a connection
+//! yields at most a share of bytes, even if the caller reads on, because a WebSocket message can consist of endless fragments.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,27 +13,27 @@ use ferretto_ipc::reactor::{Interest, monotonic_now};
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 
-/// Bytes that are read from one connection before the others have their turn.
+/// The bytes that one connection may read before the others get their turn.
 const SHARE: usize = 256 * 1024;
-/// How long a browser has for its request, and at the end to take what is left in the kernel's buffers and to close its end.
+/// The time that a browser has for its request, and again at the end to take the rest of the data and close its end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The connection.
+/// A browser's connection.
 #[derive(Debug)]
 pub(crate) struct Browser {
     stream: Stream,
-    /// The response to its request, or what of it the socket has not taken yet. Goes out before anything else.
+    /// The part of the response that the socket has not taken yet. It goes out before anything else.
     response: Vec<u8>,
-    /// Bytes that may still be read in this turn.
+    /// The bytes that may still be read in this turn.
     share: usize,
-    /// When the patience with it ends, on the monotonic clock.
+    /// The time at which the browser is late, on the monotonic clock.
     deadline: Option<u64>,
-    /// The peer was told that nothing more will come.
+    /// Whether the sending direction has been shut down.
     finished: bool,
 }
 
 impl Browser {
-    /// One that has connected just now.
+    /// Wraps a new connection.
     pub(super) fn new(stream: Stream) -> Browser {
         Browser {
             stream,
@@ -45,22 +44,22 @@ impl Browser {
         }
     }
 
-    /// To be called at the start of a turn.
+    /// Begins a turn with a full share. To be called at the start of each turn.
     pub(crate) fn begin_turn(&mut self) {
         self.share = SHARE;
     }
 
-    /// Whether reading stopped because others have their turn, and not because there was nothing.
+    /// Whether reading stopped because the share is used up, and not for lack of data.
     pub(crate) fn turn_is_over(&self) -> bool {
         self.share == 0
     }
 
-    /// Gives it so long from now, or any time. It has a turn when that is over, see [`is_late`](Browser::is_late).
+    /// Sets a deadline that far from now, or removes it. The connection gets a turn at the deadline; see [`is_late`](Browser::is_late).
     pub(crate) fn allow(&mut self, time: Option<Duration>) {
         self.deadline = time.map(after);
     }
 
-    /// Whether its time is over.
+    /// Whether its deadline has passed.
     pub(crate) fn is_late(&self) -> bool {
         self.deadline.is_some_and(|at| at <= monotonic_now())
     }
@@ -69,14 +68,14 @@ impl Browser {
         self.deadline
     }
 
-    /// Sends this first.
+    /// Sets the response, which goes out before anything else.
     pub(crate) fn respond(&mut self, response: Vec<u8>) {
         self.response = response;
     }
 
-    /// One turn of taking leave: sends what is left of the response, says that nothing more will come, and reads what the peer still
-    /// sends. A connection that is closed before it has been read empty is reset, and the reset overtakes what was sent. It is over when
-    /// the peer has closed its end or its time is over, and fails with the socket.
+    /// Takes one turn of closing: sends the rest of the response, shuts down the sending direction, and reads what the peer still sends. If a
+    /// connection is closed with unread data, the kernel resets it, and the reset overtakes the data that were sent. It is ready when the peer has
+    /// closed its end or the deadline has passed, and fails with the socket.
     pub(crate) fn leave(&mut self) -> Poll<io::Result<()>> {
         self.deadline.get_or_insert_with(|| after(PATIENCE));
         self.begin_turn();
@@ -99,7 +98,7 @@ impl Browser {
         Ok(())
     }
 
-    /// What to wait for when taking leave.
+    /// Returns the events to wait for while closing.
     pub(crate) fn interest_in_leaving(&self) -> Interest {
         Interest::from_wants(self.finished, !self.finished)
     }
@@ -111,7 +110,7 @@ impl Read for Browser {
         if most == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
-        // Unlike `Stream::recv`, this tells a connection that was reset from one that was closed.
+        // Unlike `Stream::recv`, this distinguishes a reset connection from a closed one.
         let receive = || rustix::net::recv(&self.stream, &mut buffer[..most], RecvFlags::empty());
         let (count, _) = retry_on_intr(receive)?;
         self.share -= count;
@@ -140,12 +139,12 @@ impl AsFd for Browser {
     }
 }
 
-/// Sends what the socket takes at once.
+/// Sends as much as the socket takes at once.
 pub(crate) fn send(stream: &Stream, bytes: &[u8]) -> rustix::io::Result<usize> {
     retry_on_intr(|| rustix::net::send(stream, bytes, SendFlags::NOSIGNAL))
 }
 
-/// A time from now, on the monotonic clock.
+/// Returns a time that far from now, on the monotonic clock.
 pub(super) fn after(duration: Duration) -> u64 {
     monotonic_now().saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }

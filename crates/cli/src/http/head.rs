@@ -1,16 +1,16 @@
-//! The head of a request, within bounds, and the head of an answer.
+//! Reads the head of a request, within bounds, and writes the head of an answer.
 //!
-//! Called by [`server`](super::server) with the bytes that a connection brought, and by the applications, which look into heads and answer.
-//! No I/O. `httparse` takes requests apart: no dependencies, strict, and what Rust's HTTP servers stand on.
+//! [`server`](super::server) calls it with the bytes of a connection; the applications look into heads and answer. It does no I/O. `httparse` parses
+//! requests: it has no dependencies, is strict, and Rust's HTTP servers use it.
 
 use std::fmt::Display;
 
-/// Bytes of a request's head. Browsers send less than one thousand, and with them the cookies of every program that serves pages on this
-/// host, whatever its port.
+/// The most bytes of a request's head. Browsers send less than one thousand, plus the cookies of all programs that serve pages on this host, on any
+/// port.
 pub(crate) const LONGEST_HEAD: usize = 16 << 10;
-/// Fields of a request's head.
+/// The most fields of a request's head.
 const MOST_FIELDS: usize = 64;
-/// Characters of what a request says that are repeated to the user.
+/// The most characters of a request that are shown to the user.
 const LONGEST_QUOTE: usize = 80;
 
 /// The head of a request.
@@ -21,23 +21,23 @@ pub(crate) struct Head<'a> {
     /// The `x` of `HTTP/1.x`.
     pub(crate) minor_version: u8,
     fields: Vec<httparse::Header<'a>>,
-    /// What has come behind it.
+    /// The bytes after it.
     pub(crate) rest: &'a [u8],
 }
 
-/// Why bytes are not the head of a request.
+/// The reason why bytes are not the head of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadHead {
     Malformed,
     TooLong,
 }
 
-/// A field that may come once came twice: one end could heed the first, and the other end the second.
+/// A field that may occur once occurred twice. The two ends of a connection might then use different values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Repeated;
 
 impl<'a> Head<'a> {
-    /// The head that these bytes start with; `None` if it goes on.
+    /// Parses the head at the start of these bytes; `None` if it is incomplete.
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Option<Head<'a>>, BadHead> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut request = httparse::Request::new(&mut fields);
@@ -55,7 +55,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The values of a field.
+    /// Returns the values of a field.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         let named = self
             .fields
@@ -64,7 +64,7 @@ impl<'a> Head<'a> {
         named.map(|field| field.value)
     }
 
-    /// The value of a field that may come once.
+    /// Returns the value of a field that may occur once.
     pub(crate) fn one(&self, name: &str) -> Result<Option<&'a [u8]>, Repeated> {
         let mut values = self.all(name);
         match (values.next(), values.next()) {
@@ -75,7 +75,7 @@ impl<'a> Head<'a> {
 }
 
 impl BadHead {
-    /// The answer.
+    /// Returns the answer to a bad head.
     pub(super) fn response(self) -> Vec<u8> {
         match self {
             BadHead::Malformed => Response::new("400 Bad Request").text("This is no HTTP request.\n"),
@@ -84,24 +84,25 @@ impl BadHead {
     }
 }
 
-/// The head of an answer, the last on its connection.
+/// The head of an answer, which is the last one on its connection.
 #[derive(Debug)]
 pub(crate) struct Response(String);
 
 impl Response {
-    /// Status and reason, and what each answer says: it is for those who may have it today, and as what it claims to be.
+    /// Starts an answer with its status and the fields that all answers have. These keep caches from serving it to others, and keep browsers from
+    /// guessing its type.
     pub(crate) fn new(status: &str) -> Response {
         Response(format!(
             "HTTP/1.1 {status}\r\nConnection: close\r\nVary: Origin\r\nCache-Control: no-cache\r\nX-Content-Type-Options: nosniff\r\n"
         ))
     }
 
-    /// With this field.
+    /// Adds a field.
     pub(crate) fn with(self, name: &str, value: impl Display) -> Response {
         Response(self.0 + &format!("{name}: {value}\r\n"))
     }
 
-    /// The whole of an answer whose body is text.
+    /// Returns the whole answer, with this text as its body.
     pub(crate) fn text(self, body: &str) -> Vec<u8> {
         let answer = self
             .with("Content-Type", "text/plain; charset=utf-8")
@@ -109,13 +110,13 @@ impl Response {
         format!("{}\r\n{body}", answer.0).into_bytes()
     }
 
-    /// The head alone: there is no body, or it comes behind.
+    /// Returns the head alone. The body follows separately, if there is one.
     pub(crate) fn head(self) -> Vec<u8> {
         (self.0 + "\r\n").into_bytes()
     }
 }
 
-/// What a stranger says, for a line on the terminal.
+/// Quotes a value from a stranger for a line on the terminal.
 pub(crate) fn quoted(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let short: String = text.chars().take(LONGEST_QUOTE).collect();

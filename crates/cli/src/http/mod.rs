@@ -1,11 +1,11 @@
-//! HTTP on this machine's loopback addresses: the one listener, the one reader of requests and the one loop of connections.
+//! HTTP on this machine's loopback addresses: one listener, one reader of requests, and one event loop for connections.
 //!
-//! Called by [`open`](crate::open), which serves files, and by [`websocket_bridge`](crate::websocket_bridge), which turns connections into
-//! WebSockets. Each of them is an [`Application`]; it judges requests, and drives what comes after. [`server`] has the event loop and the
-//! limits, [`browser`] the socket of a connection, [`head`] the head of a request and that of an answer.
+//! [`open`](crate::open), which serves files, and [`websocket_bridge`](crate::websocket_bridge), which turns connections into WebSockets, use it.
+//! Each implements [`Application`], which judges requests and drives the exchanges that follow. [`server`] has the event loop and the limits,
+//! [`browser`] the socket of a connection, [`head`] the heads of requests and answers.
 //!
-//! Guarantees, whatever browsers and other programs send: a bounded number of connections, each with a bounded head and a bounded turn;
-//! a time limit for requests and for taking leave; one request for each connection; no thread and no call that waits.
+//! Guarantees, for any input from browsers and other programs: a bounded number of connections, each with a bounded head and a bounded turn; a time
+//! limit for requests and for closing; one request for each connection; no threads and no calls that wait.
 
 mod browser;
 mod head;

@@ -1,8 +1,8 @@
-//! The event loop: browsers' connections from the first byte to the last, each in its turn.
+//! The event loop, which drives browsers' connections from the first byte to the last.
 //!
-//! Called by the programs that serve, with an [`Application`]. A browser opens connections that it may never use, so each must be able to
-//! wait. Guarantees that memory is bounded, whatever is sent: there are at most [`MOST_CONNECTIONS`]; those that an application has not
-//! taken over have little time, and the oldest of them makes room for a new one.
+//! Programs that serve call it with an [`Application`]. A browser opens connections that it may never use, so each must be able to wait. Memory is
+//! bounded: there are at most [`MOST_CONNECTIONS`]. A connection that the application has not taken over has little time, and the oldest such
+//! connection makes room for a new one.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
@@ -19,37 +19,37 @@ use ferretto_ipc::{Listener, Reactor, Stream};
 use super::browser::{Browser, after};
 use super::head::{Head, LONGEST_HEAD};
 
-/// Connections, whatever their state.
+/// The most connections, in any state.
 const MOST_CONNECTIONS: usize = 128;
-/// Those that an application should take over. Browsers open six at most to one server; a page of the UI has two WebSockets.
+/// The most connections that an application should take over. Browsers open at most six to one server; a page of the UI has two WebSockets.
 pub(crate) const MOST_EXCHANGES: usize = 32;
-/// Connections that are let in before others have their turn, and can say what they want.
+/// The most connections that are accepted in a row, before connections with data get their turn.
 const ADMITTED_AT_ONCE: usize = 16;
-/// How long nobody is let in after that has failed, for example for want of descriptors.
+/// The pause after accepting has failed, for example for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Tokens below are listeners. From here on each connection has two: an even one, its number, for the browser's socket, and the next for
-/// the other socket.
+/// Lower tokens are listeners. From here on each connection has two tokens: an even one, which is its number, for the browser's socket, and the next
+/// for the other socket.
 const FIRST_CONNECTION: u64 = 16;
 
-/// What is served: judges requests, and drives what comes after those that it grants.
+/// An application of the server. It judges requests and drives the exchanges that it grants.
 pub(crate) trait Application {
     /// A connection that it has taken over.
     type Exchange: Exchange;
 
-    /// The answer to a request of this browser. There are `exchanges` already.
+    /// Answers a browser's request. There are `exchanges` already.
     fn answer(&mut self, head: &Head<'_>, browser: Browser, exchanges: usize) -> State<Self::Exchange>;
 
-    /// One turn of an exchange.
+    /// Takes one turn of an exchange.
     fn turn(&mut self, exchange: Self::Exchange, wake: Wake) -> State<Self::Exchange>;
 
-    /// A signal ends the server, and so this exchange.
+    /// Ends an exchange because a signal ends the server.
     fn say_goodbye(&mut self, _exchange: &mut Self::Exchange) {}
 
-    /// Nobody is let in for a while.
+    /// Handles a failure to accept; no connections are accepted for a while.
     fn cannot_accept(&mut self, error: &TransportError);
 
-    /// Whether that was all, and serving ends.
+    /// Whether serving is complete.
     fn is_done(&self) -> bool {
         false
     }
@@ -57,15 +57,15 @@ pub(crate) trait Application {
 
 /// A connection that an application has taken over.
 pub(crate) trait Exchange {
-    /// What its next turn waits for, besides the end of the browser's time.
+    /// Returns the events that its next turn waits for, besides the browser's deadline.
     fn waits(&self) -> Waits<'_>;
 }
 
-/// See [`Exchange::waits`].
+/// The events that an exchange waits for.
 pub(crate) struct Waits<'a> {
     pub(crate) browser: &'a Browser,
     pub(crate) interest: Interest,
-    /// Another socket, if the exchange has one. It may be closed, but not replaced.
+    /// Another socket, if the exchange has one. The exchange may close it, but not replace it.
     pub(crate) other: Option<(BorrowedFd<'a>, Interest)>,
 }
 
@@ -79,30 +79,30 @@ impl<'a> Waits<'a> {
     }
 }
 
-/// Why an exchange has a turn.
+/// The reason for an exchange's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
     Ready,
-    /// The browser's connection has ended in both directions, or failed. Whoever reads finds it out, and this tells those who do not.
+    /// The browser's connection has ended in both directions, or failed. An exchange that reads notices by itself; this tells one that does not.
     HungUp,
 }
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Debug)]
 pub(crate) enum State<E> {
-    /// These bytes of its request have come.
+    /// It has sent these bytes of its request.
     Asking(Browser, Vec<u8>),
-    /// The application has taken it over.
+    /// The application has taken it over; it waits for events.
     Waiting(E),
-    /// Likewise, and goes on after others had their turn, whether or not the sockets have news.
+    /// The application has taken it over, and it needs another turn even without events. Others get their turns first.
     Again(E),
-    /// The response is the last, but it may not have been sent or read.
+    /// It has its last response, which may be unsent or unread.
     Leaving(Browser),
     Over,
 }
 
 impl<E: Exchange> State<E> {
-    /// Sends this as the last.
+    /// Sends this response and then closes.
     pub(crate) fn respond(mut browser: Browser, response: Vec<u8>) -> State<E> {
         browser.respond(response);
         browser.allow(None);
@@ -123,7 +123,7 @@ impl<E: Exchange> State<E> {
         Some(Waits::on(browser, interest))
     }
 
-    /// When it has a turn without news from its sockets.
+    /// Returns the time of its next turn if its sockets have no events.
     fn deadline(&self) -> Option<u64> {
         match self {
             State::Again(_) => Some(0),
@@ -132,7 +132,7 @@ impl<E: Exchange> State<E> {
     }
 }
 
-/// A browser, or whoever it is.
+/// A connection.
 struct Connection<E> {
     state: State<E>,
     browser: Watch,
@@ -140,36 +140,34 @@ struct Connection<E> {
 }
 
 impl<E: Exchange> Connection<E> {
-    /// Brings what is waited for up to date.
+    /// Registers the events that the connection waits for.
     fn watch(&mut self, reactor: &Reactor) {
         let Some(waits) = self.state.waits() else { return };
         self.browser
             .update(reactor, Some((waits.browser.as_fd(), waits.interest)));
         match waits.other {
-            // It may have ended, with something left to read when there is room for it. Until then the reactor would tell of the end again
-            // and again.
+            // The socket may have ended with data left to read once there is room. Until then the reactor would report the end again and again.
             Some((fd, Interest::None)) => self.other.end(reactor, fd),
             other => self.other.update(reactor, other),
         }
     }
 }
 
-/// A port that is listened on, and the connections that came in.
+/// A listening port and its connections.
 pub(crate) struct Server<E> {
     reactor: Reactor,
     listeners: Vec<(Listener, Watch)>,
     port: u16,
-    /// When accepting goes on, after it has failed.
+    /// The time at which accepting resumes after a failure.
     paused_until: Option<u64>,
-    /// By their even tokens, the oldest first.
+    /// Connections by their even tokens, the oldest first.
     connections: BTreeMap<u64, Connection<E>>,
     /// The next connection's token.
     next: u64,
 }
 
 impl<E: Exchange> Server<E> {
-    /// Listens on this port of 127.0.0.1, or on any that is free for 0. From now on the signals that end a program are for
-    /// [`serve`](Server::serve).
+    /// Listens on this port of 127.0.0.1, or on any free port for 0. From now on [`serve`](Server::serve) receives the signals that end a program.
     pub(crate) fn bind(port: u16) -> io::Result<Self> {
         let mut server = Server {
             reactor: Reactor::new().map_err(io::Error::other)?,
@@ -185,7 +183,7 @@ impl<E: Exchange> Server<E> {
         Ok(server)
     }
 
-    /// Listens on the same port of `[::1]` as well, if this machine has IPv6: what `localhost` means differs from browser to browser.
+    /// Listens on the same port of `[::1]` as well, if this machine has IPv6, because browsers resolve `localhost` differently.
     pub(crate) fn bind_ipv6(&mut self) -> io::Result<()> {
         match self.listen(Ipv6Addr::LOCALHOST.into()) {
             Err(error) if matches!(error.kind(), ErrorKind::AddrNotAvailable | ErrorKind::Unsupported) => {
@@ -204,12 +202,12 @@ impl<E: Exchange> Server<E> {
         Ok(())
     }
 
-    /// The port's number.
+    /// Returns the port's number.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Serves until a signal comes, which it gives, or until the application is done.
+    /// Serves until the application is done or a signal arrives; returns the signal.
     pub(crate) fn serve<A>(mut self, application: &mut A) -> Result<Option<Signal>, ReactorError>
     where
         A: Application<Exchange = E>,
@@ -236,7 +234,7 @@ impl<E: Exchange> Server<E> {
         Ok(None)
     }
 
-    /// There is news from a socket.
+    /// Handles an event of a socket.
     fn hear<A: Application<Exchange = E>>(&mut self, application: &mut A, event: &Event) {
         let token = event.token.0;
         if token < FIRST_CONNECTION {
@@ -250,7 +248,7 @@ impl<E: Exchange> Server<E> {
         self.turn(application, browser, wake);
     }
 
-    /// Goes on with whoever waits for a time that is over.
+    /// Gives a turn to each connection whose deadline has passed, and ends a pause in accepting.
     fn expire<A: Application<Exchange = E>>(&mut self, application: &mut A) {
         let now = monotonic_now();
         let is_over = |at: &u64| *at <= now;
@@ -278,13 +276,13 @@ impl<E: Exchange> Server<E> {
         }
         connection.state = state;
         connection.watch(&self.reactor);
-        // The kernel forgets sockets that are closed.
+        // Dropping a connection closes its sockets, and the kernel then forgets them.
         if !matches!(connection.state, State::Over) {
             self.connections.insert(id, connection);
         }
     }
 
-    /// Reads as much of a request as may be of use, and has it answered when its head is whole.
+    /// Reads more of a request, up to the limit, and answers it when its head is complete.
     fn ask<A>(&self, application: &mut A, mut browser: Browser, mut received: Vec<u8>) -> State<E>
     where
         A: Application<Exchange = E>,
@@ -296,7 +294,7 @@ impl<E: Exchange> Server<E> {
         match Head::parse(&received) {
             Ok(None) if has_more && !browser.is_late() => State::Asking(browser, received),
             Ok(None) => State::Over,
-            // An end after a whole request is no reason not to answer it.
+            // The browser may have closed its end after a complete request, which still gets its answer.
             Ok(Some(head)) => {
                 let exchanges = self.connections.values().filter(|it| it.state.is_exchange());
                 browser.allow(None);
@@ -320,7 +318,7 @@ impl<E: Exchange> Server<E> {
         }
     }
 
-    /// Makes room by hanging up on whoever has been without an exchange for longest.
+    /// Adds a connection. If there are too many, drops the oldest one that has no exchange; if all have one, drops the new one.
     fn admit(&mut self, stream: Stream) {
         if self.connections.len() >= MOST_CONNECTIONS {
             let oldest = self.connections.iter().find(|(_, it)| !it.state.is_exchange());

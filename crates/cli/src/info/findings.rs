@@ -1,7 +1,7 @@
-//! What is missing in a trace, by cause, and what to change about it in the config.
+//! Turns the summary of a trace into findings: missing data by cause, with advice about the config.
 //!
-//! Called by [`report`](super::report) and [`json`](super::json) with the gathered [`Summary`]. To the [`Account`], which recordings
-//! give as well, come the state of the file, what the marks in its sequences say, and the limits that it was recorded under.
+//! [`report`](super::report) and [`json`](super::json) call it with the gathered [`Summary`]. It extends the [`Account`] that recordings give as
+//! well: with the state of the file, the marks in the trace's sequences, and the limits of `info` itself.
 
 use ferretto_proto::messages::TraceConfig;
 
@@ -15,7 +15,7 @@ use crate::trace_reader::End;
 #[cfg(test)]
 mod tests;
 
-/// The account of a trace: the state of the file before all else that is as bad.
+/// Returns the account of a trace. The state of the file comes before other findings of the same severity.
 pub(super) fn account(summary: &Summary, end: &End) -> Account {
     let config = summary.config.clone().unwrap_or_default();
     let ours = |version: &str| version.contains("(Ferretto ");
@@ -31,7 +31,7 @@ pub(super) fn account(summary: &Summary, end: &End) -> Account {
     findings.file(end);
     findings.account.judge(&Case {
         stats: summary.stats.as_ref(),
-        // Ours counts for each session from zero.
+        // Our service counts these from zero for each session.
         baseline: service.is_some_and(ours).then_some(Baseline::default()),
         evidence: Some(&summary.evidence),
         file: Some(TraceFile {
@@ -46,12 +46,12 @@ pub(super) fn account(summary: &Summary, end: &End) -> Account {
     findings.account
 }
 
-/// Whether all that was asked for is there, and the trace tells so.
+/// Whether the trace has statistics and, as far as is known, all requested data.
 pub(super) fn is_whole(summary: &Summary, account: &Account) -> bool {
     summary.stats.is_some() && account.is_whole()
 }
 
-/// The process whose sequence has the most gaps, of those in this buffer if the trace tells which are.
+/// Returns the process whose sequence has the most gaps, among the sequences of this buffer if the trace tells which these are.
 fn worst_writer(summary: &Summary, buffer: usize) -> Option<String> {
     let affected = |sequence: &Sequence| {
         let mut gaps = sequence.gaps.iter();
@@ -112,7 +112,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What the marks in packets say, reason by reason.
+    /// Adds the gaps that packets are marked with, by reason.
     fn sequences(&mut self) {
         let all = self.summary.sequences.largest_first();
         for (reason, cause, why, advice) in GAPS {
@@ -133,7 +133,7 @@ impl Findings<'_> {
                 Counted(affected.len() as u64, "sequence"),
                 listed(&affected, |(id, sequence)| self.sequence_name(*id, sequence)).unwrap_or_default()
             );
-            // What a flight recorder is there to overwrite is not missed.
+            // A flight recorder is meant to overwrite its oldest data.
             let severity = match reason {
                 GapReason::Overwritten if self.keeps_the_newest() => Severity::Note,
                 _ => Severity::Loss,
@@ -166,7 +166,7 @@ impl Findings<'_> {
                         .to_owned()
                 }
             };
-            // A ring buffer that has wrapped begins in the middle of what its writers told, until these start over.
+            // The start of a wrapped ring buffer refers to overwritten packets, until each writer clears its incremental state.
             let begins_so = affected.iter().all(|(_, sequence)| {
                 sequence.useless == sequence.useless_at_first && (sequence.was_cleared || period.is_some())
             });
@@ -198,7 +198,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Whether it is a flight recorder's trace. That it was to cover a command is not in there.
+    /// Whether this is a flight recorder's trace. A recording that lasted as long as a command looks the same, because the trace does not note it.
     fn keeps_the_newest(&self) -> bool {
         Length::of(self.config).keeps_the_newest(self.config)
     }
@@ -214,7 +214,7 @@ impl Findings<'_> {
     }
 }
 
-/// What the marks mean: reason, cause, explanation, advice.
+/// The meaning of the marks: reason, cause, explanation, advice.
 const GAPS: [(GapReason, &str, &str, Option<&str>); 7] = [
     (
         GapReason::SharedMemoryFull,

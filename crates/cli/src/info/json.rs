@@ -1,7 +1,7 @@
-//! The same for scripts: one JSON object.
+//! Formats the summary for scripts, as one JSON object.
 //!
-//! Called by [`run`](super::run) for `--json`. Names and units are the promise of `docs/json.md`, and `docs/schema/info.json` is what tests
-//! hold this against: a new field is described there. What the trace does not tell is `null` or an empty list. Nothing is cut.
+//! [`run`](super::run) calls it for `--json`. `docs/json.md` promises names and units, and tests compare the output with `docs/schema/info.json`, so
+//! a new field must be added there. Information that the trace lacks is `null` or an empty list. Nothing is abridged.
 
 use ferretto_proto::messages::{Enumeration, TraceConfig};
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use super::summary::Summary;
 use crate::account::{Finding, Severity};
 use crate::trace_reader::Compression;
 
-/// All that is known.
+/// Returns everything that is known.
 pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
     let summary = trace.summary;
     let wall = |boot: Option<u64>| {

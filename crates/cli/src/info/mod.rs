@@ -1,8 +1,9 @@
-//! `ferretto info`: what is in a trace, on a screen, and what is lost of it and why.
+//! `ferretto info`: summarises a trace, and lists lost data with the causes.
 //!
-//! Called by [`applet`](crate::applet). The path of a file: [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) →
-//! [`findings`] → [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, whatever the trace has lost, and also if the file
-//! ends inside a packet (it may still be growing); 3 with `--strict`, if it lost something or lacks something; 1 if it is damaged, no trace, or cannot be read; 2 for a wrong command line.
+//! [`applet`](crate::applet) calls it. A file passes through [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) → [`findings`] →
+//! [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, even with losses, and also if the file ends inside a packet, because it
+//! may still be growing; 3 with `--strict`, if data are lost or missing; 1 if the file is damaged, no trace, or cannot be read; 2 for a wrong command
+//! line.
 
 mod findings;
 mod json;
@@ -49,15 +50,14 @@ struct Args {
     strict: bool,
 }
 
-/// The definition of all flags.
 pub(crate) fn command() -> clap::Command {
     Args::command()
 }
 
-/// How long tables may be.
+/// The length of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Detail {
-    /// What fits a screen.
+    /// As many rows as fit a screen.
     Screen,
     All,
 }
@@ -65,7 +65,7 @@ enum Detail {
 /// A trace that was read.
 struct Trace<'a> {
     name: &'a str,
-    /// How the file is compressed, if it is.
+    /// The compression of the whole file, if any.
     compression: Option<Compression>,
     /// The size of the file in bytes, unless it is a stream.
     file_size: Option<u64>,
@@ -73,13 +73,13 @@ struct Trace<'a> {
     end: End,
 }
 
-/// Runs with the words after the program's name; gives the exit code.
+/// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let words = std::iter::once(NAME.into()).chain(words);
     let arguments = match Args::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(message) => {
-            // A reader that is gone is no failure.
+            // A closed pipe is no failure.
             usage::print(NAME, &message);
             return message.exit_code() as u8;
         }
@@ -95,7 +95,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let mut summary = Summary::default();
     let (end, unread) = match gather(input.source, &mut summary) {
         Ok(end) => (end, None),
-        // What was read until then is worth telling.
+        // The part before the error is still reported.
         Err((end, error)) => (end, Some(error)),
     };
     if let Some(error) = &unread {
@@ -140,7 +140,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-/// What is said of a trace in memory.
+/// The output about a trace in memory.
 #[cfg(any(test, fuzzing))]
 pub(crate) struct Description {
     pub(crate) packets: u64,
@@ -149,7 +149,7 @@ pub(crate) struct Description {
     pub(crate) json: String,
 }
 
-/// Says all of it.
+/// Formats it in both ways.
 #[cfg(any(test, fuzzing))]
 #[allow(clippy::unwrap_used)]
 pub(crate) fn describe(trace: &[u8]) -> Description {
@@ -171,7 +171,7 @@ pub(crate) fn describe(trace: &[u8]) -> Description {
     }
 }
 
-/// Reads all of a trace. If that fails in the middle, gives how far it came.
+/// Reads a whole trace. On an error, also returns how far it came.
 fn gather(source: impl Read, summary: &mut Summary) -> Result<End, (End, io::Error)> {
     let mut source = Counting { source, bytes: 0 };
     let read = trace_reader::read(&mut source, |piece| {
@@ -191,7 +191,7 @@ fn gather(source: impl Read, summary: &mut Summary) -> Result<End, (End, io::Err
     }
 }
 
-/// Knows how much was read.
+/// Counts the bytes that are read.
 struct Counting<R> {
     source: R,
     bytes: u64,

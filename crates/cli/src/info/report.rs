@@ -1,7 +1,7 @@
-//! The screen that a person sees: facts, tables, and what is lost.
+//! Formats the summary for people: facts, tables, and losses.
 //!
-//! Called by [`run`](super::run). Tables are aligned with spaces, nothing else: the same on a terminal and in a pipe. Names from the
-//! trace are shown without control characters, for terminals heed these.
+//! [`run`](super::run) calls it. Tables are aligned with spaces only, so they look the same on a terminal and in a pipe. Names from the trace are
+//! shown without control characters, which terminals would obey.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::figures::{Bytes, Count, Counted, Elapsed};
 #[cfg(test)]
 mod tests;
 
-/// Rows of a table that are shown, unless all are asked for.
+/// The rows of a table that are shown, unless all are requested.
 const ROWS: usize = 6;
 
 /// The sequence of the service's own packets.
 const SERVICE: u32 = 1;
 
-/// Prints all that is known.
+/// Formats everything that is known.
 pub(super) fn report(trace: &Trace<'_>, findings: &[Finding], detail: Detail) -> String {
     let mut out = String::new();
     let report = Report {
@@ -82,7 +82,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// What the file is compressed with as a whole.
+    /// Describes the compression of the whole file.
     fn container(&self) -> String {
         match (self.trace.compression, self.trace.file_size) {
             (Some(compression), Some(bytes)) => {
@@ -113,7 +113,7 @@ impl Report<'_> {
         text
     }
 
-    /// The wall-clock time where it was recorded, and for how long.
+    /// Returns the wall-clock time at the place of the recording, and the duration.
     fn when(&self) -> Option<String> {
         let summary = self.summary;
         let duration = summary.duration().map(|ns| Length(ns).to_string());
@@ -149,7 +149,7 @@ impl Report<'_> {
             known => Some(known as u64),
         });
         if let Some(cpus) = cpus {
-            // Where the kernel names it otherwise, as on x86, probes write that word.
+            // If the kernel uses another field for the model, as on x86, the probes write this word.
             let mut models = self
                 .summary
                 .cpus
@@ -330,7 +330,7 @@ impl Report<'_> {
                     or_dash(sequence.pid.map(|pid| pid.to_string())),
                     or_dash(match sequence.pid {
                         Some(pid) => summary.process_name(pid).map(clean),
-                        // It writes packets of its own, under an id that no producer has.
+                        // The service writes its own packets under an id that no producer has.
                         None => (id == SERVICE).then(|| "(the service)".to_owned()),
                     }),
                     or_dash(summary.producer_of.get(&id).map(ToString::to_string)),
@@ -355,12 +355,12 @@ impl Report<'_> {
         self.table(&columns, rows.collect(), out)
     }
 
-    /// A blank line, the heads and the rows, in columns that are as wide as they need to be. Nothing if there are no rows.
+    /// Writes a blank line, the heads and the rows, in columns as wide as necessary. Writes nothing if there are no rows.
     fn table(&self, columns: &[Column], mut rows: Vec<Vec<String>>, out: &mut String) -> fmt::Result {
         if rows.is_empty() {
             return Ok(());
         }
-        // To hide a single row would save none.
+        // Hiding a single row would save no space.
         let shown = if self.detail == Detail::All || rows.len() == ROWS + 1 {
             rows.len()
         } else {
@@ -398,7 +398,7 @@ impl Report<'_> {
     }
 }
 
-/// A time in ns: `33.1 ms`, or as [`Elapsed`] has it from a second on.
+/// A duration in ns: `33.1 ms`, or from one second on like [`Elapsed`].
 struct Length(u64);
 
 impl fmt::Display for Length {
@@ -411,7 +411,7 @@ impl fmt::Display for Length {
     }
 }
 
-/// To which side cells are aligned.
+/// The side to which cells are aligned.
 enum Side {
     Left,
     Right,
@@ -467,12 +467,12 @@ fn print_finding(finding: &Finding, out: &mut String) -> fmt::Result {
     }
 }
 
-/// What the schema calls packets about this field.
+/// Returns the schema's name for packets with this field.
 pub(super) fn kind_name(field: u32) -> String {
     name_of(ferretto_proto::text::TRACE_PACKET, field, "(nothing)")
 }
 
-/// What the trace, or else the schema, calls kernel events about this field.
+/// Returns the name of kernel events with this field, from the trace or else from the schema.
 pub(super) fn event_name(summary: &Summary, field: u32) -> String {
     match summary.described_event(field) {
         Some(name) => clean(name),
@@ -489,20 +489,20 @@ fn name_of(message: &str, field: u32, none: &str) -> String {
     }
 }
 
-/// As UUIDs are usually written.
+/// Formats a UUID in the usual notation.
 pub(super) fn uuid((high, low): (u64, u64)) -> String {
     let hex = format!("{high:016x}{low:016x}");
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// The time of ns since 1970, as a clock showed it where UTC is so many minutes off.
+/// Converts ns since 1970 to the local time of a place with this offset from UTC.
 pub(super) fn local_time(ns: u64, offset_minutes: i32) -> Option<DateTime<FixedOffset>> {
     let offset = FixedOffset::east_opt(offset_minutes.checked_mul(60)?)?;
     let time = DateTime::<Utc>::from_timestamp((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as u32)?;
     Some(time.with_timezone(&offset))
 }
 
-/// Without what a terminal would heed.
+/// Removes control characters, which a terminal would obey.
 fn clean(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).collect()
 }

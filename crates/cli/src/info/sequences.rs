@@ -1,26 +1,26 @@
-//! The sequences of a trace: who wrote each, how much, and what of it is missing.
+//! The sequences of a trace: the writer of each, its size, and its gaps.
 //!
-//! Called by [`summary`](super::summary). A sequence is what one writer of one producer wrote. Its packets build on one another
-//! (interned strings, defaults): after a loss readers pass over those that need what is gone, until the writer starts over.
+//! [`summary`](super::summary) calls it. A sequence consists of the packets of one writer of one producer. They build on one another (interned
+//! strings, defaults), so after a loss readers skip packets that need lost state, until the writer clears its state.
 
 use std::collections::HashMap;
 
 use ferretto_proto::messages::trace_packet::{DataLossReason, SequenceFlags};
 
-/// Of so many sequences each is remembered; what more there are count as one, under [`OTHERS`].
+/// The most sequences that are tracked one by one. All further ones count as one, under [`OTHERS`].
 const MAX_SEQUENCES: usize = 1 << 16;
-/// The id of no sequence.
+/// An id that no sequence has.
 pub(super) const OTHERS: u32 = u32::MAX;
-/// Of so many kinds of packets it is known how many there are in a sequence.
+/// The most kinds of packets that are counted in one sequence.
 const MAX_KINDS: usize = 32;
 
 const STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
 const NEEDS_STATE: u64 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u64;
 
-/// What bits of `previous_packet_dropped` say of the reason. The lowest bit is set for each loss.
+/// The reasons for a loss in the bits of `previous_packet_dropped`. The lowest bit is set for every loss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GapReason {
-    /// No bit but the lowest: services before v58, and producers.
+    /// Only the lowest bit: from services before v58, and from producers.
     Unknown,
     ReadGap,
     CorruptedChunk,
@@ -51,37 +51,37 @@ impl GapReason {
         (DataLossReason::DATA_LOSS_SMB_FULL, GapReason::SharedMemoryFull),
     ];
 
-    /// The most telling reason: a gap has often several bits, of which the later ones are the more specific.
+    /// Returns the most specific reason. A gap often has several bits, and higher bits are more specific.
     fn of(bits: u64) -> GapReason {
         let found = Self::BITS.iter().rev().find(|(bit, _)| bits & *bit as u64 != 0);
         found.map_or(GapReason::Unknown, |(_, reason)| *reason)
     }
 }
 
-/// What of a packet concerns its sequence.
+/// The fields of a packet that concern its sequence.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Header {
     pub(super) sequence: u32,
     pub(super) pid: Option<i32>,
     pub(super) uid: Option<i32>,
     pub(super) machine: u32,
-    /// `sequence_flags`, and `incremental_state_cleared` as the flag that it became.
+    /// `sequence_flags`, in which `incremental_state_cleared` is included as the corresponding flag.
     pub(super) flags: u64,
     /// `previous_packet_dropped`.
     pub(super) dropped: u64,
-    /// The field that the packet is about.
+    /// The field that gives the packet its kind.
     pub(super) kind: u32,
     pub(super) bytes: u64,
 }
 
 impl Header {
-    /// The older way to say that the state is cleared.
+    /// Handles `incremental_state_cleared`, the older way to say that the state is cleared.
     pub(super) fn clear_state(&mut self) {
         self.flags |= STATE_CLEARED;
     }
 }
 
-/// What one writer wrote.
+/// The sequence of one writer.
 #[derive(Debug, Default)]
 pub(super) struct Sequence {
     pub(super) packets: u64,
@@ -91,19 +91,19 @@ pub(super) struct Sequence {
     pub(super) machine: u32,
     /// Losses by reason.
     pub(super) gaps: Vec<(GapReason, u64)>,
-    /// Packets that readers pass over for want of what was lost.
+    /// Packets that readers skip because the state they need was lost.
     pub(super) useless: u64,
-    /// Those of them before its writer first started over.
+    /// The part of them before the writer first cleared its state.
     pub(super) useless_at_first: u64,
-    /// The writer started over.
+    /// Whether the writer has cleared its state.
     pub(super) was_cleared: bool,
-    /// Clock of timestamps that do not say, by `trace_packet_defaults`.
+    /// The clock of timestamps without a clock id, from `trace_packet_defaults`.
     pub(super) default_clock: Option<u32>,
     has_state: bool,
     kinds: Vec<(u32, u64)>,
 }
 
-/// Whether a packet can be made sense of.
+/// Whether a reader can use a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Whole,
@@ -128,7 +128,7 @@ impl Sequence {
         if header.dropped != 0 {
             self.has_state = false;
             let reason = GapReason::of(header.dropped);
-            // On the first packet of a sequence older services set it always.
+            // Older services set the lowest bit on the first packet of every sequence.
             if !is_first || reason != GapReason::Unknown {
                 match self.gaps.iter_mut().find(|(known, _)| *known == reason) {
                     Some((_, count)) => *count += 1,
@@ -149,13 +149,13 @@ impl Sequence {
         Use::Whole
     }
 
-    /// The kind of packets of which there are most.
+    /// Returns the most frequent kind of packets.
     pub(super) fn main_kind(&self) -> Option<u32> {
         let most = self.kinds.iter().max_by_key(|(_, count)| *count);
         most.map(|(kind, _)| *kind)
     }
 
-    /// Losses of all reasons.
+    /// Returns the number of losses for all reasons.
     pub(super) fn all_gaps(&self) -> u64 {
         self.gaps.iter().map(|(_, count)| count).sum()
     }
@@ -175,7 +175,7 @@ impl Sequences {
         (sequence, usable)
     }
 
-    /// All of them, the one with the most bytes first.
+    /// Returns all sequences, the one with the most bytes first.
     pub(super) fn largest_first(&self) -> Vec<(u32, &Sequence)> {
         let mut all: Vec<_> = self.0.iter().map(|(id, sequence)| (*id, sequence)).collect();
         all.sort_by_key(|(id, sequence)| (std::cmp::Reverse(sequence.bytes), *id));

@@ -1,8 +1,8 @@
-//! What a trace says of itself, gathered packet by packet.
+//! Gathers a trace's information about itself, packet by packet.
 //!
-//! Called by [`run`](super::run) with each piece of the file; what comes of it is put into words by
-//! [`report`](super::report) and [`findings`](super::findings). Most packets are passed over after a look at the tags of
-//! their fields. What is kept does not grow with the file: all that is remembered by name or id is bounded.
+//! [`run`](super::run) calls it with each piece of the file. [`report`](super::report) and [`findings`](super::findings) turn the result into words.
+//! For most packets it reads only the tags of the fields. Its size does not grow with the file, because everything that is stored by name or id is
+//! bounded.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,20 +26,20 @@ use crate::trace_reader::{Damage, Piece};
 #[cfg(test)]
 mod tests;
 
-/// Names of more processes are not remembered.
+/// The most processes whose names are stored.
 const MAX_PROCESSES: usize = 1 << 16;
-/// Longer names are cut.
+/// The most characters of a process name.
 const MAX_NAME: usize = 64;
-/// More damaged places, triggers and kinds of packets are counted at most.
+/// The most damaged places, triggers and kinds of packets that are stored.
 const MAX_LISTED: usize = 1 << 10;
-/// Bytes of a name that is kept. The kernel's are shorter.
+/// The most bytes of an event name. The kernel's names are shorter.
 const MAX_EVENT_NAME: usize = 256;
 
-/// Packets of one kind, or all of them.
+/// A count of packets, of one kind or in all.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) packets: u64,
-    /// Encoded and expanded, without the framing.
+    /// Encoded and decompressed, without the framing.
     pub(super) bytes: u64,
 }
 
@@ -67,55 +67,55 @@ impl Span {
         span.last = span.last.max(time);
     }
 
-    /// In ns.
+    /// Returns its length in ns.
     pub(super) fn length(self) -> u64 {
         self.last - self.first
     }
 }
 
-/// The session's life, as the service noted it, in ns since boot.
+/// The session's start and end, as the service noted them, in ns since boot.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Life {
     pub(super) started: Option<u64>,
     pub(super) disabled: Option<u64>,
 }
 
-/// All that is known of a trace.
+/// Everything that is known of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) all: Tally,
-    /// Packets by the field of `TracePacket` that they are about; 0 for those about nothing.
+    /// Packets by the field of `TracePacket` that gives them their kind; 0 for packets without such a field.
     pub(super) kinds: BTreeMap<u32, Tally>,
-    /// Compressed packets, by the field that they are in, with their bytes in the file.
+    /// Compressed packets by their field, with their bytes in the file.
     pub(super) compressed: BTreeMap<u32, Tally>,
-    /// Kernel events, by the field of `FtraceEvent` that they are about.
+    /// Kernel events by their field of `FtraceEvent`.
     pub(super) kernel_events: BTreeMap<u32, u64>,
-    /// Names of kernel events that the trace itself describes, by that field.
+    /// Names of kernel events that the trace describes, by that field.
     described_events: BTreeMap<u32, String>,
     pub(super) sequences: Sequences,
-    /// Which buffer a sequence was in, and which producer wrote it, where the trace tells.
+    /// The buffer and the producer of each sequence, if the trace has them.
     pub(super) buffer_of: HashMap<u32, u32>,
     pub(super) producer_of: HashMap<u32, i32>,
     processes: HashMap<i32, String>,
     pub(super) timeline: Timeline,
-    /// Times of what producers wrote.
+    /// The range of times of producers' packets.
     pub(super) data: Option<Span>,
-    /// Packets whose times are on clocks that no snapshot tells of.
+    /// The number of packets with a clock that no snapshot has.
     pub(super) timeless: u64,
     pub(super) life: Life,
     pub(super) config: Option<TraceConfig>,
-    /// Further configs, of traces that were put together.
+    /// The number of further configs, in a file of several traces.
     pub(super) more_configs: u64,
     pub(super) stats: Option<TraceStats>,
     pub(super) system: Option<SystemInfo>,
     pub(super) cpus: Vec<cpu_info::Cpu>,
     pub(super) uuid: Option<(u64, u64)>,
-    /// Names of triggers that were activated, and of the one that made the trace if it is a clone.
+    /// Names of activated triggers; then the name of the trigger that made the trace, if it is a clone.
     pub(super) triggers: Vec<String>,
     pub(super) cloned_by: Option<String>,
     pub(super) evidence: Evidence,
     pub(super) damages: Vec<Damage>,
-    /// All of them, listed or not.
+    /// The number of all damages, including those that are not stored.
     pub(super) damaged: u64,
 }
 
@@ -149,7 +149,7 @@ impl Summary {
         };
         let (mut timestamp, mut clock, mut defaults, mut content) = (None, None, None, None);
         for field in Reader::new(packet) {
-            // What is damaged within its frame is damaged for readers as well: what comes before counts.
+            // Readers also stop at damage within a packet, so the fields before it count.
             let Ok(field) = field else { break };
             match (field.number, field.value) {
                 (TracePacket::TIMESTAMP, Value::Varint(value)) => timestamp = Some(value),
@@ -165,7 +165,7 @@ impl Summary {
                 (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(value)) => header.dropped = value,
                 (TracePacket::TRACE_PACKET_DEFAULTS, Value::Bytes(value)) => defaults = Some(value),
                 (TracePacket::FIRST_PACKET_ON_SEQUENCE, _) => {}
-                // What is only there to be referred to is not what a packet is about, unless nothing else is.
+                // Interned data give a packet its kind only if it has no other data.
                 (TracePacket::INTERNED_DATA, _) if header.kind != 0 => {}
                 (number, value) => {
                     if header.kind == 0 || header.kind == TracePacket::INTERNED_DATA {
@@ -188,7 +188,7 @@ impl Summary {
             self.evidence.take(header.kind, sequence, timestamp, content);
             self.content(&header, content);
         }
-        // Of a clock that counts from its last value nothing is known after a loss.
+        // After a loss, the time on a clock that counts from its last value is unknown.
         if let (Some(timestamp), Use::Whole) = (timestamp, usable) {
             match self.timeline.boot_time(header.sequence, clock, timestamp) {
                 Some(time) => self.happened(&header, content, time),
@@ -197,7 +197,7 @@ impl Summary {
         }
     }
 
-    /// Something was at this time.
+    /// Takes in the time of a packet.
     fn happened(&mut self, header: &Header, content: Option<&[u8]>, time: u64) {
         if header.kind == TracePacket::SERVICE_EVENT {
             let event = content.map(TracingServiceEvent::decode_from_slice);
@@ -211,7 +211,7 @@ impl Summary {
         }
     }
 
-    /// Looks into what a packet is about, where there is something to learn from it.
+    /// Reads the content of a packet, if its kind has information about the trace.
     fn content(&mut self, header: &Header, content: &[u8]) {
         match header.kind {
             TracePacket::FTRACE_EVENTS => self.bundle(content),
@@ -228,7 +228,7 @@ impl Summary {
                     (_, Err(_)) => {}
                 }
             }
-            // Counters go on: the last ones have all in them.
+            // The counters are cumulative, so the last statistics have everything.
             TracePacket::TRACE_STATS => self.stats = decoded(content).or(self.stats.take()),
             TracePacket::SYSTEM_INFO => self.system = self.system.take().or_else(|| decoded(content)),
             TracePacket::CPU_INFO => {
@@ -291,7 +291,7 @@ impl Summary {
         }
     }
 
-    /// A `ProcessDescriptor`.
+    /// Takes in a `ProcessDescriptor`.
     fn process_descriptor(&mut self, content: &[u8]) {
         if let (Some(pid), Some(name)) = (
             varint(content, ProcessDescriptor::PID),
@@ -302,7 +302,7 @@ impl Summary {
     }
 
     fn name_process(&mut self, pid: i32, name: &[u8]) {
-        // A path tells less than its end, which comes last.
+        // The last part of a path says most.
         let name = String::from_utf8_lossy(name);
         let name = name.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default();
         if !name.is_empty() && (self.processes.len() < MAX_PROCESSES || self.processes.contains_key(&pid)) {
@@ -315,12 +315,12 @@ impl Summary {
         }
     }
 
-    /// The name of a process that a packet of the trace tells.
+    /// Returns the name of a process, from the trace's packets.
     pub(super) fn process_name(&self, pid: i32) -> Option<&str> {
         self.processes.get(&pid).map(String::as_str)
     }
 
-    /// Kernel events: their times and kinds.
+    /// Takes in the times and kinds of kernel events.
     fn bundle(&mut self, content: &[u8]) {
         let mut clock = BundleClock::default();
         for field in Reader::new(content).map_while(Result::ok) {
@@ -345,7 +345,7 @@ impl Summary {
         }
     }
 
-    /// Takes the name of a `GenericEventDescriptor`.
+    /// Takes the name from a `GenericEventDescriptor`.
     fn describe_event(&mut self, described: &[u8]) {
         let (mut id, mut name) = (0, None);
         for field in Reader::new(described).map_while(Result::ok) {
@@ -370,7 +370,7 @@ impl Summary {
         }
     }
 
-    /// What the trace itself calls kernel events about this field of `FtraceEvent`, if it does.
+    /// Returns the trace's own name for kernel events with this field of `FtraceEvent`.
     pub(super) fn described_event(&self, field: u32) -> Option<&str> {
         self.described_events.get(&field).map(String::as_str)
     }
@@ -387,7 +387,7 @@ impl Summary {
         self.count_kernel_events(kind, 1);
     }
 
-    /// `sched_switch` and `sched_waking` in columns.
+    /// Takes in `sched_switch` and `sched_waking` events in columns.
     fn compact_sched(&mut self, compact: &[u8], clock: &BundleClock) {
         for field in Reader::new(compact).map_while(Result::ok) {
             let kind = match field.number {
@@ -401,7 +401,7 @@ impl Summary {
             let (mut time, mut count) = (0_u64, 0);
             while let Some(delta) = take_varint(&mut deltas) {
                 time = time.saturating_add(delta);
-                // They ascend: the first and the last are all that matters.
+                // The times ascend, so only the first and the last matter.
                 if count == 0 || deltas.is_empty() {
                     self.kernel_time(time, clock);
                 }
@@ -423,7 +423,7 @@ impl Summary {
         }
     }
 
-    /// How long was recorded, in ns: from start to stop by the service's word, else from the first to the last of the data.
+    /// Returns the length of the recording in ns: from start to stop if the service noted both, else from the first to the last time of the data.
     pub(super) fn duration(&self) -> Option<u64> {
         match self.life {
             Life {
@@ -434,18 +434,18 @@ impl Summary {
         }
     }
 
-    /// When it began, in ns since boot.
+    /// Returns the beginning of the recording, in ns since boot.
     pub(super) fn start(&self) -> Option<u64> {
         self.life.started.or(self.data.map(|data| data.first))
     }
 }
 
-/// On which clock the times of a bundle are.
+/// The clock of a bundle's times.
 #[derive(Debug, Default)]
 struct BundleClock {
     /// `FtraceClock`; 0 is boot time.
     id: u64,
-    /// What it and boot time showed at one moment.
+    /// The times of that clock and of boot time at one moment.
     kernel: Option<u64>,
     boot: Option<u64>,
 }
@@ -460,7 +460,7 @@ impl BundleClock {
     }
 }
 
-/// Packets about the recording and the machine: their times say nothing of how far the data reach.
+/// Whether packets of this kind are about the recording or the machine. Their times do not count as times of the data.
 fn is_by_the_service(kind: u32) -> bool {
     matches!(
         kind,
@@ -485,13 +485,13 @@ fn decoded<M: Message>(bytes: &[u8]) -> Option<M> {
     M::decode_from_slice(bytes).ok()
 }
 
-/// The first varint of this number.
+/// Returns the first varint field of this number.
 fn varint(message: &[u8], number: u32) -> Option<u64> {
     let mut fields = Reader::new(message).map_while(Result::ok);
     fields.find(|field| field.number == number)?.value.as_varint()
 }
 
-/// The first length-delimited field of this number.
+/// Returns the first length-delimited field of this number.
 fn bytes(message: &[u8], number: u32) -> Option<&[u8]> {
     let mut fields = Reader::new(message).map_while(Result::ok);
     fields.find(|field| field.number == number)?.value.as_bytes()

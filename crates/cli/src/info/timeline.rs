@@ -1,8 +1,8 @@
-//! Clocks of a trace: when, since boot and by the wall clock, something was whose time was told on another clock.
+//! Converts times on the clocks of a trace to time since boot and to wall-clock time.
 //!
-//! Called by [`summary`](super::summary). Clock snapshots say what several clocks showed at one moment; between snapshots all
-//! clocks are taken to run alike. Ids from 64 to 127 are clocks of one sequence; these may count in steps, and from their
-//! last value (`is_incremental`).
+//! [`summary`](super::summary) calls it. A clock snapshot has the readings of several clocks at one moment. Between snapshots, all clocks are assumed
+//! to advance alike. Ids from 64 to 127 are clocks of one sequence; these may count in larger steps, and relative to their last value
+//! (`is_incremental`).
 
 use std::collections::HashMap;
 
@@ -13,27 +13,27 @@ mod tests;
 
 const REALTIME: u32 = BuiltinClock::BUILTIN_CLOCK_REALTIME as u32;
 const BOOTTIME: u32 = BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32;
-/// Ids of clocks that a sequence made up for itself.
+/// Ids of clocks that a sequence defines for itself.
 const OF_A_SEQUENCE: std::ops::Range<u32> = 64..128;
-/// A trace of a week has 60,000 snapshots. Of more, each second one is forgotten.
+/// The most readings of a clock. Beyond it, every second reading is dropped. A trace of a week has 60,000 snapshots.
 const MAX_READINGS: usize = 1 << 16;
-/// More clocks are not remembered.
+/// The most clocks that are stored.
 const MAX_CLOCKS: usize = 1 << 16;
 
-/// All clocks of a trace, as far as it was read.
+/// All clocks of a trace, as far as it has been read.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     /// By sequence (0 for clocks of the whole trace) and id.
     clocks: HashMap<(u32, u32), Clock>,
-    /// On which timestamps are that do not say.
+    /// The clock of timestamps without a clock id.
     primary: Option<u32>,
 }
 
 #[derive(Debug)]
 struct Clock {
-    /// What it showed, and the time since boot then, both in ns; both ascending.
+    /// Its readings with the time since boot, both in ns and ascending.
     readings: Vec<(u64, u64)>,
-    /// Length of its steps, in ns.
+    /// The length of its steps, in ns.
     step: u64,
     is_incremental: bool,
     /// Its last value, in steps.
@@ -41,7 +41,7 @@ struct Clock {
 }
 
 impl Timeline {
-    /// Takes in a snapshot that is in the trace of this sequence.
+    /// Takes in a snapshot from this sequence.
     pub(super) fn snapshot(&mut self, sequence: u32, snapshot: &ClockSnapshot) {
         if let Some(primary) = snapshot.primary_trace_clock {
             self.primary.get_or_insert(primary as u32);
@@ -70,8 +70,8 @@ impl Timeline {
         }
     }
 
-    /// When a snapshot was taken. Where no clock of it is known yet, and none counts from boot, the primary one or else the
-    /// first is taken for the one that does: then times are right up to a constant.
+    /// Returns the time of a snapshot. If none of its clocks is known yet and it lacks boot time, the primary clock or else the first one stands in
+    /// for boot time. Times are then right up to a constant.
     fn boot_time_of(&self, sequence: u32, snapshot: &ClockSnapshot) -> Option<u64> {
         let value = |wanted: u32| {
             let mut clocks = snapshot.clocks.iter();
@@ -81,7 +81,7 @@ impl Timeline {
             snapshot.clocks.iter().find_map(|reading| {
                 let id = reading.clock_id?;
                 let clock = self.clocks.get(&(scope(sequence, id), id))?;
-                // Those that count from their last value start over with a snapshot.
+                // Clocks that count from their last value start over with a snapshot.
                 if clock.is_incremental {
                     return None;
                 }
@@ -99,7 +99,7 @@ impl Timeline {
         value(BOOTTIME).or_else(known).or_else(assumed)
     }
 
-    /// When it was, in ns since boot, that a clock (or the trace's usual one) showed `value`. `None` if no snapshot tells.
+    /// Returns the time in ns since boot at which a clock (or the trace's default clock) showed `value`. `None` if no snapshot has that clock.
     pub(super) fn boot_time(&mut self, sequence: u32, id: Option<u32>, value: u64) -> Option<u64> {
         let id = id.or(self.primary).unwrap_or(BOOTTIME);
         let Some(clock) = self.clocks.get_mut(&(scope(sequence, id), id)) else {
@@ -114,7 +114,7 @@ impl Timeline {
         Some(clock.boot_at(value.saturating_mul(clock.step)))
     }
 
-    /// What the wall clock showed at a time since boot, in ns since 1970 (UTC).
+    /// Returns the wall-clock time at a time since boot, in ns since 1970 (UTC).
     pub(super) fn wall_time(&self, boot: u64) -> Option<u64> {
         let readings = &self.clocks.get(&(0, REALTIME))?.readings;
         let after = readings.partition_point(|(_, at)| *at <= boot);
@@ -128,7 +128,7 @@ impl Clock {
         if let Some((last, at)) = self.readings.last()
             && (*last > value || *at > boot)
         {
-            // Set back, or started over.
+            // The clock was set back, or has started over.
             self.readings.clear();
         }
         if self.readings.len() >= MAX_READINGS {
@@ -141,7 +141,7 @@ impl Clock {
         self.readings.push((value, boot));
     }
 
-    /// By the last reading before; the first one for what was before all.
+    /// Converts by the last reading before `value`, or by the first one if `value` is earlier than all.
     fn boot_at(&self, value: u64) -> u64 {
         let after = self.readings.partition_point(|(shown, _)| *shown <= value);
         match self.readings.get(after.saturating_sub(1)) {
@@ -151,7 +151,7 @@ impl Clock {
     }
 }
 
-/// `base` moved by as much as from `from` to `to`.
+/// Moves `base` by the distance from `from` to `to`.
 fn moved(base: u64, from: u64, to: u64) -> u64 {
     if to >= from {
         base.saturating_add(to - from)

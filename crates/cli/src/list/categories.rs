@@ -1,4 +1,6 @@
-//! Categories of track events, as connected programs have told the service.
+//! `ferretto list categories`: the categories of track events that connected programs have registered with the service.
+//!
+//! [`run`](super::run) calls it. It asks the running service, and fails without one.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +14,12 @@ use crate::running::ask_service;
 use crate::service_state::json::producer as producer_json;
 use crate::stdout::{Column, Table};
 
-/// More producers of a category are counted in the table.
+/// The most producers of a category whose names are shown; the others are counted.
 const NAMED: usize = 2;
 
 pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     let running = ask_service()?;
-    // Programs may describe one name each in their own way.
+    // Several programs may describe the same category differently.
     let mut categories: BTreeMap<(&str, &[String], &str), Vec<&Producer>> = BTreeMap::new();
     for source in &running.state.data_sources {
         let producer = running.producer(source.producer_id);

@@ -1,4 +1,6 @@
-//! Clocks of this machine that traces use, and those that ftrace can be set to.
+//! `ferretto list clocks`: the machine's clocks that traces use, and the clocks that ftrace can use.
+//!
+//! [`run`](super::run) calls it. It reads the clocks itself, needs no service, and takes a fraction of a second.
 
 use std::time::Duration;
 
@@ -12,20 +14,20 @@ use super::pattern::Patterns;
 use crate::stdout::{Column, Table};
 use ferretto_daemons::traced::tsc;
 
-/// How long clocks are watched to see how fast they go.
+/// The time over which the speed of clocks is measured.
 const WATCHED: Duration = Duration::from_millis(200);
-/// A reading beside BOOTTIME is taken that many times, and the one that took the least time counts.
+/// The number of attempts at reading a clock beside BOOTTIME. The fastest attempt counts.
 const TRIES: usize = 20;
-/// How fast a clock goes cannot be seen in that time if its steps are longer.
+/// The longest steps, in ns, with which the speed of a clock can be measured in that time.
 const FINE: u64 = 1_000;
 const NANOS: u64 = 1_000_000_000;
 
-/// What is read.
+/// The source of a clock's readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
-    /// Nanoseconds.
+    /// A kernel clock, in nanoseconds.
     Kernel(ClockId),
-    /// Ticks.
+    /// The time-stamp counter, in ticks.
     TimeStampCounter,
 }
 
@@ -57,7 +59,7 @@ const CLOCKS: &[(BuiltinClock, Source)] = &[
     (BuiltinClock::BUILTIN_CLOCK_TSC, Source::TimeStampCounter),
 ];
 
-/// A clock beside BOOTTIME.
+/// A clock's value beside BOOTTIME.
 #[derive(Debug, Clone, Copy)]
 struct Reading {
     boot: u64,
@@ -65,7 +67,7 @@ struct Reading {
 }
 
 impl Source {
-    /// `None` if this machine has none.
+    /// Reads the clock; `None` if this machine has no such clock.
     fn read(self) -> Option<u64> {
         match self {
             Source::Kernel(clock) => {
@@ -77,7 +79,7 @@ impl Source {
         }
     }
 
-    /// Whoever interrupts between two readings makes them differ: the closest ones count.
+    /// Reads the clock between two readings of BOOTTIME. An interruption moves these apart, so the attempt with the closest two counts.
     fn read_beside_boot(self) -> Option<Reading> {
         let boot = || Source::Kernel(ClockId::Boottime).read();
         let mut closest: Option<(u64, Reading)> = None;
@@ -212,7 +214,7 @@ pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     })
 }
 
-/// A time with its sign, in seconds; one that readings cannot tell from none is none.
+/// Formats a time with its sign, in seconds. A time below the error of the readings becomes zero.
 fn seconds(ns: i128) -> String {
     let (sign, ns) = match ns {
         ..-999 => ("-", ns.unsigned_abs()),
@@ -223,7 +225,7 @@ fn seconds(ns: i128) -> String {
     format!("{sign}{}.{:06} s", ns / nanos, ns % nanos / 1000)
 }
 
-/// To a tenth, and never less than nothing.
+/// Formats a rate to one decimal, without a negative zero.
 fn rounded(ppm: f64) -> String {
     let text = format!("{ppm:.1}");
     match text.strip_prefix("-0.0") {

@@ -1,4 +1,6 @@
-//! Kernel events, as tracefs lists them.
+//! `ferretto list events`: the kernel events in tracefs.
+//!
+//! [`run`](super::run) calls it. It needs no service, but access to tracefs.
 
 use ferretto_probes::ftrace::tracefs::{Tracefs, TracefsError};
 use ferretto_probes::ftrace::typed;
@@ -32,7 +34,7 @@ pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     })
 }
 
-/// With what else there is to do.
+/// Formats an error, with a command that may help.
 fn explained(error: TracefsError) -> String {
     match error {
         TracefsError::Denied { .. } => format!("{error}\nAs root: `sudo ferretto list events`"),

@@ -1,8 +1,8 @@
-//! `ferretto list`: what there is to record, and who records: kernel events, data sources, sessions, categories of track events, clocks.
+//! `ferretto list`: lists kernel events, data sources, sessions, categories of track events, or clocks.
 //!
-//! Called by [`applet`](crate::applet). One module for each subject gathers a [`Listing`], which is printed as a table or, with `--json`, as
-//! one object whose names `docs/json.md` promises. Nothing is started and nothing is changed. Exit codes: 0; 1 if the subject could
-//! not be asked, or a pattern fits nothing; 2 for a command line that makes no sense.
+//! [`applet`](crate::applet) calls it. One module for each subject gathers a [`Listing`], which is printed as a table or, with `--json`, as one
+//! object with the names in `docs/json.md`. It starts and changes nothing. Exit codes: 0 for success; 1 if the subject cannot be listed, or a pattern
+//! matches nothing; 2 for a wrong command line.
 
 mod categories;
 mod clocks;
@@ -21,32 +21,32 @@ use crate::usage;
 pub(crate) use pattern::Patterns;
 pub(crate) use sessions::sessions_of;
 
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "ferretto list";
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 
-/// What there is of a subject.
+/// The list of a subject.
 pub(crate) struct Listing {
     pub(crate) table: Table,
-    /// What stands below it.
+    /// Text below the table.
     below: Option<String>,
-    /// The same for scripts, and more.
+    /// The list for scripts, with more details.
     pub(crate) json: Value,
-    /// What has to be known beside it, for stderr.
+    /// Notes for stderr.
     pub(crate) notes: Vec<String>,
 }
 
-/// Something that can be listed.
+/// A subject that can be listed.
 struct Subject {
     word: &'static str,
-    /// What somebody might type instead.
+    /// Another spelling that users may type.
     alias: &'static str,
     about: &'static str,
     details: &'static str,
     /// # Errors
-    /// Why it could not be asked.
+    /// If it cannot be listed.
     list: fn(&Patterns) -> Result<Listing, String>,
 }
 
@@ -99,7 +99,6 @@ const SUBJECTS: &[Subject] = &[
     },
 ];
 
-/// The definition of all flags.
 pub(crate) fn command() -> Command {
     let command = Command::new("list")
         .bin_name(NAME)
@@ -128,7 +127,7 @@ pub(crate) fn command() -> Command {
     })
 }
 
-/// Runs the applet with the words after its name; gives the exit code.
+/// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("list".into()).chain(words)) {
         Ok(matches) => matches,

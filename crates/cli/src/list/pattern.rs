@@ -1,17 +1,17 @@
-//! Which names are wanted, and what was probably meant by a pattern that fits none.
+//! The patterns that select names, with suggestions for patterns that match nothing.
 //!
-//! Called by the subjects of `ferretto list`.
+//! The subjects of `ferretto list` call it.
 
 use crate::glob::{glob, is_glob};
 use std::cell::{Cell, RefCell};
 
 use ferretto_proto::text::nearest;
 
-/// All patterns of a command line. What fits one of them is wanted; without any, everything is.
+/// The patterns of a command line. A name that matches one of them is selected; without patterns, all names are.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
     all: Vec<Pattern>,
-    /// Names that came by, wanted or not.
+    /// All names that were compared.
     names: RefCell<Vec<String>>,
 }
 
@@ -33,24 +33,24 @@ impl Patterns {
         }
     }
 
-    /// Whether something is wanted that goes by any of these names.
+    /// Whether any of these names is selected.
     pub(super) fn want<'a>(&self, names: impl IntoIterator<Item = &'a str> + Clone) -> bool {
         self.remember(names.clone());
         self.any(|pattern| names.clone().into_iter().any(|name| fits(pattern, name)))
     }
 
-    /// Whether something is wanted that has this id, and perhaps a name: no part of an id stands for it.
+    /// Whether an object with this id, and perhaps a name, is selected. A pattern has to be the whole id, or match the name.
     pub(super) fn want_whole_or_part(&self, id: &str, name: Option<&str>) -> bool {
         self.remember(std::iter::once(id).chain(name));
         self.any(|pattern| pattern == id || name.is_some_and(|name| fits(pattern, name)))
     }
 
-    /// Whether there are none.
+    /// Whether there are no patterns.
     pub(super) fn are_none(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Whether this kernel event is wanted.
+    /// Whether this kernel event is selected.
     pub(super) fn want_event(&self, group: &str, name: &str) -> bool {
         if !self.all.is_empty() {
             self.remember([format!("{group}/{name}").as_str()]);
@@ -59,7 +59,7 @@ impl Patterns {
     }
 
     fn any(&self, fits: impl Fn(&str) -> bool) -> bool {
-        // Each of them is asked: all that fit something are to be known.
+        // Every pattern is tried, to find those that match nothing.
         let fitting = self.all.iter().filter(|pattern| {
             let fits = fits(&pattern.typed);
             pattern.fits_something.set(fits || pattern.fits_something.get());
@@ -76,7 +76,7 @@ impl Patterns {
         }
     }
 
-    /// What is to be said of each pattern that fits nothing.
+    /// Returns a message for each pattern that matches nothing.
     pub(super) fn unfit(&self) -> Vec<String> {
         let names = self.names.borrow();
         let unfit = self.all.iter().filter(|pattern| !pattern.fits_something.get());
@@ -90,7 +90,7 @@ impl Patterns {
     }
 }
 
-/// The name that is most like it, or most like it in its second half.
+/// Returns the name that is most similar to a pattern, as a whole or in its second half, or else the most similar group.
 fn meant<'a>(typed: &str, names: &'a [String]) -> Option<&'a str> {
     let plain = typed.replace(':', "/").replace(['*', '?'], "");
     let plain = plain.trim_end_matches('/');
@@ -107,7 +107,7 @@ fn meant<'a>(typed: &str, names: &'a [String]) -> Option<&'a str> {
         .or_else(|| {
             let groups = names.iter().filter_map(|name| name.split_once('/'));
             let meant = nearest(plain, groups.map(|(group, _)| group))?;
-            // With what separates it from the name.
+            // Includes the slash between group and name.
             names.iter().find_map(|name| {
                 let (group, _) = name.split_once('/')?;
                 (group == meant).then(|| &name[..=group.len()])
@@ -115,7 +115,7 @@ fn meant<'a>(typed: &str, names: &'a [String]) -> Option<&'a str> {
         })
 }
 
-/// A glob fits the whole name, anything else a part of it. The case of letters does not count.
+/// Whether a pattern matches a name. A glob matches the whole name, any other pattern a part of it. Case is ignored.
 fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
     match is_glob(&pattern) {
@@ -124,7 +124,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// `group/`, `group/part` and `group:part`, where the group has to fit whole; or what fits either of the names.
+/// Matches `group/`, `group/part` and `group:part`, in which the group has to match as a whole. Other patterns match either name.
 fn fits_event(pattern: &str, group: &str, name: &str) -> bool {
     match pattern.split_once(['/', ':']) {
         Some((of_group, part)) => {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_nothing_is_told_with_what_was_meant() {
+    fn a_pattern_that_matches_nothing_gets_a_suggestion() {
         for (typed, meant) in [
             ("sched/sched_swich", "did you mean sched/sched_switch?"),
             ("sched:sched_swich", "did you mean sched/sched_switch?"),

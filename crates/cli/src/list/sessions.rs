@@ -1,4 +1,6 @@
-//! Tracing sessions, as the service tells.
+//! `ferretto list sessions`: the tracing sessions of the running service.
+//!
+//! [`run`](super::run) calls it, and [`status`](crate::status) lists the sessions of a state with it.
 
 use std::time::Duration;
 
@@ -19,10 +21,10 @@ pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     sessions_of(&ask_service()?.state, patterns)
 }
 
-/// Those of a service.
+/// Lists the sessions in a service's state.
 ///
 /// # Errors
-/// If it is of those that do not tell.
+/// If the service is too old to report its sessions.
 pub(crate) fn sessions_of(state: &TracingServiceState, patterns: &Patterns) -> Result<Listing, String> {
     if state.supports_tracing_sessions != Some(true) {
         return Err("the tracing service is too old to tell of its sessions".to_owned());
@@ -45,7 +47,7 @@ pub(crate) fn sessions_of(state: &TracingServiceState, patterns: &Patterns) -> R
             .unique_session_name
             .as_deref()
             .filter(|name| !name.is_empty());
-        // An id is no part of another one.
+        // An id has to match as a whole.
         if !patterns.want_whole_or_part(&id, name) {
             continue;
         }
@@ -96,7 +98,7 @@ fn bytes(session: &TracingSession) -> Vec<u64> {
     sizes.map(|kb| u64::from(*kb) * 1024).collect()
 }
 
-/// How much of the buffers was written to, if the service tells.
+/// Returns the used part of the buffers, if the service reports it.
 fn used(session: &TracingSession) -> String {
     let (used, size): (u64, u64) = (
         session.buffer_used_bytes.iter().sum(),
@@ -117,7 +119,7 @@ fn local(ns: i64) -> DateTime<Local> {
     DateTime::from_timestamp_nanos(ns).with_timezone(&Local)
 }
 
-/// The time of a day, and of which, unless that is today.
+/// Formats a time, with the date unless it is today.
 fn clock(time: DateTime<Local>) -> String {
     let today = time.date_naive() == Local::now().date_naive();
     let format = if today { "%H:%M:%S" } else { "%Y-%m-%d %H:%M:%S" };

@@ -1,4 +1,6 @@
-//! Data sources that producers offer, as the service tells.
+//! `ferretto list sources`: the data sources that producers offer to the running service.
+//!
+//! [`run`](super::run) calls it. Without a service it lists the sources that a service of our own would have.
 
 use ferretto_proto::messages::tracing_service_state::{DataSource, Producer};
 use serde_json::json;
@@ -28,7 +30,7 @@ pub(super) fn list(patterns: &Patterns) -> Result<Listing, String> {
     }
 }
 
-/// Those of a service that runs.
+/// Lists the data sources of a running service.
 fn sources_of(running: &Running, patterns: &Patterns) -> Listing {
     let mut wanted: Vec<(&DataSource, Option<&Producer>)> = running
         .state
@@ -78,7 +80,7 @@ fn sources_of(running: &Running, patterns: &Patterns) -> Listing {
     }
 }
 
-/// Those that would be there.
+/// Lists the data sources that a service of our own would have.
 fn of_own_probes(patterns: &Patterns) -> Listing {
     let mut table = table(false);
     let mut sources = Vec::new();
@@ -108,7 +110,7 @@ struct Sources {
     machines: bool,
 }
 
-/// The column of machines is only there if there is another than this one.
+/// Makes the table. It has a column of machines only if there are others than this one.
 fn table(machines: bool) -> Sources {
     let mut columns = vec![
         Column::text("SOURCE"),

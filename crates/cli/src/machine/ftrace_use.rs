@@ -1,22 +1,22 @@
-//! What ftrace does at the moment, and who reads it: there is one for the whole machine.
+//! The present state of ftrace, which the whole machine shares, and the processes that read it.
 //!
-//! Called by the doctor's checks, which judge it, and by [`status`](crate::status), which tells it. Which process has a
-//! kernel buffer open only root is told of other users' processes.
+//! The doctor's checks judge it, and [`status`](crate::status) reports it. Only root can see which of other users' processes have a kernel buffer
+//! open.
 
 use ferretto_probes::ftrace::tracefs::EventName;
 
 use super::Machine;
 use super::processes::{Holder, opened};
 
-/// What was seen.
+/// The state of ftrace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FtraceUse {
-    /// The tracer that is on; `None` for `nop`.
+    /// The current tracer; `None` for `nop`.
     pub(crate) tracer: Option<String>,
-    /// Events that are on, as `group/name`.
+    /// The enabled events, as `group/name`.
     pub(crate) events: Vec<String>,
     pub(crate) readers: Vec<Reader>,
-    /// Instances, which have buffers of their own.
+    /// The instances, each with its own buffers.
     pub(crate) instances: Vec<String>,
 }
 
@@ -24,12 +24,12 @@ pub(crate) struct FtraceUse {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) process: Holder,
-    /// Whose buffers; `None` for those at the top.
+    /// The instance of the buffers; `None` for the top-level one.
     pub(crate) instance: Option<String>,
 }
 
 impl FtraceUse {
-    /// Looks at the tracefs that is mounted at `root`.
+    /// Examines the tracefs that is mounted at `root`.
     pub(crate) fn look(machine: &dyn Machine, root: &str) -> FtraceUse {
         let text = |file: &str| machine.read(&format!("{root}/{file}")).unwrap_or_default();
         let tracer = text("current_tracer")
@@ -58,7 +58,7 @@ impl FtraceUse {
     }
 }
 
-/// The instance whose buffers an open file is, `Some(None)` for those at the top; `None` for other files.
+/// Returns the instance whose buffers an open file belongs to, `Some(None)` for the top-level one; `None` for other files.
 fn buffers_of(root: &str, open: &str) -> Option<Option<String>> {
     let file = open.strip_prefix(root)?.strip_prefix('/')?;
     let (instance, file) = match file.strip_prefix("instances/") {
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_told_from_other_files() {
+    fn buffers_are_distinguished_from_other_files() {
         let of = |open| buffers_of("/sys/kernel/tracing", open);
         assert_eq!(of("/sys/kernel/tracing/per_cpu/cpu0/trace_pipe_raw"), Some(None));
         assert_eq!(of("/sys/kernel/tracing/trace_pipe"), Some(None));

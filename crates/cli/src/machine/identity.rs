@@ -1,42 +1,42 @@
-//! Who we are on this machine, and on how much of a machine: user, capabilities, containers.
+//! This process's user, capabilities and container.
 //!
-//! Worked out once at the start; the checks ask it.
+//! Determined once at the start; the checks use it.
 
 use super::{Machine, Owner};
 
-/// `CAP_SYS_ADMIN` in `linux/capability.h`: may mount, and use most of what tracing needs.
+/// `CAP_SYS_ADMIN` in `linux/capability.h`: allows mounting, and most of the access that tracing needs.
 const CAP_SYS_ADMIN: u32 = 21;
-/// `CAP_SYSLOG`: may see addresses of the kernel.
+/// `CAP_SYSLOG`: shows addresses of the kernel.
 const CAP_SYSLOG: u32 = 34;
-/// `PROC_PID_INIT_INO` in `linux/proc_ns.h`: the machine's own process namespace has had this number ever since there are numbers.
+/// `PROC_PID_INIT_INO` in `linux/proc_ns.h`: the number that the machine's own process namespace always has.
 const FIRST_PROCESS_NAMESPACE: &str = "pid:[4026531836]";
-/// A user namespace in which every user is who it is outside.
+/// The map of a user namespace that maps all users to themselves.
 const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
 
-/// Whether something is the machine's own or a container's.
+/// The owner of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Namespace {
-    /// The machine's.
+    /// The machine itself.
     First,
-    /// A container's.
+    /// A container.
     Inner,
 }
 
-/// Who we are.
+/// The identity of this process.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    /// Effective user.
+    /// The effective user.
     pub(crate) uid: u32,
     groups: Vec<u32>,
     capabilities: u64,
     pub(crate) users: Namespace,
     pub(crate) processes: Namespace,
-    /// What kind of container this is, if it is one.
+    /// The kind of container, if this is one.
     pub(crate) container: Option<String>,
 }
 
 impl Identity {
-    /// As `/proc` has it. Without `/proc`, nobody in particular.
+    /// Reads the identity from `/proc`. Without `/proc` it has no groups or capabilities.
     pub(crate) fn of(machine: &dyn Machine) -> Identity {
         let status = machine.read("/proc/self/status").unwrap_or_default();
         let field = |name: &str| {
@@ -73,12 +73,12 @@ impl Identity {
         }
     }
 
-    /// Whether this is root, at least by name.
+    /// Whether the user is root. Root may still lack capabilities.
     pub(crate) fn is_root(&self) -> bool {
         self.uid == 0
     }
 
-    /// Whether this user may mount file systems and the like.
+    /// Whether this user may mount file systems and perform similar operations.
     pub(crate) fn may_administer(&self) -> bool {
         self.capabilities & 1 << CAP_SYS_ADMIN != 0
     }
@@ -88,8 +88,8 @@ impl Identity {
         self.capabilities & 1 << CAP_SYSLOG != 0
     }
 
-    /// The command that makes this user one of those whom a file's group lets do what these bits of a mode say, from the next login
-    /// on; if there is such a group, and it is not root's own.
+    /// Returns the command that adds this user to the group of a file, from the next login on, if the group is not root's and these bits of the mode
+    /// give it the access.
     pub(crate) fn join_group(&self, machine: &dyn Machine, path: &str, bits: u32) -> Option<String> {
         let Owner { gid, mode, .. } = machine.owner(path).ok()?;
         if gid == 0 || mode & bits != bits || self.groups.contains(&gid) {
@@ -99,7 +99,7 @@ impl Identity {
         Some(format!("sudo usermod -aG {group} $USER"))
     }
 
-    /// A command that takes root.
+    /// Returns a command that runs as root.
     pub(crate) fn as_root(&self, command: &str) -> String {
         match self.is_root() {
             true => command.to_owned(),
@@ -107,7 +107,7 @@ impl Identity {
         }
     }
 
-    /// A command that writes a word into a file that is root's.
+    /// Returns a command that writes a word into a file of root's.
     pub(crate) fn write_as_root(&self, word: &str, file: &str) -> String {
         match self.is_root() {
             true => format!("echo {word} > {file}"),
@@ -116,9 +116,9 @@ impl Identity {
     }
 }
 
-/// What kind of container this is, by the marks that they leave.
+/// Returns the kind of container, by the marks that containers leave.
 fn container(machine: &dyn Machine) -> Option<String> {
-    // systemd's answer for any kind that has systemd in it.
+    // systemd writes this file in every kind of container.
     if let Ok(kind) = machine.read("/run/systemd/container") {
         return Some(kind.trim().to_owned());
     }
@@ -134,12 +134,12 @@ fn container(machine: &dyn Machine) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The name of a user, or its number.
+/// Returns the name of a user, or its number.
 pub(crate) fn user_name(machine: &dyn Machine, uid: u32) -> String {
     name_in(machine, "/etc/passwd", uid).unwrap_or_else(|| format!("user {uid}"))
 }
 
-/// In both files the name is the first field and the number the third.
+/// Looks a number up. In both files, the first field is the name and the third is the number.
 fn name_in(machine: &dyn Machine, file: &str, number: u32) -> Option<String> {
     let number = number.to_string();
     machine.read(file).ok()?.lines().find_map(|line| {

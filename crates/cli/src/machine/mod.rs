@@ -1,7 +1,6 @@
-//! This machine, as far as recording depends on it: everything that tools look at, and nothing that changes anything.
+//! This machine, as far as recording depends on it. Everything here only looks; nothing changes the machine.
 //!
-//! Called by `doctor`, whose checks judge it, and by `list`, `status` and `open`, which tell. [`ThisMachine`] is the real one; tests have
-//! one of text.
+//! The checks of `doctor` judge it; `list`, `status` and `open` report it. [`ThisMachine`] is the real one; tests have one made of text.
 
 mod ftrace_use;
 mod identity;
@@ -28,23 +27,23 @@ pub(crate) use identity::{Identity, Namespace, user_name};
 pub(crate) use ports::{Listening, holder_of, listening};
 pub(crate) use processes::{Holder, all_processes, process_named, with_socket};
 
-/// Bytes of a file that are read. The longest in practice are tables of mounts and sockets.
+/// The most bytes of a file that are read. The longest files in practice are tables of mounts and sockets.
 const LONGEST_FILE: u64 = 4 << 20;
-/// How long a service may think about its state. One that is alive answers at once, but on a machine that has too much to do.
+/// The time that a service has to report its state. A working service answers at once, except on an overloaded machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What this user may do with a file or folder.
+/// A kind of access of this user to a file or folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Read the file, list the folder.
     Read,
     /// Write to the file, make files in the folder, connect to the socket.
     Write,
-    /// Reach what is in the folder.
+    /// Reach the files in the folder.
     Enter,
 }
 
-/// Whose a file is, and who may do what with it.
+/// The owner and permissions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: u32,
@@ -53,52 +52,52 @@ pub(crate) struct Owner {
     pub(crate) mode: u32,
 }
 
-/// What came of asking who is behind a consumer socket.
+/// The answer at a consumer socket.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    /// A service told its state.
+    /// A service reported its state.
     Service {
         state: Box<TracingServiceState>,
-        /// Who listens, as of when it began to.
+        /// The process that listens, at the time when it began to.
         listener: Option<PeerCredentials>,
     },
     /// There is no such socket.
     Absent,
-    /// Nobody listens any more.
+    /// The socket exists, but nobody listens any more.
     Stale,
     /// This user may not connect.
     Denied,
-    /// Somebody listens but is no use, for this reason.
+    /// A process listens, but is of no use for this reason.
     Useless(String),
 }
 
-/// What the checks look at.
+/// The operations by which the checks examine a machine.
 pub(crate) trait Machine {
-    /// The text of a file, or as much of it as anybody needs.
+    /// Reads the text of a file, up to a limit.
     fn read(&self, path: &str) -> io::Result<String>;
-    /// The names in a folder.
+    /// Returns the names in a folder.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     fn link(&self, path: &str) -> io::Result<String>;
-    /// Whose it is.
+    /// Returns the owner and permissions of a file.
     fn owner(&self, path: &str) -> io::Result<Owner>;
-    /// Whether this user may do this.
+    /// Succeeds if this user has this access.
     fn allows(&self, path: &str, access: Access) -> io::Result<()>;
-    /// Bytes that this user can still write to the file system of this folder.
+    /// Returns the bytes that this user can still write to the file system of this folder.
     fn free_space(&self, folder: &str) -> io::Result<u64>;
-    /// A variable of the environment.
+    /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
-    /// Where consumers look for the service.
+    /// Returns the address at which consumers look for the service.
     fn consumer_address(&self) -> Result<Address, SocketNameError>;
-    /// Where a service awaits producers.
+    /// Returns the addresses at which a service expects producers.
     fn producer_addresses(&self) -> Result<Vec<Address>, SocketNameError>;
-    /// How `ferretto` is called, also by root, whose `PATH` may be another.
+    /// Returns the command for `ferretto` that also works for root, whose `PATH` may differ.
     fn program(&self) -> String;
-    /// Asks whoever is behind a consumer socket for the service's state.
+    /// Asks the service at a consumer socket for its state.
     fn ask(&self, address: &Address) -> Answer;
 }
 
-/// The machine that this runs on.
+/// The machine on which this process runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThisMachine;
 
@@ -164,7 +163,7 @@ impl Machine for ThisMachine {
     }
 
     fn program(&self) -> String {
-        /// Where `sudo` looks for programs.
+        /// The folders in which `sudo` looks for programs.
         const USUAL: [&str; 6] = [
             "/bin",
             "/sbin",
@@ -209,7 +208,7 @@ impl Machine for ThisMachine {
     }
 }
 
-/// A word for the shell.
+/// Quotes a word for the shell.
 fn quoted(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(&b);
     match word.bytes().all(plain) {

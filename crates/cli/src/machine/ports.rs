@@ -1,4 +1,4 @@
-//! Who listens on a TCP port.
+//! Finds the process that listens on a TCP port.
 //!
 //! `/proc/net/tcp` and `tcp6` list sockets as `sl local_address rem_address st … uid timeout inode`, with addresses in hexadecimal
 //! (`Documentation/networking/proc_net_tcp.rst`).
@@ -16,7 +16,7 @@ pub(crate) struct Listening {
     pub(crate) inode: u64,
 }
 
-/// Who listens on this port of 127.0.0.1, or of all addresses.
+/// Returns the socket that listens on this port of 127.0.0.1, or of all addresses.
 pub(crate) fn listening(machine: &dyn Machine, port: u16) -> Option<Listening> {
     const LOOPBACK: [&str; 2] = ["0100007F", "7F000001"];
     let serves_loopback = |address: &str| {
@@ -42,7 +42,7 @@ pub(crate) fn listening(machine: &dyn Machine, port: u16) -> Option<Listening> {
     })
 }
 
-/// Who has this port of 127.0.0.1, if we may know.
+/// Returns the process that has this port of 127.0.0.1, if this user may see it.
 pub(crate) fn holder_of(machine: &dyn Machine, port: u16) -> Option<Holder> {
     with_socket(machine, listening(machine, port)?.inode)
 }

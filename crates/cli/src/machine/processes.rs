@@ -1,6 +1,6 @@
-//! Which process is behind a socket or has a file open.
+//! Finds the process that owns a socket or has a file open.
 //!
-//! Called by the checks, and by `ferretto open` when its port is taken. Of other users' processes only root is told.
+//! The checks call it, and `ferretto open` does when its port is taken. Only root can see the descriptors of other users' processes.
 
 use std::fmt;
 
@@ -19,13 +19,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// All processes that there are to see.
+/// Returns all visible processes.
 pub(crate) fn all_processes(machine: &dyn Machine) -> Vec<i32> {
     let names = machine.list("/proc").unwrap_or_default();
     names.iter().filter_map(|name| name.parse().ok()).collect()
 }
 
-/// A process with its name: that of the applet, where one program is several.
+/// Returns a process with its name. For a binary with several programs, that is the name of the applet.
 pub(crate) fn process_named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     let comm = machine.read(&format!("/proc/{pid}/comm")).ok()?;
     let comm = comm.trim_end();
@@ -42,8 +42,8 @@ pub(crate) fn process_named(machine: &dyn Machine, pid: i32) -> Option<Holder> {
     Some(Holder { name, pid })
 }
 
-/// The processes that have something open whose name in `/proc/PID/fd` is `wanted`, with what that makes of the name; a process comes
-/// once for each thing.
+/// Returns the processes with an open descriptor whose target in `/proc/PID/fd` is `wanted`, together with the result of `wanted`. A process appears
+/// once for each such descriptor.
 pub(crate) fn opened<T>(
     machine: &dyn Machine,
     wanted: impl Fn(&str) -> Option<T>,
@@ -62,7 +62,7 @@ pub(crate) fn opened<T>(
     })
 }
 
-/// The process that has the socket of this inode.
+/// Returns the process that has the socket of this inode.
 pub(crate) fn with_socket(machine: &dyn Machine, inode: u64) -> Option<Holder> {
     let name = format!("socket:[{inode}]");
     opened(machine, |open| (open == name).then_some(()))

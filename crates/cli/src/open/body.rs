@@ -1,8 +1,8 @@
-//! What is sent behind the head of an answer: bytes of a file, or what they expand to.
+//! The body of an answer: bytes of a file, or the content of a compressed file.
 //!
-//! Made by [`subject`](super::subject) and [`site`](super::site), sent by [`exhibition`](super::exhibition). Guarantees: only one piece is in
-//! memory, because the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced
-//! length, or is cut off so that the browser notices.
+//! [`subject`](super::subject) and [`site`](super::site) make it, [`exhibition`](super::exhibition) sends it. Only one piece is in memory, because
+//! the kernel moves a file's bytes (`sendfile`) and compressed files are expanded while they are sent. A body has the announced length, or is cut off
+//! so that the browser notices.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,33 +15,33 @@ use rustix::io::Errno;
 use crate::http::Browser;
 use crate::trace_reader::{Broken, Compression, expanding};
 
-/// What is expanded at once.
+/// The bytes that are expanded at a time.
 const PIECE: usize = 64 << 10;
 
-/// Something that can be asked for.
+/// A resource that a browser can request.
 #[derive(Debug)]
 pub(super) struct Resource {
     pub(super) media_type: &'static str,
-    /// Unless it shows only while it is expanded.
+    /// Its size in bytes; `None` if only expanding it shows the size.
     pub(super) size: Option<u64>,
     pub(super) contents: Contents,
 }
 
-/// Where its bytes are.
+/// The source of a resource's bytes.
 #[derive(Debug)]
 pub(super) enum Contents {
-    /// All of a file.
+    /// A whole file.
     Whole(Rc<File>),
     /// A part of a file.
     Part(Rc<File>, Range<u64>),
-    /// What a part of a file expands to, which zip archives compress so.
+    /// A deflated part of a file, as in zip archives.
     Inflated(Rc<File>, Range<u64>),
-    /// What a file expands to.
+    /// A compressed file.
     Expanded(Rc<File>, Compression),
 }
 
 impl Resource {
-    /// Begins to send it.
+    /// Starts a body with its contents.
     pub(super) fn body(&self) -> io::Result<Body> {
         Ok(match &self.contents {
             Contents::Whole(file) => Body::File {
@@ -66,7 +66,7 @@ impl Resource {
 }
 
 impl Resource {
-    /// Reads its beginning, up to so many bytes.
+    /// Reads its beginning, up to `most` bytes.
     pub(super) fn read_beginning(&self, most: u64, into: &mut Vec<u8>) -> io::Result<()> {
         match &self.contents {
             Contents::Whole(file) => At::new(file, 0).take(most).read_to_end(into)?,
@@ -88,7 +88,7 @@ fn inflated(file: &Rc<File>, range: &Range<u64>) -> impl Read + use<> {
     flate2::read::DeflateDecoder::new(part(file, range))
 }
 
-/// Reads a file from somewhere on, whoever else reads it elsewhere.
+/// Reads a file from an offset of its own, independently of other readers.
 #[derive(Debug)]
 pub(super) struct At {
     file: Rc<File>,
@@ -112,19 +112,19 @@ impl Read for At {
     }
 }
 
-/// What is still to be sent.
+/// The part of a body that has not been sent.
 pub(super) enum Body {
     File { file: Rc<File>, left: Range<u64> },
     Stream(Stream),
 }
 
-/// What comes of sending.
+/// The result of a turn of sending.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// The socket takes no more now, or others have their turn.
+    /// The socket takes no more now, or the turn is over.
     Paused,
     All,
-    /// All that there is; why there is no more is this.
+    /// The source is damaged, for this reason. All bytes before the damage were sent.
     Broken(String),
     /// The browser hung up.
     HungUp,
@@ -134,7 +134,7 @@ pub(super) enum Sent {
 }
 
 impl Body {
-    /// Sends what is left of the head, then as much as the socket takes, up to about `turn` bytes; adds what it took to `count`.
+    /// Sends the rest of the head, then as much as the socket takes, up to about `turn` bytes. Adds the number of sent content bytes to `count`.
     pub(super) fn send(&mut self, browser: &mut Browser, turn: usize, count: &mut u64) -> Sent {
         if let Err(error) = browser.flush() {
             return stopped(&error);
@@ -146,7 +146,7 @@ impl Body {
     }
 }
 
-/// What it means that a socket takes nothing.
+/// Interprets an error of a socket.
 fn stopped(error: &io::Error) -> Sent {
     match error.kind() {
         ErrorKind::WouldBlock => Sent::Paused,
@@ -176,12 +176,12 @@ fn send_file(browser: &Browser, file: &File, left: &mut Range<u64>, turn: usize,
     Sent::All
 }
 
-/// How the browser knows where a body ends.
+/// The way in which the browser finds the end of a body.
 #[derive(Debug, Clone, Copy)]
 enum Framing {
-    /// It was told before.
+    /// By the announced length, of which this is left.
     Exactly(u64),
-    /// Each piece tells its length, and one of none is the last (RFC 9112, section 7.1).
+    /// By chunks: each piece begins with its length, and an empty one is the last (RFC 9112, section 7.1).
     Chunked,
 }
 
@@ -189,7 +189,7 @@ enum Framing {
 pub(super) struct Stream {
     source: Box<dyn Read>,
     framing: Framing,
-    /// The piece that is being sent, and how far.
+    /// The piece that is being sent, and the number of its bytes that have been sent.
     piece: Vec<u8>,
     at: usize,
     ended: Option<Sent>,
@@ -228,7 +228,7 @@ impl Stream {
         }
     }
 
-    /// Makes the next piece; gives how many bytes of the contents are in it.
+    /// Makes the next piece; returns the number of content bytes in it.
     fn next_piece(&mut self) -> usize {
         let mut bytes = vec![0; PIECE];
         let read = loop {
@@ -265,7 +265,7 @@ impl Stream {
                     self.ended = Some(Sent::All);
                 }
                 let tail = match &self.ended {
-                    // The browser is to notice.
+                    // The missing last chunk shows the browser that the body is incomplete.
                     Some(Sent::Unreadable(_)) => {
                         self.piece.clear();
                         return 0;

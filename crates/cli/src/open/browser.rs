@@ -1,27 +1,27 @@
 //! Starts the user's browser.
 //!
-//! Called by [`run`](super::run). `xdg-open` knows which browser that is (and heeds `$BROWSER`), on every desktop.
+//! [`run`](super::run) calls it. `xdg-open` finds the browser on every desktop (and obeys `$BROWSER`).
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// What came of it.
+/// The result of starting a browser.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Start {
-    /// A browser was asked for.
+    /// `xdg-open` was started.
     Started,
-    /// Nobody wants one.
+    /// The user wants none.
     NotWanted,
-    /// There is nothing that it could draw on.
+    /// There is no display.
     NoDisplay,
     /// There is no `xdg-open`.
     NoOpener,
-    /// What it should show first cannot be reached; this is why.
+    /// The page that it should show first cannot be reached, for this reason.
     OutOfReach(String),
 }
 
-/// Has the user's browser visit `address`, if there is one and `look` finds what it should show.
+/// Makes the user's browser visit `address`, if there is a display and `look` can reach the page.
 pub(super) fn start(address: &str, look: impl FnOnce() -> Result<(), String>) -> Start {
     let display = ["DISPLAY", "WAYLAND_DISPLAY"]
         .iter()
@@ -37,13 +37,13 @@ pub(super) fn start(address: &str, look: impl FnOnce() -> Result<(), String>) ->
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // It may become the browser, which Ctrl-C here should not end.
+        // `xdg-open` may become the browser, which Ctrl-C here should not end.
         .process_group(0)
         .spawn();
     let Ok(mut opener) = opener else {
         return Start::NoOpener;
     };
-    // It may run for as long as the browser does.
+    // `xdg-open` may run as long as the browser.
     std::thread::spawn(move || match opener.wait() {
         Ok(status) if !status.success() => {
             super::say("xdg-open found no browser to start: visit the address yourself")

@@ -1,7 +1,7 @@
-//! What `ferretto open` serves: a trace, and perhaps a copy of the UI.
+//! The application that serves a trace, and perhaps a copy of the UI.
 //!
-//! Called by [`run`](super::run) and by the event loop of [`http`](crate::http). What is answered to whom, [`request`](super::request)
-//! decides, and [`body`](super::body) sends it. Guarantees: a bounded number of answers at a time, each with a bounded turn.
+//! [`run`](super::run) and the event loop of [`http`](crate::http) call it. [`request`](super::request) decides each answer, and
+//! [`body`](super::body) sends it. It sends a bounded number of answers at a time, each in bounded turns.
 
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -15,67 +15,67 @@ use super::site::Site;
 use super::subject::Subject;
 use crate::http::{Application, Browser, Exchange, Head, MOST_EXCHANGES, State, Waits, Wake};
 
-/// What a connection may send of the file before others have their turn.
+/// The bytes that a connection may send in one turn.
 const TURN: usize = 1 << 20;
 
-/// What is served, and to whom. Serving is over when the trace was fetched, unless there is a copy of the UI: the UI loads parts of
-/// itself later.
+/// The trace and its audience. Serving ends when the trace has been fetched, except with a copy of the UI, because the UI loads parts of itself
+/// later.
 pub(super) struct Exhibition<T> {
     pub(super) policy: Policy,
     pub(super) subject: Subject,
-    /// The copy of the UI that shows it.
+    /// The copy of the UI that shows the trace.
     pub(super) site: Option<Site>,
-    /// The last time that all of the trace was.
+    /// The last time that the whole trace was fetched.
     pub(super) fetched: Option<Fetched>,
-    /// Is told what happens.
+    /// Receives the incidents.
     pub(super) tell: T,
 }
 
-/// The trace has been fetched.
+/// A completed transfer of the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fetched {
-    /// What was sent of it.
+    /// The bytes sent.
     pub(super) bytes: u64,
-    /// From request to end.
+    /// The time from the request to the last byte.
     pub(super) took: Duration,
 }
 
-/// Something that the user may want to know, while serving goes on.
+/// An incident that the user may want to know about while serving goes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Incident {
     /// The trace was fetched, and serving goes on.
     Fetched(Fetched),
-    /// The browser hung up in the middle, after `sent` bytes of `of`, if that is known.
+    /// The browser hung up after `sent` bytes; `of` is the whole size, if known.
     CutOff { sent: u64, of: Option<u64> },
-    /// The file ended in the middle, after `sent` bytes of `of`.
+    /// The file ended early, after `sent` bytes of `of`.
     Shrunk { sent: u64, of: u64 },
     /// The trace could not be expanded to its end. The part before the fault was sent.
     Broken(String),
-    /// Something could not be read: what, and why.
+    /// A file could not be read: which one, and the reason.
     Unreadable(&'static str, String),
-    /// Somebody was refused.
+    /// A request was refused.
     Refused(Refusal),
-    /// For a while nobody can connect, and this is why.
+    /// No connections can be accepted for a while, for this reason.
     Unreachable(String),
 }
 
-/// An answer on its way.
+/// An answer that is being sent.
 pub(super) struct Transfer {
     browser: Browser,
     about: About,
-    /// What is left to be sent of it, if anything is.
+    /// The rest of the body, unless it has been sent.
     body: Option<Body>,
-    /// What was sent of the body's contents.
+    /// The content bytes of the body that have been sent.
     sent: u64,
     began: Instant,
-    /// From the beginning until all was sent.
+    /// The time from the beginning until everything was sent.
     took: Duration,
 }
 
-/// What an answer is about.
+/// The subject of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum About {
-    /// All of the trace, of this size if that is known.
+    /// The whole trace, with its size if known.
     Trace(Option<u64>),
     Other,
 }

@@ -1,13 +1,13 @@
-//! Addresses: where the UI is, what to visit for it to fetch a trace, and how to reach this machine from the browser's.
+//! Addresses: of the UI, of a page that fetches a trace, and of this machine as the browser sees it.
 //!
-//! Called by [`run`](super::run). No I/O but reading the environment.
+//! [`run`](super::run) calls it. Its only I/O is reading the environment.
 
 use std::fmt::Write;
 use std::str::FromStr;
 
 use super::request::TRACE_FOLDER;
 
-/// Where the Perfetto UI is for everybody.
+/// The address of the public Perfetto UI.
 pub(super) const PUBLIC_UI: &str = "https://ui.perfetto.dev";
 
 /// A Perfetto UI.
@@ -15,7 +15,7 @@ pub(super) const PUBLIC_UI: &str = "https://ui.perfetto.dev";
 pub(super) struct Ui {
     /// Its address, without a slash at the end.
     base: String,
-    /// What browsers say for its pages in the header `Origin`.
+    /// The value of `Origin` that browsers send for its pages.
     origin: String,
 }
 
@@ -28,7 +28,7 @@ impl Default for Ui {
     }
 }
 
-/// Text that is no address of a UI.
+/// An error: the text is no address of a UI.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("write the address of a Perfetto UI, like {PUBLIC_UI} or http://localhost:10000")]
 pub(super) struct NoUi;
@@ -36,11 +36,11 @@ pub(super) struct NoUi;
 impl FromStr for Ui {
     type Err = NoUi;
 
-    /// `scheme://host[:port][/folder]`. The origin is that part of it that browsers take, in the spelling that they use
-    /// (RFC 6454, section 6.1): lower case, and without a port that the scheme implies.
+    /// Parses `scheme://host[:port][/folder]`. The origin is the part that browsers send, in their spelling (RFC 6454, section 6.1): in lower case,
+    /// and without a port that the scheme implies.
     fn from_str(address: &str) -> Result<Ui, NoUi> {
         let base = address.trim_end_matches('/');
-        // It becomes a part of a header and of an address that goes on with `/#!/`.
+        // The text becomes part of a header, and of an address that continues with `/#!/`.
         let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '#' | '?' | '@' | '\\' | '"' | '<' | '>');
         let (scheme, rest) = base.split_once("://").ok_or(NoUi)?;
         let authority = rest.split('/').next().unwrap_or_default();
@@ -63,30 +63,30 @@ impl FromStr for Ui {
 }
 
 impl Ui {
-    /// What browsers say for its pages in the header `Origin`.
+    /// Returns the value of `Origin` that browsers send for its pages.
     pub(super) fn origin(&self) -> &str {
         &self.origin
     }
 
-    /// Whether it is the one with the known content security policy.
+    /// Whether this is the public UI, whose content security policy is known.
     pub(super) fn is_public(&self) -> bool {
         self.origin == PUBLIC_UI
     }
 
-    /// Where it is, as one connects there.
+    /// Returns its host and port for a connection.
     pub(super) fn host_and_port(&self) -> (String, u16) {
         let (scheme, authority) = self.origin.split_once("://").unwrap_or_default();
         let implied = if scheme == "http" { 80 } else { 443 };
         let (host, port) = match authority.rsplit_once(':') {
-            // In an address of IPv6 there are colons as well, within brackets.
+            // An IPv6 address has colons as well, inside brackets.
             Some((host, port)) if !port.ends_with(']') => (host, port.parse().unwrap_or(implied)),
             _ => (authority, implied),
         };
         (host.trim_matches(['[', ']']).to_owned(), port)
     }
 
-    /// What to visit, so that it fetches the file of this name from this port of the browser's machine. For plain names the
-    /// same as upstream's tools say, which encode nothing.
+    /// Returns the address that makes the UI fetch the file of this name from this port of the browser's machine. For plain names it is the address
+    /// of upstream's tools, which encode nothing.
     pub(super) fn address(&self, port: u16, file_name: &[u8]) -> String {
         format!(
             "{}/#!/?url=http://127.0.0.1:{port}/{}&referrer=open_trace_in_ui",
@@ -96,7 +96,7 @@ impl Ui {
     }
 }
 
-/// What to visit, so that a copy of the UI on this port of the browser's machine fetches the file of this name beside it.
+/// Returns the address that makes a copy of the UI on this port of the browser's machine fetch the file of this name beside it.
 pub(super) fn address_of_copy(port: u16, file_name: &[u8]) -> String {
     format!(
         "http://127.0.0.1:{port}/#!/?url=http://127.0.0.1:{port}{TRACE_FOLDER}{}&referrer=open_trace_in_ui",
@@ -104,9 +104,9 @@ pub(super) fn address_of_copy(port: u16, file_name: &[u8]) -> String {
     )
 }
 
-/// A file name as a part of the UI's argument `url`. The UI decodes the argument, shows what is behind the last slash as the
-/// trace's name, and fetches the whole as an address, for which the browser encodes what addresses have to have encoded. So one
-/// encoding is enough, and keeps the shown name readable, for everything but what means something else in an address, or nothing.
+/// Encodes a file name for the UI's argument `url`. The UI decodes the argument, shows the part after the last slash as the trace's name, and fetches
+/// the whole as an address, for which the browser encodes most characters. So one level of encoding is enough and keeps the shown name readable.
+/// Characters that have a meaning in addresses, or that browsers drop, need two levels.
 fn encoded_twice_where_needed(file_name: &[u8]) -> String {
     const ONCE: &str = "%";
     const TWICE: &str = "%25";
@@ -124,7 +124,7 @@ fn encoded_twice_where_needed(file_name: &[u8]) -> String {
         }
         push_percent(&mut out, TWICE, chunk.invalid());
     }
-    // Browsers cut spaces off the end of an address.
+    // Browsers remove spaces from the end of an address.
     let name = out.trim_end_matches("%20").len();
     let spaces = (out.len() - name) / "%20".len();
     out.truncate(name);
@@ -139,7 +139,7 @@ fn push_percent(out: &mut String, escape: &str, bytes: &[u8]) {
     }
 }
 
-/// The path of a request without its percent-encoding; what is no encoding stays as it is.
+/// Decodes the percent-encoding of a request's path. Malformed encodings remain as they are.
 pub(super) fn decoded(path: &str) -> Vec<u8> {
     let bytes = path.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -164,24 +164,24 @@ pub(super) fn decoded(path: &str) -> Vec<u8> {
     out
 }
 
-/// How the person at the terminal logged in, when that was over ssh.
+/// The ssh login of the user, if there is one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SshLogin {
     user: Option<String>,
-    /// The address by which this machine was reached, which may be another one than was typed.
+    /// The address by which the client reached this machine; the user may have typed another one.
     host: String,
     port: Option<u16>,
 }
 
 impl SshLogin {
-    /// As `sshd` describes it in the environment.
+    /// Reads the login from the environment that `sshd` sets.
     pub(super) fn of_this_process() -> Option<SshLogin> {
         let variable = |name| std::env::var(name).ok();
         let connection = variable("SSH_CONNECTION")?;
         Some(SshLogin::from_variables(&connection, variable("USER")))
     }
 
-    /// `SSH_CONNECTION` is the client's address and port, then the server's (sshd(8), ENVIRONMENT).
+    /// Parses `SSH_CONNECTION`, which has the client's address and port, then the server's (sshd(8), ENVIRONMENT).
     fn from_variables(connection: &str, user: Option<String>) -> SshLogin {
         let mut fields = connection.split_ascii_whitespace().skip(2);
         let host = fields.next().filter(|host| {
@@ -202,7 +202,7 @@ impl SshLogin {
         }
     }
 
-    /// The command that makes `near_port` of the browser's machine lead to `far_port` of this one.
+    /// Returns the command that forwards `near_port` of the browser's machine to `far_port` of this one.
     pub(super) fn tunnel(&self, near_port: u16, far_port: u16) -> String {
         let mut line = format!("ssh -L {near_port}:localhost:{far_port} ");
         if let Some(port) = self.port.filter(|port| *port != 22) {

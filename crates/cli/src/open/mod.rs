@@ -1,13 +1,13 @@
 //! `ferretto open`: shows a trace in the Perfetto UI, which fetches it from this process.
 //!
-//! Called by [`applet`](crate::applet). What upstream's `open_trace_in_ui` and `record_android_trace` do: the file is served on
-//! 127.0.0.1:9001, the one port that the content security policy of ui.perfetto.dev lets its pages fetch from, and the process ends
-//! once the file was fetched. With a copy of the UI ([`site`]) that is served there as well, for as long as the process is let live.
-//! [`subject`] is the trace, [`link`] knows the address to visit, [`request`] who may have what, [`exhibition`] answers and [`body`] is what
-//! it sends, [`http`](crate::http) has the sockets, [`browser`] starts a browser if what it shows first can be reached ([`reach`]).
+//! [`applet`](crate::applet) calls it. It works like upstream's `open_trace_in_ui` and `record_android_trace`: it serves the file on 127.0.0.1:9001,
+//! the only port from which the content security policy of ui.perfetto.dev lets pages fetch, and ends once the file was fetched. With a copy of the
+//! UI ([`site`]) it serves that as well, until a signal ends it. [`subject`] is the trace, [`link`] makes the address to visit, [`request`] decides
+//! about requests, [`exhibition`] answers them and [`body`] is sent in the answers, [`http`](crate::http) has the sockets, and [`browser`] starts a
+//! browser if the UI can be reached ([`reach`]).
 //!
-//! The address to visit is the one line on stdout; everything else is said on stderr. Exit codes: 0 when the trace was fetched, 1
-//! when it was not, 2 for a command line that makes no sense.
+//! The address to visit is the only line on stdout; everything else goes to stderr. Exit codes: 0 when the trace was fetched, 1 when it was not, 2
+//! for a wrong command line.
 
 mod body;
 mod browser;
@@ -36,19 +36,19 @@ use request::{Audience, Policy, Refusal};
 use site::{NoSite, Site};
 use subject::{Check, NoSubject, Subject};
 
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "ferretto open";
-/// The port that the UI's own tools serve on, and that its pages may fetch from.
+/// The port on which the UI's own tools serve, and from which its pages may fetch.
 pub(crate) const PORT: u16 = 9001;
 
-/// At most so many different incidents are told of.
+/// The most different incidents that are reported.
 const MOST_TOLD: usize = 10;
 
 const FETCHED: u8 = 0;
 const FAILURE: u8 = 1;
 const USAGE: u8 = 2;
 
-/// The definition of all flags. Upstream's `open_trace_in_ui -i FILE -n --origin URL` works unchanged.
+/// Returns the definition of all flags. Upstream's `open_trace_in_ui -i FILE -n --origin URL` works unchanged.
 pub(crate) fn command() -> Command {
     Command::new("open")
         .about("Shows a trace in the Perfetto UI")
@@ -123,7 +123,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Runs the applet with the words after its name; gives the exit code.
+/// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let words = std::iter::once(OsString::from(NAME)).chain(words);
     let matches = match command().bin_name(NAME).try_get_matches_from(words) {
@@ -162,7 +162,7 @@ fn tell_fetched(Fetched { bytes, took }: &Fetched) {
     ));
 }
 
-/// Why a trace cannot be shown.
+/// The reason why a trace cannot be shown.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error(transparent)]
@@ -184,14 +184,14 @@ enum OpenError {
     Stdout(io::Error),
 }
 
-/// Serves until the trace was fetched, or a signal comes. Gives the signal, and the last time that the trace was fetched.
+/// Serves until the trace was fetched, or until a signal. Returns the signal, and the last transfer of the trace.
 fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenError> {
     let given = matches.get_one::<PathBuf>("trace").or(matches.get_one("input"));
     let check = match matches.get_flag("force") {
         true => Check::Nothing,
         false => Check::Beginning,
     };
-    // One of them is there, clap has seen to that; without, the empty name cannot be opened.
+    // clap ensures that one of them is there. Otherwise opening the empty name fails.
     let subject = Subject::open(given.map_or(Path::new(""), PathBuf::as_path), check)?;
     let bytes = subject.size().map_err(OpenError::Unreadable)?;
     let site = matches.get_one::<PathBuf>("ui").map(|path| Site::open(path));
@@ -205,7 +205,7 @@ fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenE
     let server = bind(matches, site.as_ref())?;
     let port = server.port();
     let ssh = SshLogin::of_this_process();
-    // The tunnel begins at the port that the UI's pages may fetch from, wherever it ends.
+    // The near end of the tunnel is the port from which the UI's pages may fetch, whatever the far end is.
     let near_port = if ssh.is_some() && (own_ui || ui.is_public()) {
         PORT
     } else {
@@ -248,7 +248,7 @@ fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenE
     let browser = if matches.get_flag("no-open-browser") {
         browser::Start::NotWanted
     } else {
-        // The copy is here, and who comes through ssh has another way to the UI.
+        // A local copy can be reached, and a browser beyond ssh has another way to the UI.
         let look = || match own_ui || ssh.is_some() {
             true => Ok(()),
             false => reach::look(&ui),
@@ -282,7 +282,7 @@ fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenE
         site,
         fetched: None,
         tell: |incident| {
-            // A page that asks again and again is told of once, and one that asks in ever new ways some time not at all.
+            // The same incident is reported once, and no further ones after [`MOST_TOLD`], because a page can cause ever new ones.
             if told.len() < MOST_TOLD && !told.contains(&incident) {
                 tell(&incident, &ui);
                 told.push(incident);
@@ -293,8 +293,8 @@ fn open(matches: &ArgMatches) -> Result<(Option<Signal>, Option<Fetched>), OpenE
     Ok((signal, exhibition.fetched))
 }
 
-/// Listens where it was asked to. A copy of the UI can do with any port, but settings in browsers belong to a port: it takes another one
-/// only if the usual one is taken.
+/// Listens on the requested port. A copy of the UI works on any port, but browsers keep settings by port, so it takes another one only if the usual
+/// one is taken.
 fn bind(matches: &ArgMatches, copy: Option<&Site>) -> Result<Server<Transfer>, OpenError> {
     let wanted = matches.get_one::<u16>("port").copied().unwrap_or(PORT);
     let any_will_do =
@@ -344,13 +344,13 @@ fn tell(incident: &Incident, ui: &Ui) {
             "refused a request for the host {host}: this is 127.0.0.1 and localhost only"
         )),
         Incident::Unreachable(reason) => say(format_args!("{reason}; still serving")),
-        // The UI itself looks whether a trace processor listens here, and is told that there is none.
+        // The UI checks whether a trace processor listens here, and learns that none does.
         Incident::Refused(_) => {}
     }
 }
 
-/// A line for people.
+/// Prints a line to stderr.
 fn say(text: impl Display) {
-    // Nobody is left to tell when stderr is closed.
+    // If stderr is closed, nobody can be told.
     let _ = writeln!(io::stderr(), "{NAME}: {text}");
 }

@@ -1,6 +1,6 @@
-//! Whether the UI's site answers, before a browser is started on it: without it the page stays empty, and says nothing of the trace.
+//! Checks whether the UI's site answers before a browser is started. Otherwise the page would stay empty without a message.
 //!
-//! Called by [`run`](super::run). Nothing is sent there.
+//! [`run`](super::run) calls it. It connects, and sends nothing.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::link::Ui;
 
-/// So long it may take to find its address and to connect.
+/// The time for finding the address and connecting.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Who names one goes through another machine, as the browser may.
+/// Variables that name a proxy. With one of them the browser may have another way, so the check is omitted.
 const PROXIES: [&str; 6] = [
     "https_proxy",
     "HTTPS_PROXY",
@@ -20,7 +20,7 @@ const PROXIES: [&str; 6] = [
     "ALL_PROXY",
 ];
 
-/// Connects, and hangs up; fails with the reason.
+/// Connects and hangs up; fails with the reason.
 pub(super) fn look(ui: &Ui) -> Result<(), String> {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if PROXIES.iter().any(|name| set(name)) {
@@ -28,9 +28,9 @@ pub(super) fn look(ui: &Ui) -> Result<(), String> {
     }
     let host = ui.host_and_port();
     let (answer, answered) = mpsc::channel();
-    // The resolver has no time limit of its own that could be set.
+    // The resolver has no configurable time limit.
     std::thread::spawn(move || {
-        // Nobody listens after the time is over.
+        // After the time limit nobody receives the result.
         let _ = answer.send(connect(&host));
     });
     answered

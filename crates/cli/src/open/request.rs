@@ -1,10 +1,10 @@
-//! Who may have what: which requests are granted, and the heads of the answers.
+//! Decides which requests are granted, and makes the heads of the answers.
 //!
-//! Called by [`exhibition`](super::exhibition). No I/O. Every page in this machine's browsers can send requests here, and a name that leads
-//! to 127.0.0.1 makes a page believe that it is this server's own (DNS rebinding). So a request counts only if its `Host` is a loopback
-//! address and its `Origin` is the UI's, which pages cannot choose; upstream's server looks at neither. A copy of the UI that is served
-//! from here fetches from its own origin, and for that browsers say no `Origin` but `Sec-Fetch-Site: same-origin`, which pages cannot
-//! choose either. The copy itself is no secret, but no other page may put it into a frame.
+//! [`exhibition`](super::exhibition) calls it. It does no I/O. Every page in this machine's browsers can send requests here, and a host name that
+//! resolves to 127.0.0.1 makes a page look like this server's own (DNS rebinding). So a request counts only if its `Host` is a loopback address and
+//! its `Origin`, which pages cannot choose, is the UI's; upstream's server checks neither. A copy of the UI that is served here fetches from its own
+//! origin. For such a request browsers send no `Origin` but `Sec-Fetch-Site: same-origin`, which pages cannot choose either. The copy itself is no
+//! secret, but no other page may put it into a frame.
 
 use super::link::decoded;
 use crate::http::{Head, Repeated, Response, quoted};
@@ -12,59 +12,59 @@ use crate::http::{Head, Repeated, Response, quoted};
 /// The folder of the trace beside a copy of the UI.
 pub(super) const TRACE_FOLDER: &str = "/trace/";
 
-/// Whose pages may fetch the trace.
+/// The pages that may fetch the trace.
 #[derive(Debug)]
 pub(super) enum Audience {
-    /// Those of this origin.
+    /// The pages of this origin.
     PagesOf(String),
-    /// Those of a copy of the UI that is served as well.
+    /// The pages of a copy of the UI that is served here as well.
     OwnPages,
 }
 
-/// What is served, and to whom.
+/// The audience and the file that it may fetch.
 #[derive(Debug)]
 pub(super) struct Policy {
     audience: Audience,
     file_name: Vec<u8>,
 }
 
-/// What a request is answered with.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The trace.
     Trace(Part),
     /// A file of the UI's copy, by its decoded path.
     Page(String, Part),
-    /// That its pages may fetch the file: asked by browsers before they let a public page talk to this machine.
+    /// Permission for its pages to fetch the file. Browsers request it before they let a public page talk to this machine.
     Permission {
-        /// Whether that was asked for by name (`Access-Control-Request-Private-Network`).
+        /// Whether the request named it (`Access-Control-Request-Private-Network`).
         private_network: bool,
     },
-    /// Nothing.
+    /// A refusal.
     Refused(Refusal),
 }
 
-/// What of a resource is asked for.
+/// The requested part of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     All,
     Head,
 }
 
-/// Why a request gets nothing.
+/// The reason for a refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It is ambiguous.
+    /// The request lacks a `Host`, or has a field twice that may occur once.
     Malformed,
-    /// It is not addressed to this machine but to this host.
+    /// It is addressed to this host instead of this machine.
     ForeignHost(String),
-    /// It comes from a page of another origin, or from none.
+    /// It comes from a page of another origin, or has no origin.
     ForeignOrigin(Option<String>),
-    /// It wants something done.
+    /// Its method would change something.
     Method,
-    /// It is about something else.
+    /// It is for another file.
     NoSuchFile,
-    /// Too many are being answered.
+    /// Too many requests are being answered.
     Busy,
 }
 
@@ -75,7 +75,7 @@ impl From<Repeated> for Refusal {
 }
 
 impl Policy {
-    /// Serves this audience the file of this name.
+    /// Makes the policy that serves this audience the file of this name.
     pub(super) fn new(audience: Audience, file_name: &[u8]) -> Policy {
         Policy {
             audience,
@@ -83,7 +83,7 @@ impl Policy {
         }
     }
 
-    /// The answer to a request.
+    /// Returns the answer to a request.
     pub(super) fn answer(&self, request: &Head<'_>) -> Answer {
         self.judge(request).unwrap_or_else(Answer::Refused)
     }
@@ -133,7 +133,7 @@ impl Policy {
             "HEAD" => Part::Head,
             _ => return Err(Refusal::Method),
         };
-        // Behind the question mark is what the UI says to itself.
+        // The UI's own arguments follow the question mark.
         let path = decoded(request.path.split('?').next().unwrap_or_default());
         match path.strip_prefix(TRACE_FOLDER.as_bytes()) {
             Some(name) if name == self.file_name => {
@@ -149,7 +149,7 @@ impl Policy {
         }
     }
 
-    /// The head of an answer, about something of this type and, if it is known before, size in bytes.
+    /// Returns the head of an answer with this media type and, if known in advance, this size in bytes.
     pub(super) fn head(&self, answer: &Answer, media_type: &str, size: Option<u64>) -> Vec<u8> {
         let head = match answer {
             Answer::Trace(_) | Answer::Page(..) => {
@@ -175,7 +175,7 @@ impl Policy {
                 }
             }
         };
-        // Whoever is not the UI is not told who is.
+        // The origin of the UI is revealed only to the UI.
         let from_ui = match answer {
             Answer::Refused(refusal) => matches!(refusal, Refusal::Method | Refusal::NoSuchFile),
             _ => true,
@@ -204,7 +204,7 @@ impl Refusal {
     }
 }
 
-/// Whether a `Host` is this machine by a name that nobody else gives away. Any port: a tunnel may begin at another one.
+/// Whether a `Host` is a name of this machine that no DNS server can assign. Any port is fine, because a tunnel may begin at another one.
 fn is_loopback(host: &[u8]) -> bool {
     ["127.0.0.1", "localhost", "[::1]"].iter().any(|name| {
         let (start, rest) = host.split_at(name.len().min(host.len()));

@@ -1,9 +1,8 @@
 //! A copy of the Perfetto UI on this machine: a folder, or the archive `perfetto-ui.zip` that upstream releases for hosting it oneself.
 //!
-//! Called by [`run`](super::run) and [`exhibition`](super::exhibition). The copy is static: its `index.html` and a folder for each version. Browsers
-//! ask for names that anybody may have put into a page, and an archive can come from anybody. So names are decoded once and taken
-//! apart; nothing outside the folder is opened, and no link followed; an archive is never unpacked, its files are expanded while they
-//! are sent, up to the size that its directory tells.
+//! [`run`](super::run) and [`exhibition`](super::exhibition) call it. The copy is static: its `index.html` and a folder for each version. Any page
+//! can make a browser request any name, and an archive can come from anywhere. So a name is decoded once and split. Nothing outside the folder is
+//! opened, and no link is followed. An archive is never unpacked; its files are expanded while they are sent, up to the size in its directory.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,23 +16,23 @@ use zip::result::ZipError;
 
 use super::body::{Contents, Resource};
 
-/// The UI has some eighty files; more than so many are not looked at.
+/// The most files that are considered. The UI has about eighty.
 const MOST_FILES: usize = 4096;
-/// The UI's largest has 12 MB.
+/// The largest file that is served. The UI's largest has 12 MB.
 const LARGEST_FILE: u64 = 256 << 20;
-/// Where the UI begins.
+/// The first page of the UI.
 const INDEX: &str = "index.html";
-/// So much of that is looked at.
+/// The bytes of the first page that are checked.
 const LOOKED_AT: u64 = 64 << 10;
-/// What the UI's own page says there, in every version.
+/// A text that the UI's first page contains in every version.
 const SIGN: &str = "data-perfetto_version";
-/// The UI's service worker would stay in the browser after this process, and answer for whatever is served on this port next.
+/// The UI's service worker would outlive this process in the browser, and answer for any program that serves on this port next.
 const SERVICE_WORKER: &str = "service_worker.js";
 
-/// Where to get a copy.
+/// The source of copies.
 pub(super) const RELEASES: &str = "https://github.com/google/perfetto/releases";
 
-/// Why there is no UI.
+/// The reason why there is no UI.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSite {
     #[error("cannot open the UI {}: {source}", path.display())]
@@ -73,13 +72,13 @@ enum Packing {
 }
 
 impl Site {
-    /// Opens a copy, and looks whether it is one.
+    /// Opens a copy, and checks that it is one.
     pub(super) fn open(path: &Path) -> Result<Site, NoSite> {
         let failed = |source| NoSite::Open {
             path: path.to_owned(),
             source,
         };
-        // A pipe would be waited for.
+        // Opening a pipe would wait for its writer.
         let metadata = std::fs::metadata(path).map_err(failed)?;
         let site = match (metadata.is_dir(), metadata.is_file()) {
             (true, _) => Site::Folder(File::open(path).map_err(failed)?),
@@ -108,7 +107,7 @@ impl Site {
         }
     }
 
-    /// The file that a decoded path of a request is about.
+    /// Returns the file for the decoded path of a request.
     pub(super) fn find(&self, path: &str) -> io::Result<Option<Resource>> {
         let Some(names) = names(path) else {
             return Ok(None);
@@ -139,7 +138,7 @@ impl Site {
     }
 }
 
-/// The names along a path: none that is empty, hidden, or leads elsewhere.
+/// Splits a path into names; `None` if one is empty, hidden, or leads elsewhere.
 fn names(path: &str) -> Option<Vec<&str>> {
     let path = path.strip_prefix('/')?;
     let mut names: Vec<&str> = path.split('/').collect();
@@ -153,7 +152,7 @@ fn names(path: &str) -> Option<Vec<&str>> {
     (names.iter().all(good) && names != [SERVICE_WORKER]).then_some(names)
 }
 
-/// What browsers take a file for. They run no script and no WebAssembly of another type.
+/// Returns the media type for a name. Browsers run scripts and WebAssembly only with the right type.
 fn media_type(name: &str) -> &'static str {
     match name.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "html" => "text/html; charset=utf-8",
@@ -170,7 +169,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-/// The regular file at the end of these names. Links are not there.
+/// Opens the regular file at the end of these names. Links count as missing.
 fn file_in(folder: &File, names: &[&str]) -> io::Result<Option<File>> {
     let (last, folders) = match names.split_last() {
         Some(split) => split,
@@ -196,7 +195,7 @@ fn file_in(folder: &File, names: &[&str]) -> io::Result<Option<File>> {
     Ok(at.metadata()?.is_file().then_some(at))
 }
 
-/// The files of an archive by their names.
+/// Returns the files of an archive by name.
 fn archive(file: File) -> Result<Site, String> {
     let readable = file.try_clone().map_err(|error| error.to_string())?;
     let words = |error: ZipError| error.to_string();

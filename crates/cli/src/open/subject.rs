@@ -1,8 +1,8 @@
-//! The trace that is shown: whether it is one, and how its bytes get into the browser.
+//! The trace that is shown: opens it, checks that it is one, and delivers its bytes to the browser.
 //!
-//! Called by [`run`](super::run). The UI tells of what it cannot read in a dialog full of the trace processor's insides, after all was
-//! loaded; so the beginning is looked at here, before anything is served. What is compressed is expanded here: the UI reads gzip, and
-//! zstd since v58, but of a damaged file nothing.
+//! [`run`](super::run) calls it. The UI loads everything before it reports an unreadable file, in a dialog full of the trace processor's internals.
+//! So this module checks the beginning before anything is served. It also expands compressed traces: the UI reads gzip, and zstd since v58, but it
+//! shows nothing of a damaged compressed file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -17,10 +17,10 @@ use ferretto_wire::Reader;
 use super::body::{At, Contents, Resource};
 use crate::trace_reader::{self, Compression, Foreign, Piece, Shown, expanded, nothing_read};
 
-/// A packet is looked for so far.
+/// The bytes in which a packet must be found.
 const LOOKED_AT: u64 = 64 << 20;
 
-/// Why there is nothing to show.
+/// The reason why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSubject {
     #[error("cannot open {}: {source}", path.display())]
@@ -42,7 +42,7 @@ pub(super) enum NoSubject {
     Spool(io::Error),
 }
 
-/// Whether what is shown has to be a trace.
+/// Whether the file must be a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
     Beginning,
@@ -53,15 +53,15 @@ pub(super) enum Check {
 #[derive(Debug)]
 pub(super) struct Subject {
     file: Rc<File>,
-    /// What it is called in the UI.
+    /// Its name in the UI.
     pub(super) name: Vec<u8>,
     pub(super) compression: Option<Compression>,
-    /// What it is, if it is no Perfetto trace.
+    /// Its format, if it is another one that the UI reads.
     pub(super) remark: Option<&'static str>,
 }
 
 impl Subject {
-    /// Opens it, and looks whether it can be shown; `-` is stdin.
+    /// Opens a file and checks that it can be shown; `-` is stdin.
     pub(super) fn open(path: &Path, check: Check) -> Result<Subject, NoSubject> {
         let (file, name) = match path == Path::new("-") {
             true => (
@@ -91,12 +91,12 @@ impl Subject {
         })
     }
 
-    /// The size of the file in bytes, as it is now.
+    /// Returns the present size of the file in bytes.
     pub(super) fn size(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
     }
 
-    /// What the browser gets, as it is now.
+    /// Returns the present content for the browser.
     pub(super) fn resource(&self) -> io::Result<Resource> {
         let (size, contents) = match self.compression {
             None => (Some(self.size()?), Contents::Whole(self.file.clone())),
@@ -115,7 +115,7 @@ fn opened(path: &Path) -> Result<(File, Vec<u8>), NoSubject> {
         path: path.to_owned(),
         source,
     };
-    // Looked at first: opening a pipe would wait for its writer.
+    // The type is checked first, because opening a pipe would wait for its writer.
     let metadata = std::fs::metadata(path).map_err(failed)?;
     match (metadata.is_file(), path.file_name().map(OsStr::as_bytes)) {
         (true, Some(name)) => Ok((File::open(path).map_err(failed)?, name.to_vec())),
@@ -123,18 +123,18 @@ fn opened(path: &Path) -> Result<(File, Vec<u8>), NoSubject> {
     }
 }
 
-/// A file without a name that has all of it.
+/// Copies everything into a file without a name.
 fn spooled(mut source: impl Read) -> io::Result<File> {
     let mut file = tempfile::tempfile()?;
     io::copy(&mut source, &mut file)?;
     Ok(file)
 }
 
-/// Looks whether the beginning is that of a trace; gives what it is if it is another format that the UI reads.
+/// Checks that the content begins like a trace. Returns the format if it is another one that the UI reads.
 fn looked_at(path: &Path, contents: impl Read) -> Result<Option<&'static str>, NoSubject> {
     let mut first = None;
     let read = trace_reader::read(contents.take(LOOKED_AT), |piece| match piece {
-        // Many a file that is none begins with what could be the tag and the length of a packet.
+        // Many files that are no traces begin with bytes that could be the tag and the length of a packet.
         Piece::Packet(packet) if Reader::new(packet).all(|field| field.is_ok()) => ControlFlow::Break(()),
         Piece::Packet(_) | Piece::CompressedEnd => ControlFlow::Continue(()),
         Piece::CompressedStart(_) => ControlFlow::Break(()),

@@ -1,8 +1,8 @@
-//! The flags of `perfetto`, each defined once: parser, `-h`, `--help` (and man page and completions) come from here.
+//! The flags of `perfetto`, each defined once, for the parser, `-h`, `--help`, the man page and completions.
 //!
-//! Called by [`run`](super::run). What scripts type is upstream's `getopt_long`: abbreviated long flags (`--ti 5s`),
-//! `-t5s`, `--time=5s`, flags after events, the last of two equal flags wins, `-` as a value, values that begin with a
-//! dash. All of it holds here. Meaning and combination of flags are the business of [`plan`](super::plan).
+//! [`run`](super::run) calls it. Scripts rely on the syntax of upstream's `getopt_long`: abbreviated long flags (`--ti 5s`), `-t5s`, `--time=5s`,
+//! flags after events, the last of two equal flags wins, `-` as a value, values that begin with a dash. All of this works here. [`plan`](super::plan)
+//! interprets the flags and their combinations.
 
 use std::ffi::OsString;
 
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     pub(crate) query: bool,
     /// `--query-raw`.
     pub(crate) query_raw: bool,
-    /// `--json`, which `ferretto` alone has.
+    /// `--json`, which only `ferretto` has.
     pub(crate) json: bool,
     /// `--long`.
     pub(crate) long: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     pub(crate) is_detached: Option<String>,
     /// `--stop`.
     pub(crate) stop: bool,
-    /// `--clone`: the id of a session. -1 stands for the one that a bug report wants, as for the service.
+    /// `--clone`: the id of a session. As for the service, -1 stands for the session that a bug report wants.
     pub(crate) clone: Option<i64>,
     /// `--clone-by-name`.
     pub(crate) clone_by_name: Option<String>,
@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     pub(crate) clone_for_bugreport: bool,
     /// `--reset-guardrails`.
     pub(crate) reset_guardrails: bool,
-    /// Flags that only mean something on Android, as typed.
+    /// A flag that only has a meaning on Android, as typed.
     pub(crate) android_only: Option<&'static str>,
     /// `--save-for-bugreport`.
     pub(crate) save_for_bugreport: bool,
@@ -74,11 +74,11 @@ pub(crate) struct Arguments {
     pub(crate) loudness: Loudness,
     /// `--strict`.
     pub(crate) strictness: Strictness,
-    /// What stands behind `--`.
+    /// The command after `--`.
     pub(crate) command: Option<CommandLine>,
 }
 
-/// What statsd wants to find again in the trace.
+/// The ids by which statsd finds its trace.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct StatsdFlags {
     pub(crate) alert_id: Option<i64>,
@@ -90,7 +90,7 @@ pub(crate) struct StatsdFlags {
 /// Flags that upstream's build for Linux refuses as well.
 const ANDROID_ONLY: &[&str] = &["upload", "dropbox"];
 
-/// Parses the words after the program's name. `Err` holds help, version or a usage error, rendered by clap.
+/// Parses the arguments after the program's name. `Err` holds help, version or a usage error, rendered by clap.
 pub(crate) fn parse(
     program: Program,
     words: impl IntoIterator<Item = OsString>,
@@ -164,7 +164,7 @@ fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
         android_only: ANDROID_ONLY.iter().find(given).copied(),
         save_for_bugreport: matches.get_flag("save-for-bugreport"),
         save_all_for_bugreport: matches.get_flag("save-all-for-bugreport"),
-        // Ours alone.
+        // Only `ferretto` has this flag.
         strictness: match matches.try_get_one::<bool>("strict") {
             Ok(Some(true)) => Strictness::Strict,
             _ => Strictness::Lenient,
@@ -184,12 +184,12 @@ fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
     }
 }
 
-/// A flag without a value.
+/// Makes a flag without a value.
 fn switch(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
-/// A flag with a value, which may begin with a dash or be empty.
+/// Makes a flag with a value, which may begin with a dash or be empty.
 fn option(
     name: &'static str,
     value: &'static str,
@@ -258,7 +258,6 @@ Environment:
     )
 }
 
-/// The definition of all flags.
 pub(crate) fn command(program: Program) -> Command {
     let command = Command::new(program.name())
         .about(match program {
@@ -356,7 +355,7 @@ fn recording_flags(command: Command) -> Command {
         )
         .arg(
             option("add-attribute", "KEY[=VALUE]", value_parser!(String), "Note a key and value in the trace")
-                // What it was called up to v56, when the trace kept it in a field of its own, which is gone.
+                // The name up to v56. The trace then had a field for it, which no longer exists.
                 .visible_alias("add-note")
                 .action(ArgAction::Append)
                 .long_help(

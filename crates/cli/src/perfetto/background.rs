@@ -1,8 +1,7 @@
-//! Recording in the background: the fork behind `-d` and `-D`, and the byte that says "started".
+//! Recording in the background: forks for `-d` and `-D`, and reports the start with one byte.
 //!
-//! Called by [`run`](super::run), before anything else of the recording exists: there is one thread then, no connection and no
-//! child process. As upstream's, the parent waits until the child has left its terminal, prints the child's process id
-//! on stdout, and with `-D` waits up to 30 s for the data sources.
+//! [`run`](super::run) calls it while there is only one thread, no connection and no child process. As upstream's, the parent waits until the child
+//! has left its terminal, prints the child's process id on stdout, and with `-D` waits up to 30 s for the data sources.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -16,31 +15,31 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use super::plan::Process;
 use ferretto_daemons::background::{self, Forked};
 
-/// How long `-D` waits for all data sources to have started. The recorder tells when that is over, since it knows what has not.
+/// The time that `-D` waits for all data sources to start. The recorder measures it, because it knows which ones have not started.
 pub(super) const START_WAIT: Duration = Duration::from_secs(30);
-/// How much longer its word may take.
+/// The extra time for its report to arrive.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How a start went. The numbers are what `--notify-fd` receives and what `-D` exits with.
+/// The outcome of a start. `--notify-fd` receives the number, and `-D` exits with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StartStatus {
     /// All data sources have started.
     Started = 0,
-    /// The recording failed before.
+    /// The recording failed before it started.
     Failed = 1,
-    /// No word in time.
+    /// No report came in time.
     TimedOut = 2,
 }
 
-/// Where we are after [`detach`].
+/// The process in which [`detach`] returns.
 pub(crate) enum Detached {
-    /// In the process the user started, whose work is done. It exits with the number of this status.
+    /// The process that the user started. Its work is done, and it exits with the number of this status.
     Parent(StartStatus, Option<String>),
-    /// In the process that records, and whom to tell that it has started.
+    /// The process that records, with the reports to send about its start.
     Recorder(Vec<StartReport>),
 }
 
-/// Somebody who waits for the start: one byte, then the end of the stream.
+/// A report of the start to a waiting process: one byte, then the end of the stream.
 #[derive(Debug)]
 pub(crate) struct StartReport {
     to: File,
@@ -49,30 +48,30 @@ pub(crate) struct StartReport {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// Whoever passed `--notify-fd`: it gets the byte only.
+    /// The process that passed `--notify-fd`. It gets only the byte.
     Foreign,
-    /// The parent process: it gets the reason of a failure too, since our stderr leads nowhere.
+    /// The parent process. It also gets the reason of a failure, because the recorder's stderr leads nowhere.
     Parent,
 }
 
 impl StartReport {
-    /// Whether it is for somebody who waits no longer than [`START_WAIT`].
+    /// Whether the reader waits no longer than [`START_WAIT`].
     pub(crate) fn has_a_deadline(&self) -> bool {
         self.reader == Reader::Parent
     }
 
-    /// Tells the outcome, and why it failed.
+    /// Sends the outcome, and the reason of a failure.
     pub(crate) fn send(mut self, status: StartStatus, reason: &str) {
         let mut message = vec![status as u8];
         if self.reader == Reader::Parent {
             message.extend_from_slice(reason.as_bytes());
         }
-        // Whoever waited may be gone.
+        // The reader may have ended.
         let _ = self.to.write_all(&message);
     }
 }
 
-/// Why there is no background process, or nobody to report to.
+/// The reason why there is no background process, or no reader to report to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DetachError {
     #[error("cannot go on in the background: {what}: {source}")]
@@ -94,7 +93,7 @@ pub(crate) fn notify_report(fd: i32) -> Result<StartReport, DetachError> {
     })
 }
 
-/// Takes stdin or stdout, and leaves nothing in its place: its reader sees the end once this is closed.
+/// Takes stdin or stdout and puts `/dev/null` in its place, so that closing it shows the reader the end.
 fn take_standard_stream(fd: i32) -> io::Result<OwnedFd> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     match fd {
@@ -111,7 +110,7 @@ fn take_standard_stream(fd: i32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Forks if `process` asks for it. `before` are those who wait already.
+/// Forks if `process` requires it. `before` is a report that must be sent anyway.
 pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<Detached, DetachError> {
     let mut reports: Vec<StartReport> = before.into_iter().collect();
     if process == Process::Foreground {
@@ -145,7 +144,7 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
         }
         Forked::Parent(child) => {
             drop((leaving_terminal, starting, reports));
-            // The end of the stream: the child failed before. It has said why.
+            // The stream ended without a byte, because the child failed. It has printed the reason.
             if File::from(left_terminal).read(&mut [0]).unwrap_or(0) == 0 {
                 return Ok(Detached::Parent(StartStatus::Failed, None));
             }
@@ -159,7 +158,7 @@ pub(crate) fn detach(process: Process, before: Option<StartReport>) -> Result<De
     }
 }
 
-/// Waits for what the recorder reports.
+/// Waits for the recorder's report.
 fn await_start(started: OwnedFd) -> Detached {
     let deadline = Instant::now() + START_WAIT + GRACE;
     loop {
@@ -181,7 +180,7 @@ fn await_start(started: OwnedFd) -> Detached {
         }
     }
     let mut message = Vec::new();
-    // A report that breaks off is none.
+    // An incomplete report counts as none.
     let _ = File::from(started).read_to_end(&mut message);
     match message.split_first() {
         Some((status, _)) if *status == StartStatus::Started as u8 => {

@@ -1,7 +1,6 @@
 //! `perfetto --save-all-for-bugreport`: clones every running session that a bug report wants.
 //!
-//! Called by [`run`](super::run). Which sessions those are, where their traces go and in which order they are cloned is as
-//! upstream has it; that one of them failed is an exit code here.
+//! [`run`](super::run) calls it. It selects, orders and names the sessions as upstream does, but a failed clone leads to a failure's exit code.
 
 use std::path::Path;
 
@@ -20,7 +19,7 @@ use super::signals::Signals;
 use super::{FAILURE, SUCCESS, save_clone};
 use crate::service::running_service;
 
-/// A session to be cloned, and into which file of the folder.
+/// A session to clone, and the name of its file in the folder.
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     session: u64,
@@ -28,7 +27,7 @@ struct Wanted {
     file: String,
 }
 
-/// Clones them into files in `folder`; gives the exit code.
+/// Clones the sessions into files in `folder`; returns the exit code.
 pub(super) fn save_all(process: Process, folder: &Path, console: &mut Console) -> u8 {
     match background::detach(process, None) {
         Ok(Detached::Recorder(_)) => {}
@@ -59,7 +58,7 @@ fn find_and_save(folder: &Path, console: &mut Console) -> Result<u8, String> {
     }
     let socket = &service.consumer_socket;
     let voice = console.voice();
-    // All at once, so that all show the same time.
+    // The clones run in parallel, so that all show the same time.
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = wanted
             .into_iter()
@@ -86,7 +85,7 @@ fn save(voice: Voice, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<S
         wanted.score,
         path.display()
     ));
-    // The folder is everybody's: what somebody put there is neither followed nor written into.
+    // Other users can write to the folder, so an existing file is removed, and neither followed nor written to.
     let exit_code = match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             console.say(format_args!("cannot replace {}: {error}", path.display()));
@@ -114,7 +113,7 @@ fn save(voice: Voice, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<S
     (console.into_kept(), exit_code)
 }
 
-/// The sessions that a bug report wants, highest score first, each with a file of its own.
+/// Returns the sessions that a bug report wants, the highest score first, each with a file name of its own.
 fn wanted(sessions: &[TracingSession]) -> Vec<Wanted> {
     let mut eligible: Vec<&TracingSession> = sessions
         .iter()

@@ -1,11 +1,11 @@
-//! What the user sees while a recording runs: lines on stderr, and on a terminal one line that changes in place.
+//! Messages while a recording runs: lines on stderr, and on a terminal one line that changes in place.
 //!
-//! Called by [`run`](super::run), [`record`](super::record) and [`query`](super::query). On a pipe, and on a terminal that is dumb, there are
-//! plain lines only and no escape codes. stdout is left to what scripts read: the trace, the process id of `-d`, the state.
+//! [`run`](super::run), [`record`](super::record) and [`query`](super::query) call it. On a pipe, and on a dumb terminal, it prints plain lines only
+//! and no escape codes. stdout is reserved for data that scripts read: the trace, the process id of `-d`, the state.
 //!
-//! The cursor rests at the start of the changing line. So whatever else comes (a `^C` that the terminal echoes, a shell's word
-//! on a stopped job) begins there, and so clearing down from the cursor clears the line whole, also when the terminal has become
-//! narrower and broken it in two. The line is there only while this process is the one that the terminal listens to.
+//! The cursor rests at the start of the changing line. So other output (a `^C` that the terminal echoes, a shell's message about a stopped job)
+//! begins there. Clearing down from the cursor clears the whole line, even if the terminal became narrower and wrapped it. The line is shown only
+//! while this process is in the foreground of the terminal.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -20,61 +20,61 @@ pub(crate) struct Console {
     voice: Voice,
     kind: StderrKind,
     palette: Palette,
-    /// Lines that are kept for another console, instead of printed.
+    /// Lines that are kept for another console instead of being printed.
     kept: Option<Vec<String>>,
 }
 
-/// Who speaks.
+/// The speaker of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Voice {
-    /// Under which name.
+    /// The program whose name begins the messages.
     pub(crate) program: Program,
     pub(crate) loudness: Loudness,
 }
 
-/// Where stderr goes.
+/// The destination of stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StderrKind {
-    /// To a terminal, which can redraw a line.
+    /// A terminal, which can redraw a line.
     Terminal,
-    /// Into a file or a pipe.
+    /// A file, a pipe, or a dumb terminal.
     Plain,
 }
 
-/// How much is said.
+/// The amount of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Loudness {
-    /// What happens, and how it ended.
+    /// Events and the outcome.
     #[default]
     Usual,
-    /// What goes wrong and what was lost.
+    /// Errors and losses.
     Quiet,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Palette {
     Coloured,
-    /// As <https://no-color.org> has it.
+    /// No colours, as <https://no-color.org> specifies.
     None,
 }
 
-/// Stands out from what is in order.
+/// Makes a message about missing data stand out.
 const ALARM: &str = "\x1b[31m";
 const USUAL: &str = "\x1b[0m";
 
 /// Clears down from the start of the line.
 pub(super) const CLEAR: &str = "\r\x1b[J";
-/// Between these, what does not fit in a line is lost at the edge and not broken.
+/// Between these, the terminal cuts off an overlong line instead of wrapping it.
 const DO_NOT_WRAP: &str = "\x1b[?7l";
 const WRAP: &str = "\x1b[?7h";
 
-/// Held while the screen and what is known of it differ.
+/// Held while the screen and the state of the line may differ.
 static DRAWING: Mutex<()> = Mutex::new(());
 
 const NARROWEST: usize = 20;
 const USUAL_WIDTH: usize = 80;
 
-/// The changing line: parts in the order in which they stand.
+/// The changing line: its parts in order.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Line(Vec<Part>);
 
@@ -82,27 +82,27 @@ pub(crate) struct Line(Vec<Part>);
 struct Part {
     text: String,
     tone: Tone,
-    /// When the line is too long, the part with the highest number goes first. 0 stays.
+    /// When the line is too long, parts with the highest number are left out first. A part with 0 stays.
     rank: u8,
 }
 
-/// How a part of a line looks.
+/// The look of a part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
     Usual,
-    /// Somebody will miss something.
+    /// Data are missing.
     Alarm,
 }
 
 impl Line {
-    /// A line that begins so.
+    /// Makes a line that begins with this text.
     pub(crate) fn new(text: impl Display) -> Line {
         let mut line = Line::default();
         line.push(0, Tone::Usual, text);
         line
     }
 
-    /// Appends a part, with what separates it from those before. The higher its `rank`, the sooner it is left out.
+    /// Appends a part, including its separator. The higher its `rank`, the sooner it is left out.
     pub(crate) fn push(&mut self, rank: u8, tone: Tone, text: impl Display) {
         let text = text.to_string();
         self.0.push(Part { text, tone, rank });
@@ -112,7 +112,7 @@ impl Line {
         self.0.iter().map(|part| part.text.chars().count()).sum()
     }
 
-    /// Without the parts for which there is no room.
+    /// Leaves out the parts for which there is no room.
     fn fitting(mut self, width: usize) -> Line {
         while self.width() > width {
             let last = self.0.iter().map(|part| part.rank).max().unwrap_or(0);
@@ -148,7 +148,7 @@ impl Palette {
 }
 
 impl Console {
-    /// The console of this process.
+    /// Makes the console of this process.
     pub(crate) fn new(voice: Voice) -> Console {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let dumb = set("TERM").is_some_and(|term| term == "dumb");
@@ -169,7 +169,7 @@ impl Console {
         }
     }
 
-    /// One for a thread that does not own the terminal: keeps its lines for whoever does.
+    /// Makes a console for a thread that does not own the terminal. It keeps its lines for the owner.
     pub(crate) fn kept(voice: Voice) -> Console {
         Console {
             voice,
@@ -179,51 +179,51 @@ impl Console {
         }
     }
 
-    /// The lines that were kept.
+    /// Returns the kept lines.
     pub(crate) fn into_kept(mut self) -> Vec<String> {
         self.kept.take().unwrap_or_default()
     }
 
-    /// Who speaks here.
+    /// Returns the speaker.
     pub(crate) fn voice(&self) -> Voice {
         self.voice
     }
 
-    /// Where it goes.
+    /// Returns the destination of stderr.
     pub(crate) fn kind(&self) -> StderrKind {
         self.kind
     }
 
-    /// A line that starts with the program's name and must be seen: what goes wrong, what was lost.
+    /// Prints a line that starts with the program's name, even when quiet: errors and losses.
     pub(crate) fn say(&mut self, text: impl Display) {
         let name = self.voice.program.name();
         self.pass_on(format_args!("{name}: {text}"));
     }
 
-    /// A line that starts with the program's name: what is about to happen, and how it ended.
+    /// Prints a line that starts with the program's name, unless quiet: progress and the outcome.
     pub(crate) fn notice(&mut self, text: impl Display) {
         if self.voice.loudness == Loudness::Usual {
             self.say(text);
         }
     }
 
-    /// A line that belongs to the one before.
+    /// Prints a line that continues the one before, unless quiet.
     pub(crate) fn line(&mut self, text: impl Display) {
         if self.voice.loudness == Loudness::Usual {
             self.pass_on(text);
         }
     }
 
-    /// A line that belongs to the one before and stands out: something is missing.
+    /// Prints a line about missing data, which continues the one before and stands out.
     pub(crate) fn alarm(&mut self, text: &str) {
         match self.voice.loudness {
             Loudness::Usual => self.pass_on(self.palette.paint(Tone::Alarm, text)),
-            // There is none before.
+            // When quiet, there is no line before.
             Loudness::Quiet => self.say(self.palette.paint(Tone::Alarm, text.trim_start())),
         }
     }
 
-    /// A line as it is: one that was kept.
+    /// Prints a line unchanged, such as one that was kept.
     pub(crate) fn pass_on(&mut self, text: impl Display) {
         if let Some(lines) = &mut self.kept {
             return lines.push(text.to_string());
@@ -231,14 +231,14 @@ impl Console {
         put_line(&text);
     }
 
-    /// A key was pressed, of which the terminal shows something (`^C`): the next line takes its place.
+    /// Is told that the user pressed a key that the terminal echoes (`^C`). The next line overwrites the echo.
     pub(crate) fn key_pressed(&mut self) {
         if self.kind == StderrKind::Terminal {
             suspension::line_is_there();
         }
     }
 
-    /// Replaces the changing line, on a terminal; a plain line elsewhere.
+    /// Replaces the changing line on a terminal; prints a plain line elsewhere.
     pub(crate) fn progress(&mut self, line: Line) {
         match self.kind {
             StderrKind::Plain => self.line(line),
@@ -246,12 +246,12 @@ impl Console {
         }
     }
 
-    /// Replaces the changing line; nothing where there is none.
+    /// Replaces the changing line on a terminal; prints nothing elsewhere.
     pub(crate) fn live(&mut self, line: Line) {
         if self.kind == StderrKind::Plain || self.voice.loudness == Loudness::Quiet || !in_foreground() {
             return;
         }
-        // The last column stays free: some terminals wrap when it is filled.
+        // The last column stays free, because some terminals wrap when it is filled.
         let line = line.fitting(terminal_width() - 1).painted(self.palette);
         let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         suspension::line_is_there();
@@ -267,9 +267,9 @@ impl Drop for Console {
     }
 }
 
-/// Says what a process says that this one has started, from whatever thread.
+/// Prints a line from a process that this one has started. Any thread may call it.
 pub(crate) fn interject(text: &str) {
-    // What follows the first line of something is indented.
+    // Indented lines continue a message.
     let name = if text.starts_with(' ') { "" } else { "ferretto: " };
     put_line(&format_args!("{name}{text}"));
 }
@@ -280,16 +280,16 @@ fn put_line(text: &dyn Display) {
     put(&format!("{clear}{text}\n"));
 }
 
-/// In one write, so that nobody else's comes between. Nobody is left to tell when stderr is closed.
+/// Prints in one write, so that no other output comes between. If stderr is closed, nobody can be told.
 fn put(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Whether the terminal is ours to draw on: not while a shell has put this process into the background.
+/// Whether this process may draw on the terminal, which it may not after a shell has put it into the background.
 fn in_foreground() -> bool {
     match rustix::termios::tcgetpgrp(std::io::stderr()) {
         Ok(foreground) => foreground == rustix::process::getpgrp(),
-        // Not the terminal that signals come from: nobody else is told of jobs there.
+        // This is not the controlling terminal, so no shell manages jobs there.
         Err(_) => true,
     }
 }
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_loses_what_matters_least() {
+    fn a_long_line_loses_its_least_important_parts() {
         let at = |width| line().fitting(width).to_string();
         assert_eq!(at(27), "recording, full, LOST, rate");
         assert_eq!(at(26), "recording, LOST");

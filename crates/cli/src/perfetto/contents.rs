@@ -1,7 +1,6 @@
-//! What is in a trace, packet by packet: how many there are, and the [`Evidence`] that they are. Packets inside
-//! compressed ones count as if they stood in their place.
+//! Counts the packets of a trace and gathers [`Evidence`] from them. Packets inside compressed packets count individually.
 //!
-//! Called by the recording, for each packet that it writes or that it finds in the file that the service wrote.
+//! The recording calls it for each packet that it writes, or that it finds in a file that the service wrote.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -9,14 +8,14 @@ use std::ops::ControlFlow;
 use crate::account::evidence::Evidence;
 use crate::trace_reader::{Piece, look_inside};
 
-/// A count of packets, and what they say.
+/// A count of packets, with the evidence from them.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
     packets: u64,
     evidence: Evidence,
-    /// A packet could not be looked into: what is known of the trace is not all there is to know.
+    /// Whether a packet could not be decoded, so that count and evidence are incomplete.
     opaque: bool,
-    /// For what is in compressed packets.
+    /// A buffer for decompressed packets.
     spare: Vec<u8>,
 }
 
@@ -38,12 +37,12 @@ impl Contents {
         self.spare = spare;
     }
 
-    /// How many packets there are, if that is known.
+    /// Returns the number of packets, if all of them could be decoded.
     pub(super) fn packets(&self) -> Option<u64> {
         (!self.opaque).then_some(self.packets)
     }
 
-    /// What they say, if all of them could be looked into.
+    /// Returns the evidence, if all packets could be decoded.
     pub(super) fn evidence(&self) -> Option<&Evidence> {
         (!self.opaque).then_some(&self.evidence)
     }

@@ -1,8 +1,8 @@
-//! What people type for events, who come from `perf`, `trace-cmd`, `strace` and `bpftrace`, or know the name only.
+//! Interprets event words of a command line in the spelling of `perf`, `trace-cmd`, `strace` and `bpftrace`, or as bare names.
 //!
-//! Called by [`plan`](super::plan) for `ferretto`. For `perfetto` words mean what they mean to upstream's: with a slash they are kernel
-//! events, without one atrace categories. Here a bare word that is no category is looked up in the kernel, whose events are read from
-//! tracefs. Where that cannot be read, it is left to the probes. A word that means nothing is refused, with the nearest one that does.
+//! [`plan`](super::plan) calls it for `ferretto`. `perfetto` interprets words as upstream does: with a slash they are kernel events, without one
+//! atrace categories. Here a bare word that is no category is looked up among the kernel's events in tracefs. If tracefs cannot be read, the probes
+//! look the word up. A word without a meaning is refused, with the nearest one that has one.
 
 use ferretto_probes::ftrace::{syscalls, typed};
 use ferretto_proto::text::nearest_within;
@@ -18,10 +18,10 @@ use crate::usage::nearest_subcommand;
 
 /// The prefix of `strace`'s filters.
 const STRACE: &str = "trace=";
-/// How many candidates are told.
+/// The most candidates that a message lists.
 const FEW: usize = 8;
 
-/// How a word was given.
+/// The way in which a word was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Given {
     /// By itself, where `perfetto` takes categories.
@@ -30,13 +30,13 @@ pub(crate) enum Given {
     WithFlag,
 }
 
-/// A word that means no event.
+/// A word that has no unique meaning here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WordError {
     #[error("there is no event, category or subcommand {word:?}{}", Meant(.meant))]
     Unknown {
         word: String,
-        /// What to type instead.
+        /// A word to type instead.
         meant: Option<String>,
     },
     #[error("{word:?} is an event of several groups: write one of {}", .events.join(", "))]
@@ -64,7 +64,7 @@ impl std::fmt::Display for Meant<'_> {
     }
 }
 
-/// What `words` mean on a machine with this kernel; `None` if its events cannot be read.
+/// Returns the meaning of `words` for this kernel; `None` stands for a kernel whose events cannot be read.
 pub(crate) fn understand<'a>(
     words: impl IntoIterator<Item = (Given, &'a str)>,
     kernel: Option<&Kernel>,
@@ -80,7 +80,7 @@ pub(crate) fn understand<'a>(
             }
         }
     }
-    // What another kernel has is left out and told of, unless nothing else is asked for.
+    // Events that this kernel lacks are left to the advice, unless nothing else is requested.
     let missing = |wanted: &Wanted| match (wanted, kernel) {
         (Wanted::Event(event), Some(kernel)) => !kernel.has(event),
         _ => false,
@@ -110,7 +110,7 @@ fn system_calls(list: &str) -> Result<Vec<Wanted>, WordError> {
         .collect()
 }
 
-/// As `syscall_events` has it.
+/// Converts a system call's name to the form in `syscall_events`.
 fn system_call(name: &str) -> Wanted {
     Wanted::SystemCall(format!("sys_{}", name.strip_prefix("sys_").unwrap_or(name)))
 }
@@ -132,7 +132,7 @@ fn meaning(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Vec<Wa
     }
 }
 
-/// A name without a group.
+/// Interprets a name without a group.
 fn bare(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Wanted, WordError> {
     if given == Given::Bare && is_category(&name) {
         return Ok(Wanted::Category(name));
@@ -144,7 +144,7 @@ fn bare(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Wanted, W
         .groups_of(&name)
         .map(|group| format!("{group}/{name}"))
         .collect();
-    // An event with a message of its own is the one that people have read of.
+    // An event with a message type of its own is the well-known one.
     let known = |event: &&String| {
         let parts = event.split_once('/');
         parts.is_some_and(|(group, name)| typed::find(group, name).is_some())
@@ -168,7 +168,7 @@ fn bare(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Wanted, W
                 is_runnable(name.as_ref()).ok()?;
                 Some(format!("`ferretto -- {name}`, which records while it runs"))
             };
-            // A program of this very name before a word that is only like it.
+            // A program of exactly this name is more likely than a similar word.
             let meant = call()
                 .or_else(program)
                 .or_else(|| nearest_word(&name))
@@ -178,7 +178,7 @@ fn bare(given: Given, name: String, kernel: Option<&Kernel>) -> Result<Wanted, W
     }
 }
 
-/// A name without a group, of a kernel whose events cannot be read. The probes may, and then find its group.
+/// Interprets a name without a group if the kernel's events cannot be read. The probes may be able to read them, and then find its group.
 fn unseen(given: Given, name: String) -> Result<Wanted, WordError> {
     if is_category(&name) {
         return Ok(Wanted::Category(name));
@@ -195,14 +195,14 @@ fn unseen(given: Given, name: String) -> Result<Wanted, WordError> {
     }
 }
 
-/// What is probably meant by a word that is close to another that `ferretto` knows.
+/// Returns a known word that is close to this one.
 fn nearest_word(name: &str) -> Option<String> {
     let subcommand = || nearest_subcommand(name).map(|meant| format!("`ferretto {meant}`"));
     let category = nearest_category(name).map(|meant| format!("the category {meant}"));
     category.or_else(subcommand)
 }
 
-/// How many letters of a name may differ.
+/// Returns the number of letters of a name that may differ.
 fn slips(name: &str) -> usize {
     (name.len() / 4).clamp(1, 3)
 }
@@ -220,7 +220,7 @@ mod tests {
             ("raw_syscalls", &["sys_enter", "sys_exit"]),
             ("one", &["done"]),
             ("other", &["done"]),
-            // A copy of a well-known one.
+            // Another event with a well-known name.
             ("vendor", &["sched_waking"]),
         ] {
             let names = names.iter().map(|name| (*name).to_owned()).collect();
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_means_nothing_is_told_with_the_nearest() {
+    fn a_word_without_a_meaning_is_reported_with_the_nearest() {
         for (typed, said) in [
             ("sched_swich", "did you mean the event sched/sched_switch?"),
             ("shced", "did you mean the category sched?"),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_kernel_has_is_left_to_the_probes_beside_what_this_one_has() {
+    fn events_that_this_kernel_lacks_are_kept_beside_others() {
         let both = [
             (Given::Bare, "sched/sched_switch"),
             (Given::Bare, "power/gpu_frequency"),

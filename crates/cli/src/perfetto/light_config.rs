@@ -1,8 +1,8 @@
 //! The config that the light flags (`-t`, `-b`, `-s`, `-a` and event names) stand for.
 //!
-//! Called by [`plan`](super::plan) when there is no `-c`. The result is field for field what upstream's `config.cc` makes
-//! of the same words: the same sources in the same order, so that a script which moves over records the same things.
-//! Where upstream's integers wrap around without a word (`-t 60d` in milliseconds, `-b 9999999gb`), this refuses.
+//! [`plan`](super::plan) calls it when there is no `-c`. The result has the same fields as upstream's `config.cc` makes from the same words: the same
+//! sources in the same order, so that scripts record the same data with either program. Where upstream's integers silently wrap around (`-t 60d` in
+//! milliseconds, `-b 9999999gb`), this module refuses the value.
 
 use ferretto_proto::messages::{
     DataSourceConfig, FtraceConfig, MessageField, ProcessStatsConfig, SysStatsConfig, TraceConfig,
@@ -12,7 +12,7 @@ use ferretto_proto::messages::{
 const DEFAULT_TIME: &str = "10s";
 const DEFAULT_BUFFER: &str = "32mb";
 
-/// How often the data of every light recording is flushed out of the producers.
+/// The period of flushing the producers' data in every light recording.
 const FLUSH_PERIOD_MS: u32 = 30_000;
 const DISKSTAT_PERIOD_MS: u32 = 1_000;
 const OVERVIEW_PERIOD_MS: u32 = 1_000;
@@ -29,7 +29,7 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("g", 1 << 20),
 ];
 
-/// The light flags as typed. `None` stands for a flag not given, which has a default; an empty string is zero.
+/// The light flags as typed. `None` stands for a missing flag, which has a default; an empty string is zero.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct LightFlags {
     /// `-t`: how long to record; 0 is until stopped. 10 s by default.
@@ -38,15 +38,15 @@ pub(crate) struct LightFlags {
     pub(crate) buffer: Option<String>,
     /// `-s`: largest size of the file, which the service then writes while recording.
     pub(crate) size: Option<String>,
-    /// `-a`: apps whose atrace events are wanted.
+    /// `-a`: apps whose atrace events are requested.
     pub(crate) apps: Vec<String>,
     /// Words by themselves: ftrace events (`group/name`) and atrace categories.
     pub(crate) events: Vec<String>,
-    /// `-e`: events as other tools take them.
+    /// `-e`: events in the spelling of other tools.
     pub(crate) event_flags: Vec<String>,
 }
 
-/// What a word asks for.
+/// The meaning of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// An event of the kernel, for `ftrace_events`.
@@ -58,7 +58,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// What a word means to upstream's command line.
+    /// Interprets a word as upstream's command line does.
     pub(crate) fn of_perfetto(word: &str) -> Wanted {
         match word.contains('/') {
             true => Wanted::Event(word.to_owned()),
@@ -68,7 +68,7 @@ impl Wanted {
 }
 
 impl LightFlags {
-    /// Whether any of them was given.
+    /// Whether any light flag was given.
     pub(crate) fn any(&self) -> bool {
         *self != LightFlags::default()
     }
@@ -95,7 +95,7 @@ enum QuantityError {
     TooLarge { most: &'static str },
 }
 
-/// Makes the config of the flags, for what their words ask for.
+/// Makes the config for these flags and the meanings of their words.
 pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<TraceConfig, LightFlagError> {
     let time = flags.time.as_deref().unwrap_or(DEFAULT_TIME);
     let duration_ms = quantity(
@@ -140,7 +140,7 @@ pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<Trac
             name @ ("hyp" | "hypervisor") => hypervisor = Some(name),
             name => ftrace.atrace_categories.push(name.to_owned()),
         }
-        // Two categories stand for a source beside their atrace events.
+        // These two categories also stand for a data source.
         match category {
             "gfx" => data_sources.push(named("android.surfaceflinger.frametimeline")),
             "disk" => data_sources.push(DataSourceConfig {
@@ -165,7 +165,7 @@ pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<Trac
         });
     }
     if let Some(instance) = hypervisor {
-        // The hypervisor's events live in a tracefs instance of their own, which bears its name.
+        // The hypervisor's events have a tracefs instance of their own, with the name of the category.
         let ftrace = FtraceConfig {
             instance_name: Some(instance.to_owned()),
             ftrace_events: vec![format!("{instance}/*")],
@@ -203,8 +203,8 @@ pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<Trac
     })
 }
 
-/// What `ferretto` adds to the config that the flags ask for: all processes with their threads, and memory and CPU times of
-/// the machine. They cost little, give every slice a name, and are what remains where kernel events may not be recorded.
+/// Adds the data sources that `ferretto` adds to those of the flags: all processes with their threads, and memory and CPU times of the machine. They
+/// cost little, give every slice a name, and work even if kernel events may not be recorded.
 pub(crate) fn add_overview(config: &mut TraceConfig) {
     let overview = [
         DataSourceConfig {
@@ -225,7 +225,7 @@ pub(crate) fn add_overview(config: &mut TraceConfig) {
             ..named("linux.sys_stats")
         },
     ];
-    // One process_stats is enough.
+    // There must be only one process_stats.
     config
         .data_sources
         .retain(|source| source.config.name.as_deref() != Some("linux.process_stats"));
@@ -237,7 +237,7 @@ pub(crate) fn add_overview(config: &mut TraceConfig) {
         }));
 }
 
-/// The config behind `-c :test`: two seconds of scheduling and of power events.
+/// Returns the config for `-c :test`: two seconds of scheduling and power events.
 pub(crate) fn test_config() -> Result<TraceConfig, LightFlagError> {
     let events = [
         "sched/sched_switch",
@@ -259,8 +259,8 @@ fn named(name: &str) -> DataSourceConfig {
     }
 }
 
-/// Reads `value`: nothing or `0`, or a number and its unit with nothing between or behind them. Before them may be what
-/// upstream's `strtoull` skips, but for a minus, which it wraps around.
+/// Parses `value`: empty or `0`, or a number followed directly by its unit and nothing else. It accepts the prefixes that upstream's `strtoull`
+/// skips, except a minus, for which that wraps around.
 fn quantity(
     flag: &'static str,
     value: &str,

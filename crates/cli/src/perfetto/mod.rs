@@ -1,9 +1,9 @@
-//! `perfetto`: records traces and asks the service what it has.
+//! `perfetto`: records traces, and queries the service.
 //!
-//! Called by [`applet`](crate::applet). The path of a command line: `args` → `plan` → `output` and `background` →
-//! `record` (which drives a `session`), `query`, `bugreport` or `triggers`. Exit codes are upstream's: 0 when it was done, 1 for any failure; `-D`
-//! exits with 2 when the data sources did not start in time. Where upstream's code is 0 though the recording failed (the
-//! service refused the config or died, the output could not be written), this one's is 1.
+//! [`applet`](crate::applet) calls it. A command line passes through `args` → `plan` → `output` and `background` → `record` (which drives a
+//! `session`), `query`, `bugreport` or `triggers`. Exit codes are upstream's: 0 for success, 1 for any failure; `-D` exits with 2 when the data
+//! sources did not start in time. Upstream returns 0 for some failed recordings (the service refused the config or died, the output could not be
+//! written); this program returns 1.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -42,16 +42,16 @@ use workload::CommandLine;
 use crate::service::{FindService, Service, running_service};
 use crate::usage;
 
-/// Exit code of a command that was done.
+/// Exit code of success.
 const SUCCESS: u8 = 0;
 /// Exit code of any failure.
 const FAILURE: u8 = 1;
-/// Exit code of `--strict` when not all that was asked for was recorded, or something was lost.
+/// Exit code of `--strict` when something requested was not recorded, or was lost.
 pub(crate) const INCOMPLETE: u8 = 3;
 /// Exit code of `--attach` and `--is_detached` when there is no such session.
 const NOT_ATTACHED: u8 = 2;
 
-/// Under which name the command line runs, which decides what it does without a service.
+/// The name under which the command line runs, which decides its behaviour without a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `perfetto`: needs a running service, as upstream's.
@@ -61,7 +61,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The name people type.
+    /// Returns the name that people type.
     pub fn name(self) -> &'static str {
         match self {
             Program::Perfetto => "perfetto",
@@ -70,9 +70,9 @@ impl Program {
     }
 }
 
-/// Runs the command line with the words after the program's name; gives the exit code. `find_service` is asked for a
-/// service once it is needed: after all flags, configs and the output have been found good, and in the process that records.
-/// It is not asked for what only a service that runs before and after can do: detached sessions and clones.
+/// Runs the command line with the arguments after the program's name; returns the exit code. It calls `find_service` when it needs a service: after
+/// it has checked the flags, configs and the output, and in the process that records. It does not call it for detached sessions and clones, which
+/// need a service that runs before and after.
 pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_service: FindService<'_>) -> u8 {
     let words: Vec<OsString> = words.into_iter().collect();
     if words.is_empty() {
@@ -104,13 +104,13 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
     }
 }
 
-/// Prints help, version or a usage error. Upstream's `perfetto` prints its help on stderr and fails, and scripts have got
-/// used to it (`perfetto --help 2>&1`); `ferretto` is free to do what is usual.
+/// Prints help, version or a usage error. Upstream's `perfetto` prints its help on stderr and fails, and scripts rely on that (`perfetto --help
+/// 2>&1`). `ferretto` prints it on stdout and succeeds.
 fn explain(program: Program, message: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     match (message.kind(), program) {
         (ErrorKind::DisplayVersion, _) => {
-            // A reader that is gone is no failure.
+            // A closed pipe is no failure.
             let _ = writeln!(std::io::stdout(), "{}", crate::VERSION);
             SUCCESS
         }
@@ -129,7 +129,7 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
     }
 }
 
-/// On stderr. Nobody is left to tell when that is closed.
+/// Prints to stderr. If stderr is closed, nobody can be told.
 fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -139,7 +139,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
         && let Some(written) = recording.written.take()
     {
         warnings::warn_before_fork(console.voice().program, &written, console);
-        // Nobody hears the end of it.
+        // A recording in the background has no console for its end.
         if let (Program::Ferretto, plan::Sink::File(path)) = (console.voice().program, &recording.sink) {
             console.notice(format_args!("the trace goes into {}", path.display()));
         }
@@ -172,7 +172,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
             let mut recorder_console = Console::new(console.voice());
             let find_service = match recording.job {
                 plan::Job::Record => find_service,
-                // One of our own would have no such session, and a detached one would end with us.
+                // A service of our own has no such session, and would end with this process.
                 plan::Job::StartAndDetach(_) | plan::Job::Attach(..) | plan::Job::Clone(_) => {
                     &mut running_service
                 }
@@ -197,7 +197,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
     }
 }
 
-/// Makes a clone over a connection of its own, on whatever thread.
+/// Makes a clone over a connection of its own. Any thread may call it.
 fn save_clone(recording: plan::Recording, socket: &Address, signals: Signals, console: &mut Console) -> u8 {
     let mut find_service = || {
         Ok(Service {

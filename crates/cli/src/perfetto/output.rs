@@ -1,9 +1,8 @@
-//! The output of a recording: a file, a pipe or stdout, and the packets that go into it.
+//! The output of a recording: a file, a pipe or stdout, with the packets that go into it.
 //!
-//! Called by [`record`](super::record). It is opened before the service is asked for anything, so that an output that
-//! cannot be written costs no recording; it is emptied when the recording starts, so that a refused one leaves an
-//! earlier trace as it was; one that cannot take all keeps the whole packets that it took; and [`Output::discard`] takes away what
-//! has none.
+//! [`record`](super::record) uses it. It opens the output before it asks the service for anything, so that an unwritable output costs no recording.
+//! It empties a file only when the recording starts, so that a refused recording leaves an earlier trace as it was. If an output cannot take
+//! everything, it keeps the complete packets that it took. [`Output::discard`] removes a file without any.
 //!
 //! A trace file is one encoded `perfetto.protos.Trace`: every packet is its field 1, length-delimited. Only whole packets
 //! are ever written, so a file cut off between two of them is still a trace.
@@ -27,10 +26,10 @@ use crate::trace_reader::{self, Cut, End, MAX_PREAMBLE, PACKET_TAG, Piece};
 /// Bytes collected before a write.
 const BUFFER: usize = 256 * 1024;
 
-/// Why an output cannot be opened.
+/// The reason why an output cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    // Upstream's words: tests and scripts look for them.
+    // Upstream's sentence, for which tests and scripts look.
     #[error(
         "Error: Output file '{0}' already exists, refusing to overwrite due to '--no-clobber'. Choose another with -o"
     )]
@@ -45,19 +44,19 @@ pub(crate) struct Output {
     stream: Stream,
     /// Whole packets that are still to be written.
     pending: Vec<u8>,
-    /// Where it is, unless it is stdout. Absolute, since a background process changes its directory.
+    /// Its absolute path, because a background process changes its directory; `None` for stdout.
     path: Option<PathBuf>,
-    /// Whether to empty or remove it; `None` if it is no file.
+    /// The origin of the file, which decides whether to empty or remove it; `None` if the output is no file.
     origin: Option<Origin>,
     name: String,
-    /// Who fills it, once the recording has begun.
+    /// The process that writes the packets, once the recording has begun.
     writer: Option<Writer>,
     bytes: u64,
-    /// What came after it could not be written any more.
+    /// The packets that came after writing had failed.
     missing: Missing,
 }
 
-/// What an output does not have.
+/// The packets that an output lacks.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) packets: u64,
@@ -67,7 +66,7 @@ pub(crate) struct Missing {
 #[derive(Debug)]
 enum Stream {
     File(File),
-    /// What others read or take meanwhile; devices as well.
+    /// A pipe or socket with a reader, or a device.
     Pipe(Pipe),
 }
 
@@ -95,16 +94,16 @@ impl Write for Stream {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// We made it.
+    /// This recording created it.
     Created,
-    /// It was there, and still is as it was.
+    /// It existed, and is unchanged.
     Untouched,
-    /// It was there; its content is gone.
+    /// It existed, and has been emptied.
     Emptied,
 }
 
 impl Output {
-    /// Opens the output, without touching what is in it. `None` when the service opens it by itself.
+    /// Opens the output, without changing its content. `None` when the service opens it by itself.
     pub(crate) fn open(sink: &Sink, existing: ExistingFile) -> Result<Option<Output>, OpenError> {
         let (stream, path, origin, name) = match sink {
             Sink::OpenedByService(_) | Sink::SameAsBefore => return Ok(None),
@@ -155,24 +154,24 @@ impl Output {
         }))
     }
 
-    /// Lets a signal that was told there end the wait for a reader.
+    /// Lets a signal end the wait for a reader.
     pub(crate) fn heed(&mut self, interrupted: Interrupted) {
         if let Stream::Pipe(pipe) = &mut self.stream {
             pipe.heed(interrupted);
         }
     }
 
-    /// What to call it in messages.
+    /// Returns its name for messages.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where it is, unless it is stdout.
+    /// Returns its absolute path, unless it is stdout.
     pub(crate) fn absolute_path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Whether it is a FIFO that nobody reads yet.
+    /// Whether it is a FIFO without a reader so far.
     pub(crate) fn awaits_reader(&self) -> bool {
         match &self.stream {
             Stream::File(_) => false,
@@ -180,7 +179,7 @@ impl Output {
         }
     }
 
-    /// Empties a file: the recording starts, and `writer` will fill it.
+    /// Empties a file, because the recording starts and `writer` will fill it.
     pub(crate) fn begin(&mut self, writer: Writer) -> io::Result<()> {
         match &mut self.stream {
             Stream::File(file) if self.origin == Some(Origin::Untouched) => {
@@ -194,7 +193,7 @@ impl Output {
         Ok(())
     }
 
-    /// A descriptor for the service to write into.
+    /// Returns a descriptor for the service to write into.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.stream.file().as_fd().try_clone_to_owned()
     }
@@ -212,25 +211,24 @@ impl Output {
         self.finish()
     }
 
-    /// Whether what was written into it stays there.
+    /// Whether it is a file, which keeps the written data.
     pub(crate) fn is_file(&self) -> bool {
         self.origin.is_some()
     }
 
-    /// Counts a packet that is not written any more.
+    /// Counts a packet that is not written because writing has failed.
     pub(crate) fn miss_packet(&mut self, packet: &[u8]) {
         let preamble = packet_preamble(packet.len() as u64, &mut [0; MAX_PREAMBLE]).len();
         self.missing.packets += 1;
         self.missing.bytes += (preamble + packet.len()) as u64;
     }
 
-    /// What it does not have.
+    /// Returns the packets that it lacks.
     pub(crate) fn missing(&self) -> Missing {
         self.missing
     }
 
-    /// Ends the output: everything is handed to the kernel. If that fails, it ends with the last packet that was taken whole, as far
-    /// as what was written can be taken back.
+    /// Hands all pending packets to the kernel. If that fails, cuts a file off after the last complete packet.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         let mut written = 0;
         let failure = loop {
@@ -249,13 +247,13 @@ impl Output {
         self.bytes -= (self.pending.len() - whole) as u64;
         self.pending.clear();
         if let (Stream::File(file), Some(_)) = (&self.stream, self.origin) {
-            // There is always room for less.
+            // Shortening a file always works.
             let _ = file.set_len(self.bytes);
         }
         Err(failure)
     }
 
-    /// Where the packets end of which all is among the first so many bytes that were to be written. Those after are missing.
+    /// Returns the end of the last packet that lies completely in the first `written` pending bytes. Counts the packets after it as missing.
     fn end_of_packets(&mut self, written: usize) -> usize {
         let mut end = 0;
         let mut rest = self.pending.as_slice();
@@ -272,7 +270,7 @@ impl Output {
         end
     }
 
-    /// Its size in bytes; `None` when the service writes it and it is no file.
+    /// Returns its size in bytes; `None` if the service writes it and it is no file.
     pub(crate) fn size(&self) -> Option<u64> {
         match (self.writer, self.origin) {
             (Some(Writer::Service), Some(_)) => {
@@ -283,8 +281,8 @@ impl Output {
         }
     }
 
-    /// Hands the packets of a file that the service wrote to `look`, those inside compressed ones as well; tells if it ends inside
-    /// one. Fails at anything that is no packet.
+    /// Passes the packets of a file that the service wrote to `look`, also those inside compressed packets. Returns the cut if the file ends inside a
+    /// packet. Fails at any damage.
     pub(crate) fn read_back(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<Option<Cut>> {
         let mut file = self.stream.file();
         file.seek(SeekFrom::Start(0))?;
@@ -302,9 +300,9 @@ impl Output {
         }
     }
 
-    /// After a recording that failed: keeps what data there are and tells how many bytes, or discards an output without any.
+    /// Ends the output of a failed recording. If there are data, keeps them and returns their size in bytes; otherwise discards the output.
     pub(crate) fn salvage(mut self) -> Option<u64> {
-        // What cannot be written is missing.
+        // Packets that cannot be written count as missing.
         let _ = self.finish();
         let size = self.size().unwrap_or(0);
         if self.writer.is_some() && size > 0 {
@@ -314,21 +312,20 @@ impl Output {
         None
     }
 
-    /// Takes away what is behind the last whole packet of a file that the service wrote.
+    /// Removes the incomplete packet at the end of a file that the service wrote.
     pub(crate) fn cut_off(&mut self, cut: Cut) -> io::Result<()> {
         self.stream.file().set_len(cut.offset)
     }
 
-    /// How many bytes there is still room for where it is, if it is a file.
+    /// Returns the free space in bytes at the place of a file.
     pub(crate) fn room(&self) -> Option<u64> {
         self.origin?;
         let filesystem = rustix::fs::fstatvfs(self.stream.file()).ok()?;
-        // Some that are far away do not tell.
+        // Some network filesystems do not report it.
         (filesystem.f_blocks > 0).then(|| filesystem.f_bavail.saturating_mul(filesystem.f_frsize))
     }
 
-    /// Removes a file that this recording made or emptied, unless somebody put another in its place. Pipes, devices
-    /// and files still untouched stay.
+    /// Removes a file that this recording created or emptied, unless another file is now at its path. Pipes, devices and unchanged files remain.
     pub(crate) fn discard(self) -> Discarded {
         let ours = self.origin.is_some_and(|origin| origin != Origin::Untouched);
         match self.path {
@@ -341,10 +338,10 @@ impl Output {
     }
 }
 
-/// What became of the output of a failed recording.
+/// The fate of a failed recording's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Discarded {
-    /// The file is gone.
+    /// The file was removed.
     Removed,
     /// Nothing was removed.
     Left,
@@ -372,13 +369,13 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The bytes that the first packet takes, with those before it; `None` if there is none.
+/// Returns the length of the first packet with its preamble; `None` if there is no packet.
 fn framed_length(packets: &[u8]) -> Option<usize> {
     let (payload, len) = decode_varint(packets.get(1..)?).ok()?;
     Some(1 + len + usize::try_from(payload).ok()?)
 }
 
-/// The bytes before a packet: its tag and its length as a varint.
+/// Encodes the preamble of a packet: its tag and its length.
 fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
     let [tag, varint @ ..] = buffer;
     *tag = PACKET_TAG;

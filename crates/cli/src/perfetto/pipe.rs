@@ -1,7 +1,7 @@
-//! An output that somebody reads while it is written: a pipe, a FIFO, a socket, a terminal.
+//! An output with a reader: a pipe, a FIFO, a socket, or a terminal.
 //!
-//! Called by [`output`](super::output). Its reader may come late, be slow or go away. It is waited for, but not past a signal: a
-//! process that sits in a `write` which never returns could not be ended by Ctrl-C.
+//! [`output`](super::output) uses it. The reader may come late, be slow, or go away. Writing waits for the reader, but a signal ends the wait: Ctrl-C
+//! could not end a process that blocks in a `write`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use super::session::Writer;
 use super::signals::{Interrupted, Wish};
 
-/// As much as a pipe takes without waiting once it is ready: `PIPE_BUF`.
+/// The bytes that a ready pipe takes without blocking: `PIPE_BUF`.
 const PIECE: usize = 4096;
-/// How often a wait looks for signals, and for a reader that is not there yet.
+/// The period at which a wait checks for signals, and for a missing reader.
 const SLICE: Duration = Duration::from_millis(100);
 
 /// A pipe to write into, see the [module](self).
@@ -26,33 +26,33 @@ pub(super) struct Pipe {
     file: File,
     reader: Reader,
     interrupted: Interrupted,
-    /// Signals that came.
+    /// The signals so far.
     heard: Vec<Signal>,
     patience: Patience,
 }
 
-/// How much of a wait for the reader there may be.
+/// The limit of waiting for the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
     /// Until the same signal comes twice.
     Usual,
-    /// The rest was given up: nothing is waited for any more.
+    /// The rest was given up, so there is no more waiting.
     None,
 }
 
-/// What is known of the reader.
+/// The state of the reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
-    /// We have it open for reading ourselves, so that nothing is known of others.
+    /// This process has the pipe open for reading, so other readers cannot be noticed.
     Ourselves,
-    /// There was none so far.
+    /// There has been no reader yet.
     Awaited,
-    /// There is one, or was.
+    /// There is a reader, or was one.
     Came,
 }
 
 impl Pipe {
-    /// One that was opened by somebody else, who has a reader for it.
+    /// Wraps a pipe that another process opened and that has a reader.
     pub(super) fn inherited(file: File) -> Pipe {
         Pipe {
             file,
@@ -63,7 +63,7 @@ impl Pipe {
         }
     }
 
-    /// One that was opened by its name, for reading as well, lest that wait for a reader. As long as that lasts it has one: ourselves.
+    /// Wraps a FIFO that was opened by name for reading and writing, because opening it for writing alone would wait for a reader.
     pub(super) fn named(file: File) -> Pipe {
         Pipe {
             reader: Reader::Ourselves,
@@ -75,15 +75,15 @@ impl Pipe {
         &self.file
     }
 
-    /// Whom to ask for signals.
+    /// Sets the source of signals.
     pub(super) fn heed(&mut self, interrupted: Interrupted) {
         self.interrupted = interrupted;
     }
 
-    /// Stops being its own reader, so that the absence of others shows. The service would take that for an error: it is left as it
-    /// was for a service to write into until somebody reads.
+    /// Closes the pipe's own reading end, so that a missing reader can be noticed. The service would treat a missing reader as an error, so if it is
+    /// the writer, the pipe keeps its reading end until another process reads.
     pub(super) fn stop_reading(&mut self, writer: Writer) {
-        // Opened for writing alone it would wait for a reader, were we not one still.
+        // Opening for writing alone does not block here, because this process still reads.
         if self.reader != Reader::Ourselves || self.reopen(File::options().write(true)).is_err() {
             return;
         }
@@ -99,25 +99,25 @@ impl Pipe {
         }
     }
 
-    /// Opens the same pipe once more, whatever bears its name by now, in place of what is open.
+    /// Opens the same pipe again with other options, even if its name now belongs to another file.
     fn reopen(&mut self, options: &mut OpenOptions) -> io::Result<()> {
         let same = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         self.file = options.open(same)?;
         Ok(())
     }
 
-    /// Whether nobody reads it yet.
+    /// Whether it has not had a reader yet.
     pub(super) fn awaits_reader(&self) -> bool {
         self.reader == Reader::Awaited && !self.is_read()
     }
 
-    /// Whether somebody has it open for reading.
+    /// Whether a process has it open for reading.
     fn is_read(&self) -> bool {
         let events = self.events(Duration::ZERO);
         events.is_ok_and(|events| !events.contains(PollFlags::ERR))
     }
 
-    /// Its state, once it can be written, or at the end of this time.
+    /// Returns its state once it can be written, or after this time.
     fn events(&self, patience: Duration) -> io::Result<PollFlags> {
         let mut polled = [PollFd::new(&self.file, PollFlags::OUT)];
         let timeout = Timespec {
@@ -130,9 +130,9 @@ impl Pipe {
         }
     }
 
-    /// Waits until it takes something, or fails.
+    /// Waits until it takes data, or fails.
     fn await_room(&mut self) -> io::Result<()> {
-        // What came before is answered by the recording.
+        // The recording has already handled earlier signals.
         self.hear();
         loop {
             let events = self.events(SLICE)?;
@@ -153,7 +153,7 @@ impl Pipe {
         }
     }
 
-    /// What the signals mean that came since this was last asked. Each of them counts once for as long as a wait may look.
+    /// Classifies the signals since the last call. A repeated signal means that the wait should end.
     fn hear(&mut self) -> Wish {
         let mut wish = Wish::Known;
         for signal in self.interrupted.take() {

@@ -1,7 +1,7 @@
-//! What a command line asks for: which flags go together, and the config that results.
+//! Turns a command line into a plan: checks that its flags go together, and makes the config.
 //!
-//! Called by [`run`](super::run) between parsing the flags and touching the world: nothing here opens the output or a
-//! socket, only configs are read. The combinations that are refused are those upstream's `perfetto_cmd.cc` refuses.
+//! [`run`](super::run) calls it after parsing the flags. It reads configs, but opens neither the output nor a socket. It refuses the combinations
+//! that upstream's `perfetto_cmd.cc` refuses.
 
 mod requested;
 
@@ -25,15 +25,15 @@ const BUGREPORT_SESSION: u64 = u64::MAX;
 /// The file of a recording that has no `bugreport_filename`.
 pub(crate) const DEFAULT_BUGREPORT_FILE: &str = "systrace.pftrace";
 
-/// How what stands behind `--` is told of.
+/// The name of the command after `--` in messages.
 const COMMAND: &str = "-- COMMAND";
 
-/// What to do.
+/// The action of a command line.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// Say something and be done.
+    /// Print this message and exit.
     Notice(&'static str),
-    /// Show the service's state.
+    /// Print the service's state.
     Query(QueryFormat),
     /// Record a trace.
     Record(Box<Recording>),
@@ -43,39 +43,39 @@ pub(crate) enum Plan {
     SaveAllForBugreport(Process),
 }
 
-/// Triggers to be activated.
+/// The triggers that a config activates.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Activation {
     pub(crate) triggers: Vec<String>,
-    /// Which process does it.
+    /// The process that activates them.
     pub(crate) process: Process,
-    /// A descriptor that is told when it is done.
+    /// A descriptor that is notified when it is done.
     pub(crate) notify_fd: Option<i32>,
 }
 
 /// A recording to be made.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    /// Which session it is.
+    /// The session, and the use made of it.
     pub(crate) job: Job,
-    /// As it goes to the service.
+    /// The config for the service.
     pub(crate) config: TraceConfig,
-    /// As it was asked for; `None` where there was nothing to ask for.
+    /// The config as the user wrote it; `None` if the job needs none.
     pub(crate) written: Option<WrittenConfig>,
-    /// Where the trace goes.
+    /// The destination of the trace.
     pub(crate) sink: Sink,
-    /// What happens to a file that is there already.
+    /// The treatment of an existing file.
     pub(crate) existing: ExistingFile,
-    /// Which process records.
+    /// The process that records.
     pub(crate) process: Process,
-    /// A descriptor that is told when all data sources have started.
+    /// A descriptor that is notified when all data sources have started.
     pub(crate) notify_fd: Option<i32>,
     pub(crate) strictness: Strictness,
-    /// What runs meanwhile; the recording ends with it.
+    /// A command that runs meanwhile; the recording ends with it.
     pub(crate) command: Option<CommandLine>,
 }
 
-/// Whether a recording that is not complete is a failure.
+/// Whether an incomplete recording is a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Strictness {
     #[default]
@@ -83,29 +83,29 @@ pub(crate) enum Strictness {
     Strict,
 }
 
-/// Which session it is, and what is done with it.
+/// The session of a recording, and the use made of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Job {
-    /// A new one, to its end.
+    /// A new session, recorded to its end.
     Record,
-    /// A new one, which goes on by itself under this key.
+    /// A new session, which goes on by itself under this key.
     StartAndDetach(String),
-    /// The one that was detached under this key.
+    /// The session that was detached under this key.
     Attach(String, AfterAttach),
-    /// A copy of another.
+    /// A clone of another session.
     Clone(CloneOf),
 }
 
-/// A copy of another session.
+/// A clone of another session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CloneOf {
     pub(crate) original: Original,
     pub(crate) filter: TraceFilter,
-    /// What led to it, to be noted in the trace.
+    /// The trigger that caused it, to be noted in the trace.
     pub(crate) trigger: Option<HitTrigger>,
 }
 
-/// A trigger that was hit, as the service tells.
+/// A trigger that was hit, as the service reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HitTrigger {
     pub(crate) name: String,
@@ -115,18 +115,18 @@ pub(crate) struct HitTrigger {
     pub(crate) delay_ms: u64,
 }
 
-/// What is done with a session taken back.
+/// The use made of a session after attaching to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterAttach {
-    /// It is followed to its end.
+    /// It is recorded to its end.
     Follow,
-    /// It ends now.
+    /// It is ended now.
     Stop,
-    /// It is detached again: the question was whether it is there.
+    /// It is detached again, because only its existence was in question.
     DetachAgain,
 }
 
-/// Which session is cloned.
+/// The session to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Original {
     Id(u64),
@@ -135,44 +135,44 @@ pub(crate) enum Original {
 }
 
 impl Original {
-    /// The one that a bug report wants.
+    /// The session that a bug report wants.
     pub(crate) const BUGREPORT: Original = Original::Id(BUGREPORT_SESSION);
 }
 
-/// What happens to the `trace_filter` of a session that is cloned.
+/// The treatment of the `trace_filter` of a cloned session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceFilter {
     Applied,
-    /// Bug reports want everything.
+    /// It is ignored, because bug reports want everything.
     Skipped,
 }
 
-/// Where the trace goes.
+/// The destination of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sink {
-    /// Into this file.
+    /// This file.
     File(PathBuf),
-    /// To stdout.
+    /// stdout.
     Stdout,
-    /// The service opens `output_path` of the config by itself.
+    /// The config's `output_path`, which the service opens.
     OpenedByService(PathBuf),
-    /// Where it went before the session was detached.
+    /// The destination that it had before the session was detached.
     SameAsBefore,
 }
 
-/// What happens to an output file that is there already.
+/// The treatment of an existing output file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExistingFile {
-    /// It is replaced.
+    /// The file is replaced.
     Replace,
     /// The recording is refused.
     Refuse,
 }
 
-/// Which process records.
+/// The process that records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Process {
-    /// This one.
+    /// This process.
     Foreground,
     /// A background process; this one exits at once.
     Background,
@@ -180,12 +180,12 @@ pub(crate) enum Process {
     BackgroundOnceStarted,
 }
 
-/// A command line that cannot be followed. The exit code is 1.
+/// An error in a command line. The exit code is 1.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlanError {
     #[error("{0} cannot be combined with {1}")]
     Conflict(&'static str, &'static str),
-    // The sentences that begin with a capital letter are upstream's, and those of `Needs`: tests and scripts look for them.
+    // The sentences that begin with a capital letter, and those of `Needs`, are upstream's. Tests and scripts look for them.
     #[error("Cannot specify a trace config with {0}: leave out {1}")]
     NoConfigWanted(&'static str, &'static str),
     #[error(
@@ -237,7 +237,7 @@ pub(crate) enum PlanError {
     NotifyStderr,
 }
 
-/// Makes the plan.
+/// Makes the plan for a command line.
 pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
     if let Some(flag) = arguments.android_only {
         return Err(PlanError::AndroidOnly(flag));
@@ -275,7 +275,7 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             "--detach",
             "--background",
         ),
-        // Their exit code tells nobody what became of the recording.
+        // Their exit code says nothing about the recording's completeness.
         (strict && arguments.background, "--strict", "--background"),
         (strict && arguments.detach.is_some(), "--strict", "--detach"),
         (
@@ -283,7 +283,7 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
             "--clone",
             "--clone-by-name",
         ),
-        // Where the process id goes, or the trace.
+        // The process id, or the trace, goes to stdout.
         (
             arguments.notify_fd == Some(1) && arguments.background,
             "--notify-fd 1",
@@ -329,7 +329,7 @@ pub(crate) fn plan(program: Program, arguments: Arguments) -> Result<Plan, PlanE
     record(program, arguments)
 }
 
-/// A command runs beside a recording of this process, and has its standard streams.
+/// Checks the flags beside a command, which needs a recording in this process, and its standard streams for itself.
 fn check_command(arguments: &Arguments) -> Result<(), PlanError> {
     let attach = arguments.attach.is_some() || arguments.is_detached.is_some();
     let clone = arguments.clone.is_some() || arguments.clone_by_name.is_some();
@@ -349,7 +349,7 @@ fn check_command(arguments: &Arguments) -> Result<(), PlanError> {
     }
 }
 
-/// Upstream's aborts on an empty key.
+/// Refuses empty keys, on which upstream's program aborts.
 fn check_keys(arguments: &Arguments) -> Result<(), PlanError> {
     let keys = [
         ("--detach", &arguments.detach),
@@ -363,7 +363,7 @@ fn check_keys(arguments: &Arguments) -> Result<(), PlanError> {
     }
 }
 
-/// One or all recordings for a bug report.
+/// Plans to clone one or all sessions for a bug report.
 fn bugreport(program: Program, mut arguments: Arguments) -> Result<Plan, PlanError> {
     let flag = if arguments.save_all_for_bugreport {
         "--save-all-for-bugreport"
@@ -400,12 +400,12 @@ fn bugreport(program: Program, mut arguments: Arguments) -> Result<Plan, PlanErr
     record(program, arguments)
 }
 
-/// Where traces for bug reports go: upstream's folder for temporary files.
+/// Returns the folder for bug reports: upstream's folder for temporary files.
 pub(crate) fn bugreport_folder() -> PathBuf {
     std::env::var_os("TMPDIR").map_or_else(|| "/tmp".into(), PathBuf::from)
 }
 
-/// A session that was detached: there is nothing to configure any more.
+/// Plans to attach to a detached session, which accepts no config.
 fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
     if !arguments.configs.is_empty() || arguments.light.any() {
         let given = config_flag(&arguments);
@@ -432,7 +432,7 @@ fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
     })))
 }
 
-/// What of a command line gives a config.
+/// Names the flags that gave a config, for messages.
 fn config_flag(arguments: &Arguments) -> &'static str {
     match arguments.configs.is_empty() {
         true => "--time, --buffer, --size, --app and events",
@@ -472,7 +472,7 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
     check_config(&config, &written.origin)?;
     add_command_line_metadata(&mut config, &arguments)?;
     check_output_path(&config, arguments.out.as_ref())?;
-    // The rest of such a config means nothing.
+    // The other fields of such a config mean nothing.
     if !config.activate_triggers.is_empty() {
         if arguments.command.is_some() {
             return Err(PlanError::Conflict(COMMAND, "activate_triggers"));
@@ -484,7 +484,7 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         }));
     }
     let (sink, existing) = match (sink(&config, arguments.out), program) {
-        // Whoever gives no name loses no earlier trace.
+        // A generated file name never replaces an earlier trace.
         (Err(PlanError::NoOutput), Program::Ferretto) => (Sink::File(unused_name()), ExistingFile::Refuse),
         (sink, _) if arguments.no_clobber => (sink?, ExistingFile::Refuse),
         (sink, _) => (sink?, ExistingFile::Replace),
@@ -526,7 +526,7 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
     })))
 }
 
-/// Sets what the command line adds to every config: who asked, a name for the trace, the attributes.
+/// Sets the fields that the command line adds to every config: statsd's ids, a UUID for the trace, the attributes.
 fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) -> Result<(), PlanError> {
     let StatsdFlags {
         alert_id,
@@ -534,7 +534,7 @@ fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) ->
         config_uid,
         subscription_id,
     } = arguments.statsd;
-    // Present even when empty, and in place of what a config says: upstream's does the same.
+    // Set even if empty, and replacing the config's own, as upstream does.
     *config.statsd_metadata.get_or_insert_default() = trace_config::StatsdMetadata {
         triggering_alert_id: alert_id,
         triggering_config_id: config_id,
@@ -544,7 +544,7 @@ fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) ->
     };
     if config.trace_uuid_lsb.unwrap_or(0) == 0 && config.trace_uuid_msb.unwrap_or(0) == 0 {
         let (lsb, msb) = random_uuid();
-        // So that statsd finds the trace of its subscription.
+        // With this UUID statsd finds the trace of its subscription.
         config.trace_uuid_lsb = Some(subscription_id.filter(|id| *id != 0).unwrap_or(lsb));
         config.trace_uuid_msb = Some(msb);
     }
@@ -552,7 +552,7 @@ fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) ->
     if config.statsd_logging != Some(enabled) {
         config.statsd_logging = Some(trace_config::StatsdLogging::STATSD_LOGGING_DISABLED);
     }
-    // Those guardrails are for traces that are uploaded.
+    // These guardrails are for traces that are uploaded.
     config.enable_extra_guardrails = Some(false);
     if !arguments.attributes.is_empty() {
         let attributes: &mut TraceAttributes = config.trace_attributes.get_or_insert_default();
@@ -568,16 +568,16 @@ fn add_command_line_metadata(config: &mut TraceConfig, arguments: &Arguments) ->
     Ok(())
 }
 
-/// 128 random bits. The kernel gives them without blocking, but for the first seconds after a boot.
+/// Returns 128 random bits. The kernel provides them without blocking, except in the first seconds after a boot.
 fn random_uuid() -> (i64, i64) {
     let mut bytes = [0; 16];
-    // A failure (no getrandom in a sandbox) leaves zeros, which the service replaces by a name of its own.
+    // On failure (no getrandom in a sandbox) they stay zero, and the service makes a UUID of its own.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     let bits = u128::from_ne_bytes(bytes);
     (bits as i64, (bits >> 64) as i64)
 }
 
-/// Where the service is to write by itself.
+/// Returns the path at which the service should write by itself.
 fn output_path(config: &TraceConfig) -> Option<PathBuf> {
     let path = config.output_path.as_deref().filter(|path| !path.is_empty());
     path.map(PathBuf::from)
@@ -591,12 +591,12 @@ fn check_output_path(config: &TraceConfig, out: Option<&OsString>) -> Result<(),
     }
 }
 
-/// A name for a trace that was given none: when it was begun, with a number if there is one of that second.
+/// Makes a name for a trace without one: the present time, with a number if that name is taken.
 fn unused_name() -> PathBuf {
     let time = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let first = PathBuf::from(format!("trace-{time}.pftrace"));
     let others = (2..).map(|number| PathBuf::from(format!("trace-{time}-{number}.pftrace")));
-    // A link that leads nowhere is taken, too.
+    // A dangling link counts as taken.
     let is_taken = |name: &PathBuf| name.symlink_metadata().is_ok();
     std::iter::once(first)
         .chain(others)
@@ -604,7 +604,7 @@ fn unused_name() -> PathBuf {
         .unwrap_or_default()
 }
 
-/// Of a config whose `output_path` was checked.
+/// Returns the destination of the trace. The config's `output_path` has been checked.
 fn sink(config: &TraceConfig, out: Option<OsString>) -> Result<Sink, PlanError> {
     match (output_path(config), out) {
         (Some(path), None) if config.write_into_file == Some(true) => Ok(Sink::OpenedByService(path)),

@@ -1,6 +1,6 @@
-//! The words of a recording: the line while it runs, the summary when it is over.
+//! The text of a recording: the changing line while it runs, and the summary when it is over.
 //!
-//! Called by [`record`](super::record).
+//! [`record`](super::record) calls it. It reads statistics and accounts, and prints nothing itself.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use crate::account::counters::{bytes_written, fill};
 use crate::account::{Account, Severity};
 use crate::figures::{Bytes, Counted, Elapsed, Word};
 
-/// The rate is that of this time.
+/// The time over which the rate is measured.
 const RATE_WINDOW: Duration = Duration::from_secs(5);
 
-/// What a recording is doing, or waits for.
+/// The activity of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
     /// Not all data sources have started.
     Starting,
-    /// None will start before a trigger is activated.
+    /// No data source will start before a trigger is activated.
     AwaitingTrigger,
     Recording,
 }
 
-/// A recording at one moment.
+/// The state of a recording at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment<'a> {
     pub(crate) activity: Activity,
-    /// How long it has been recording.
+    /// The time recorded so far.
     pub(crate) recorded: Duration,
-    /// How long it is going to, if it ends by itself.
+    /// The planned time, if the recording ends by itself.
     pub(crate) duration: Option<Duration>,
     pub(crate) stats: &'a TraceStats,
-    /// What is known to be lost by now.
+    /// The losses known so far.
     pub(crate) account: &'a Account,
 }
 
-/// Makes the line that changes while recording, from one moment after the other.
+/// Makes the changing line from successive moments.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    /// When so many bytes had been written, for the rate. Never empty.
+    /// The bytes written at earlier times, for the rate. Never empty.
     samples: VecDeque<(Duration, u64)>,
 }
 
 impl Progress {
-    /// At the start of a recording.
+    /// Starts at the beginning of a recording.
     pub(crate) fn new() -> Progress {
         Progress {
             samples: VecDeque::from([(Duration::ZERO, 0)]),
         }
     }
 
-    /// Elapsed and remaining time, buffer fill, bytes, rate, losses; or what the recording waits for.
+    /// Returns the line: elapsed and remaining time, buffer fill, bytes, rate, losses; or the event that the recording waits for.
     pub(crate) fn line(&mut self, moment: &Moment<'_>) -> Line {
         let &Moment {
             activity,
@@ -95,7 +95,7 @@ impl Progress {
             .find_map(|(severity, title)| Some((title, with(severity).next()?, with(severity).count() - 1)));
         match alarm {
             None if account.has_wrapped() => line.push(3, Tone::Usual, ", the newest data are kept"),
-            // What the kernel lost is in the packets, which nobody has looked at yet.
+            // Kernel losses are noted in the packets, which have not been read yet.
             None => line.push(6, Tone::Usual, ", nothing lost by the service"),
             Some((title, first, more)) => {
                 line.push(1, Tone::Alarm, format_args!(", {title} {}", first.what));
@@ -107,10 +107,10 @@ impl Progress {
         line
     }
 
-    /// Bytes per second of late.
+    /// Returns the bytes per second in the last [`RATE_WINDOW`].
     fn rate(&mut self, recorded: Duration, bytes: u64) -> Option<u64> {
         self.samples.push_back((recorded, bytes));
-        // The first one left is the last of those before the window.
+        // Keeps one sample from before the window, the latest.
         while self
             .samples
             .get(1)
@@ -128,27 +128,27 @@ impl Progress {
 pub(crate) struct Summary<'a> {
     /// The file's name, or `None` for stdout.
     pub(crate) file: Option<&'a str>,
-    /// In bytes, where that is known.
+    /// The size in bytes, if known.
     pub(crate) size: Option<u64>,
-    /// How many, where that is known.
+    /// The number of packets, if known.
     pub(crate) packets: Option<u64>,
-    /// How long, unless it is a copy of something that goes on.
+    /// The time recorded; `None` for a clone of a session that goes on.
     pub(crate) recorded: Option<Duration>,
     pub(crate) account: &'a Account,
     pub(crate) known: Known,
 }
 
-/// How much of its losses the account can rest on.
+/// The sources of information about losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// The service told nothing.
+    /// None: the service sent no statistics.
     Nothing,
-    /// What the service lost; the packets, which say what the kernel lost, were not looked at.
+    /// The service's statistics. The packets, which have the kernel's losses, were not read.
     ByTheService,
     ByTheKernelToo,
 }
 
-/// Whether a line of the summary stands out.
+/// The importance of a line of the summary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LineKind {
     Alarm,
@@ -156,7 +156,7 @@ pub(crate) enum LineKind {
 }
 
 impl Summary<'_> {
-    /// The rest of the line that names the file: how long, how much, whether all of it.
+    /// Returns the rest of the line that names the file: the time, the amount, and whether it is complete.
     pub(crate) fn facts(&self) -> String {
         let mut facts = match self.recorded {
             Some(recorded) => format!("recorded {}", Elapsed(recorded)),
@@ -171,7 +171,7 @@ impl Summary<'_> {
         facts.push_str(match (self.account.is_whole(), self.known) {
             (false, _) => ", not complete:",
             (true, Known::Nothing) => " (the service gave no statistics of losses)",
-            // What was not looked at is not vouched for.
+            // The summary makes no claim about packets that were not read.
             (true, Known::ByTheService) => ", nothing lost by the service (kernel losses not checked)",
             (true, Known::ByTheKernelToo) if self.account.has_wrapped() => ", the newest data are kept",
             (true, Known::ByTheKernelToo) => ", nothing lost",
@@ -179,7 +179,7 @@ impl Summary<'_> {
         facts
     }
 
-    /// What is lost, what is missing, and what else is worth knowing: why, and what to do about it.
+    /// Returns lines about lost data, missing data, and anything else worth knowing, each with its reason and advice.
     pub(crate) fn lines(&self) -> Vec<(LineKind, String)> {
         let mut lines = Vec::new();
         for finding in &self.account.findings {
@@ -198,7 +198,7 @@ impl Summary<'_> {
         lines
     }
 
-    /// How to look at it, if there is anything to look at.
+    /// Suggests how to view the trace, if there is one.
     pub(crate) fn next_step(&self) -> Option<String> {
         let file = self.file.filter(|_| self.size != Some(0))?;
         Some(format!(

@@ -1,6 +1,6 @@
 //! `perfetto --query` and `--query-raw`: asks the service for its state and prints it on stdout.
 //!
-//! Called by [`run`](super::run), and for the state by [`bugreport`](super::bugreport).
+//! [`run`](super::run) calls it; [`bugreport`](super::bugreport) calls it for the state alone.
 
 use std::io::Write;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::service::{FindService, Service};
 use crate::service_state::{QueryFormat, Viewer, json, table};
 use crate::stdout::Screen;
 
-/// How long an answer is waited for.
+/// The time that the service has to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Asks and prints; gives the exit code.
+/// Queries and prints the state; returns the exit code.
 pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console: &mut Console) -> u8 {
     match printed(format, find_service) {
         Ok((output, origin)) => {
@@ -27,7 +27,7 @@ pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console:
                     "no tracing service is running; this is the one that `ferretto` starts for a recording",
                 );
             }
-            // A reader that has seen enough (`| head`) is no failure.
+            // A reader that closes the pipe early (`| head`) is no failure.
             let mut stdout = std::io::stdout();
             let _ = stdout.write_all(&output).and_then(|()| stdout.flush());
             SUCCESS
@@ -39,11 +39,11 @@ pub(super) fn query(format: QueryFormat, find_service: FindService<'_>, console:
     }
 }
 
-/// Whose state it is.
+/// The origin of the service.
 #[derive(Debug, PartialEq, Eq)]
 enum Origin {
     Running,
-    /// Started to be asked.
+    /// Started for this query.
     Started,
 }
 
@@ -64,7 +64,7 @@ fn printed(format: QueryFormat, find_service: FindService<'_>) -> Result<(Vec<u8
     Ok((output, origin))
 }
 
-/// Asks a service for its state; gives it decoded and as it came.
+/// Asks a service for its state; returns it decoded and encoded.
 pub(super) fn ask(
     service: &Service,
     scope: StateScope,

@@ -1,7 +1,7 @@
-//! Recording a trace: the loop between a [`Session`], the service, the output and the user.
+//! Records a trace: the loop between a [`Session`], the service, the output and the user.
 //!
-//! Called by [`run`](super::run), in the process that records. It decides nothing about the recording; it moves bytes, counts
-//! and tells. What it does decide is what becomes of the output in the end: data are kept, a file without any is removed.
+//! [`run`](super::run) calls it in the process that records. The session makes all decisions about the recording; this module moves bytes, counts,
+//! and informs the user. It only decides about the output in the end: it keeps data, and removes a file without any.
 
 mod accounting;
 mod calls;
@@ -49,23 +49,23 @@ use accounting::Knowledge;
 
 /// Upstream's `FlushFlags`: initiator `perfetto_cmd` (2, bits 4 to 7), reason `trace stop` (2, bits 0 to 3).
 const FLUSH_FLAGS: u64 = 2 << 4 | 2;
-/// The service's own timeout of a flush.
+/// Zero makes the service use its own timeout.
 const DEFAULT_FLUSH_TIMEOUT: u32 = 0;
-/// How often the line on a terminal changes.
+/// The period of updates of the line on a terminal.
 const TERMINAL_PERIOD: Duration = Duration::from_millis(500);
-/// How often there is a line on a pipe.
+/// The period of progress lines on a pipe.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
 
-/// How long data sources may take to start before somebody would want to know which.
+/// The time after which the user is told which data sources have not started.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const SERVICE: Token = Token(0);
 const COMMAND: Token = Token(1);
 
-/// How long snapshots that are given up have to say so.
+/// The time that abandoned snapshots have to report.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Records; gives the exit code, unless a signal ends it.
+/// Records; returns the exit code, unless a signal ends the process.
 pub(super) fn record(
     recording: Recording,
     output: Option<Output>,
@@ -78,14 +78,14 @@ pub(super) fn record(
     let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.voice());
     // Nobody reads the lines of a background process.
     let period = match (recording.process, console.voice().loudness, console.kind()) {
-        // The terminal is the command's.
+        // The terminal belongs to the command.
         _ if recording.command.is_some() => None,
         (Process::Background | Process::BackgroundOnceStarted, ..) | (_, Loudness::Quiet, _) => None,
         (Process::Foreground, Loudness::Usual, StderrKind::Terminal) => Some(TERMINAL_PERIOD),
         (Process::Foreground, Loudness::Usual, StderrKind::Plain) => Some(PLAIN_PERIOD),
     };
     let observer = match recording.job {
-        // Whoever goes hears of nothing more, but for the start.
+        // A process that detaches observes nothing but the start.
         Job::StartAndDetach(_) if reports.is_empty() => Observer::Absent,
         _ => Observer::Present,
     };
@@ -104,7 +104,7 @@ pub(super) fn record(
             Activity::AwaitingTrigger
         }
         (Job::Record, Observer::Present) => Activity::Starting,
-        // Others have started it, or nobody tells when it has.
+        // The session was started earlier, or no notification of the start will come.
         _ => Activity::Recording,
     };
     let starts_at_once = recording.job == Job::Record && activity != Activity::AwaitingTrigger;
@@ -163,43 +163,43 @@ struct Recorder<'a> {
     session: Session,
     /// Encoded.
     config: Vec<u8>,
-    /// As it was asked for, until what there is to be said of it was said.
+    /// The config as the user wrote it, until the advice about it has been printed.
     written: Option<WrittenConfig>,
     job: Job,
     sink: Sink,
-    /// What the recording waits for.
+    /// A description of the triggers that the recording waits for.
     awaited: Option<String>,
-    /// What the line tells of.
+    /// The activity that the line shows.
     activity: Activity,
     progress: Progress,
-    /// `None` when the service opens the file.
+    /// `None` if the service opens the file.
     output: Option<Output>,
-    /// Why it has not all of the trace.
+    /// The reason why the output is incomplete.
     output_failure: Option<String>,
-    /// Who still waits for the start.
+    /// The reports to processes that still wait for the start.
     reports: Vec<StartReport>,
     console: &'a mut Console,
     endpoint: Option<ConsumerEndpoint>,
     service: Option<Service>,
-    /// Why the connection ended, or never was.
+    /// The reason why the connection ended or was never made.
     trouble: Option<String>,
     contents: Contents,
     knowledge: Knowledge,
-    /// When it is said what has not started yet.
+    /// The time at which the user is told which data sources have not started.
     patience_ends: Option<Duration>,
-    /// When those who wait for the start are told that it took too long.
+    /// The time at which processes that wait for the start are told that it took too long.
     start_due: Option<Duration>,
     strictness: Strictness,
     signals: Signals,
     write_shown_at: Duration,
     last_flush: LastFlush,
-    /// If triggers have the session cloned.
+    /// `Some` if triggers clone the session.
     snapshots: Option<Snapshots>,
-    /// What runs meanwhile.
+    /// The command that runs meanwhile.
     workload: Option<Workload>,
-    /// All data sources have started, or a trigger is to start them.
+    /// Whether the command may start: all data sources have started, or a trigger is to start them.
     command_is_due: bool,
-    /// What a shell would exit with that could not start it either.
+    /// The exit code for a command that could not be started, as a shell would return it.
     command_failed: Option<u8>,
 }
 
@@ -289,7 +289,7 @@ impl Recorder<'_> {
             Step::ReportStarted => self.report_start(),
             Step::Tell(notice) => self.tell(notice),
             Step::ShowProgress => self.show_progress(),
-            // Taken out by the loop.
+            // The loop handles it.
             Step::Finish(_) => {}
         }
     }
@@ -322,7 +322,7 @@ impl Recorder<'_> {
     }
 }
 
-/// The key of a detached session.
+/// Returns the key of a detached session.
 fn key(job: &Job) -> &str {
     match job {
         Job::StartAndDetach(key) | Job::Attach(key, _) => key,
@@ -330,7 +330,7 @@ fn key(job: &Job) -> &str {
     }
 }
 
-/// Why the output cannot be written, and what to do about it.
+/// Describes a failure of the output, with advice.
 fn why(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -340,7 +340,7 @@ fn why(error: &io::Error) -> String {
     }
 }
 
-/// Shows the session's name in `ps` and `top`, as upstream's does.
+/// Shows the session's name in `ps` and `top`, as upstream does.
 fn name_thread(config: &TraceConfig) {
     let Some(name) = config
         .unique_session_name
@@ -350,19 +350,19 @@ fn name_thread(config: &TraceConfig) {
         return;
     };
     if let Ok(name) = std::ffi::CString::new(format!("p-{name}")) {
-        // A name is a convenience.
+        // The name is only a convenience.
         let _ = rustix::thread::set_name(&name);
     }
 }
 
-/// A random delay between the two that the config gives.
+/// Returns a random delay between the config's two limits.
 fn start_delay(config: &TraceConfig) -> Duration {
     let delay = &config.cmd_trace_start_delay;
     let (Some(min), Some(max)) = (delay.min_delay_ms, delay.max_delay_ms) else {
         return Duration::ZERO;
     };
     let mut bytes = [0; 8];
-    // Without randomness it is the shortest.
+    // Without random bits it is the shortest delay.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::NONBLOCK);
     let span = u64::from(max.saturating_sub(min)) + 1;
     Duration::from_millis(u64::from(min) + u64::from_ne_bytes(bytes) % span)

@@ -1,11 +1,11 @@
-//! One recording as a state machine: no sockets, no clock, no files.
+//! One recording as a state machine, without sockets, clock or files.
 //!
-//! Driven by [`record`](super::record), which tells it what happened and does the [`Step`]s it asks for. The order of calls,
-//! the timeouts and what ends a recording are those of upstream's `perfetto_cmd.cc`:
+//! [`record`](super::record) drives it: it reports events and carries out the [`Step`]s. The order of calls, the timeouts and the conditions for the
+//! end are those of upstream's `perfetto_cmd.cc`:
 //!
-//! connect → `EnableTracing` → (the service answers it when the recording is over) → `ReadBuffers` until the last packet, unless
-//! the service wrote the file → stats for the summary. A signal before the end asks for a `Flush`, then `DisableTracing`, and
-//! goes on as above, so that the data are kept; the same signal once more gives up at once, which upstream's does too.
+//! connect → `EnableTracing` → (the service answers it when the recording is over) → `ReadBuffers` until the last packet, unless the service wrote
+//! the file → stats for the summary. A signal before the end leads to a `Flush`, then to `DisableTracing`, and then to the same steps, so that the
+//! data are kept. The same signal a second time gives up at once, as in upstream.
 //!
 //! Times are since any fixed moment of a clock that the caller chooses.
 
@@ -19,20 +19,19 @@ use super::signals::{Wish, Wishes};
 use crate::account::Baseline;
 use crate::config::length::longest;
 
-/// Added to everything else that a recording may take, before the service counts as hung.
+/// The time beyond all expected delays after which the service counts as hung.
 const SERVICE_GRACE: Duration = Duration::from_secs(60);
-/// How long the service may be silent in the middle of reading the buffers. (Upstream's polls every 3 s and gives up at
-/// the second silent one.)
+/// The longest silence of the service while the buffers are read. (Upstream polls every 3 s and gives up at the second silent one.)
 const READ_SILENCE: Duration = Duration::from_secs(6);
-/// How long cloning a session may take.
+/// The longest time for cloning a session.
 pub(crate) const CLONE_PATIENCE: Duration = Duration::from_secs(30);
-/// How long the stats for the summary are waited for.
+/// The longest wait for the stats of the summary.
 const FINAL_STATS_WAIT: Duration = Duration::from_secs(2);
 
 /// A call to the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Observe what somebody waits for.
+    /// Requests the notifications that somebody needs.
     Observe,
     EnableTracing,
     Flush,
@@ -44,50 +43,50 @@ pub(crate) enum Call {
     CloneSession,
 }
 
-/// What the driver must do next.
+/// An action for the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// Connect to the service.
     Connect,
     /// Make this call.
     Call(Call),
-    /// Tell whoever waits that all data sources have started.
+    /// Report to waiting processes that all data sources have started.
     ReportStarted,
     /// Tell the user.
     Tell(Notice),
-    /// Show how the recording goes: the stats have come.
+    /// Show the progress: new stats are there.
     ShowProgress,
     /// The recording is over.
     Finish(Ending),
 }
 
-/// Something the user should know.
+/// An event that the user should know about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// The recording was asked for; it takes so long, if that is known.
+    /// The recording has been requested; it will take this long, if known.
     Recording(Option<Duration>),
-    /// The service has taken its config.
+    /// The service has accepted the config.
     Accepted,
-    /// A signal ends the recording.
+    /// This signal ends the recording.
     Stopping(Signal),
     /// The producers' newest data may be missing.
     FlushFailed,
-    /// A first signal came when the recording was ending already.
+    /// A first signal came while the recording was already ending.
     AlreadyEnding,
 }
 
-/// How a recording ended.
+/// The way in which a recording ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// All data are in the output.
     Complete,
     /// The session goes on by itself.
     Detached,
-    /// The session would not go on by itself.
+    /// The session could not be detached.
     DetachFailed,
     /// There is no session to attach to.
     NotAttached,
-    /// The service would not have it, or stopped it for this reason.
+    /// The service refused the request, or stopped the recording, for this reason.
     ServiceError(String),
     /// The connection was lost, at this stage.
     Disconnected(Stage),
@@ -99,16 +98,16 @@ pub(crate) enum Ending {
     ReadTimedOut,
     /// The output could not be written.
     OutputFailed(String),
-    /// The command that was to run meanwhile could not.
+    /// The command could not be run, for this reason.
     NothingToRecord(String),
     /// A signal ended the wait for a recording that had not begun or had not ended.
     Abandoned(Signal),
 }
 
-/// How far a recording had come.
+/// The progress of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The service did not answer yet.
+    /// The service had not answered.
     Connecting,
     /// The service was asked to attach, detach or clone.
     Asking,
@@ -118,7 +117,7 @@ pub(crate) enum Stage {
     ReadingBack,
 }
 
-/// Who puts the packets into the output.
+/// The process that writes the packets into the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writer {
     /// This process, from `ReadBuffers`.
@@ -127,24 +126,24 @@ pub(crate) enum Writer {
     Service,
 }
 
-/// Which session it is, and what is done with it.
+/// The session of a recording, and the use made of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// A new one, to its end.
+    /// A new session, recorded to its end.
     Record,
-    /// A new one, which then goes on by itself.
+    /// A new session, which is then detached.
     StartAndDetach,
-    /// A detached one, to its end.
+    /// A detached session, recorded to its end.
     Attach,
-    /// A detached one, which ends now.
+    /// A detached session, which ends now.
     AttachAndStop,
-    /// A detached one, which is only asked for and goes on.
+    /// A detached session, which is attached only to see whether it exists.
     Probe,
-    /// A copy of a running one.
+    /// A clone of a running session.
     Clone,
 }
 
-/// What a recording is like.
+/// The properties of a recording.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
     pub(crate) purpose: Purpose,
@@ -152,25 +151,25 @@ pub(crate) struct Parameters {
     pub(crate) start_delay: Duration,
     /// Expected time from start to end, if it ends by itself.
     pub(crate) duration: Option<Duration>,
-    /// What the service may take on top of that to flush and to stop.
+    /// The additional time that the service may take to flush and to stop.
     pub(crate) stop_allowance: Duration,
     pub(crate) writer: Writer,
-    /// Whether somebody waits for what the service can tell meanwhile.
+    /// Whether somebody needs the service's notifications.
     pub(crate) observer: Observer,
-    /// How often stats are asked for while recording.
+    /// The period of requesting stats while recording.
     pub(crate) progress_period: Option<Duration>,
     pub(crate) acceptance: Acceptance,
 }
 
-/// Whether it is of interest that the service has taken the config, which it does not say by itself: it answers when the recording is
-/// over. Only a session has stats, so they are asked for.
+/// Whether the user is told that the service has accepted the config. The service answers `EnableTracing` only when the recording is over, but it
+/// returns stats only for a session, so these show the acceptance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Acceptance {
     Awaited,
     Assumed,
 }
 
-/// Whether somebody waits for what the service can tell meanwhile: that all data sources have started, that a trigger was hit.
+/// Whether somebody needs the service's notifications: that all data sources have started, or that a trigger was hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Observer {
     Present,
@@ -178,7 +177,7 @@ pub(crate) enum Observer {
 }
 
 impl Parameters {
-    /// Those of a config; `start_delay` was drawn by the caller.
+    /// Derives the parameters from a config. The caller has chosen `start_delay`.
     pub(crate) fn from_config(
         purpose: Purpose,
         config: &TraceConfig,
@@ -221,9 +220,9 @@ enum Phase {
     Detaching,
     Cloning,
     Recording,
-    /// A signal or the end of the command ended the recording; the flush is under way.
+    /// After a signal or the end of the command: the flush is under way.
     Flushing,
-    /// Waiting for the service to say that the recording is over.
+    /// Waits for the service to report the end of the recording.
     Disabling,
     ReadingBack {
         silent_until: Duration,
@@ -240,20 +239,20 @@ pub(crate) struct Session {
     parameters: Parameters,
     phase: Phase,
     steps: VecDeque<Step>,
-    /// The user's, to end it.
+    /// The user's signals to end it.
     wishes: Wishes,
-    /// When the service counts as hung.
+    /// The time at which the service counts as hung.
     give_up_at: Option<Duration>,
     next_stats_at: Option<Duration>,
     stats: Option<TraceStats>,
-    /// What the first stats of a session that began here said.
+    /// The service-wide counters in the first stats, for a session that began here.
     baseline: Option<Baseline>,
     started_at: Option<Duration>,
     stopped_at: Option<Duration>,
 }
 
 impl Session {
-    /// A recording that waits, connects and goes on from there.
+    /// Starts a recording with the delay before it connects.
     pub(crate) fn new(parameters: Parameters, now: Duration) -> Session {
         let mut session = Session {
             phase: Phase::Delaying {
@@ -273,12 +272,12 @@ impl Session {
         session
     }
 
-    /// What to do next, if anything.
+    /// Returns the next action, if any.
     pub(crate) fn next_step(&mut self) -> Option<Step> {
         self.steps.pop_front()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called.
+    /// Returns the time at which to call [`handle_timeout`](Self::handle_timeout).
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let phase = match self.phase {
             Phase::Delaying { until } | Phase::AwaitingStats { until } => Some(until),
@@ -298,12 +297,12 @@ impl Session {
             .min()
     }
 
-    /// The latest stats.
+    /// Returns the latest stats.
     pub(crate) fn stats(&self) -> Option<&TraceStats> {
         self.stats.as_ref()
     }
 
-    /// What the service's counters showed when the session began; `None` if that is not known.
+    /// Returns the service-wide counters from the session's beginning; `None` if unknown.
     pub(crate) fn baseline(&self) -> Option<Baseline> {
         self.baseline
     }
@@ -313,7 +312,7 @@ impl Session {
         self.phase == Phase::Recording
     }
 
-    /// How long it has been recording, or did. What the data sources take to stop is not counted.
+    /// Returns the time recorded so far, without the time that data sources need to stop.
     pub(crate) fn recorded(&self, now: Duration) -> Duration {
         let started = self.started_at.unwrap_or(now);
         let elapsed = self.stopped_at.unwrap_or(now).saturating_sub(started);
@@ -322,17 +321,17 @@ impl Session {
             .map_or(elapsed, |duration| elapsed.min(duration))
     }
 
-    /// Who puts the packets into the output, as far as is known.
+    /// Returns the process that writes the packets into the output, as far as known.
     pub(crate) fn writer(&self) -> Writer {
         self.parameters.writer
     }
 
-    /// How long it is expected to record.
+    /// Returns the expected length of the recording.
     pub(crate) fn duration(&self) -> Option<Duration> {
         self.parameters.duration
     }
 
-    /// The connection is up and the service bound.
+    /// Notes that the connection is up and the service bound.
     pub(crate) fn connected(&mut self, now: Duration) {
         if self.phase != Phase::Connecting {
             return;
@@ -363,8 +362,8 @@ impl Session {
         self.steps
             .push_back(Step::Tell(Notice::Recording(self.parameters.duration)));
         self.call(Call::EnableTracing);
-        // Some counters are those of the whole service, so what they show at first is none of ours. And there is an answer only if
-        // the config was accepted.
+        // Some counters are service-wide, so the first stats give their values before the recording. Besides, the answer shows that the config was
+        // accepted.
         if self.parameters.purpose == Purpose::Record || self.parameters.acceptance == Acceptance::Awaited {
             self.call(Call::GetTraceStats);
         }
@@ -377,7 +376,7 @@ impl Session {
         self.next_stats_at = self.parameters.progress_period.map(|period| now + period);
     }
 
-    /// The service took us back as the consumer of a session of this config, or has none for us.
+    /// Notes the answer to attaching: the config of the session, or that there is none.
     pub(crate) fn attached(&mut self, config: Result<TraceConfig, ()>, now: Duration) {
         if self.phase != Phase::Attaching {
             return;
@@ -403,7 +402,7 @@ impl Session {
         }
     }
 
-    /// The service let the session go on by itself, or did not.
+    /// Notes the answer to detaching.
     pub(crate) fn detached(&mut self, outcome: Result<(), ()>) {
         if self.phase == Phase::Detaching {
             self.finish(match outcome {
@@ -413,7 +412,7 @@ impl Session {
         }
     }
 
-    /// The clone is ours, filled by this writer, or there is none for this reason.
+    /// Notes the answer to cloning: the writer of the clone's output, or the reason for a failure.
     pub(crate) fn cloned(&mut self, outcome: Result<Writer, String>, now: Duration) {
         if self.phase == Phase::Cloning {
             self.started_at = Some(now);
@@ -427,15 +426,15 @@ impl Session {
         }
     }
 
-    /// Every data source acknowledged its start.
+    /// Notes that every data source acknowledged its start.
     pub(crate) fn all_data_sources_started(&mut self) {
         self.steps.push_back(Step::ReportStarted);
     }
 
-    /// The service answered `EnableTracing`: the recording is over, well or with an error.
+    /// Notes the answer to `EnableTracing`: the recording is over, perhaps with an error.
     pub(crate) fn tracing_disabled(&mut self, error: Option<String>, now: Duration) {
         let running = matches!(self.phase, Phase::Recording | Phase::Flushing | Phase::Disabling);
-        // A config that is refused cannot be detached from either.
+        // A refused config also ends the attempt to detach.
         if !(running || self.phase == Phase::Detaching && error.is_some()) {
             return;
         }
@@ -447,7 +446,7 @@ impl Session {
         }
     }
 
-    /// Everything is recorded: the data are read, unless the service wrote them.
+    /// Reads the recorded data, unless the service wrote them.
     fn collect(&mut self, now: Duration) {
         self.stopped_at.get_or_insert(now);
         match self.parameters.writer {
@@ -462,7 +461,7 @@ impl Session {
         }
     }
 
-    /// The flush that a signal asked for is done, or failed.
+    /// Notes the end of the flush after a signal.
     pub(crate) fn flushed(&mut self, outcome: Result<(), ()>) {
         if self.phase == Phase::Flushing {
             if outcome.is_err() {
@@ -473,28 +472,28 @@ impl Session {
         }
     }
 
-    /// Packets came, and others follow.
+    /// Notes that packets came, and others follow.
     pub(crate) fn packets_read(&mut self, now: Duration) {
         if let Phase::ReadingBack { silent_until } = &mut self.phase {
             *silent_until = now + READ_SILENCE;
         }
     }
 
-    /// The last packets came.
+    /// Notes that the last packets came.
     pub(crate) fn all_packets_read(&mut self, now: Duration) {
         if let Phase::ReadingBack { .. } = self.phase {
             self.ask_for_final_stats(now);
         }
     }
 
-    /// The service would not let the buffers be read.
+    /// Notes that the service refused to return the buffers.
     pub(crate) fn read_failed(&mut self, reason: String) {
         if let Phase::ReadingBack { .. } = self.phase {
             self.finish(Ending::ServiceError(reason));
         }
     }
 
-    /// Stats came; `None` when the service has none.
+    /// Notes stats; `None` if the service has none.
     pub(crate) fn trace_stats(&mut self, stats: Option<TraceStats>, now: Duration) {
         let have = stats.is_some();
         let running = matches!(self.phase, Phase::Recording | Phase::Detaching);
@@ -521,7 +520,7 @@ impl Session {
         matches!(self.parameters.purpose, Purpose::Record | Purpose::StartAndDetach)
     }
 
-    /// A signal that asks to stop.
+    /// Handles a signal that asks to stop.
     pub(crate) fn interrupted(&mut self, signal: Signal, now: Duration) {
         let wish = self.wishes.hear(signal, now);
         match (self.phase, wish) {
@@ -530,7 +529,7 @@ impl Session {
                 self.steps.push_back(Step::Tell(Notice::Stopping(signal)));
                 self.stop(now);
             }
-            // A terminal's Ctrl-C ends the recorded command too, whose end may be noticed first.
+            // A terminal's Ctrl-C also ends the command, whose end may be noticed first.
             (Phase::Flushing | Phase::Disabling | Phase::ReadingBack { .. }, Wish::First) => {
                 self.steps.push_back(Step::Tell(Notice::AlreadyEnding))
             }
@@ -538,26 +537,26 @@ impl Session {
         }
     }
 
-    /// What a signal means that comes when there is nothing left to end but what goes along with the recording.
+    /// Classifies a signal that comes after the recording has finished, while snapshots are still being taken.
     pub(crate) fn hear(&mut self, signal: Signal, now: Duration) -> Wish {
         self.wishes.hear(signal, now)
     }
 
-    /// What was to be recorded is over.
+    /// Ends the recording because its command has ended.
     pub(crate) fn nothing_more_to_record(&mut self, now: Duration) {
         if self.phase == Phase::Recording {
             self.stop(now);
         }
     }
 
-    /// What was to be recorded cannot be run.
+    /// Abandons the recording because its command cannot be run.
     pub(crate) fn nothing_to_record(&mut self, reason: String) {
         if self.phase == Phase::Recording {
             self.finish(Ending::NothingToRecord(reason));
         }
     }
 
-    /// A signal that asks to go at once.
+    /// Handles a request to end at once.
     pub(crate) fn give_up(&mut self, signal: Signal) {
         match self.phase {
             Phase::Finished => {}
@@ -574,7 +573,7 @@ impl Session {
         self.call(Call::Flush);
     }
 
-    /// The connection ended or was never made.
+    /// Notes that the connection ended or was never made.
     pub(crate) fn disconnected(&mut self) {
         let stage = match self.phase {
             Phase::Finished => return,
@@ -587,14 +586,14 @@ impl Session {
         self.finish(Ending::Disconnected(stage));
     }
 
-    /// The output could not be written.
+    /// Notes that the output could not be written.
     pub(crate) fn output_failed(&mut self, reason: String) {
         if self.phase != Phase::Finished {
             self.finish(Ending::OutputFailed(reason));
         }
     }
 
-    /// Does what is due.
+    /// Handles all deadlines that have passed.
     pub(crate) fn handle_timeout(&mut self, now: Duration) {
         match self.phase {
             Phase::Delaying { until } if now >= until => {
@@ -612,7 +611,7 @@ impl Session {
             });
         }
         if self.phase == Phase::Recording && self.next_stats_at.is_some_and(|at| now >= at) {
-            // Until the answer comes there is no next time: a service that does not know the call is asked once.
+            // The answer sets the next time. So a service that does not know the call is asked only once.
             self.next_stats_at = None;
             self.call(Call::GetTraceStats);
         }

@@ -1,7 +1,7 @@
-//! The signals that end a recording: who takes them, and how they reach recordings on other threads.
+//! Handles the signals that end a recording, and passes them on to recordings on other threads.
 //!
-//! Called by [`record`](super::record) and by who starts recordings. SIGINT and SIGTERM are upstream's. SIGHUP, of which upstream dies
-//! and leaves an empty file, ends a recording too when its terminal is closed; not under `nohup`, which has it ignored.
+//! [`record`](super::record) and the code that starts recordings call it. SIGINT and SIGTERM are upstream's. SIGHUP, on which upstream dies and
+//! leaves an empty file, also ends a recording when its terminal is closed; not under `nohup`, which makes the process ignore it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,22 +12,22 @@ use signal_hook::consts::signal::SIGXFSZ;
 
 use ferretto_daemons::inherited;
 
-/// Signals of one kind that come so close to each other are one: `timeout` signals its child and then the child's process group.
+/// Signals of one kind within this time count as one: `timeout` signals its child and then the child's process group.
 pub(super) const SAME_INTERRUPT: Duration = Duration::from_millis(300);
 
-/// The signals that asked for the end so far. Who ends programs often sends one kind after another (a shell SIGINT, then systemd or a
-/// CI runner SIGTERM): all of them are the same wish. Only the same signal once more says that it takes too long.
+/// The signals so far that asked for the end. Programs that end others often send several kinds in turn (a shell SIGINT, then systemd or a CI runner
+/// SIGTERM), which all mean the same. Only a repetition of the same signal means that it takes too long.
 #[derive(Debug, Default)]
 pub(super) struct Wishes(Vec<(Signal, Duration)>);
 
-/// What a signal means after those before it.
+/// The meaning of a signal, given the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// To end.
+    /// To end the recording.
     First,
-    /// The one that is known already.
+    /// The same as before.
     Known,
-    /// To end at once, whatever is left to do.
+    /// To end at once, even with work left.
     Again,
 }
 
@@ -50,17 +50,17 @@ impl Wishes {
     }
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sender {
-    /// The kernel, for the keys of a terminal: to every process of the terminal's foreground.
+    /// The kernel, because of a key on the terminal. It signals every process in the terminal's foreground.
     Kernel,
     /// A process, to this one or to its group.
     Process,
 }
 
 impl Sender {
-    /// Of a signal that is among `events`.
+    /// Returns the sender of a signal in `events`.
     pub(super) fn of(signal: Signal, events: &Events) -> Sender {
         match events.is_of_kernel(signal) {
             true => Sender::Kernel,
@@ -69,12 +69,12 @@ impl Sender {
     }
 }
 
-/// Signals that ask to stop, for who cannot wait in the reactor. Whoever looks takes them back.
+/// Signals that ask to stop, for code that does not wait in the reactor. Reading them resets them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Interrupted(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Interrupted {
-    /// Those that came since this was last asked.
+    /// Returns the signals since the last call.
     pub(super) fn take(&self) -> impl Iterator<Item = Signal> {
         let came = self
             .0
@@ -83,7 +83,7 @@ impl Interrupted {
         came.map(|(signal, _)| *signal)
     }
 
-    /// One for a test to raise.
+    /// Makes one that a test can raise.
     #[cfg(test)]
     pub(super) fn by(signal: Signal) -> (Interrupted, Arc<AtomicBool>) {
         let came = Arc::<AtomicBool>::default();
@@ -91,18 +91,18 @@ impl Interrupted {
     }
 }
 
-/// Who takes the signals that end a recording.
+/// The handling of signals that end a recording.
 #[derive(Debug, Clone)]
 pub(super) enum Signals {
-    /// The recording does.
+    /// The recording handles them.
     Taken,
-    /// The recording that this one is a part of does, and passes them on.
+    /// The recording that contains this one handles them, and passes them on.
     Relayed(Relay),
-    /// Nobody: they end the process.
+    /// They have their default effect and end the process.
     LeftAlone,
 }
 
-/// Has the reactor tell of signals. What waits for the reader of a pipe, and so not in the reactor, is told by what this gives.
+/// Makes the reactor report signals. Returns the same signals for code that waits for a pipe's reader outside the reactor.
 pub(super) fn watch(reactor: &mut Reactor) -> Result<Interrupted, ReactorError> {
     let mut watched = vec![Signal::Interrupt, Signal::Terminate];
     if !inherited::ignores(Signal::HangUp) {
@@ -115,12 +115,12 @@ pub(super) fn watch(reactor: &mut Reactor) -> Result<Interrupted, ReactorError> 
         signal_hook::flag::register(signal.number(), Arc::clone(&came)).map_err(ReactorError::Signals)?;
         interrupted.0.push((signal, came));
     }
-    // An output that may not grow any more (RLIMIT_FSIZE) is an error of a write then, and not the end.
+    // Makes reaching a file size limit (RLIMIT_FSIZE) an error of `write`, instead of a signal that ends the process.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(ReactorError::Signals)?;
     Ok(interrupted)
 }
 
-/// What the user knows it by.
+/// Returns the name by which the user knows a signal.
 pub(super) fn name(signal: Signal) -> &'static str {
     match signal {
         Signal::Interrupt => "Ctrl-C",
@@ -129,25 +129,25 @@ pub(super) fn name(signal: Signal) -> &'static str {
     }
 }
 
-/// Ends the process the way the signal does by default, so that the shell sees what happened.
+/// Ends the process by the signal's default action, so that the shell sees the cause.
 pub(super) fn die_of(signal: Signal) {
-    // It returns only if it cannot; then an exit code has to do.
+    // It returns only on failure; the exit code then has to suffice.
     let _ = signal_hook::low_level::emulate_default_handler(signal.number());
 }
 
-/// Passes a signal on to recordings on other threads, those that have begun and those that are still to begin.
+/// Passes a signal on to recordings on other threads, to present and future ones.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Relay(Arc<Mutex<Relayed>>);
 
 #[derive(Debug, Default)]
 struct Relayed {
     signal: Option<Signal>,
-    /// The recording that is under way.
+    /// Wakes the present recording.
     listener: Option<Waker>,
 }
 
 impl Relay {
-    /// Passes it on.
+    /// Passes a signal on.
     pub(super) fn pass_on(&self, signal: Signal) {
         let mut relayed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         relayed.signal = Some(signal);
@@ -156,12 +156,12 @@ impl Relay {
         }
     }
 
-    /// Has this woken when a signal comes.
+    /// Makes a signal wake this recording.
     pub(super) fn wake(&self, listener: Waker) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).listener = Some(listener);
     }
 
-    /// The signal, if one came.
+    /// Returns the signal, if one came.
     pub(super) fn signal(&self) -> Option<Signal> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).signal
     }

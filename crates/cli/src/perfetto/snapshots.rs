@@ -1,8 +1,8 @@
-//! Snapshots of a recording: with `trigger_mode: CLONE_SNAPSHOT` each trigger that is hit has the session cloned into
-//! `FILE.0`, `FILE.1`, …, while it goes on.
+//! Snapshots of a recording: with `trigger_mode: CLONE_SNAPSHOT` each hit of a trigger clones the session into `FILE.0`, `FILE.1`, …, while the
+//! session goes on.
 //!
-//! Called by [`record`](super::record), which hears of the triggers. A thread takes the snapshots one after another, each
-//! over a connection of its own and in the way of `--clone`; what it has to say is said by the recording.
+//! [`record`](super::record), which is notified of the triggers, calls it. A thread takes the snapshots one after another, each over a connection of
+//! its own and in the same way as `--clone`. The recording prints their messages.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,21 +21,21 @@ use super::signals::{Relay, Signals};
 use super::{SUCCESS, save_clone};
 use crate::config::refusals::takes_snapshots;
 
-/// How snapshots of a recording are taken.
+/// The parameters for a recording's snapshots.
 pub(super) struct SnapshotPlan {
     voice: Voice,
-    /// To which the number of the snapshot is added.
+    /// The path to which the number of the snapshot is added.
     path: PathBuf,
     config: TraceConfig,
     existing: ExistingFile,
 }
 
 impl SnapshotPlan {
-    /// That of a recording, if it takes any.
+    /// Returns the plan for a recording; `None` if it takes no snapshots.
     pub(super) fn of(recording: &Recording, output: Option<&Output>, voice: Voice) -> Option<SnapshotPlan> {
         let path = match (&recording.sink, recording.process) {
             (Sink::File(path), Process::Foreground) => path,
-            // It has left the directory that a path may begin at.
+            // A background process has changed its directory, so it needs the absolute path.
             (Sink::File(_), Process::Background | Process::BackgroundOnceStarted) => {
                 output?.absolute_path()?
             }
@@ -45,7 +45,7 @@ impl SnapshotPlan {
             return None;
         }
         let mut config = recording.config.clone();
-        // They are not to be late.
+        // Snapshots must not be delayed.
         config.cmd_trace_start_delay = Default::default();
         Some(SnapshotPlan {
             voice,
@@ -55,7 +55,7 @@ impl SnapshotPlan {
         })
     }
 
-    /// The file of a snapshot.
+    /// Returns the file of a snapshot.
     fn path(&self, number: usize) -> PathBuf {
         let mut path = self.path.clone().into_os_string();
         path.push(format!(".{number}"));
@@ -87,13 +87,13 @@ impl SnapshotPlan {
     }
 }
 
-/// A snapshot to be taken, by the service that listens there.
+/// An order to take a snapshot from the service at this socket.
 struct Order {
     recording: Recording,
     socket: Address,
 }
 
-/// What became of a snapshot.
+/// The result of a snapshot.
 struct Report {
     lines: Vec<String>,
     exit_code: u8,
@@ -102,11 +102,11 @@ struct Report {
 /// The snapshots of a recording.
 pub(super) struct Snapshots {
     plan: SnapshotPlan,
-    /// To the thread, once there is one. It ends when this is dropped, after what it is doing.
+    /// The channel to the thread, once it has started. Dropping it ends the thread after its present snapshot.
     orders: Option<Sender<Order>>,
     reports: (Sender<Report>, Receiver<Report>),
     waker: Waker,
-    /// Ends what is being taken.
+    /// Passes a signal to the present snapshot.
     relay: Relay,
     ordered: usize,
     reported: usize,
@@ -115,7 +115,7 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// None yet; `waker` is woken whenever there is something for [`Snapshots::take_lines`].
+    /// Starts without snapshots. Wakes `waker` whenever [`Snapshots::take_lines`] has new lines.
     pub(super) fn new(plan: SnapshotPlan, waker: Waker) -> Snapshots {
         Snapshots {
             plan,
@@ -130,7 +130,7 @@ impl Snapshots {
         }
     }
 
-    /// Has a snapshot taken, as soon as those before it are.
+    /// Orders a snapshot, which is taken after the ones before it.
     pub(super) fn take(&mut self, hit: &CloneTriggerHit, socket: &Address) -> std::io::Result<()> {
         let orders = match &self.orders {
             Some(orders) => orders,
@@ -149,12 +149,12 @@ impl Snapshots {
             socket: socket.clone(),
         };
         self.ordered += 1;
-        // The thread is there as long as this is.
+        // The thread lives as long as this sender.
         let _ = orders.send(order);
         Ok(())
     }
 
-    /// What there is to say about snapshots since this was last asked.
+    /// Returns the messages of snapshots since the last call.
     pub(super) fn take_lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Ok(report) = self.reports.1.try_recv() {
@@ -168,27 +168,27 @@ impl Snapshots {
         lines
     }
 
-    /// Has those that are under way given up, because of this signal. They report that.
+    /// Makes unfinished snapshots end because of this signal, and report that.
     pub(super) fn give_up(&self, signal: Signal) {
         self.relay.pass_on(signal);
     }
 
-    /// The files of those that are not done.
+    /// Returns the files of unfinished snapshots.
     pub(super) fn unfinished(&self) -> impl Iterator<Item = PathBuf> {
         (self.reported..self.ordered).map(|number| self.plan.path(number))
     }
 
-    /// Whether some are not done.
+    /// Whether some snapshots are unfinished.
     pub(super) fn under_way(&self) -> bool {
         self.reported < self.ordered
     }
 
-    /// How many were taken.
+    /// Returns the number of snapshots taken.
     pub(super) fn taken(&self) -> usize {
         self.succeeded
     }
 
-    /// Whether some could not be taken.
+    /// Whether some snapshots failed.
     pub(super) fn any_failed(&self) -> bool {
         self.failed > 0
     }

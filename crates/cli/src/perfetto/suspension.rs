@@ -1,8 +1,8 @@
-//! Ctrl-Z while a changing line is on the screen: it is cleared before the process stops, so that the shell begins on a clean line.
+//! Clears the changing line when Ctrl-Z stops the process, so that the shell begins on a clean line.
 //!
-//! Called by [`console`](super::console), which draws that line. The signal is answered where it arrives, not in the recording's
-//! loop: one that writes to a slow pipe would stop late, and its shell wait for it. Then the signal does what it does by default, which is
-//! nothing where no shell is there to let the process go on. Once it does, the line comes back with its next change.
+//! [`console`](super::console), which draws that line, calls it. The signal handler does the work instead of the recording's loop, because a loop
+//! that writes to a slow pipe would delay the stop, and the shell with it. The handler then takes the signal's default action, which is no effect in
+//! an orphaned process group. After the process continues, the line reappears with its next change.
 #![allow(unsafe_code)]
 
 use std::mem::zeroed;
@@ -14,30 +14,30 @@ use libc::{SIG_DFL, SIG_IGN, SIG_UNBLOCK, SIGTSTP, STDERR_FILENO, c_int, sighand
 
 use super::console::CLEAR;
 
-/// Whether the line is on the screen. A process has one terminal at most.
+/// Whether the line is on the screen. A process has at most one terminal.
 static LINE: AtomicBool = AtomicBool::new(false);
 static WATCHING: Once = Once::new();
 
-/// The line is about to be drawn.
+/// Notes that the line is about to be drawn.
 pub(super) fn line_is_there() {
     WATCHING.call_once(watch);
     LINE.store(true, Ordering::Relaxed);
 }
 
-/// Whether the line was there. From now on it is not: the caller clears it.
+/// Whether the line was on the screen. Notes that it no longer is, because the caller clears it.
 pub(super) fn line_is_gone() -> bool {
     LINE.swap(false, Ordering::Relaxed)
 }
 
 fn watch() {
-    // Shells without job control start processes with this signal ignored, and so it stays.
+    // Shells without job control start processes with this signal ignored, and it stays ignored.
     let before = react(on_stop as *const () as sighandler_t);
     if before == SIG_IGN {
         react(SIG_IGN);
     }
 }
 
-/// Sets what the signal does; gives what it did.
+/// Sets the action for the signal; returns the action before.
 fn react(action: sighandler_t) -> sighandler_t {
     // SAFETY: all zeros are a value of this plain C struct: no flags, an empty mask.
     let (mut new, mut old): (libc::sigaction, libc::sigaction) = unsafe { (zeroed(), zeroed()) };

@@ -1,6 +1,6 @@
-//! Triggers, as the command line has to do with them: configs that activate some, and what is told of configs that wait for some.
+//! The triggers of configs: activates those that a config names, and describes those that a config waits for.
 //!
-//! Called by [`run`](super::run) and [`record`](super::record).
+//! [`run`](super::run) and [`record`](super::record) call it.
 
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::{TraceConfig, trace_config::trigger_config::Trigger};
@@ -11,10 +11,10 @@ use super::plan::Activation;
 use super::{FAILURE, SUCCESS};
 use crate::trigger_perfetto::sender;
 
-/// How many names are told.
+/// The most names in a message.
 const MAX_TOLD: usize = 5;
 
-/// Activates triggers; gives the exit code. Nothing is recorded.
+/// Activates triggers; returns the exit code. Records nothing.
 pub(super) fn activate(activation: &Activation, console: &mut Console) -> u8 {
     let reports = activation
         .notify_fd
@@ -53,7 +53,7 @@ pub(super) fn start_it(config: &TraceConfig) -> bool {
     triggers.trigger_mode == Some(TriggerMode::START_TRACING) && !triggers.triggers.is_empty()
 }
 
-/// What a recording of this config waits for, if it waits for triggers.
+/// Describes the triggers that a recording of this config waits for; `None` if it waits for none.
 pub(super) fn awaited(config: &TraceConfig) -> Option<String> {
     let triggers = &config.trigger_config;
     let snapshots = triggers.use_clone_snapshot_if_available == Some(true);
@@ -71,7 +71,7 @@ pub(super) fn awaited(config: &TraceConfig) -> Option<String> {
     ))
 }
 
-/// The names of some triggers; `None` if there are none.
+/// Lists the names of triggers; `None` if there are none.
 fn names(triggers: &[Trigger]) -> Option<String> {
     let told: Vec<&str> = triggers
         .iter()

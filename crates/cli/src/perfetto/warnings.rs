@@ -1,8 +1,8 @@
-//! What a config will disappoint with, said just before it is recorded.
+//! Prints advice about a config just before it is recorded.
 //!
-//! Called by [`record`](super::record), which asks the service for its state in front of the config, over the same connection: that
-//! costs the recording no time, and a service that does not know the question changes nothing. A recording in the background has
-//! nobody to read its lines, so for that the service is asked in the foreground, before the fork. Nothing here can fail a recording.
+//! [`record`](super::record) calls it. It queries the service's state before it sends the config, over the same connection, so the query costs the
+//! recording no time, and a service that does not know the query changes nothing. Nobody reads the messages of a recording in the background, so for
+//! that the query is made in the foreground, before the fork. No failure here ends a recording.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::config::advice::advise;
 use crate::config::config_source::WrittenConfig;
 use crate::config::surroundings::{Kernel, Offers, RecordedMachine, Surroundings};
 
-/// How long a service is waited for in front of a fork.
+/// The time that a service has to answer before a fork.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Says what is to be said of a config to be recorded in the background.
+/// Prints the advice about a config that will be recorded in the background.
 pub(super) fn warn_before_fork(program: Program, written: &WrittenConfig, console: &mut Console) {
     let answer = consumer_address()
         .map_err(|error| error.to_string())
@@ -28,13 +28,13 @@ pub(super) fn warn_before_fork(program: Program, written: &WrittenConfig, consol
     let offers = match (answer, program) {
         (Ok((state, _)), _) => Some(Offers::of(&state)),
         (Err(_), Program::Perfetto) => None,
-        // It will start its own.
+        // `ferretto` will start a service of its own.
         (Err(_), _) => Some(Offers::of_own_probes()),
     };
     say(written, offers, console);
 }
 
-/// Says what is to be said of a config, when the service has told its state, or cannot.
+/// Prints the advice about a config. `state` is the service's, if it can report it.
 pub(super) fn warn(written: &WrittenConfig, state: Option<&TracingServiceState>, console: &mut Console) {
     say(written, state.map(Offers::of), console);
 }
@@ -42,7 +42,7 @@ pub(super) fn warn(written: &WrittenConfig, state: Option<&TracingServiceState>,
 fn say(written: &WrittenConfig, service: Option<Offers>, console: &mut Console) {
     let surroundings = Surroundings {
         service,
-        // Without tracefs, or the right to read it, the service may have both.
+        // This user may be unable to read tracefs, although the service can; then there is no advice about the kernel.
         kernel: Kernel::look(&written.config).ok().flatten(),
         machine: RecordedMachine::look(),
     };

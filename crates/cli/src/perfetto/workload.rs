@@ -1,8 +1,8 @@
-//! The command behind `--`: it runs while the recording does.
+//! The command after `--`, which runs while the recording does.
 //!
-//! Called by [`plan`](super::plan), which refuses what cannot be run before anything is recorded, and by [`record`](super::record), which
-//! starts it once all data sources have started and ends the recording when it ends. It has our standard streams, process group and user,
-//! so a terminal's Ctrl-C reaches it as it does us, and no descriptor or signal handler of ours. Its exit status becomes ours, as shells give it.
+//! [`run`](super::run) refuses a command that cannot be run, before anything is recorded. [`record`](super::record) starts the command once all data
+//! sources have started, and ends the recording when the command ends. The command has our standard streams, process group and user, so a terminal's
+//! Ctrl-C reaches both. It inherits no other descriptors and no signal handlers. Its exit status becomes ours, in the form that shells use.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -23,36 +23,36 @@ use super::signals::{self, SAME_INTERRUPT, Sender};
 use crate::figures::Word;
 use ferretto_daemons::inherited;
 
-/// How long data sources may take to start before the command does all the same.
+/// The time after which the command starts even if not all data sources have started.
 const START_PATIENCE: Duration = Duration::from_secs(10);
-/// As many signals as nobody sends by accident: the command is left alone then.
+/// So many signals cannot be an accident. Then this process exits, and the command goes on.
 const ENOUGH: u32 = 3;
 const END: Token = Token(0);
-/// What a shell exits with that finds no such command, and with one that it cannot run.
+/// The exit codes of a shell for a command that it does not find, and for one that it cannot run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
-/// Where `execvp` looks if there is no PATH.
+/// The search path of `execvp` without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The words behind `--`.
+/// The words after `--`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     program: OsString,
     arguments: Vec<OsString>,
 }
 
-/// Why a command cannot be run.
+/// The reason why a command cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run {program}: {reason}")]
 pub(crate) struct NotRun {
     program: String,
     reason: String,
-    /// What a shell would exit with.
+    /// The exit code of a shell in that case.
     pub(crate) status: u8,
 }
 
 impl CommandLine {
-    /// `None` if there are no words.
+    /// Reads the words after `--`; `None` if there are none.
     pub(crate) fn of(words: impl IntoIterator<Item = OsString>) -> Option<CommandLine> {
         let mut words = words.into_iter();
         Some(CommandLine {
@@ -61,19 +61,19 @@ impl CommandLine {
         })
     }
 
-    /// As it is told of.
+    /// Returns the command's name for messages.
     pub(crate) fn name(&self) -> String {
         Word(&self.program.to_string_lossy()).to_string()
     }
 
-    /// Looks whether it can be run, as the start will.
+    /// Checks that the command can be run, by the same rules as the start.
     pub(crate) fn check(&self) -> Result<(), NotRun> {
         let refused = |status, reason: &dyn std::fmt::Display| NotRun {
             program: self.name(),
             reason: reason.to_string(),
             status,
         };
-        // Its end is waited for by one.
+        // The start needs a pidfd to wait for the end.
         if let Err(error) = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()) {
             return Err(refused(
                 NOT_RUNNABLE,
@@ -90,7 +90,7 @@ impl CommandLine {
     }
 }
 
-/// Whether there is a program of this name, in PATH if it is no path.
+/// Whether there is a program of this name, in PATH unless the name is a path.
 pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
     if program.as_encoded_bytes().contains(&b'/') {
         return is_executable(Path::new(program));
@@ -101,7 +101,7 @@ pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
         let file = folder.join(program);
         match is_executable(&file) {
             Ok(()) if !program.is_empty() => return Ok(()),
-            // A folder that this user may not enter has no command for them. After `su`, PATH often names the first user's folders.
+            // A folder that this user may not enter provides no commands. After `su`, PATH often has the first user's folders.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && file.exists() => best = error,
             _ => {}
         }
@@ -126,9 +126,9 @@ fn is_executable(file: &Path) -> io::Result<()> {
 pub(super) struct Workload {
     command: CommandLine,
     state: State,
-    /// When it starts even if not all data sources have.
+    /// The time at which it starts even if not all data sources have started.
     start_at: Option<Duration>,
-    /// The signal of ours that it got, and when.
+    /// The signal that it got instead of this process, and the time.
     signalled: Option<(Signal, Duration)>,
 }
 
@@ -140,7 +140,7 @@ enum State {
         end: OwnedFd,
     },
     Ended(ExitStatus),
-    /// It could not be started, or what became of it cannot be known.
+    /// It could not be started, or its exit status cannot be known.
     NotRun,
 }
 
@@ -158,12 +158,12 @@ impl Workload {
         self.command.name()
     }
 
-    /// The recording was asked for.
+    /// Notes that the recording was requested.
     pub(super) fn recording_begins(&mut self, now: Duration) {
         self.start_at = Some(now + START_PATIENCE);
     }
 
-    /// When it starts even if not all data sources have.
+    /// Returns the time at which it starts even if not all data sources have started.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.start_at.filter(|_| self.is_awaited())
     }
@@ -173,9 +173,9 @@ impl Workload {
         matches!(self.state, State::NotStarted)
     }
 
-    /// Starts it; `producer_socket` is that of a service which nobody else would find.
+    /// Starts it. `producer_socket` belongs to a service that programs find only by its address.
     pub(super) fn start(&mut self, producer_socket: Option<&Address>) -> Result<(), NotRun> {
-        // Whoever ignores that a child ends is not told how.
+        // A process that ignores SIGCHLD does not get the exit statuses of its children.
         if inherited::ignores(Signal::Child) {
             let _ = signal_hook::flag::register(Signal::Child.number(), Arc::default());
         }
@@ -188,7 +188,7 @@ impl Workload {
             match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
                 Ok(end) => Ok((child, end)),
                 Err(error) => {
-                    // Of its end nothing would be heard.
+                    // Its end could not be noticed.
                     let _ = child.kill();
                     let _ = child.wait();
                     Err(error.into())
@@ -205,14 +205,14 @@ impl Workload {
                 Err(NotRun {
                     program: self.name(),
                     reason: error.to_string(),
-                    // It is there, as was looked up before: what is not may be its interpreter.
+                    // The program was found before, so if a file is missing, it may be the program's interpreter.
                     status: NOT_RUNNABLE,
                 })
             }
         }
     }
 
-    /// What becomes readable when it ends.
+    /// Returns the descriptor that becomes readable when it ends.
     pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             State::Running { end, .. } => Some(end.as_fd()),
@@ -220,7 +220,7 @@ impl Workload {
         }
     }
 
-    /// Whether it has ended since the last time.
+    /// Whether it has ended since the last call.
     pub(super) fn has_just_ended(&mut self) -> bool {
         let State::Running { child, .. } = &mut self.state else {
             return false;
@@ -231,7 +231,7 @@ impl Workload {
                 self.state = State::Ended(status);
                 true
             }
-            // Somebody else took its status, who must have been told to ignore children.
+            // Something else took its status; a handler that ignores children can do that.
             Err(_) => {
                 self.state = State::NotRun;
                 true
@@ -239,18 +239,18 @@ impl Workload {
         }
     }
 
-    /// Whether it has got a signal of ours.
+    /// Whether it has got a signal that came to this process.
     pub(super) fn has_a_signal(&self) -> bool {
         self.signalled.is_some()
     }
 
-    /// Whether a signal to us is for the command. It gets the first one; the next ends the recording.
+    /// Whether a signal to this process is for the command. The command gets the first one; the next ends the recording.
     pub(super) fn takes(&mut self, signal: Signal, sender: Sender, now: Duration) -> bool {
         let State::Running { child, .. } = &self.state else {
             return false;
         };
         match self.signalled {
-            // It is one signal, sent to a process and to its group.
+            // `timeout` sends one signal to a process and then to its group.
             Some((first, at)) => signal == first && now < at + SAME_INTERRUPT,
             None => {
                 self.signalled = Some((signal, now));
@@ -260,14 +260,14 @@ impl Workload {
         }
     }
 
-    /// Has it end: a signal ended the recording, or gave it up.
+    /// Asks the command to end if it already got a signal, because another one ended or abandoned the recording.
     pub(super) fn terminate(&self) {
         if let (State::Running { child, .. }, Some(_)) = (&self.state, self.signalled) {
             send(child, Signal::Terminate);
         }
     }
 
-    /// Waits for the end of a command that the recording did not; gives its exit status as shells do, or `None` if it was not run.
+    /// Waits for a command that still runs; returns its exit status in the form of shells, or `None` if it was not run.
     pub(super) fn outlive(mut self, console: &mut Console) -> Result<Option<u8>, ReactorError> {
         let State::Running { child, end } = &self.state else {
             return Ok(self.exit_status());
@@ -304,12 +304,12 @@ impl Workload {
             return None;
         };
         let of_signal = || status.signal().map_or(1, |signal| 128 + signal);
-        // Both fit: statuses have eight bits, and there are 64 signals.
+        // The value fits: statuses have eight bits, and there are 64 signals.
         Some(status.code().unwrap_or_else(of_signal) as u8)
     }
 }
 
-/// Passes a signal on, unless the command has it: a terminal sends Ctrl-C to all processes of its foreground.
+/// Passes a signal on, unless the command has it already: a terminal sends Ctrl-C to all processes of its foreground.
 fn pass_on(child: &Child, signal: Signal, sender: Sender) {
     if (signal, sender) != (Signal::Interrupt, Sender::Kernel) {
         send(child, signal);
@@ -322,6 +322,6 @@ fn send(child: &Child, signal: Signal) {
         Signal::HangUp => rustix::process::Signal::HUP,
         _ => rustix::process::Signal::TERM,
     };
-    // It has not been waited for, so the number is its own. It may have ended.
+    // The process has not been reaped, so the id is still its own. It may have ended.
     let _ = rustix::process::kill_process(Pid::from_child(child), signal);
 }

@@ -1,7 +1,7 @@
-//! The service's state as one JSON object.
+//! Formats the service's state as one JSON object.
 //!
-//! Called by [`query`](crate::perfetto::query), and for its parts by [`list`](crate::list) and [`status`](crate::status).
-//! `docs/schema/query.json` describes it.
+//! [`query`](crate::perfetto::query) calls it; [`list`](crate::list) and [`status`](crate::status) call it for parts. `docs/schema/query.json`
+//! describes the object.
 
 use chrono::{DateTime, Local};
 use ferretto_proto::messages::TracingServiceState;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::categories;
 
-/// All that the service tells.
+/// Formats everything in the service's state.
 pub(crate) fn json(state: &TracingServiceState) -> Value {
     let sessions = (state.supports_tracing_sessions == Some(true)).then_some(&state.tracing_sessions);
     json!({
@@ -23,7 +23,7 @@ pub(crate) fn json(state: &TracingServiceState) -> Value {
     })
 }
 
-/// A producer.
+/// Formats a producer.
 pub(crate) fn producer(producer: &Producer) -> Value {
     json!({
         "id": producer.id,
@@ -49,7 +49,7 @@ fn data_source(source: &DataSource) -> Value {
     })
 }
 
-/// A session.
+/// Formats a session.
 pub(crate) fn session(session: &TracingSession) -> Value {
     let started = session.start_realtime_ns.filter(|ns| *ns > 0);
     let buffers = session.buffer_size_kb.iter();

@@ -1,4 +1,4 @@
-//! The table, against what upstream's `perfetto --query` prints for the same state.
+//! Compares the table with the output of upstream's `perfetto --query` for the same state.
 
 use super::*;
 use ferretto_proto::messages::{

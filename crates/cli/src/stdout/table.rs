@@ -1,15 +1,15 @@
-//! Rows in columns that line up.
+//! A table with aligned columns.
 //!
-//! Made by whoever lists things. On a terminal, what does not fit into the last column goes on below, at spaces; what a script reads stays
-//! on one line for each row.
+//! The subcommands that list things use it. On a terminal, a long cell in the last column continues on further lines, broken at spaces. In a pipe
+//! each row is one line, for scripts.
 
 use super::{Screen, harmless};
 
-/// The last column of a terminal is never narrower.
+/// The least width of the last column on a terminal.
 const NARROWEST: usize = 20;
 const GAP: &str = "  ";
 
-/// Where the text of a column stands in it.
+/// The alignment of a column's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Align {
     Left,
@@ -24,7 +24,7 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// For text.
+    /// Makes a column of text.
     pub(crate) const fn text(heading: &'static str) -> Column {
         Column {
             heading,
@@ -32,7 +32,7 @@ impl Column {
         }
     }
 
-    /// For numbers.
+    /// Makes a column of numbers.
     pub(crate) const fn number(heading: &'static str) -> Column {
         Column {
             heading,
@@ -41,7 +41,7 @@ impl Column {
     }
 }
 
-/// Rows under headings.
+/// A table of rows under headings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     columns: Vec<Column>,
@@ -49,7 +49,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Without a row yet.
+    /// Makes a table without rows.
     pub(crate) fn new(columns: impl Into<Vec<Column>>) -> Table {
         Table {
             columns: columns.into(),
@@ -57,19 +57,19 @@ impl Table {
         }
     }
 
-    /// Adds a row, a cell for each column.
+    /// Adds a row with a cell for each column.
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl AsRef<str>>) {
         let cells: Vec<String> = cells.into_iter().map(|cell| harmless(cell.as_ref())).collect();
         debug_assert_eq!(cells.len(), self.columns.len());
         self.rows.push(cells);
     }
 
-    /// Whether there is no row.
+    /// Whether there are no rows.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The lines; none, not even headings, of a table without rows.
+    /// Returns the lines. A table without rows has none, not even headings.
     pub(crate) fn print(&self, screen: Screen) -> String {
         if self.rows.is_empty() {
             return String::new();
@@ -131,7 +131,7 @@ impl Table {
     }
 }
 
-/// Pieces of at most so many letters, cut at spaces; a word that is longer is a piece by itself.
+/// Splits a text at spaces into pieces of at most `room` letters. A longer word becomes a piece of its own.
 fn wrapped(text: &str, room: usize) -> Vec<String> {
     if text.chars().count() <= room {
         return vec![text.to_owned()];

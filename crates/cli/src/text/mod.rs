@@ -1,10 +1,9 @@
-//! `ferretto text`: a whole trace as protobuf text, packet by packet.
+//! `ferretto text`: prints a whole trace as protobuf text, packet by packet.
 //!
-//! Called by [`applet`](crate::applet). The text is that of upstream's `traceconv text`, with the differences that
-//! [`Printer`] names; compressed packets are printed expanded, inside `compressed_packets { … }`. What is no packet becomes a
-//! comment in its place, and a line on stderr. Exit codes: 0 when all was printed, also if the file ends inside a packet (it
-//! may still be growing), or the reader of the text went away; 1 if the file is damaged, no trace, or cannot be read, or
-//! the text not written; 2 for a wrong command line.
+//! [`applet`](crate::applet) calls it. The text is that of upstream's `traceconv text`, with the differences that [`Printer`] lists; compressed
+//! packets are printed expanded, inside `compressed_packets { … }`. Damage becomes a comment in its place, and a line on stderr. Exit codes: 0 when
+//! everything was printed, also if the file ends inside a packet (it may still be growing) or the reader of the text closed the pipe; 1 if the file
+//! is damaged, no trace, or cannot be read, or the text cannot be written; 2 for a wrong command line.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,9 +23,9 @@ use crate::usage;
 mod tests;
 
 const NAME: &str = "ferretto text";
-/// Text that is collected before it is written.
+/// The amount of text that is collected before it is written.
 const BUFFER: usize = 256 << 10;
-/// So many damaged places are told one by one.
+/// The most damaged places that are reported one by one.
 const TOLD: usize = 10;
 
 /// Prints a whole trace as protobuf text.
@@ -47,18 +46,17 @@ struct Args {
     out: Option<PathBuf>,
 }
 
-/// The definition of all flags.
 pub(crate) fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs with the words after the program's name; gives the exit code.
+/// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let words = std::iter::once(NAME.into()).chain(words);
     let arguments = match Args::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(message) => {
-            // A reader that is gone is no failure.
+            // A closed pipe is no failure.
             usage::print(NAME, &message);
             return message.exit_code() as u8;
         }
@@ -92,7 +90,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-/// Why nothing, or not all, was printed.
+/// The reason why the trace was not printed completely.
 #[derive(Debug, thiserror::Error)]
 enum TextError {
     #[error("cannot open {}: {source}", name.display())]
@@ -112,7 +110,7 @@ fn open(arguments: &Args) -> Result<Input, TextError> {
     })
 }
 
-/// Makes or empties the file for the text, unless that is the trace.
+/// Creates or empties the file for the text, unless it is the trace itself.
 fn create(path: &Path, input: &Input) -> Result<File, TextError> {
     let failed = |source| TextError::Write {
         path: path.to_owned(),
@@ -130,7 +128,7 @@ fn create(path: &Path, input: &Input) -> Result<File, TextError> {
     Ok(file)
 }
 
-/// Says on stderr what was not printed, and why; gives the exit code.
+/// Reports on stderr the parts that were not printed and the reasons; returns the exit code.
 fn tell(name: &str, outcome: &Outcome) -> u8 {
     if let Some(cut) = outcome.end.cut {
         eprintln!("{NAME}: {name} {cut}");
@@ -155,17 +153,17 @@ fn tell(name: &str, outcome: &Outcome) -> u8 {
     1
 }
 
-/// What was printed.
+/// The result of printing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) packets: u64,
-    /// How many places are damaged, and the first [`TOLD`] of them.
+    /// The number of damaged places.
     pub(crate) damaged: u64,
     damages: Vec<Damage>,
     pub(crate) end: End,
 }
 
-/// Why printing ended early.
+/// The reason why printing ended early.
 #[derive(Debug)]
 pub(crate) enum PrintError {
     Read(io::Error),
@@ -207,7 +205,7 @@ pub(crate) fn print(trace: impl Read, out: impl Write) -> Result<Outcome, PrintE
 struct TraceText<W: Write> {
     printer: Printer,
     out: BufWriter<W>,
-    /// 1 inside a compressed packet.
+    /// The nesting level: 1 inside a compressed packet, else 0.
     level: usize,
     packets: u64,
     damaged: u64,
@@ -243,7 +241,7 @@ impl<W: Write> TraceText<W> {
         let margin = if self.level == 0 { "" } else { "  " };
         writeln!(self.out, "{margin}packet {{")?;
         if packet.is_empty() {
-            // As upstream has it.
+            // Upstream prints this line break as well.
             self.out.write_all(b"\n")?;
         }
         self.printer.print(packet, self.level + 1, &mut self.out)?;

@@ -81,7 +81,7 @@ fn a_writer_that_fails_ends_it() {
 }
 
 #[test]
-fn what_comes_before_a_place_that_cannot_be_read_is_printed() {
+fn packets_before_a_read_error_are_printed() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {

@@ -1,12 +1,12 @@
-//! Files that are compressed as a whole with gzip, zstd or xz: recognized by their first bytes, expanded while they are read.
+//! Expands files that are compressed as a whole with gzip, zstd or xz, recognised by their first bytes.
 //!
-//! Called by [`Input`](super::Input). In memory are a buffer and what the format needs to look back at, [`MOST_MEMORY`] at most,
-//! whatever the file claims and however much it expands to. Members that follow one another, as `cat` and compressors with several
-//! threads make them, come as one. All that can be expanded comes out; then, if the file is damaged, cut or needs too much memory, a
-//! [`Broken`] that says where. The libraries are driven buffer by buffer, because their readers swallow what came before an error.
+//! [`Input`](super::Input) uses it. Memory holds a buffer and the window of the format, at most [`MOST_MEMORY`], regardless of the file's claims and
+//! of its expanded size. Consecutive members, as `cat` and compressors with several threads make them, become one stream. All data that can be
+//! expanded come out. Then, if the file is damaged, cut off or needs too much memory, comes a [`Broken`] with the offset. The libraries are driven
+//! buffer by buffer, because their readers drop data before an error.
 //!
-//! For xz that is `lzma-rust2`: pure Rust without `unsafe` in what it decodes with, and the one of its kind that bounds memory and can
-//! be driven so. `liblzma` is faster, but brings another C library along.
+//! For xz that is `lzma-rust2`: pure Rust, without `unsafe` in its decoder, and the only such library that bounds memory and can be driven this way.
+//! `liblzma` is faster, but adds another C library.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -16,16 +16,16 @@ use zstd::stream::raw::Operation;
 #[cfg(test)]
 mod tests;
 
-/// What is read at once.
+/// The bytes that are read at once.
 const BUFFER: usize = 64 << 10;
-/// Memory to look back at. `xz -9` needs 64 MB, `zstd --ultra -22` and `zstd --long` 128 MB.
+/// The most memory for the window. `xz -9` needs 64 MB, `zstd --ultra -22` and `zstd --long` 128 MB.
 const MOST_MEMORY: u64 = 192 << 20;
-/// The part of it that zstd may have, as a power of two.
+/// The largest window of zstd, as a power of two.
 const ZSTD_WINDOW_LOG: u32 = 27;
-/// What a frame of zstd has to show before it says how much it wants next.
+/// The bytes of a zstd frame with which its decoder can tell how many it needs next.
 const ZSTD_FIRST: usize = 5;
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     Gzip,
@@ -34,21 +34,21 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// So many bytes tell.
+    /// The bytes that are enough to recognise a compression.
     pub(crate) const LONGEST_MAGIC: usize = 6;
 
-    /// The one of a file that begins like this.
+    /// Returns the compression of a file that begins with these bytes.
     pub(crate) fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),
-            // The latter is a frame that says something about others, which some compressors put first.
+            // The second pattern is a skippable frame, which some compressors put first.
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Compression::Zstd),
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Some(Compression::Xz),
             _ => None,
         }
     }
 
-    /// Its name, as the program is called that makes it.
+    /// Returns the name of the program for this compression.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
@@ -76,29 +76,29 @@ impl Compression {
     }
 }
 
-/// Why a compressed file cannot be expanded any further. Comes as the source of an [`io::Error`].
+/// The reason why a compressed file cannot be expanded any further. It is the source of an [`io::Error`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Broken {
     compression: Compression,
-    /// Where, in bytes of the compressed file.
+    /// The offset in the compressed file.
     offset: u64,
     fault: Fault,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fault {
-    /// The file ends first.
+    /// The file ends too early.
     Cut,
-    /// Its bytes are not what they should be. The libraries' words for how are not kept: they differ with the size of buffers.
+    /// The data are invalid. The libraries' messages are dropped, because they depend on buffer sizes.
     Damaged,
-    /// It takes more memory than [`MOST_MEMORY`].
+    /// Expanding needs more memory than [`MOST_MEMORY`].
     TooLarge,
-    /// What is behind the compressed data is something else.
+    /// Other data follow the compressed data.
     Followed,
 }
 
 impl Broken {
-    /// The one that reading failed with, or the error if it failed with another.
+    /// Returns the fault that an error has as its source, or the error itself if it has another one.
     pub(crate) fn of(error: io::Error) -> io::Result<Broken> {
         error.downcast::<Broken>()
     }
@@ -135,7 +135,7 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// What one call of a library did.
+/// The result of one call of a library.
 struct Step {
     consumed: usize,
     produced: usize,
@@ -149,9 +149,9 @@ enum Outcome {
     Broken(Fault),
 }
 
-/// A library's state in the midst of compressed data.
+/// A library's state within compressed data.
 trait Engine {
-    /// Goes on. If `input` is empty, nothing comes any more.
+    /// Expands more. An empty `input` means that no more will come.
     fn step(&mut self, input: &[u8], output: &mut [u8]) -> Step;
 }
 
@@ -173,7 +173,8 @@ impl Engine for flate2::Decompress {
 
 struct Zstd {
     decoder: zstd::stream::raw::Decoder<'static>,
-    /// A header or a block. With more at once, an error in the last of them would take the contents of the others with it.
+    /// The bytes that the decoder needs next: a header or a block. After an error in a later block, the library would drop the contents of earlier
+    /// ones in the same call.
     wanted: usize,
 }
 
@@ -182,7 +183,7 @@ impl Engine for Zstd {
         let input = &input[..input.len().min(self.wanted)];
         match self.decoder.run_on_buffers(input, output) {
             Ok(status) => {
-                // Given a part of what it wants, it wants the rest.
+                // After a part of these bytes, the decoder asks for the rest.
                 self.wanted = status.remaining.max(1);
                 Step {
                     consumed: status.bytes_read,
@@ -196,7 +197,7 @@ impl Engine for Zstd {
             Err(error) => Step {
                 consumed: 0,
                 produced: 0,
-                // The library tells its errors apart by text only.
+                // The library distinguishes its errors only by their text.
                 outcome: Outcome::Broken(match error.to_string().contains("too much memory") {
                     true => Fault::TooLarge,
                     false => Fault::Damaged,
@@ -232,32 +233,32 @@ impl Engine for lzma_rust2::XzStream {
     }
 }
 
-/// The contents of a compressed file.
+/// The expanded contents of a compressed file.
 pub(crate) struct Expanding<R> {
     compression: Compression,
     source: R,
     buffer: Box<[u8]>,
-    /// What of the buffer has been read and not yet been expanded.
+    /// The part of the buffer that has been read and not yet expanded.
     start: usize,
     end: usize,
-    /// Where `start` is in the file.
+    /// The offset of `start` in the file.
     offset: u64,
-    /// Nothing comes any more.
+    /// Whether the source has ended.
     is_over: bool,
     state: State,
 }
 
 enum State {
-    /// In the midst of compressed data.
+    /// Within compressed data.
     Inside(Box<dyn Engine>),
-    /// Behind some: others may follow.
+    /// After a member; others may follow.
     Between,
     Over,
     Broken(Broken),
 }
 
 impl<R: Read> Expanding<R> {
-    /// Reads a file that begins as the one of this compression does.
+    /// Reads a file that begins with the mark of this compression.
     pub(crate) fn new(compression: Compression, source: R) -> io::Result<Expanding<R>> {
         Ok(Expanding {
             compression,
@@ -271,7 +272,7 @@ impl<R: Read> Expanding<R> {
         })
     }
 
-    /// Reads until so many bytes are there, or all that come.
+    /// Reads until `wanted` bytes are there, or the source ends.
     fn fill(&mut self, wanted: usize) -> io::Result<()> {
         while self.end - self.start < wanted && !self.is_over {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -298,7 +299,7 @@ impl<R: Read> Expanding<R> {
         });
     }
 
-    /// Looks what follows compressed data: others, nothing, or nothing but the zeros that tapes and disks are filled up with.
+    /// Checks what follows a member: another member, nothing, or zeros that fill up a tape or disk.
     fn look_behind(&mut self) -> io::Result<()> {
         self.fill(Compression::LONGEST_MAGIC)?;
         let rest = &self.buffer[self.start..self.end];

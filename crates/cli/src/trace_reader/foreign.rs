@@ -1,10 +1,10 @@
-//! Files that are no Perfetto trace: what their first bytes say they are, and what to do with them.
+//! Recognises files that are no Perfetto traces by their first bytes, and gives advice about them.
 //!
-//! Called by the commands that read trace files, when there is no packet.
+//! The commands that read trace files call it when there is no packet.
 
 use super::{Damage, Reason};
 
-/// Who shows it.
+/// The programs that show a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// The Perfetto UI reads it, so `ferretto open` can show it.
@@ -12,15 +12,15 @@ pub(crate) enum Shown {
     Nowhere,
 }
 
-/// A format of another kind.
+/// Another format than Perfetto's.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Foreign {
     magic: &'static [u8],
-    /// Where that is.
+    /// The offset of the magic bytes.
     at: usize,
-    /// What it is.
+    /// A description of the format, as a clause.
     pub(crate) what: &'static str,
-    /// What to do with it, besides showing it in the UI.
+    /// Advice besides showing it in the UI.
     advice: Option<&'static str>,
     pub(crate) shown: Shown,
 }
@@ -45,7 +45,7 @@ const fn unknown(magic: &'static [u8], what: &'static str, advice: &'static str)
     }
 }
 
-/// What others write traces, or pack them, as. Which of them the UI reads: the importers of upstream's trace processor.
+/// The formats of other tracers and compressors. The UI shows those for which upstream's trace processor has an importer.
 const FORMATS: [Foreign; 32] = [
     unknown(
         b"BZh",
@@ -156,7 +156,7 @@ const FORMATS: [Foreign; 32] = [
 ];
 
 impl Foreign {
-    /// What a file is in which reading met this first.
+    /// Returns the format of a file in which this is the first damage.
     pub(crate) fn of(first: &Damage) -> Option<&'static Foreign> {
         let Damage {
             offset: 0,
@@ -166,7 +166,7 @@ impl Foreign {
         else {
             return None;
         };
-        // In text there may be space first, and a mark of its encoding.
+        // Text may begin with spaces, and with a byte order mark.
         let text = head
             .strip_prefix(b"\xef\xbb\xbf")
             .unwrap_or(head)
@@ -181,7 +181,7 @@ impl Foreign {
         found(head).or_else(|| found(text))
     }
 
-    /// What it is and what to do, as the rest of a sentence.
+    /// Describes the format and the advice, as the rest of a sentence.
     fn explanation(&self) -> String {
         let show = match self.shown {
             Shown::ByUi => Some("show it with `ferretto open FILE`"),
@@ -195,7 +195,7 @@ impl Foreign {
     }
 }
 
-/// What to say of a file in which there is no packet, behind its name.
+/// Returns the message for a file without packets, to follow its name.
 pub(crate) fn nothing_read(first: &Damage) -> String {
     match (&first.reason, Foreign::of(first)) {
         (Reason::Broken(broken), _) => format!("cannot be read: {broken}"),

@@ -1,6 +1,6 @@
-//! Where a trace comes from: a file or stdin, expanded if it is compressed as a whole.
+//! The source of a trace: a file or stdin, expanded if it is compressed as a whole.
 //!
-//! Called by every command that reads trace files.
+//! Every command that reads trace files uses it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,13 +8,13 @@ use std::io::{self, Read};
 
 use super::expand::{Compression, Expanding};
 
-/// A trace that can be read, once and from its beginning.
+/// A trace that can be read once, from its beginning.
 pub(crate) struct Input {
-    /// What to call it.
+    /// Its name in messages.
     pub(crate) name: String,
     /// Its bytes, expanded.
     pub(crate) source: Box<dyn Read>,
-    /// How the file is compressed, if it is.
+    /// The compression of the whole file, if any.
     pub(crate) compression: Option<Compression>,
     /// The file, unless it is stdin.
     pub(crate) file: Option<File>,
@@ -24,7 +24,7 @@ impl Input {
     /// Opens a file; `-` is stdin.
     ///
     /// # Errors
-    /// If there is no such file that may be read.
+    /// If the file does not exist or may not be read.
     pub(crate) fn open(path: &OsStr) -> io::Result<Input> {
         if path == "-" {
             return Input::new("stdin".to_owned(), Box::new(io::stdin().lock()), None);
@@ -47,17 +47,17 @@ impl Input {
         })
     }
 
-    /// The size of the file in bytes, unless it is something else.
+    /// Returns the size of the file in bytes; `None` if it is no regular file.
     pub(crate) fn file_size(&self) -> Option<u64> {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         metadata.is_file().then_some(metadata.len())
     }
 }
 
-/// What `source` gives, expanded if its first bytes say that it is compressed, and how.
+/// Returns the contents of `source`, expanded if its first bytes show a compression, and that compression.
 ///
 /// # Errors
-/// If these cannot be read.
+/// If these bytes cannot be read.
 pub(crate) fn expanded<'a>(
     mut source: impl Read + 'a,
 ) -> io::Result<(Option<Compression>, Box<dyn Read + 'a>)> {
@@ -75,10 +75,10 @@ pub(crate) fn expanded<'a>(
     Ok((compression, source))
 }
 
-/// What a source of this compression expands to.
+/// Returns the expanded contents of a source of this compression.
 ///
 /// # Errors
-/// If there is no memory for that.
+/// If there is not enough memory.
 pub(crate) fn expanding<'a>(
     compression: Compression,
     source: impl Read + 'a,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// As the service writes packets of producers.
+/// A packet with the fields that the service adds to producers' packets.
 fn packet(payload: &[u8], sequence: u64) -> Vec<u8> {
     let mut packet = Writer::new();
     packet.varint_field(8, 1000 + sequence);
@@ -26,7 +26,7 @@ fn compressed(codec: Codec, trace: &[u8]) -> Vec<u8> {
     Compressor::new(codec).unwrap().compress(trace).unwrap().to_vec()
 }
 
-/// What [`read`] hands over, packets and damage apart.
+/// The pieces from [`read`], with packets and damage separated.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     packets: Vec<Vec<u8>>,
@@ -62,7 +62,7 @@ fn seen(source: impl Read) -> Seen {
     }
 }
 
-/// Gives a few bytes at a time, and is interrupted now and then.
+/// A source that returns a few bytes at a time, and is sometimes interrupted.
 struct Dripping<'a>(&'a [u8], usize);
 
 impl Read for Dripping<'_> {
@@ -111,7 +111,7 @@ fn packets_inside_compressed_ones_come_in_their_place() {
 }
 
 #[test]
-fn a_cut_anywhere_is_told_with_what_is_there_and_loses_the_last_packet_only() {
+fn a_cut_anywhere_is_reported_and_loses_only_the_last_packet() {
     let packets: Vec<Vec<u8>> = (0..4).map(|index| packet(b"some payload", index)).collect();
     let bytes = trace(&packets);
     let size = trace(&packets[..1]).len();
@@ -142,7 +142,7 @@ fn after_damage_reading_goes_on_with_the_next_packet() {
     let at = 2 * size;
     let cases = [
         broken(&|bytes| bytes[at] = 0x77),
-        // A length that is no number, one that is too large, and one that reaches beyond the end.
+        // An invalid length, one that is too large, and one that reaches beyond the end.
         broken(&|bytes| bytes[at + 1..at + 12].fill(0xff)),
         broken(&|bytes| bytes[at + 1..at + 7].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0x01])),
         broken(&|bytes| bytes[at + 1..at + 3].copy_from_slice(&[0xff, 0x7f])),
@@ -174,7 +174,7 @@ fn after_damage_a_compressed_packet_is_found_as_well() {
 }
 
 #[test]
-fn what_is_no_trace_has_no_packet_and_may_be_recognized() {
+fn a_file_that_is_no_trace_has_no_packet_and_may_be_recognized() {
     let seen = seen(b"{\"traceEvents\": []}\n".repeat(100_000).as_slice());
     assert!(seen.packets.is_empty());
     let [damage] = seen.damages.as_slice() else {
@@ -185,7 +185,7 @@ fn what_is_no_trace_has_no_packet_and_may_be_recognized() {
 }
 
 #[test]
-fn of_a_damaged_compressed_packet_what_comes_before_is_kept() {
+fn data_before_the_damage_in_a_compressed_packet_are_kept() {
     let inside: Vec<Vec<u8>> = (0..2000_u32)
         .map(|index| packet(&index.wrapping_mul(0x9e37_79b9).to_le_bytes(), index.into()))
         .collect();
@@ -253,7 +253,7 @@ fn a_visitor_may_break_it_off_anywhere() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Offsets and sizes add up: packets, what was passed over and what is cut off are all of the file.
+    /// Offsets and sizes add up: packets, skipped bytes and the cut part make up the whole file.
     #[test]
     fn every_byte_of_any_file_is_accounted_for(
         parts in prop::collection::vec((0..3_u8, prop::collection::vec(any::<u8>(), 0..40)), 0..20),
@@ -274,7 +274,7 @@ proptest! {
             let packets: usize = seen.packets.iter().map(|packet| trace([packet]).len()).sum();
             let skipped: u64 = seen.damages.iter().map(|damage| damage.skipped).sum();
             let cut = seen.end.cut.map_or(0, |cut| cut.bytes);
-            // A length may be written with more bytes than it takes.
+            // A length may be encoded in more bytes than necessary.
             prop_assert!(packets as u64 + skipped + cut <= bytes.len() as u64);
             if seen.damages.is_empty() && parts.iter().all(|(kind, _)| *kind < 2) {
                 prop_assert_eq!(packets as u64 + cut, bytes.len() as u64);

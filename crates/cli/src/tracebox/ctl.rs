@@ -1,9 +1,9 @@
-//! `tracebox ctl start|stop|status`: service and probes in the background, for as many recordings as come.
+//! `tracebox ctl start|stop|status`: runs service and probes in the background, for any number of recordings.
 //!
-//! Called by [`tracebox`](super). They listen at the usual sockets, or where the variables say. Which processes they are is kept in a file
-//! for each consumer socket, in the folder that this user's journals of ftrace are in: nobody else can write there, so nobody else
-//! decides what `stop` ends. A process is taken for one of them only if it is called so. Exit codes: 0 if they run (`stop`: if they
-//! have ended), 3 from `status` if they do not, 4 if that is not known, 1 for failures and words that make no sense.
+//! [`tracebox`](super) calls it. The daemons listen at the usual sockets, or at those in the environment variables. Their process ids are kept in a
+//! file for each consumer socket, in the folder of this user's ftrace journals. Nobody else can write there, so nobody else decides which process
+//! `stop` ends. A process counts as one of the daemons only if it was started under the daemon's name. Exit codes: 0 if they run (`stop`: if they
+//! have ended), 3 from `status` if they do not, 4 if that is unknown, 1 for failures and for a wrong command line.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,12 +27,11 @@ const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
 const NOT_RUNNING: u8 = 3;
 const NOT_KNOWN: u8 = 4;
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "tracebox ctl";
-/// How long a daemon has to end, which for the probes includes putting tracefs back.
+/// The time that a daemon has to end. For the probes that includes restoring tracefs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The definition of its words.
 pub(super) fn command() -> Command {
     Command::new("ctl")
         .bin_name(NAME)
@@ -48,7 +47,7 @@ pub(super) fn command() -> Command {
         .subcommand(Command::new("status").about("Says whether they run, and where they listen"))
 }
 
-/// Runs with the words from `ctl` on; gives the exit code.
+/// Runs with the arguments from `ctl` on; returns the exit code.
 pub(super) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(words) {
         Ok(matches) => matches,
@@ -68,14 +67,14 @@ pub(super) fn run(words: Vec<OsString>) -> u8 {
     })
 }
 
-/// Whether `start` has started a service at this address, which has not ended.
+/// Whether `start` has started a daemon for this address that is still alive.
 pub(super) fn has_started(consumers: &Address) -> bool {
     files(consumers)
         .iter()
         .any(|file| read(file).iter().any(is_alive))
 }
 
-/// A line of an answer. A reader that has gone is no failure.
+/// Prints a line of the answer. A closed pipe is no failure.
 fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
@@ -84,16 +83,16 @@ fn file_name(consumers: &Address) -> String {
     format!("ctl-{}", consumers.to_string().replace('/', "%"))
 }
 
-/// The files in which processes may be kept.
+/// Returns the possible files for the process ids.
 fn files(consumers: &Address) -> [PathBuf; 2] {
     let name = file_name(consumers);
     let uid = rustix::process::geteuid().as_raw();
     JournalDir::places(uid).map(|folder| folder.join(&name))
 }
 
-/// `name pid`, one a line.
+/// Reads a file of lines `name pid`.
 fn read(file: &PathBuf) -> Vec<InBackground> {
-    // What others could have written says nothing.
+    // A file that others could have written proves nothing.
     if file
         .parent()
         .is_none_or(|folder| JournalDir::check(folder).is_err())
@@ -110,26 +109,26 @@ fn read(file: &PathBuf) -> Vec<InBackground> {
     text.lines().filter_map(process).collect()
 }
 
-/// Process ids are used again, so it counts as well what the process was started as: by that name, or with that word, whatever the
-/// program's file is called.
+/// Whether a daemon is alive. Process ids are reused, so its command line must begin with the daemon's name, or have it as the second word, whatever
+/// the name of the program's file.
 fn is_alive(daemon: &InBackground) -> bool {
     let line = fs::read(format!("/proc/{}/cmdline", daemon.pid)).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).take(2);
     words.any(|word| word.rsplit(|byte| *byte == b'/').next() == Some(daemon.name.as_bytes()))
 }
 
-/// The process that listens.
+/// Describes the process that listens.
 fn listener(running: &Running) -> String {
     let pid = running.listener.and_then(|listener| listener.pid);
     let process = pid.and_then(|pid| process_named(&ThisMachine, pid));
     process.map_or("somebody".to_owned(), |process| process.to_string())
 }
 
-/// What there is.
+/// The daemons of one user and address.
 struct Daemons {
     consumers: Address,
     producers: Vec<Address>,
-    /// Those that were started here, alive or not, in the order of their start.
+    /// The daemons that `start` has started, alive or not, in the order of their start.
     started: Vec<InBackground>,
 }
 
@@ -143,7 +142,7 @@ impl Daemons {
         })
     }
 
-    /// Those that `start` has started and that have not ended.
+    /// Returns the daemons from `start` that are still alive.
     fn alive(&self) -> Vec<InBackground> {
         let alive = self.started.iter().filter(|daemon| is_alive(daemon));
         alive.cloned().collect()
@@ -168,11 +167,11 @@ impl Daemons {
                 ));
                 return Ok(SUCCESS);
             }
-            // A second service could not listen there.
+            // A process listens there, so a new service could not.
             Found::Silent(reason) => return Err(reason),
             Found::Nobody | Found::LeftOver => {}
         }
-        // Probes whose service has crashed wait for another: they would offer the same data sources again.
+        // Probes whose service has crashed wait for another one. They would offer the same data sources a second time.
         self.end(&self.alive())?;
         let mut started: Vec<InBackground> = Vec::new();
         let outcome = autostart::start_in_background(|daemon| {
@@ -186,7 +185,7 @@ impl Daemons {
                 Ok(SUCCESS)
             }
             Err(problem) => {
-                // Half of them is of no use.
+                // One daemon without the other is of no use.
                 let ended = self.end(&started);
                 Err(match ended {
                     Ok(()) => problem,
@@ -217,10 +216,10 @@ impl Daemons {
         Ok(SUCCESS)
     }
 
-    /// Ends them, the last one first: probes without a service would wait for another.
+    /// Ends daemons, the last one first, because probes without a service would wait for another one.
     fn end(&self, daemons: &[InBackground]) -> Result<(), String> {
         if daemons.is_empty() {
-            // What is kept may be what another `start` has just started.
+            // The file may be from another `start` that has just run.
             return Ok(());
         }
         for daemon in daemons.iter().rev() {
@@ -256,7 +255,7 @@ impl Daemons {
         Ok(code)
     }
 
-    /// Keeps what was started, for who comes later.
+    /// Stores the process ids of started daemons for later calls.
     fn keep(&self, started: &[InBackground]) -> Result<(), String> {
         let mut text = String::new();
         for daemon in started {
@@ -266,7 +265,7 @@ impl Daemons {
         for file in files(&self.consumers) {
             let kept = match file.parent().map(JournalDir::at) {
                 Some(Ok(folder)) => {
-                    // What one that was killed has left says nothing any more.
+                    // A file of daemons that were killed is out of date.
                     let _ = fs::remove_file(&file);
                     let written = folder
                         .create(&file_name(&self.consumers))
@@ -286,20 +285,20 @@ impl Daemons {
 
     fn forget(&self) {
         for file in files(&self.consumers) {
-            // One that is left names processes that have ended.
+            // A file that cannot be removed only names processes that have ended.
             let _ = fs::remove_file(file);
         }
     }
 }
 
-/// Tells a daemon to end, and waits until it has.
+/// Asks a daemon to end, and waits for it.
 fn end(daemon: &InBackground) -> io::Result<()> {
     let pid = Pid::from_raw(daemon.pid).ok_or_else(|| io::Error::other("this is no process id"))?;
     let process = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         process => process?,
     };
-    // From here on the id is not given to another one.
+    // The descriptor pins the process, so its id cannot be reused from here on.
     if !is_alive(daemon) {
         return Ok(());
     }

@@ -1,9 +1,9 @@
-//! `tracebox`: upstream's bundle of all programs. Without the name of one it records as `perfetto` does, with a service of its own.
+//! `tracebox`: upstream's bundle of all programs. Without a program's name it records like `perfetto`, with a service of its own.
 //!
-//! Called by [`applet`](crate::applet). Own service and probes are children ([`autostart`](crate::autostart)) on private sockets; on those
-//! that `PERFETTO_PRODUCER_SOCK_NAME` and `PERFETTO_CONSUMER_SOCK_NAME` name; or, with `--system-sockets`, on the usual ones, where programs
-//! find them. Once `tracebox ctl start` has started a service ([`ctl`]), that records, unless `--autodaemonize` asks for one's own.
-//! Exit codes are those of `perfetto`; 1, as upstream's, for flags that make no sense.
+//! [`applet`](crate::applet) calls it. Its service and probes are children ([`autostart`](crate::autostart)). They use private sockets, or those that
+//! `PERFETTO_PRODUCER_SOCK_NAME` and `PERFETTO_CONSUMER_SOCK_NAME` name, or with `--system-sockets` the usual ones, where programs find them. If
+//! `tracebox ctl start` has started a service ([`ctl`]), that one records, unless `--autodaemonize` asks for a new one. Exit codes are those of
+//! `perfetto`, and 1 as upstream's for a wrong command line.
 
 mod ctl;
 
@@ -23,20 +23,20 @@ use crate::running::is_there;
 use crate::service::{FindServiceError, Service};
 use crate::usage::PROGRAMS;
 
-/// The name it speaks under.
+/// The name in its messages.
 const NAME: &str = "tracebox";
 const FAILURE: u8 = 1;
 const SYSTEM_SOCKETS: &str = "--system-sockets";
 const AUTODAEMONIZE: &str = "--autodaemonize";
-/// The word that is a program of nobody else.
+/// The subcommand that no other program has.
 const CTL: &str = "ctl";
-/// Programs that upstream's has and ours has not, and what they are for.
+/// Programs in upstream's bundle that ours lacks, and their purpose.
 const MISSING: &[(&str, &str)] = &[
     ("traced_relay", "forwards producers of another machine"),
     ("traced_perf", "samples stacks for linux.perf"),
 ];
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
     perfetto::command(Program::Perfetto)
         .name(NAME)
@@ -75,7 +75,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// What else there is.
+/// Returns the help text about programs and an example.
 fn applets() -> String {
     let mut text = "Applets:\n".to_owned();
     for program in PROGRAMS.iter().filter(|program| **program != NAME) {
@@ -84,10 +84,10 @@ fn applets() -> String {
     text + "\nExample:\n  tracebox -t 5s -o trace.pftrace sched/sched_switch sched/sched_waking"
 }
 
-/// Runs with the words after the program's name; gives the exit code. `program` finds what runs a program by its name.
+/// Runs with the arguments after the program's name; returns the exit code. `program` returns the function that runs a program of this name.
 pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Vec<OsString>) -> u8>) -> u8 {
     let Some(first) = words.first() else {
-        // As upstream's: on stdout, and a failure.
+        // Upstream prints this to stdout and fails.
         let _ = write!(std::io::stdout(), "{}", command().render_help());
         return FAILURE;
     };
@@ -111,12 +111,12 @@ pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Ve
     let name = OsString::from(NAME);
     let loud = match command().try_get_matches_from(std::iter::once(&name).chain(&own.rest)) {
         Ok(matches) => !matches.get_flag("quiet"),
-        // As `perfetto` does: on stderr, and it is a failure.
+        // `perfetto` prints its help to stderr and fails.
         Err(message) if message.kind() == ErrorKind::DisplayHelp => {
             let _ = write!(std::io::stderr(), "{}", message.render());
             return FAILURE;
         }
-        // It says that itself.
+        // `perfetto` itself reports these errors.
         Err(_) => false,
     };
     let mut notice = |text: String| {
@@ -134,18 +134,18 @@ fn fail(problem: &str) -> u8 {
     FAILURE
 }
 
-/// Which service is wanted.
+/// The service that the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// The one of `tracebox ctl`, or one's own.
+    /// The service of `tracebox ctl`, or a new one.
     Any,
-    /// One's own.
+    /// A new one.
     Own,
     /// One that programs find.
     System,
 }
 
-/// The words that are not `perfetto`'s, and the rest. Like upstream's they are taken wherever they stand, but for what follows `--`.
+/// The flags that only `tracebox` has, and the other arguments. As in upstream, these flags may be anywhere before `--`.
 #[derive(Debug, PartialEq, Eq)]
 struct OwnFlags {
     wish: Wish,
@@ -186,7 +186,7 @@ impl OwnFlags {
     }
 }
 
-/// The service that records.
+/// Returns the service that records, and starts one if necessary.
 fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, FindServiceError> {
     let named = |variable: &str| match env::var_os(variable) {
         Some(_) => SocketPlace::Usual,
@@ -202,7 +202,7 @@ fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, F
     let usual = socket_names::consumer_address()?;
     let takes_running = match wish {
         Wish::Any if ctl::has_started(&usual) => true,
-        // A second one could not listen there.
+        // A service that listens there already must be used, because a second one could not listen.
         _ => sockets.consumers == SocketPlace::Usual,
     };
     if takes_running && is_there(&usual) {

@@ -1,7 +1,7 @@
 //! `trigger_perfetto`: activates triggers, and so starts, stops or snapshots the recordings that wait for them.
 //!
-//! Called by [`applet`](crate::applet); [`sender`] also by `perfetto`, for configs with `activate_triggers`. Exit codes are upstream's:
-//! 0 when the triggers are with the service, whether or not anything waits for them, 1 otherwise, and for `--help`.
+//! [`applet`](crate::applet) calls it; `perfetto` calls [`sender`] for configs with `activate_triggers`. Exit codes are upstream's: 0 when the
+//! service has the triggers, whether or not a session waits for them; 1 otherwise, and for `--help`.
 
 pub(crate) mod sender;
 
@@ -13,7 +13,7 @@ use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 
 const NAME: &str = "trigger_perfetto";
 
-/// The definition of all flags, none of which has a value. [`parse`] reads them its own way.
+/// Returns the definition of all flags, none of which has a value. [`parse`] reads them in its own way.
 pub(crate) fn command() -> Command {
     Command::new(NAME)
         .about("Activates triggers, and so starts, stops or snapshots the recordings that wait for them")
@@ -39,12 +39,12 @@ pub(crate) fn command() -> Command {
         ))
 }
 
-/// What a command line asks for.
+/// The parsed command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Arguments {
     /// The ids of the flags.
     flags: Vec<String>,
-    /// There are options that this version does not know.
+    /// Whether there are options that this version does not know.
     unknown_options: bool,
     triggers: Vec<String>,
 }
@@ -62,7 +62,7 @@ impl Arguments {
     }
 }
 
-/// Runs with the words after the program's name; gives the exit code.
+/// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let arguments = parse(words);
     if arguments.asks_for_help() {
@@ -90,20 +90,19 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-/// On stderr. Nobody is left to tell when that is closed.
+/// Prints to stderr. If stderr is closed, nobody can be told.
 fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Reads the command line as `getopt_long` does. Options that are not known are ignored, since apps call this program on
-/// systems older than they are: options may come that this version lacks. Because of that clap's parser is no help here, but for
-/// the names of the options.
+/// Parses the command line as `getopt_long` does. It ignores unknown options, because apps call this program on systems older than they are, and may
+/// use newer options. clap's parser cannot do that, so only the names of the options come from clap.
 fn parse(words: Vec<OsString>) -> Arguments {
     let command = command();
     let mut arguments = Arguments::default();
     let mut options_end = false;
     for word in words {
-        // Names travel as text; what is none can match no trigger.
+        // Names are sent as text, so other bytes can match no trigger.
         let word = word.to_string_lossy().into_owned();
         match word.strip_prefix('-') {
             None | Some("") => arguments.triggers.push(word),
@@ -126,7 +125,7 @@ fn short_option(command: &Command, letter: char) -> Option<&Arg> {
         .find(|option| option.get_short() == Some(letter))
 }
 
-/// The option of this name, which may be cut short as long as only one begins so.
+/// Returns the option of this name, or the only one that begins with it.
 fn long_option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
     let long = |option: &&Arg| option.get_long().is_some_and(|long| long.starts_with(name));
     let exact = command

@@ -1,4 +1,4 @@
-//! A producer that has no data: it activates triggers and goes.
+//! Sends triggers to the service, as a producer without data sources. `trigger_perfetto` and `perfetto` call it.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use ferretto_ipc::ports::ProducerMethod;
 use ferretto_ipc::reactor::{Deadline, Events, Reactor, ReactorError, Token, monotonic_now};
 use ferretto_ipc::socket_names::{SocketNameError, producer_address};
 
-/// As traces name the sender, and a trigger's `producer_name_regex` may ask for it. Upstream's.
+/// The sender's name in traces. A trigger's `producer_name_regex` may require it, so it is upstream's.
 const PRODUCER_NAME: &str = "perfetto_cmd_producer";
-/// How long the service may take.
+/// The time that the service has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SERVICE: Token = Token(0);
 
-/// Why the triggers are not with the service, or may not be.
+/// The reason why the service does not have the triggers, or may not have them.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
     #[error(transparent)]
@@ -41,8 +41,8 @@ pub(crate) enum SendError {
     Reactor(#[from] ReactorError),
 }
 
-/// Activates triggers, by the service that listens at the usual place or where `PERFETTO_PRODUCER_SOCK_NAME` says. It has seen them
-/// when this returns.
+/// Activates triggers at the service with the usual address, or with the one in `PERFETTO_PRODUCER_SOCK_NAME`. The service has received them when
+/// this returns.
 pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
     let address = producer_address()?;
     let options = ProducerOptions {
@@ -97,9 +97,9 @@ pub(crate) fn send(triggers: &[String]) -> Result<(), SendError> {
     }
 }
 
-/// Divides the triggers so that each part fits into a request, but for names that fit into none.
+/// Divides the triggers so that each part fits into a request, except for single names that are too long.
 fn requests(triggers: &[String]) -> Vec<&[String]> {
-    /// Tag and length of a name.
+    /// The tag and the length of a name.
     const OVERHEAD: usize = 8;
     let mut parts = Vec::new();
     let (mut start, mut size) = (0, 0);

@@ -1,7 +1,7 @@
-//! From a request that is granted to a session: connects a browser with the service that it asked for.
+//! Connects a browser whose request is granted with the requested service.
 //!
-//! Called by [`super::run`] and by the event loop of [`http`](crate::http). Who may connect, [`request`](super::request) decides, and
-//! [`session`](super::session) moves the bytes. Guarantees a bounded number of sessions.
+//! [`super::run`] and the event loop of [`http`](crate::http) call it. [`request`](super::request) decides which browsers may connect, and
+//! [`session`](super::session) moves the bytes. The number of sessions is bounded.
 
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -17,10 +17,10 @@ use super::request::{Origins, Target, Upgrade, Verdict, judge};
 use super::session::{MAX_CHUNK, Session, Turn};
 use crate::http::{Application, Browser, Exchange, Head, MOST_EXCHANGES, State, Waits, Wake};
 
-/// How long a service has to accept a connection. Upstream's.
+/// The time that a service has to accept a connection, as in upstream.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Where targets are.
+/// The addresses of the targets.
 #[derive(Debug)]
 pub(super) struct Targets {
     /// The tracing service.
@@ -38,25 +38,25 @@ impl Targets {
     }
 }
 
-/// The bridge.
+/// The application that bridges WebSockets and services.
 pub(super) struct Bridge {
     origins: Origins,
     targets: Targets,
-    /// The origin that was refused last, and told of.
+    /// The origin that was refused last, for which there has been a warning.
     last_refused: Option<Option<String>>,
     scratch: Vec<u8>,
 }
 
 /// A browser that may connect.
 pub(super) enum Stage {
-    /// The target's network takes its time.
+    /// Waiting for the target to accept the connection, over a network.
     Connecting(Connecting),
     Session(Box<Session>),
 }
 
 pub(super) struct Connecting {
     browser: Browser,
-    /// What the browser has sent since its request.
+    /// The bytes that the browser has sent since its request.
     early: Vec<u8>,
     upgrade: Upgrade,
     service: Stream,
@@ -125,7 +125,7 @@ impl Application for Bridge {
 
     fn turn(&mut self, stage: Stage, wake: Wake) -> State<Stage> {
         match stage {
-            // Nothing is read that would tell.
+            // Nothing is read in this stage, so nothing else would show that the browser has gone.
             Stage::Connecting(_) if wake == Wake::HungUp => State::Over,
             Stage::Connecting(mut connecting) => match connecting.service.is_connected() {
                 Ok(true) => connecting.connected(),
@@ -142,7 +142,7 @@ impl Application for Bridge {
         }
     }
 
-    /// Tells the page that it was not its fault.
+    /// Tells the page that the bridge was ended.
     fn say_goodbye(&mut self, stage: &mut Stage) {
         if let Stage::Session(session) = stage {
             session.close(CloseCode::Away, "websocket_bridge was ended");
@@ -172,7 +172,7 @@ impl Bridge {
         State::respond(connecting.browser, connecting.upgrade.unavailable(NO_SERVICE))
     }
 
-    /// Whoever waits for a page to connect learns why it does not; once, since pages try again and again.
+    /// Warns of a refused origin, for the user who waits for the page to connect. Pages retry, so a repetition gets no second warning.
     fn warn_of_origin(&mut self, origin: Option<String>) {
         if self.last_refused.as_ref() == Some(&origin) {
             return;

@@ -1,16 +1,15 @@
 //! `websocket_bridge`: lets the Perfetto UI in a browser record from this machine.
 //!
-//! Called by [`applet`](crate::applet). A browser can open WebSockets only, and the tracing service listens on a Unix socket: this
-//! connects the one with the other, byte for byte. Port, paths, origins and answers are those of upstream's program of the same name,
-//! which is what the UI is made for. Under that name it also leaves it to others to start a service, and answers 503 as long as
-//! there is none; as `ferretto websocket_bridge` it starts one if none is listening when it begins, as `ferretto` does for a
-//! recording.
+//! [`applet`](crate::applet) calls it. A browser can only open WebSockets, and the tracing service listens on a Unix socket; the bridge connects the
+//! two, byte for byte. Port, paths, origins and answers are those of upstream's program of the same name, for which the UI is made. Under that name
+//! it starts no service, and answers 503 as long as there is none. As `ferretto websocket_bridge` it starts a service if none is listening when it
+//! begins, as `ferretto` does for a recording.
 //!
-//! The parts: [`request`] judges who may connect, [`bridge`] connects them, [`session`] moves bytes, and [`http`](crate::http) has the event
+//! The parts: [`request`] decides which pages may connect, [`bridge`] connects them, [`session`] moves bytes, and [`http`](crate::http) has the event
 //! loop.
 //!
-//! Against web pages the service is protected by their origin, see [`request`]. Programs on this machine can claim any: whoever may
-//! connect to the port has what this process has at the consumer socket. That is so by design of upstream's, too.
+//! The origin protects the service against web pages, see [`request`]. Programs on this machine can claim any origin, so whoever may connect to the
+//! port has this process's access to the consumer socket. Upstream's bridge has the same property by design.
 
 mod bridge;
 mod request;
@@ -33,9 +32,9 @@ use ferretto_daemons::log;
 use request::Origins;
 
 const NAME: &str = "websocket_bridge";
-/// The only port at which the UI looks for this by itself, and one of three that its content security policy lets it connect to.
+/// The only port at which the UI looks for a bridge by itself, and one of three to which its content security policy lets it connect.
 pub(crate) const UI_PORT: u16 = 8037;
-/// Names the debug bridge's server, as for Android's own tools.
+/// The variable with the address of the debug bridge's server, as in Android's own tools.
 const ADB_SERVER_SOCKET: &str = "ADB_SERVER_SOCKET";
 
 /// Lets the Perfetto UI in a browser on this machine record from it.
@@ -49,7 +48,7 @@ const ADB_SERVER_SOCKET: &str = "ADB_SERVER_SOCKET";
 ///
 /// To record from another machine, run this there, and forward the port: ssh -L 8037:localhost:8037 MACHINE websocket_bridge.
 #[derive(Debug, Parser)]
-// They are help texts.
+// These comments are help texts.
 #[allow(rustdoc::bare_urls)]
 #[command(name = NAME, disable_version_flag = true, infer_long_args = true)]
 struct Args {
@@ -66,7 +65,7 @@ struct Args {
     port: u16,
 }
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command(program: Program) -> clap::Command {
     let without_service = match program {
         Program::Perfetto => "As long as no service is listening, pages that connect are answered 503.",
@@ -77,7 +76,7 @@ pub(crate) fn command(program: Program) -> clap::Command {
     Args::command().after_help(without_service)
 }
 
-/// Runs with the words after the program's name; gives the exit code: 0 when it was ended by a signal, 1 when it could not begin.
+/// Runs with the arguments after the program's name; returns the exit code: 0 after a signal, 1 if it could not begin.
 pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
     let words = std::iter::once(NAME.into()).chain(words);
     let args = command(program)
@@ -102,7 +101,7 @@ pub(crate) fn run(program: Program, words: Vec<OsString>, find_service: FindServ
 fn serve(args: &Args, find_service: FindService<'_>) -> Result<(), Box<dyn Error>> {
     let origins = Origins::with_additional(args.http_additional_cors_origins.as_deref().unwrap_or_default());
     let adb = adb_server(std::env::var_os(ADB_SERVER_SOCKET))?;
-    // It also watches signals, before there is anything that must be ended.
+    // The server also watches signals, so it must exist before anything that must be ended.
     let server = listen(args.port)?;
     let service = find_service()?;
     let targets = Targets {
@@ -114,7 +113,7 @@ fn serve(args: &Args, find_service: FindService<'_>) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-/// Says where to go.
+/// Prints instructions for the user.
 fn greet(port: u16, service: &Service) {
     let target = match port {
         UI_PORT => "choose Linux as the target".to_owned(),
@@ -124,14 +123,14 @@ fn greet(port: u16, service: &Service) {
         Some(_) => ", served by a tracing service of its own since none was listening",
         None => "",
     };
-    // If nobody takes it, there is nobody to tell.
+    // If stderr is closed, nobody can be told.
     let _ = writeln!(
         io::stderr(),
         "{NAME}: ready on port {port}{own}. Open https://ui.perfetto.dev/#!/record and {target}; Ctrl-C ends this"
     );
 }
 
-/// Listens on both loopback addresses. If one of them fails, there is still 127.0.0.1, which is what the UI itself connects to.
+/// Listens on both loopback addresses. If `[::1]` fails, 127.0.0.1 remains, which the UI itself uses.
 fn listen(port: u16) -> Result<Server<Stage>, String> {
     let mut server = Server::bind(port).map_err(|error| unusable(port, &error))?;
     if let Err(error) = server.bind_ipv6() {
@@ -153,7 +152,7 @@ fn unusable(port: u16, error: &io::Error) -> String {
     }
 }
 
-/// Where the server of Android's debug bridge is, given the variable that says so.
+/// Returns the address of the debug bridge's server, from the value of its variable.
 fn adb_server(variable: Option<OsString>) -> Result<Address, String> {
     let Some(variable) = variable else {
         return Ok(Address::Tcp {

@@ -1,15 +1,15 @@
-//! Whether a browser may have what it asks for: heads in, verdicts out, without I/O.
+//! Judges a browser's request by its head, without I/O.
 //!
-//! Called by [`bridge`](super::bridge). Whoever can open a web page can make it connect here, so what protects the service is the
-//! `Origin` header, which pages cannot choose: it must be there, once, and on the list. A name that was bound to this address
-//! by somebody else's DNS server shows in it as well, which is why `Host` is not looked at (nor does upstream). Paths, the list and
-//! the status codes are those of upstream's `websocket_bridge` and the HTTP server under it.
+//! [`bridge`](super::bridge) calls it. Any web page can make its browser connect here, so the service is protected by the `Origin` header, which
+//! pages cannot choose: it must be there exactly once, and on the list. It also exposes a page whose host name somebody's DNS server resolves to this
+//! address, so `Host` is not checked (upstream does not check it either). Paths, the list and the status codes are those of upstream's
+//! `websocket_bridge` and its HTTP server.
 
 use tungstenite::handshake::derive_accept_key;
 
 use crate::http::{Head, Response, quoted};
 
-/// Where the UI is served from: its public place, and a checkout of upstream's.
+/// The origins of the UI: its public site, and a checkout of upstream's.
 const UI_ORIGINS: [&str; 3] = [
     "http://localhost:10000",
     "http://127.0.0.1:10000",
@@ -21,7 +21,7 @@ const UI_ORIGINS: [&str; 3] = [
 pub(super) struct Origins(Vec<String>);
 
 impl Origins {
-    /// The UI's own, and those of a list with commas.
+    /// Returns the UI's own origins and those in a comma-separated list.
     pub(super) fn with_additional(list: &str) -> Origins {
         let additional = list.split(',').filter(|origin| !origin.is_empty());
         Origins(
@@ -40,7 +40,7 @@ impl Origins {
     }
 }
 
-/// Whom a path leads to.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     /// The tracing service's consumer socket.
@@ -63,14 +63,14 @@ impl Target {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Upgrade {
     pub(super) target: Target,
-    /// One of the allowed.
+    /// Its origin, which is on the list.
     pub(super) origin: String,
-    /// What answers its `Sec-WebSocket-Key`.
+    /// The answer to its `Sec-WebSocket-Key`.
     accept: String,
 }
 
 impl Upgrade {
-    /// The response that grants it.
+    /// Returns the response that grants it.
     pub(super) fn grant(&self) -> Vec<u8> {
         format!(
             "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {}\r\n\r\n",
@@ -79,22 +79,22 @@ impl Upgrade {
         .into_bytes()
     }
 
-    /// The response that says that there is nobody to connect to, or no room.
+    /// Returns the response for a missing service or too many connections.
     pub(super) fn unavailable(&self, why: &str) -> Vec<u8> {
         response("503 Service Unavailable", Some(&self.origin)).text(why)
     }
 }
 
-/// What to do about a request.
+/// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Connect it.
+    /// Connect the browser.
     Grant(Upgrade),
-    /// Send this and close.
+    /// Send this response and close.
     Respond(Vec<u8>),
-    /// Likewise; somebody may wonder why their page cannot connect.
+    /// Send the response, close, and warn the user, who may wonder why a page cannot connect.
     RefuseOrigin {
-        /// What it says, or nothing.
+        /// The origin in the request, if there is one.
         origin: Option<String>,
         response: Vec<u8>,
     },
@@ -120,7 +120,7 @@ pub(super) fn judge(head: &Head<'_>, origins: &Origins) -> Verdict {
         return refuse_origin(None);
     };
     if head.one("Sec-WebSocket-Version") != Ok(Some(b"13")) {
-        // Upstream's status; the field is how RFC 6455 tells what would be understood.
+        // The status is upstream's; RFC 6455 requires the field with the supported version.
         let response = response("505 HTTP Version Not Supported", Some(origin));
         return Verdict::Respond(response.with("Sec-WebSocket-Version", 13).text(""));
     }
@@ -138,11 +138,11 @@ pub(super) fn judge(head: &Head<'_>, origins: &Origins) -> Verdict {
     }
 }
 
-/// For whoever types the address into a browser.
+/// For users who type the address into a browser.
 const NOTHING_HERE: &str = "This is websocket_bridge. To record from this machine, open https://ui.perfetto.dev/#!/record \
                             and choose Linux as the target.\n";
 
-/// That an allowed page may send more than a simple request, even from a public address to this private one. Upstream's.
+/// Lets an allowed page send more than a simple request, even from a public address to this private one. Upstream sends the same.
 const PREFLIGHT: [(&str, &str); 4] = [
     ("Access-Control-Allow-Methods", "POST, GET, OPTIONS"),
     ("Access-Control-Allow-Headers", "*"),
@@ -150,7 +150,7 @@ const PREFLIGHT: [(&str, &str); 4] = [
     ("Access-Control-Allow-Private-Network", "true"),
 ];
 
-/// Whether a field that is a list has this entry.
+/// Whether a list field has this entry.
 fn lists(head: &Head<'_>, name: &str, entry: &str) -> bool {
     head.all(name)
         .flat_map(|list| list.split(|byte| *byte == b','))
@@ -175,7 +175,7 @@ fn refuse_origin(origin: Option<&[u8]>) -> Verdict {
     }
 }
 
-/// The last response of a connection. Pages of an allowed origin may read it.
+/// Returns the last response of a connection. Pages of an allowed origin may read it.
 fn response(status: &str, origin: Option<&str>) -> Response {
     let response = Response::new(status);
     match origin {

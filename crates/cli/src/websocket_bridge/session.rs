@@ -1,8 +1,8 @@
-//! A WebSocket and the service's socket behind it: the bytes of each go to the other.
+//! Connects a WebSocket with the service's socket: the bytes from each go to the other.
 //!
-//! Called by [`bridge`](super::bridge), in turns. Where messages begin and end means nothing: the service's protocol has frames of its own.
-//! Guarantees that at most one message waits in each direction: as long as one does, nothing is read from where it came from, and
-//! so the kernel holds up whoever sends faster than the other reads. A turn does a bounded amount of work.
+//! [`bridge`](super::bridge) gives it turns. Boundaries of messages have no meaning, because the service's protocol has frames of its own. At most
+//! one message waits in each direction. While it waits, nothing is read from its source, so the kernel slows down a sender that is faster than the
+//! other side. A turn does a bounded amount of work.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -17,67 +17,67 @@ use tungstenite::{Bytes, Error, Message, WebSocket};
 
 use crate::http::{Browser, PATIENCE, Waits, Wake, send};
 
-/// Bytes of a message from the browser. The UI sends a frame of the service's protocol in each, which are of at most 128 KB.
+/// The most bytes of a message from the browser. The UI sends each frame of the service's protocol in one message; a frame has at most 128 KB.
 const MAX_MESSAGE: usize = 1024 * 1024;
-/// Bytes read from the service at once, and so of a message to the browser.
+/// The most bytes that are read from the service at once, and so the most in a message to the browser.
 pub(super) const MAX_CHUNK: usize = 64 * 1024;
-/// Messages in either direction before other connections have their turn.
+/// The messages in either direction after which other connections get their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How things stand after a turn.
+/// The state after a turn.
 #[derive(Debug)]
 pub(super) enum Turn {
     /// Wait for the sockets.
     Wait,
-    /// Others have their turn, then go on whether or not the sockets have news.
+    /// Take another turn after the others, even if the sockets have no events.
     Again,
-    /// It is over.
+    /// The session is over.
     Over,
-    /// It is over, and the browser was told why; what it still sends is of no interest. See [`Session::into_browser`].
+    /// The session is over, and the browser has been told why. Further data from it are ignored. See [`Session::into_browser`].
     Abandon,
 }
 
 /// One connection of a page with the service.
 pub(super) struct Session {
     websocket: WebSocket<Browser>,
-    /// `None` when the session is closing.
+    /// The service's side; `None` while the session is closing.
     service: Option<Service>,
-    /// There may be bytes that the browser's socket has not taken yet.
+    /// Whether the WebSocket may hold bytes that the browser's socket has not taken yet.
     unflushed: bool,
 }
 
 struct Service {
     stream: Stream,
-    /// What the service has not taken yet.
+    /// The bytes that the service has not taken yet.
     pending: Bytes,
-    /// It takes nothing any more, but there may be something left to read.
+    /// Whether the service has stopped taking bytes. It may have sent some that are still to be read.
     deaf: bool,
 }
 
-/// What one attempt to move bytes came to.
+/// The result of an attempt to move bytes.
 enum Step {
     /// There may be more to do.
     Moved,
-    /// Nothing to do, or no way to do it, until a socket has news.
+    /// Nothing can be done before a socket has an event.
     Stuck,
     End(End),
 }
 
 enum End {
-    /// No more can be said to the browser.
+    /// Nothing more can be sent to the browser.
     Gone,
-    /// The browser has broken the protocol, and is to be told so.
+    /// The browser has broken the protocol, and must be told so.
     Abandon(CloseCode, &'static str),
 }
 
 impl Session {
-    /// A session of a browser whose response, still to be sent, grants it; `early` is what it has sent since its request.
+    /// Starts the session of a browser that still has to get the granting response. `early` is the data after its request.
     pub(super) fn new(browser: Browser, early: Vec<u8>, service: Stream) -> Session {
         let config = WebSocketConfig::default()
             .read_buffer_size(16 * 1024)
-            // A message is tried to be sent at once.
+            // Each message is sent at once if possible.
             .write_buffer_size(0)
-            // One message, and answers to pings.
+            // There is room for one message, and for answers to pings.
             .max_write_buffer_size(2 * MAX_CHUNK)
             .max_message_size(Some(MAX_MESSAGE))
             .max_frame_size(Some(MAX_MESSAGE));
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    /// What it waits for. Nothing is awaited of the service while the session is closing.
+    /// Returns the events that it waits for. While closing it expects nothing from the service.
     pub(super) fn waits(&self) -> Waits<'_> {
         let service = self.service.as_ref();
         Waits {
@@ -109,7 +109,7 @@ impl Session {
         self.service.as_ref().is_none_or(Service::has_room)
     }
 
-    /// Nothing connects it with the service any more, and the browser is awaited to close its end.
+    /// Disconnects from the service, and gives the browser a time limit to close its end.
     fn hang_up_on_service(&mut self) {
         if self.service.take().is_some() {
             self.websocket.get_mut().allow(Some(PATIENCE));
@@ -123,13 +123,13 @@ impl Session {
             code,
             reason: reason.into(),
         };
-        // Either it is sent, or it waits to be, or the browser is gone, which the next turn finds out.
+        // The frame is sent, or waits to be, or the browser is gone, which the next turn notices.
         self.unflushed = self.websocket.close(Some(frame)).is_err();
     }
 
-    /// Moves what can be moved. `scratch` is of [`MAX_CHUNK`] bytes.
+    /// Moves bytes in both directions. `scratch` has [`MAX_CHUNK`] bytes.
     pub(super) fn turn(&mut self, wake: Wake, scratch: &mut [u8]) -> Turn {
-        // Nothing will be read that would tell of the end before something is written, to a service that may never take it.
+        // Reading would show the end of the connection, but nothing is read until the service takes the waiting message, which may never happen.
         if wake == Wake::HungUp && !self.wants_input() || self.websocket.get_ref().is_late() {
             return Turn::Over;
         }
@@ -173,7 +173,7 @@ impl Session {
                 self.close(CloseCode::Unsupported, "only binary messages are understood");
                 Step::Moved
             }
-            // It has been answered, or the answer waits to be sent.
+            // The library has answered it, or holds the answer.
             Ok(Message::Ping(_)) => {
                 self.unflushed = true;
                 Step::Moved
@@ -201,13 +201,13 @@ impl Session {
         let Some(service) = &mut self.service else {
             return Step::Stuck;
         };
-        // A consumer is sent no descriptors that a browser could take.
+        // A consumer receives no descriptors that a browser could use.
         match service.stream.recv(scratch, &mut None) {
             Ok(Received::Bytes(count)) => {
                 let message = Message::Binary(Bytes::copy_from_slice(&scratch[..count]));
                 self.unflushed = true;
                 match self.websocket.write(message) {
-                    // What the socket did not take is kept.
+                    // The library keeps bytes that the socket did not take.
                     Ok(()) => Step::Moved,
                     Err(error) => failed(&error),
                 }
@@ -223,20 +223,20 @@ impl Session {
     fn abandon(&mut self, code: CloseCode, reason: &'static str) -> Turn {
         self.close(code, reason);
         if self.unflushed {
-            // It does not read either.
+            // The browser does not read either.
             return Turn::Over;
         }
         Turn::Abandon
     }
 
-    /// The socket, when the state of the protocol on it is of no use any more.
+    /// Returns the browser's connection when the WebSocket's state has become useless.
     pub(super) fn into_browser(self) -> Browser {
         self.websocket.into_inner()
     }
 }
 
 impl Service {
-    /// Whether all that the browser has sent was passed on.
+    /// Whether all data from the browser have been passed on.
     fn has_room(&self) -> bool {
         self.pending.is_empty()
     }
@@ -248,7 +248,7 @@ impl Service {
                 Step::Moved
             }
             Err(Errno::AGAIN) => Step::Stuck,
-            // What it said before it hung up is still to be read.
+            // The service may have sent data before it hung up, which are still to be read.
             Err(_) => {
                 self.deaf = true;
                 self.pending.clear();
@@ -258,7 +258,7 @@ impl Service {
     }
 }
 
-/// What an error of the WebSocket means.
+/// Interprets an error of the WebSocket.
 fn failed(error: &Error) -> Step {
     match error {
         Error::Io(error) if error.kind() == ErrorKind::WouldBlock => Step::Stuck,
@@ -274,7 +274,7 @@ fn failed(error: &Error) -> Step {
             CloseCode::Unsupported,
             "only binary messages are understood",
         )),
-        // Closed by both ends, or the socket has failed.
+        // Both ends have closed, or the socket has failed.
         _ => Step::End(End::Gone),
     }
 }

@@ -42,7 +42,7 @@ fn the_debug_bridge_is_where_its_variable_says() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_of_with_what_to_do() {
+fn a_taken_port_is_reported_with_advice() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let error = listen(port).err().unwrap();

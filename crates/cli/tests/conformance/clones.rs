@@ -1,4 +1,4 @@
-//! Stories of clones: what is in them, what they tell of themselves, what stays in the original, and who gets none.
+//! Stories of clones: their content, their notes about themselves, the content of the original, and requests that are refused.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use crate::conformance::parties::{
 use crate::filter_bytecode::{Rule, bytecode};
 use crate::support::{Programs, Side};
 
-/// A session with a producer in it, and somebody who wants it cloned.
+/// A session with a producer, and a consumer that wants to clone it.
 struct Scene {
     producer: Producer,
     owner: Consumer,
@@ -32,7 +32,7 @@ struct Scene {
     chunks: u32,
 }
 
-/// Clocks are left out: how many snapshots of them there are depends on the time that steps take.
+/// A config without clock snapshots, because their number depends on the time that steps take.
 fn recorded() -> TraceConfig {
     TraceConfig {
         builtin_data_sources: BuiltinDataSource {
@@ -90,7 +90,7 @@ impl Scene {
         }
     }
 
-    /// The producer commits a packet into this buffer of the session.
+    /// Makes the producer commit a packet into this buffer of the session.
     fn write(&mut self, text: &str, buffer: usize) {
         let target = self.producer.configs[buffer].target_buffer.unwrap();
         let request = chunk(1 + buffer as u16, self.chunks).whole(text).request(target);
@@ -102,7 +102,7 @@ impl Scene {
         self.chunks += 1;
     }
 
-    /// Acknowledges the flushes that have come.
+    /// Acknowledges the flushes that have arrived.
     fn acknowledge(&mut self) {
         self.producer.settle();
         for flush in std::mem::take(&mut self.producer.flushes) {
@@ -115,7 +115,7 @@ impl Scene {
         self.clone_into(request, None)
     }
 
-    /// Has the session cloned by a producer that flushes at once, and tells what came of it.
+    /// Clones the session while its producer flushes at once; returns the outcome.
     fn clone_into(&mut self, request: &CloneSessionRequest, file: Option<&File>) -> String {
         let fd = file.map(|file| OwnedFd::from(file.try_clone().unwrap()));
         let call = self.cloner.endpoint.clone_session(request, fd).unwrap();
@@ -124,7 +124,7 @@ impl Scene {
         outcome(self.cloner.answer(call))
     }
 
-    /// What the producer was told since this was last asked.
+    /// Returns the commands to the producer since the last call.
     fn heard(&mut self) -> String {
         self.producer.settle();
         let told: Vec<String> = self.producer.log.drain(..).collect();
@@ -144,7 +144,7 @@ fn outcome(answer: Result<ConsumerReply, String>) -> String {
         ..
     } = *cloned;
     if success != Some(true) {
-        // The words are each service's own.
+        // Each service has its own words for the reason.
         return "refused".into();
     }
     let file = was_write_into_file.unwrap_or_default();
@@ -154,8 +154,7 @@ fn outcome(answer: Result<ConsumerReply, String>) -> String {
     )
 }
 
-/// What is read: packets of producers as a reader sees them, those of the service by their fields, statistics and triggers
-/// with what they say.
+/// Reads everything: producers' packets as a reader sees them, the service's packets by their fields, statistics and triggers with their content.
 fn read(consumer: &mut Consumer) -> Vec<String> {
     let packets = consumer.read();
     let mut told: Vec<String> = packets.iter().flat_map(|packet| said(packet)).collect();
@@ -193,7 +192,7 @@ fn said(packet: &[u8]) -> Vec<String> {
     told
 }
 
-/// Sessions as they are listed, by state.
+/// Returns the listed sessions, by state.
 fn sessions(consumer: &mut Consumer) -> String {
     let state = consumer.state();
     let states: Vec<&str> = state
@@ -207,9 +206,9 @@ fn sessions(consumer: &mut Consumer) -> String {
     )
 }
 
-/// Upstream flushes for the buffers with `transfer_on_clone` as well if there are none, and counts that.
+/// Upstream also flushes for the buffers with `transfer_on_clone`, even if there are none, and counts this flush.
 const ANOTHER_FLUSH: &str = "flushes: ";
-/// And tells of its end in the trace.
+/// Upstream also notes the end of that flush in the trace.
 const FLUSHED: &str = "69 (3)";
 
 #[test]
@@ -227,7 +226,7 @@ fn a_clone_and_its_original_hold_and_tell_the_same() {
         told.extend(read(&mut scene.cloner));
         told.extend(read(&mut scene.cloner));
         told.extend(read(&mut scene.owner));
-        // Once more, and the original is gone before it is read.
+        // Clones again, and frees the original before reading the clone.
         scene.cloner.endpoint.free_buffers().unwrap();
         told.push(scene.clone(&by_name("name")));
         scene.owner.endpoint.free_buffers().unwrap();
@@ -288,7 +287,7 @@ fn buffers_are_cleared_and_transferred_alike() {
             scene.cloner.endpoint.free_buffers().unwrap();
         }
         told.extend(read(&mut scene.owner));
-        // Upstream numbers writers in no order when it lists them.
+        // Upstream numbers the writers of a list in no particular order.
         let unnumbered = |line: &String| line.split(" by ").next().unwrap_or_default().to_owned();
         told.iter().map(unnumbered).collect()
     };
@@ -344,7 +343,7 @@ fn sessions_are_cloned_alike_in_each_of_their_states() {
             told.push(scene.clone(&wanted));
             told.push(scene.heard());
             told.push(sessions(&mut scene.cloner));
-            // The clone, and a clone of it.
+            // The clone, and a clone of the clone.
             let clone = scene.cloner.state().tracing_sessions.last().unwrap().id.unwrap();
             let mut again = service.consumer();
             let call = again.endpoint.clone_session(&by_id(clone), None).unwrap();
@@ -364,7 +363,7 @@ fn sessions_are_cloned_alike_in_each_of_their_states() {
 }
 
 #[test]
-fn a_producer_that_does_not_flush_is_told_of_alike() {
+fn a_producer_that_does_not_flush_is_reported_alike() {
     let config = TraceConfig {
         flush_timeout_ms: Some(1),
         ..recorded()
@@ -388,7 +387,7 @@ fn a_producer_that_does_not_flush_is_told_of_alike() {
 fn a_bug_report_is_made_of_the_same_session_and_is_whole() {
     const PACKET: u32 = 1;
     const UUID: u32 = 89;
-    // Only the name of the trace stays.
+    // The filter keeps only the name of the trace.
     let scored = |name: &str, score| TraceConfig {
         data_sources: config(name).data_sources,
         bugreport_score: Some(score),
@@ -456,7 +455,7 @@ fn the_same_requests_for_clones_are_refused() {
         ] {
             told.push(format!("{:?}: {}", request.selector, scene.clone(&request)));
         }
-        // Who has a session gets no other.
+        // A consumer that has a session cannot clone another one.
         let call = scene
             .owner
             .endpoint
@@ -524,7 +523,7 @@ fn a_clone_tells_of_the_trigger_that_led_to_it() {
             told.extend(read(&mut scene.owner));
             scene.cloner.endpoint.free_buffers().unwrap();
         }
-        // Without a name there was no trigger, whatever else is said of it.
+        // Without a trigger's name there was no trigger, whatever the other fields say.
         told.push(scene.clone(&CloneSessionRequest {
             clone_trigger_name: None,
             ..wanted(scene.session)
@@ -584,7 +583,7 @@ fn a_clone_of_a_stream_is_a_file_that_holds_and_tells_the_same() {
     alike(story, &[ANOTHER_FLUSH]);
 }
 
-/// The packets in a file.
+/// Returns the packets in a file.
 fn written(file: &File) -> Vec<Vec<u8>> {
     use std::os::unix::fs::FileExt;
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
@@ -644,7 +643,7 @@ fn sessions_tell_of_others_and_of_clones_alike() {
         scene.cloner.state();
         deferred.endpoint.free_buffers().unwrap();
         deferred.state();
-        // What ended hears no more.
+        // A session that has ended gets no more notifications.
         scene.owner.endpoint.disable_tracing().unwrap();
         scene.owner.until_told("disabled");
         last.endpoint.free_buffers().unwrap();
@@ -656,7 +655,7 @@ fn sessions_tell_of_others_and_of_clones_alike() {
         return;
     };
     let ours = story(&Service::start(&programs, Side::Ours));
-    // As upstream's service tells since v58.
+    // Upstream's service sends these since v58.
     let expected = [
         "cloned, uuid new: true, Some(2); into a file: false",
         "the clone reads: STATE_CONFIGURED 2 b of us with 1",

@@ -1,4 +1,4 @@
-//! Data: what is read when producers commit this, and how it is counted.
+//! Data: producers commit chunks, and the packets that are read and the counters are compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ use ferretto_wire::{Reader, Writer};
 use crate::conformance::parties::{Service, config};
 use crate::support::{Programs, Side};
 
-/// A part of a conversation about data.
+/// A step of a conversation about data.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// A chunk of the first session's only writer unless it says otherwise.
+    /// Commits a chunk, by the first session's only writer unless it says otherwise.
     Chunk(Chunk),
-    /// Four bytes at this offset of the payload of a chunk, and whether more will come.
+    /// Patches four bytes at this offset of a chunk's payload, and says whether more patches will come.
     Patch {
         writer: u16,
         chunk: u32,
@@ -29,11 +29,11 @@ pub(crate) enum Step {
         data: Vec<u8>,
         more: bool,
     },
-    /// Everything that can be read is.
+    /// Reads everything that can be read.
     Read,
 }
 
-/// A chunk as it lies in shared memory.
+/// A chunk as it is in shared memory.
 #[derive(Clone)]
 pub(crate) struct Chunk {
     writer: u16,
@@ -42,9 +42,9 @@ pub(crate) struct Chunk {
     flags: u16,
     fragments: u16,
     payload: Vec<u8>,
-    /// It is still being written.
+    /// Whether it is still being written.
     scraped: bool,
-    /// Somewhere else than where the writer belongs.
+    /// Whether it is for another buffer than the writer's.
     astray: bool,
 }
 
@@ -87,7 +87,7 @@ impl Chunk {
         self.fragment(&packet(text))
     }
 
-    /// A packet of this size or a little more.
+    /// Adds a packet of this size or a little more.
     pub(crate) fn large(self, size: usize) -> Chunk {
         self.whole(&"x".repeat(size))
     }
@@ -129,7 +129,7 @@ impl Chunk {
     }
 }
 
-/// A packet of a producer as a reader sees it: text, sequence, who wrote it, and whether something is missing before it.
+/// Formats a producer's packet as a reader sees it: text, sequence, origin, and whether there is a loss before it.
 pub(crate) fn seen(packet: &[u8]) -> Option<String> {
     let decoded = TracePacket::decode_from_slice(packet).unwrap();
     decoded.trusted_pid?;
@@ -151,7 +151,7 @@ pub(crate) fn seen(packet: &[u8]) -> Option<String> {
         _ => 0,
     };
     let uid = decoded.optional_trusted_uid.is_some();
-    // The reasons are newer than the reference.
+    // Only the bit for any loss is compared, because the reasons are newer than the reference.
     let lost = decoded.previous_packet_dropped.unwrap_or_default() != 0;
     Some(format!(
         "{text} by {sequence}{}{}",
@@ -160,7 +160,7 @@ pub(crate) fn seen(packet: &[u8]) -> Option<String> {
     ))
 }
 
-/// A buffer with the semantics of upstream's second one: the first is older, and ours has these for every config.
+/// A buffer with the semantics of upstream's second implementation, which ours has for every config.
 pub(crate) fn buffer(size_kb: u32, policy: FillPolicy) -> BufferConfig {
     BufferConfig {
         size_kb: Some(size_kb),
@@ -170,13 +170,13 @@ pub(crate) fn buffer(size_kb: u32, policy: FillPolicy) -> BufferConfig {
     }
 }
 
-/// What came out of a conversation.
+/// The result of a conversation.
 pub(crate) struct Outcome {
-    /// What each read gave.
+    /// The result of each read.
     pub(crate) read: Vec<String>,
     /// The statistics at the end.
     pub(crate) stats: Box<TraceStats>,
-    /// Chunks and patches that were discarded meanwhile.
+    /// The chunks and patches that were discarded meanwhile.
     pub(crate) discarded: (u64, u64),
 }
 
@@ -233,7 +233,7 @@ pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps
         stats.chunks_discarded.unwrap_or_default(),
         stats.patches_discarded.unwrap_or_default(),
     );
-    // Upstream's count over the life of the service.
+    // Upstream counts these over the life of the service.
     static BEFORE: std::sync::Mutex<BTreeMap<String, (u64, u64)>> = std::sync::Mutex::new(BTreeMap::new());
     let before = match service.side {
         Side::Upstream => {
@@ -252,7 +252,7 @@ pub(crate) fn what_comes_out(service: &Service<'_>, buffer: &BufferConfig, steps
 }
 
 impl Outcome {
-    /// As lines that begin with what they are about.
+    /// Formats it as lines that begin with their subject.
     fn lines(&self) -> Vec<String> {
         let stats = &self.stats;
         let mut lines: Vec<String> = self.read.iter().map(|read| format!("read {read}")).collect();
@@ -283,7 +283,7 @@ impl Outcome {
     }
 }
 
-/// The counters of the first buffer that are not zero, by name.
+/// Returns the counters of the first buffer that are not zero, by name.
 pub(crate) fn counters(stats: &TraceStats) -> BTreeMap<&'static str, u64> {
     let buffer = &stats.buffer_stats[0];
     let counters = [
@@ -316,7 +316,7 @@ pub(crate) fn counters(stats: &TraceStats) -> BTreeMap<&'static str, u64> {
         .collect()
 }
 
-/// Conversations about data: name, policy, steps.
+/// The conversations about data: name, policy, steps.
 fn conversations() -> Vec<(&'static str, FillPolicy, Vec<Step>)> {
     use FillPolicy::{DISCARD, RING_BUFFER};
     use Step::Read;
@@ -602,7 +602,7 @@ fn data_comes_out_alike_and_is_counted_alike() {
         let ours = scope.spawn(|| run(Side::Ours));
         (upstream.join().unwrap(), ours.join().unwrap())
     });
-    // The conversation, what is different in it, and why.
+    // The conversation, the difference, and the reason.
     let on_purpose = [
         (
             "an empty chunk",
@@ -656,7 +656,7 @@ fn data_comes_out_alike_and_is_counted_alike() {
     assert!(expected.is_empty(), "no longer different: {expected:?}");
 }
 
-/// What was read makes room, until something unread is in the way; in the second mode nothing does.
+/// In a DISCARD buffer, data that were read make room until something unread is in the way. In the second implementation nothing makes room.
 #[test]
 fn a_buffer_that_discards_takes_in_the_same() {
     let Some(programs) = Programs::of_both() else {
@@ -679,7 +679,7 @@ fn a_buffer_that_discards_takes_in_the_same() {
         let [upstream, ours] = [Side::Upstream, Side::Ours].map(|side| {
             let service = Service::start(&programs, side);
             let read = what_comes_out(&service, &discarding, &kept_up).read;
-            // Upstream's first buffer has a loss before the first packet, whatever that is.
+            // Upstream's first implementation marks a loss before the first packet in any case.
             let unmarked = read.iter().map(|read| read.replace(", after a loss", ""));
             unmarked.collect::<Vec<String>>()
         });
@@ -693,10 +693,10 @@ fn a_buffer_that_discards_takes_in_the_same() {
     }
 }
 
-/// The second of two sessions cannot be detached and ends, and data that was on its way to it goes nowhere. For upstream that is a loss of the
-/// first as well.
+/// The second of two sessions cannot be detached and ends, and data on the way to it are discarded. Upstream also counts them as a loss of the first
+/// session.
 #[test]
-fn what_a_refused_session_loses_is_no_loss_of_another() {
+fn losses_of_a_refused_session_do_not_count_for_another() {
     let Some(programs) = Programs::of_both() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! How sessions end: by the clock, by the size of their file, with their consumer; and what is in the file then.
+//! Ends of sessions: by the clock, by the size of the file, by the consumer; and the content of the file after each.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use crate::conformance::parties::{
     without_later_clocks,
 };
 
-/// A session that streams into a file, with a period so long that it is written at the end only.
+/// A session that streams into a file. The period is so long that the file is written only at the end.
 fn streaming() -> TraceConfig {
     TraceConfig {
         buffers: vec![buffer(64, FillPolicy::RING_BUFFER)],
@@ -25,7 +25,7 @@ fn streaming() -> TraceConfig {
     }
 }
 
-/// A producer and a consumer with a session that streams into the file.
+/// A producer, and a consumer with a session that streams into the file.
 fn record(service: &Service<'_>, config: &TraceConfig, file: &File) -> (Producer, Consumer) {
     let mut producer = service.producer("p");
     producer.register(plain("d"));
@@ -49,7 +49,7 @@ fn commit(producer: &mut Producer, sizes: impl IntoIterator<Item = usize>) {
     producer.settle();
 }
 
-/// The packets in the file: of producers as a reader sees them, of the service by their fields.
+/// Returns the packets in the file: those of producers as a reader sees them, those of the service by their fields.
 fn written(file: &File) -> Vec<String> {
     use std::os::unix::fs::FileExt;
     let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
@@ -103,7 +103,7 @@ fn a_file_holds_the_same_when_its_consumer_leaves_or_frees() {
 fn a_file_is_filled_to_the_same_packet() {
     let story = |service: &Service<'_>| {
         let mut told = Vec::new();
-        // The service's own packets take some of it, and not the same in both: these leave room for either.
+        // The service's own packets take a part of the limit, which differs between the services. These limits leave room for either.
         for limit in [4_000, 9_000, 20_000] {
             let file = tempfile::tempfile().unwrap();
             let limited = TraceConfig {

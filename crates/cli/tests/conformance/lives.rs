@@ -1,5 +1,5 @@
-//! Random lives: producers that come, register, acknowledge and go, consumers that begin, stop, flush, detach, attach and
-//! leave, several sessions beside each other. What everybody is told after each step is compared.
+//! Random lives: producers connect, register, acknowledge and disconnect; consumers begin, stop, flush, detach, attach and disconnect, with several
+//! sessions at a time. The messages to all of them after each step are compared.
 //!
 //! `FERRETTO_CONFORMANCE_SEED=n` runs one seed.
 
@@ -28,12 +28,12 @@ const CONSUMERS: usize = 3;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const KEYS: [&str; 2] = ["first key", "second key"];
 const TRIGGERS: [&str; 3] = ["t", "u", "v"];
-/// How the answer to a flush that failed is told.
+/// The text for a failed flush.
 const FLUSH_FAILED: &str = "came to nothing";
-/// Nobody waits for it to pass.
+/// A time that does not pass within a test.
 const NEVER_MS: u32 = 600_000;
 
-/// What somebody does. Producers and consumers are named by number, instances and flushes by when they came.
+/// An action of a client. Producers and consumers have numbers; instances and flushes are counted in the order of their arrival.
 #[derive(Clone, Debug)]
 enum Step {
     Register(usize, DataSourceDescriptor),
@@ -55,25 +55,24 @@ enum Step {
     Read(usize),
     LoseConsumer(usize),
     Activate(usize, &'static str),
-    /// Of the session that the second consumer began.
+    /// Clones the session that the second consumer began.
     Clone(usize, usize),
 }
 
-/// What a conversation is about. Some things cannot be had together, because upstream does them wrong together.
+/// The theme of a conversation. Some actions cannot be combined, because upstream mishandles the combination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum About {
-    /// Upstream says that all data sources have started, of a session that has not started or has ended, when it has none left,
-    /// and then does not say so when it is true. So that is not compared.
+    /// When a session has lost its last data source, upstream reports that all data sources have started, even if the session has not started or has
+    /// ended, and then does not report it when it is true. So this report is not compared.
     Everything,
-    /// Here it is, of sessions that start at once and are not stopped before they are freed.
+    /// The report is compared here, with sessions that start at once and are stopped only by freeing them.
     Starts,
-    /// Upstream sets up what newly passes the filters on producers only that have no instance in the session yet. So each has
-    /// one.
+    /// After a filter on producers was widened, upstream sets up only producers without an instance in the session. So each producer has at most one.
     Filters,
-    /// Upstream has triggers do things to sessions that have ended, and has those stop that never started. So no session ends
-    /// and stays but those that triggers stop, and these start at once.
+    /// In upstream, triggers affect sessions that have ended, and stop sessions that never started. So only triggers stop sessions without freeing
+    /// them, and these sessions start at once.
     Triggers,
-    /// What upstream looks at after the flush only, ours refuses before: so only consumers without a session ask for clones.
+    /// Our service refuses some requests that upstream refuses only after the flush. So only consumers without a session request clones.
     Clones,
 }
 
@@ -186,7 +185,7 @@ fn trigger_config(random: &mut Random) -> TriggerConfig {
     }
 }
 
-/// The name of the session that a consumer begins.
+/// Returns the name of the session that a consumer begins.
 fn of(consumer: usize) -> String {
     format!("of {consumer}")
 }
@@ -234,7 +233,7 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
             }
             6 if !known.is_empty() => {
                 let gone = known[random.below(known.len())].name.clone();
-                // The first of a name is the one that goes.
+                // If several have this name, the first one is unregistered.
                 let at = known
                     .iter()
                     .position(|other| other.name == gone)
@@ -294,16 +293,16 @@ fn conversation(seed: u64) -> (About, Vec<Step>) {
     (about, steps)
 }
 
-/// The parties of a conversation.
+/// The clients of a conversation.
 struct Parties<'a> {
     service: &'a Service<'a>,
     about: About,
     producers: Vec<Producer>,
     consumers: Vec<Consumer>,
     asks: Consumer,
-    /// Flushes that were asked for and not answered.
+    /// Flushes that were requested and not answered.
     flushes: BTreeMap<usize, (usize, CallId)>,
-    /// Clones likewise, by who asked.
+    /// Clones that were requested and not answered, by consumer.
     clones: BTreeMap<usize, CallId>,
 }
 
@@ -322,7 +321,7 @@ impl<'a> Parties<'a> {
         }
     }
 
-    /// Waits until all consequences, and what they lead to in turn, have come.
+    /// Waits until all consequences, and their consequences, have arrived.
     fn settle(&mut self) {
         for _ in 0..3 {
             self.producers.iter_mut().for_each(Producer::settle);
@@ -345,7 +344,7 @@ impl<'a> Parties<'a> {
         }
     }
 
-    /// Carries out a step, and says what its answer was.
+    /// Carries out a step; returns its answer.
     fn carry_out(&mut self, number: usize, step: &Step) -> String {
         let call = match step {
             Step::Register(producer, descriptor) => {
@@ -381,7 +380,7 @@ impl<'a> Parties<'a> {
                 return String::new();
             }
             Step::LoseProducer(number) => {
-                // Upstream waits for acknowledgements of who has gone.
+                // Upstream waits for the acknowledgements of producers that have disconnected.
                 let producer = &mut self.producers[*number];
                 if let Some(flush) = producer.flushes.last().copied() {
                     producer.endpoint.acknowledge_flush(flush).unwrap();
@@ -408,7 +407,7 @@ impl<'a> Parties<'a> {
                 return String::new();
             }
             Step::Enable(consumer, config) => {
-                // A refusal is the last that upstream tells on this connection, whatever becomes of the session that it has.
+                // After a refusal, upstream sends nothing more on this connection, even about a session that the consumer has.
                 if !self.has_session(*consumer) {
                     self.consumers[*consumer].enable(config);
                 }
@@ -473,17 +472,18 @@ impl<'a> Parties<'a> {
         self.answer(call.0, call.1).to_owned()
     }
 
-    /// What the service has noted in the trace since the last time, and how the flushes so far have fared.
+    /// Reads the service's notes in the trace since the last time, and the counts of flushes.
     fn read(&mut self, consumer: usize) -> String {
         let consumer = &mut self.consumers[consumer];
         let packets = consumer.read();
         let mut kinds: Vec<String> = packets.iter().map(|packet| skeleton(packet)).collect();
-        // Other packets come with time. And these are sorted by time, of which ours has one for all that happens at once.
+        // Other packets depend on time. The notes are in the order of their timestamps, and ours has a single timestamp for simultaneous events, so
+        // they are sorted here.
         kinds.retain(|kind| kind.contains("69 ("));
         kinds.sort();
         const ALL_STARTED: &str = "69 (1)";
         kinds.retain(|kind| self.about == About::Starts || !kind.contains(ALL_STARTED));
-        // For a clone upstream flushes buffers that are to be transferred apart from others, whether or not there are any.
+        // For a clone, upstream flushes the buffers that are to be transferred separately, even if there are none.
         if self.about == About::Clones {
             const ALL_FLUSHED: &str = "69 (3)";
             kinds.retain(|kind| !kind.contains(ALL_FLUSHED));
@@ -500,7 +500,7 @@ impl<'a> Parties<'a> {
         kinds.join(", ")
     }
 
-    /// What everybody was told since the last time, and how the sessions are.
+    /// Returns the messages to all clients since the last time, and the states of the sessions.
     fn told(&mut self) -> Vec<String> {
         let mut told = Vec::new();
         for (number, producer) in self.producers.iter_mut().enumerate() {
@@ -536,14 +536,14 @@ impl<'a> Parties<'a> {
         });
         let mut sessions: Vec<String> = sessions.collect();
         if self.about == About::Clones {
-            // They come by their ids, and a clone of ours has one from when it was asked for.
+            // Sessions are listed by their ids, and our service assigns a clone's id when the clone is requested.
             sessions.sort();
         }
         told.push(sessions.join(", "));
         told
     }
 
-    /// Ends everything, detached sessions as well.
+    /// Ends everything, including detached sessions.
     fn end(mut self) {
         self.consumers.clear();
         for key in KEYS {
@@ -559,7 +559,7 @@ impl<'a> Parties<'a> {
     }
 }
 
-/// What is told after each step.
+/// Returns the messages after each step.
 fn what_is_told(service: &Service<'_>, about: About, steps: &[Step]) -> Vec<Vec<String>> {
     let mut parties = Parties::new(service, about);
     let mut lines = Vec::new();
@@ -601,8 +601,8 @@ fn random_lives_go_alike() {
     for (at, seed) in seeds.iter().enumerate() {
         let (about, steps) = &conversations[at];
         let (upstream, ours) = (&upstream[at], &ours[at]);
-        // Upstream never answers a flush of who has no session, nor one whose session is freed meanwhile. And if a session
-        // ends while nobody is attached, it tells nobody.
+        // Upstream never answers a flush of a consumer without a session, or one whose session is freed meanwhile. If a session ends while it is
+        // detached, upstream reports the end to nobody.
         let answered: Vec<&String> = upstream.iter().flatten().collect();
         let said = |at: usize, told: &&String| {
             let unanswered = told.ends_with(FLUSH_FAILED) && !answered.contains(told);
@@ -618,7 +618,7 @@ fn random_lives_go_alike() {
         let Some(number) = (0..steps.len()).find(|at| !alike(at)) else {
             continue;
         };
-        // How it came to that.
+        // The steps before the difference.
         for (number, (step, told)) in steps.iter().zip(upstream).enumerate().take(number) {
             let step: String = format!("{step:?}").chars().take(60).collect();
             println!("seed {seed}, {number}: {step}: {}", told.join("; "));

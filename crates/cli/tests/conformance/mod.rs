@@ -1,8 +1,8 @@
-//! The same conversations with upstream's service and with ours: what producers are told, what consumers are told and
-//! what comes out of the buffers is the same, but for the differences that are listed, each with its reason.
+//! Holds the same conversations with upstream's service and with ours. The messages to producers and consumers and the content of the buffers must be
+//! the same, except for listed differences, each with its reason.
 //!
-//! Every step of a conversation is over when everybody has had an answer to a later question, so nothing here waits for
-//! time to pass, except where a timeout is what the step is about.
+//! A step of a conversation ends when all clients have an answer to a later question. So nothing here waits for time to pass, except in steps about a
+//! timeout.
 
 mod clones;
 mod data;

@@ -1,5 +1,4 @@
-//! Producers, consumers and the service that they talk to, upstream's or ours, over real sockets. Each client notes what it
-//! is told.
+//! Producers, consumers and their service, upstream's or ours, over real sockets. Each client logs the messages to it.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::support::{PATIENCE, Program, Programs, Side, System};
 
-/// A client that can be waited for.
+/// Waits for events of a client's socket.
 pub(crate) fn await_readable(fd: &impl std::os::fd::AsFd, interest: Interest) {
     let flags = match interest {
         Interest::None => PollFlags::empty(),
@@ -37,12 +36,12 @@ pub(crate) fn await_readable(fd: &impl std::os::fd::AsFd, interest: Interest) {
 
 pub(crate) struct Producer {
     pub(crate) endpoint: ProducerEndpoint,
-    /// What it was told.
+    /// The messages so far.
     pub(crate) log: Vec<String>,
-    /// Which data sources that was about.
+    /// The data sources that the messages are about.
     pub(crate) meant: Vec<String>,
     pub(crate) instances: Vec<DataSourceInstanceId>,
-    /// What each of them was set up with.
+    /// The config of each instance.
     pub(crate) configs: Vec<DataSourceConfig>,
     pub(crate) flushes: Vec<FlushRequestId>,
     pub(crate) target: u32,
@@ -67,7 +66,7 @@ impl Producer {
         producer
     }
 
-    /// The data source of an instance, and which of this producer's instances it is.
+    /// Returns the data source of an instance, and its number among this producer's instances.
     pub(crate) fn name_of(&self, instance: DataSourceInstanceId) -> String {
         let Some(at) = self.instances.iter().position(|known| *known == instance) else {
             return "one that was never set up".into();
@@ -76,7 +75,7 @@ impl Producer {
         format!("{name} {at}")
     }
 
-    /// Waits until the service has handled everything and said what follows.
+    /// Waits until the service has handled everything and has sent all consequences.
     pub(crate) fn settle(&mut self) {
         let sync = self.endpoint.sync().unwrap();
         let mut synced = false;
@@ -100,7 +99,7 @@ impl Producer {
         }
     }
 
-    /// Waits until it is told something that begins like this.
+    /// Waits for a message that begins with this.
     pub(crate) fn until_told(&mut self, what: &str) {
         while !self.log.iter().any(|told| told.starts_with(what)) {
             self.settle();
@@ -151,7 +150,7 @@ impl Producer {
 
 pub(crate) struct Consumer {
     pub(crate) endpoint: ConsumerEndpoint,
-    /// What it was told without asking at that moment.
+    /// The messages that are no answers.
     pub(crate) log: Vec<String>,
     answers: BTreeMap<u64, Result<ConsumerReply, String>>,
     calls: Vec<CallId>,
@@ -179,7 +178,7 @@ impl Consumer {
             };
             match reply {
                 Ok(ConsumerReply::TracingDisabled { error }) => {
-                    // The words are each service's own.
+                    // Each service has its own words for the reason.
                     let how = if error.is_some() {
                         "disabled: refused"
                     } else {
@@ -236,7 +235,7 @@ impl Consumer {
         }
     }
 
-    /// The answer, if it has come.
+    /// Returns the answer, if it has arrived.
     pub(crate) fn answered(&mut self, call: CallId) -> Option<Result<ConsumerReply, String>> {
         self.events();
         let position = self.calls.iter().position(|answered| *answered == call)?;
@@ -269,7 +268,7 @@ impl Consumer {
         }
     }
 
-    /// Everything that can be read now, but for what only our service writes.
+    /// Reads everything that is there, without the packets that only our service writes.
     pub(crate) fn read(&mut self) -> Vec<Vec<u8>> {
         let call = self.endpoint.read_buffers().unwrap();
         self.answer(call).unwrap();
@@ -281,13 +280,13 @@ impl Consumer {
         self.endpoint
             .enable_tracing(&config.encode_to_vec(), None)
             .unwrap();
-        // A refusal comes some time after it was decided upon, but before the answer to the second question.
+        // A refusal comes some time after the decision, but before the answer to the second question.
         self.state();
         self.state();
     }
 }
 
-/// A service and the addresses of its sockets.
+/// A service, with the addresses of its sockets.
 pub(crate) struct Service<'a> {
     _system: System<'a>,
     pub(crate) side: Side,
@@ -315,8 +314,8 @@ impl<'a> Service<'a> {
         Consumer::connect(&self.consumers)
     }
 
-    /// Waits until there are no more sessions than this. Whoever drops a consumer has to: the connection lasts until every process has
-    /// closed it, and those that other tests are about to start have it open until they are.
+    /// Waits until there are exactly this many sessions. A test must call it after it drops a consumer: the connection lasts until every process has
+    /// closed it, and processes that other tests are starting hold it open until their `exec`.
     pub(crate) fn await_sessions(&self, wanted: i32) {
         let mut asks = self.consumer();
         let until = std::time::Instant::now() + PATIENCE;
@@ -325,7 +324,7 @@ impl<'a> Service<'a> {
         }
     }
 
-    /// Waits until everybody has left.
+    /// Waits until all producers and sessions are gone.
     pub(crate) fn await_quiet(&self) {
         let mut asks = self.consumer();
         let until = std::time::Instant::now() + PATIENCE;
@@ -339,11 +338,11 @@ impl<'a> Service<'a> {
     }
 }
 
-/// A period that does not end in a story: one ends whenever the machine has been up for a multiple of it.
+/// A period that does not end during a story. (A period ends whenever the machine has been up for a multiple of it.)
 pub(crate) const NO_PERIOD_MS: u32 = u32::MAX;
 
-/// The service's own data source as in every story here. Sync markers and statistics come whenever the clock shows a multiple of the
-/// interval, which is ten seconds unless something else is asked for: now and then between any two steps, on one side only.
+/// The service's own data source in every story here. Sync markers and statistics come whenever the clock shows a multiple of the interval, by
+/// default ten seconds. With the default they would come between two steps on one side only.
 pub(crate) fn steady() -> BuiltinDataSource {
     BuiltinDataSource {
         snapshot_interval_ms: Some(NO_PERIOD_MS),
@@ -370,11 +369,11 @@ pub(crate) fn config(name: &str) -> TraceConfig {
     }
 }
 
-/// Service events, in a `TracePacket`.
+/// The field of service events in `TracePacket`.
 const SERVICE_EVENT: u32 = 69;
 
-/// Whether only our service writes such a packet: it names data sources that a trace lacks, or says that the service was told to end.
-/// Upstream names those that are slow to start as well, but after 20 s, and no story takes that long.
+/// Whether only our service writes such a packet: it names data sources that a trace lacks, or says that the service was told to end. Upstream also
+/// names data sources that are slow to start, but only after 20 s, and no story takes that long.
 pub(crate) fn is_ours_alone(packet: &[u8]) -> bool {
     const SLOW_STARTING_DATA_SOURCES: u32 = 7;
     const DATA_SOURCES_GONE: u32 = 9901;
@@ -393,9 +392,9 @@ pub(crate) fn is_ours_alone(packet: &[u8]) -> bool {
     })
 }
 
-/// What kind of packet it is, and which fields it has besides.
+/// Describes a packet by its kind and its other fields.
 pub(crate) fn skeleton(packet: &[u8]) -> String {
-    /// That the service's timestamps are boot time upstream says since v59.
+    /// Since v59 upstream says with this field that the service's timestamps are boot time.
     const TIMESTAMP_CLOCK_ID: u32 = 58;
     let fields: Vec<String> = Reader::new(packet)
         .flatten()
@@ -420,8 +419,8 @@ pub(crate) fn skeleton(packet: &[u8]) -> String {
     format!("{} of sequence {sequence}", fields.join(" "))
 }
 
-/// What is told of a session, but for the clock snapshots after its first: there is one for each time the clocks were seen to have
-/// drifted, and so they have for a service that had to wait for a processor between reading one and the next.
+/// Removes the clock snapshots after the first one of a session. A snapshot is taken whenever the clocks seem to have drifted, which also happens
+/// when the service has to wait for a processor between reading two clocks.
 pub(crate) fn without_later_clocks(told: Vec<String>) -> Vec<String> {
     const CLOCKS: &str = "10 3 6 of sequence 1";
     let first = told.iter().position(|line| line == CLOCKS);
@@ -440,7 +439,7 @@ pub(crate) fn plain(name: &str) -> DataSourceDescriptor {
     }
 }
 
-/// Runs a story with both services and compares what it tells, line by line, but for lines that begin like these.
+/// Runs a story with both services and compares its lines, except those that begin like one of `on_purpose`.
 pub(crate) fn alike(story: impl Fn(&Service<'_>) -> Vec<String> + Sync, on_purpose: &[&str]) {
     let Some(programs) = Programs::of_both() else {
         return;

@@ -1,8 +1,7 @@
-//! Programs that merge what a ring buffer overwrites: random ones, over random packets, come to the same state with both
-//! services.
+//! Programs that merge packets which a ring buffer overwrites. Random programs over random packets must lead to the same state with both services.
 //!
-//! A machine of ours in this process tells beforehand which packets a program aborts over. They are left out: upstream leaves
-//! behind what it was doing then. `FERRETTO_CONFORMANCE_SEED=n` runs one seed.
+//! A virtual machine of ours in this process finds the packets over which a program aborts. They are left out, because upstream keeps the effects of
+//! the aborted run. `FERRETTO_CONFORMANCE_SEED=n` runs one seed.
 
 use ferretto_client::producer::CommitReply;
 use ferretto_proto::messages::trace_config::DataSource;
@@ -33,7 +32,7 @@ const MEMORY_KB: u32 = 1024;
 struct Case {
     program: VmProgram,
     packets: Vec<Vec<u8>>,
-    /// As our machine has it.
+    /// The state according to our machine.
     state: Vec<u8>,
 }
 
@@ -72,7 +71,7 @@ impl Case {
     }
 }
 
-/// Before v57 upstream lets what a merge is to delete be, if it is a message and the merge is to skip those.
+/// Before v57, upstream's merges that skip submessages never delete a message, so such merges delete nothing here.
 fn make_bearable(instructions: &mut [VmInstruction]) {
     for instruction in instructions {
         if let Some(Operation::Merge(merge)) = &mut instruction.operation
@@ -84,7 +83,7 @@ fn make_bearable(instructions: &mut [VmInstruction]) {
     }
 }
 
-/// The state in the trace of a session in which all packets were overwritten.
+/// Returns the state in the trace of a session in which all packets were overwritten.
 fn state_of(service: &Service<'_>, case: &Case) -> Option<Vec<u8>> {
     const PROTOVMS: u32 = 125;
     const INSTANCE: u32 = 1;
@@ -142,7 +141,7 @@ fn state_of(service: &Service<'_>, case: &Case) -> Option<Vec<u8>> {
     field(&field(&vms, INSTANCE)?, STATE)
 }
 
-/// What could be a message as one, with lengths in as few bytes as they take: upstream writes them in four.
+/// Encodes fields that could be messages again, with the shortest lengths, because upstream encodes lengths in four bytes.
 fn canonical(message: &[u8]) -> Vec<u8> {
     let mut out = Writer::new();
     for field in Reader::new(message) {
@@ -168,7 +167,7 @@ fn programs_come_to_the_same_state() {
         Err(_) => SEEDS,
     };
     let single = seeds.end - seeds.start == 1;
-    // Most come to none.
+    // Most cases end with an empty state.
     let cases: Vec<(u64, Case)> = seeds
         .map(|seed| (seed, Case::new(seed)))
         .filter(|(_, case)| single || case.state.len() > 4)

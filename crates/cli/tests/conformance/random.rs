@@ -1,5 +1,5 @@
-//! Random writers: chunks of several sequences, packets that go on in the next chunk, chunks that come late or never, in
-//! a buffer that is too small for them. What is read, where losses are marked and what is counted is compared.
+//! Random writers: chunks of several sequences, packets that continue in the next chunk, chunks that come late or never, in a buffer that is too
+//! small. The packets that are read, the marks of losses and the counters are compared.
 //!
 //! `FERRETTO_CONFORMANCE_SEED=n` runs one seed.
 
@@ -34,12 +34,12 @@ struct Writer {
     id: u16,
     next_chunk: u32,
     packets: u32,
-    /// What is left of a packet that did not fit into the last chunk.
+    /// The rest of a packet that did not fit into the last chunk.
     rest: Vec<u8>,
 }
 
 impl Writer {
-    /// The next chunk, with a few packets; the last may go on in the chunk after it.
+    /// Returns the next chunk, with a few packets. The last one may continue in the chunk after it.
     fn chunk(&mut self, random: &mut Random) -> Chunk {
         let mut chunk = chunk(self.id, self.next_chunk);
         self.next_chunk = self.next_chunk.wrapping_add(1);
@@ -74,7 +74,7 @@ impl Writer {
     }
 }
 
-/// A conversation from a seed, and the policy of its buffer.
+/// Returns a conversation for a seed, and the policy of its buffer.
 fn conversation(seed: u64) -> (FillPolicy, Vec<Step>) {
     let mut random = Random(seed);
     let policy = if random.one_in(6) {
@@ -85,13 +85,13 @@ fn conversation(seed: u64) -> (FillPolicy, Vec<Step>) {
     let mut writers: Vec<Writer> = (1..=1 + random.below(4) as u16)
         .map(|id| Writer {
             id,
-            // Near the end of the numbers, for some.
+            // Some writers begin close to the largest id.
             next_chunk: if random.one_in(3) { u32::MAX - 5 } else { 0 },
             packets: 0,
             rest: Vec::new(),
         })
         .collect();
-    // Not both: behind a late chunk upstream misses a gap, and drops a packet that is whole.
+    // Chunks are either lost or late, not both: after a late chunk, upstream overlooks a gap and drops a complete packet.
     let lossy = random.one_in(2);
     let mut steps = Vec::new();
     let mut late: Vec<Chunk> = Vec::new();
@@ -99,7 +99,7 @@ fn conversation(seed: u64) -> (FillPolicy, Vec<Step>) {
         let index = random.below(writers.len());
         let chunk = writers[index].chunk(&mut random);
         match random.below(20) {
-            // Lost on the way.
+            // The chunk is lost.
             0 if lossy => {}
             1 | 2 if !lossy => late.push(chunk),
             _ => steps.push(Step::Chunk(chunk)),
@@ -108,7 +108,7 @@ fn conversation(seed: u64) -> (FillPolicy, Vec<Step>) {
             steps.push(Step::Chunk(late.remove(0)));
         }
         if random.one_in(9) {
-            // Upstream takes in a chunk whose successor has been read in part, and reads it after that; we keep the order.
+            // Upstream accepts a chunk after its successor has been partly read, and reads it later; ours keeps the order.
             steps.extend(late.drain(..).map(Step::Chunk));
             steps.push(Step::Read);
         }
@@ -117,7 +117,7 @@ fn conversation(seed: u64) -> (FillPolicy, Vec<Step>) {
     (policy, steps)
 }
 
-/// What has to be the same.
+/// Returns the lines that have to be the same.
 fn comparable(outcome: Outcome) -> Vec<String> {
     let mut lines = outcome.read;
     let mut counters = counters(&outcome.stats);
@@ -139,7 +139,7 @@ fn comparable(outcome: Outcome) -> Vec<String> {
         .collect();
     sizes.sort();
     lines.push(sizes.join(", "));
-    // Upstream numbers those that wrote before the first read in the order of a hash table.
+    // Upstream numbers writers from before the first read in the order of a hash table.
     let mut names: Vec<String> = Vec::new();
     let rename = |line: &String| {
         let mut renamed = Vec::new();
@@ -160,8 +160,8 @@ fn comparable(outcome: Outcome) -> Vec<String> {
     lines.iter().map(rename).collect()
 }
 
-/// Whether two reads gave the same. Upstream marks a gap once more in every read that begins at the chunk after it, until
-/// that chunk has been read to its end; we mark it once.
+/// Whether two reads have the same result. Upstream marks a gap again in every read that begins at the chunk after it, until that chunk has been read
+/// to its end; ours marks it once.
 fn same(upstream: &str, ours: &str) -> bool {
     let (upstream, ours): (Vec<&str>, Vec<&str>) =
         (upstream.split("; ").collect(), ours.split("; ").collect());

@@ -1,4 +1,4 @@
-//! One data source in every state of its session, whatever happens.
+//! One data source in every state of its session, with every event.
 
 use ferretto_proto::messages::observable_events::Type;
 use ferretto_proto::messages::{DataSourceDescriptor, Message, TraceConfig};
@@ -17,7 +17,7 @@ fn descriptor(name: &str) -> DataSourceDescriptor {
     }
 }
 
-/// Where a session and its only data source are.
+/// The state of a session and its only data source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum In {
     Configured,
@@ -28,7 +28,7 @@ enum In {
     Disabled,
 }
 
-/// What may happen then.
+/// An event in that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum When {
     StartIsAcknowledged,
@@ -49,7 +49,7 @@ enum When {
     TheStopTimesOut,
 }
 
-/// State of the session, commands to the first and another producer, what the consumer is told.
+/// Returns the state of the session, the commands to the first and to another producer, and the messages to the consumer.
 fn what_follows(service: &Service<'_>, state: In, event: When) -> String {
     let mut producer = service.producer("p");
     let mut other = service.producer("q");
@@ -63,7 +63,7 @@ fn what_follows(service: &Service<'_>, state: In, event: When) -> String {
     consumer.endpoint.observe_events(&observed).unwrap();
     let mut wanted = TraceConfig {
         deferred_start: Some(state == In::Configured),
-        // Soon, where that is what happens, and otherwise never.
+        // The stop times out soon if that is the event, and otherwise never.
         data_source_stop_timeout_ms: Some(if event == When::TheStopTimesOut { 1 } else { 60_000 }),
         ..config("d")
     };
@@ -149,7 +149,7 @@ fn what_follows(service: &Service<'_>, state: In, event: When) -> String {
             }
             When::TheConsumerStarts => Some(consumer.endpoint.start_tracing().unwrap()),
             When::TheConsumerFlushes => {
-                // Nobody answers it, so where it is not refused it waits.
+                // Nobody acknowledges the flush, so it stays pending unless it is refused.
                 consumer.endpoint.flush_producers(600_000, 0x21).unwrap();
                 None
             }
@@ -188,10 +188,10 @@ fn what_follows(service: &Service<'_>, state: In, event: When) -> String {
     }
     if event == When::TheConsumerIsLost {
         consumer = None;
-        // That it is gone shows in nothing while its session is detached.
+        // While its session is detached, nothing shows that the consumer is gone.
         while state != In::Detached && asks.state().num_sessions != Some(0) {}
     }
-    // What follows may itself have consequences.
+    // The consequences may have consequences.
     for _ in 0..2 {
         other.settle();
         producer.iter_mut().for_each(Producer::settle);
@@ -223,7 +223,7 @@ fn what_follows(service: &Service<'_>, state: In, event: When) -> String {
         outcome += &format!("; told: {told}");
     }
     drop((other, asks));
-    // Nobody holds it, so somebody has to take it over to end it.
+    // The session has no consumer, so another consumer has to attach to end it.
     let mut heir = service.consumer();
     for key in ["key", "another key"] {
         let call = heir.endpoint.attach(key).unwrap();
@@ -279,8 +279,8 @@ fn a_data_source_in_every_state_of_its_session_fares_alike() {
         let ours = scope.spawn(|| run(Side::Ours));
         (upstream.join().unwrap(), ours.join().unwrap())
     });
-    // Upstream says that all data sources have started of a session that has not, when it has none left; it then
-    // does not say so when it is true.
+    // When a session has lost its last data source, upstream reports that all data sources have started, even if the session has not started. It then
+    // does not report it when it is true.
     let on_purpose = [
         (Configured, TheDataSourceIsUnregistered),
         (Configured, TheProducerIsLost),

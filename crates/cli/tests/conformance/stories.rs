@@ -1,4 +1,4 @@
-//! Stories of sessions: which configs are refused, whose a session is, what producers and consumers are given to read.
+//! Stories of sessions: refused configs, ownership of sessions, and the content that producers and consumers get.
 
 use ferretto_client::consumer::ConsumerReply;
 use ferretto_proto::messages::trace_config::{
@@ -12,7 +12,7 @@ use crate::conformance::parties::{
     Consumer, Service, alike, config, plain, skeleton, steady, without_later_clocks,
 };
 
-/// Whether the service takes this config.
+/// Enables a config; returns whether the service accepts it.
 pub(crate) fn taken(consumer: &mut Consumer, config: &TraceConfig) -> &'static str {
     consumer.log.clear();
     consumer.enable(config);
@@ -104,7 +104,7 @@ fn the_same_configs_are_refused() {
         for (name, config) in &configs {
             let mut consumer = service.consumer();
             told.push(format!("{name}: {}", taken(&mut consumer, config)));
-            // Who was refused may try again.
+            // After a refusal the consumer may try again.
             told.push(format!(
                 "{name}, then another: {}",
                 taken(&mut consumer, &self::config("d"))
@@ -181,7 +181,7 @@ fn sessions_are_detached_and_attached_alike() {
         attach("c", &mut c, "another");
         attach("c", &mut c, "key");
         attach("a", &mut a, "key");
-        // One that was never detached has no key, which upstream takes for an empty one.
+        // A session that was never detached has no key, which upstream treats as an empty key.
         attach("with an empty key, a", &mut a, "");
         let sessions = a.state().tracing_sessions.len();
         told.push(format!("{sessions} sessions"));
@@ -250,7 +250,7 @@ fn producers_get_the_same_config() {
         let mut told = producer.log.clone();
         told.extend(producer.configs.iter().map(|config| {
             let config = DataSourceConfig {
-                // Upstream's v56 leaves it out where it is not set, we say what is so.
+                // Upstream's v56 omits the field if it is not set; ours reports its value.
                 enable_extra_guardrails: None,
                 ..config.clone()
             };
@@ -288,7 +288,7 @@ fn the_state_of_the_service_reads_alike() {
         state.tracing_service_version = None;
         let mut told: Vec<String> = Vec::new();
         for mut producer in std::mem::take(&mut state.producers) {
-            // This process, for both.
+            // The process id of this test is the same with both.
             producer.pid = producer.pid.map(|_| 0);
             told.push(format!("{producer:?}"));
         }

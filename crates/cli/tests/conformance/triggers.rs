@@ -1,4 +1,4 @@
-//! Stories of triggers: which configs are refused, what starts and stops when, what the trace says of it.
+//! Stories of triggers: refused configs, starts and stops, and the notes in the trace.
 
 use ferretto_proto::messages::clone_session_request::Selector;
 use ferretto_proto::messages::observable_events::Type as ObservableEventType;
@@ -20,7 +20,7 @@ fn trigger(name: &str, stop_delay_ms: u32) -> Trigger {
     }
 }
 
-/// Clocks and events are left out: how many there are depends on the time that steps take.
+/// A config without clock snapshots and service events, because their number depends on the time that steps take.
 fn triggered(mode: TriggerMode, timeout_ms: u32, triggers: &[Trigger]) -> TraceConfig {
     TraceConfig {
         trigger_config: TriggerConfig {
@@ -45,7 +45,7 @@ fn activate(producer: &mut Producer, triggers: &[&str]) {
     producer.settle();
 }
 
-/// Reads, and tells the kinds of packets, the triggers in full and the duration in the config.
+/// Reads everything; returns the kinds of packets, the triggers in full, and the duration in the config.
 fn read(consumer: &mut Consumer) -> Vec<String> {
     let mut told: Vec<String> = Vec::new();
     for packet in consumer.read() {
@@ -62,7 +62,7 @@ fn read(consumer: &mut Consumer) -> Vec<String> {
     told
 }
 
-/// Has a producer with the data source `d` answer whatever flush comes, until the consumer is told of the end.
+/// Makes a producer with the data source `d` acknowledge all flushes, until the consumer is told of the end.
 fn until_disabled(producer: &mut Producer, consumer: &mut Consumer) {
     while !consumer.log.iter().any(|told| told == "disabled") {
         producer.settle();
@@ -74,7 +74,7 @@ fn until_disabled(producer: &mut Producer, consumer: &mut Consumer) {
     producer.settle();
 }
 
-/// What a producer was told since this was last asked.
+/// Returns the messages to a producer since the last call.
 fn heard(producer: &mut Producer) -> Vec<String> {
     producer.settle();
     std::mem::take(&mut producer.log)
@@ -142,7 +142,7 @@ fn a_trigger_starts_a_session_alike() {
         let (mut p, mut q) = (service.producer("p"), service.producer("q"));
         p.register(plain("d"));
         let mut told = Vec::new();
-        // One whose end is far, so that what comes before it has all the time it needs, and one that ends by itself.
+        // The end of the first session is far away, so that the steps have enough time. The second one ends by itself.
         for delay_ms in [LONG, 1] {
             let mut consumer = service.consumer();
             let only_q = Trigger {
@@ -162,7 +162,7 @@ fn a_trigger_starts_a_session_alike() {
             activate(&mut q, &["unknown", "only q", "other", "only q"]);
             if delay_ms == LONG {
                 told.extend(heard(&mut p));
-                // One that comes now is told how long the session lasts.
+                // A producer that connects now gets the length of the session.
                 let mut late = service.producer("late");
                 late.register(plain("d"));
                 late.settle();
@@ -205,7 +205,7 @@ fn a_trigger_stops_a_session_alike() {
         let mut p = service.producer("p");
         p.register(plain("d"));
         let mut told = Vec::new();
-        // One whose end is far, so that what comes before it has all the time it needs, and one that a trigger ends.
+        // The end of the first session is far away, so that the steps have enough time. A trigger ends the second one.
         for (delay_ms, names) in [(LONG, &["t"][..]), (1, &["t", "u"])] {
             let mut consumer = service.consumer();
             let triggers = [trigger("t", delay_ms), trigger("u", LONG), trigger("v", 0)];
@@ -217,7 +217,7 @@ fn a_trigger_stops_a_session_alike() {
             activate(&mut p, names);
             if delay_ms == LONG {
                 told.extend(read(&mut consumer));
-                // The first decides when it is over.
+                // The first trigger determines the end.
                 activate(&mut p, &["u", "v"]);
                 told.extend(read(&mut consumer));
                 told.extend(heard(&mut p));
@@ -327,7 +327,7 @@ fn a_trigger_before_the_start_ends_a_session_alike() {
         told.push(format!("last flush: {:?}", stats.final_flush_outcome));
         told
     };
-    // Nothing ran, so nothing was flushed. Upstream counts that as a flush that failed.
+    // Nothing ran, so nothing was flushed. Upstream counts this as a failed flush.
     alike(story, &["last flush: "]);
 }
 
@@ -362,7 +362,7 @@ fn a_trigger_after_the_end_does_nothing() {
         }
         told
     };
-    // Upstream has a session that ended in vain be read after all, and asks for a snapshot of what is over.
+    // Upstream returns the data of a session that timed out without a trigger, and requests a snapshot of a session that is over.
     alike(story, &["after the end of"]);
 }
 
@@ -394,6 +394,6 @@ fn a_clone_does_not_take_its_trigger_from_a_session_that_is_to_stop() {
         told.push(format!("packets of the original: {}", consumer.read().len()));
         told
     };
-    // Upstream's then waits for another, and is empty.
+    // Upstream's session then waits for another trigger, and has no data.
     alike(story, &["packets of the original"]);
 }

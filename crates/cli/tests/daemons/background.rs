@@ -1,4 +1,4 @@
-//! `--background`: what is ready, and what can be told, when the command returns.
+//! `--background`: the sockets that are ready, and the output, when the command returns.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -9,14 +9,14 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::daemons::{Ended, SIDES, daemon, has_probes, is_readable, run, sockets};
 use crate::support::{Program, Programs, Side, System};
 
-/// A process that is not our child, and ends with this.
+/// A process that is not our child. Dropping this ends it.
 struct Background {
     pid: i32,
     process: OwnedFd,
 }
 
 impl Background {
-    /// The one with the process id that `--background` has printed.
+    /// Finds the process whose id `--background` has printed.
     fn of(ended: &Ended) -> Background {
         assert_eq!(ended.code(), Some(0), "{ended:?}");
         let pid: i32 = ended.stdout.strip_suffix('\n').unwrap().parse().unwrap();
@@ -25,7 +25,7 @@ impl Background {
     }
 
     fn signal(&self, signal: Signal) {
-        // Fails only when the process has ended already.
+        // It fails only if the process has already ended.
         let _ = rustix::process::pidfd_send_signal(&self.process, signal);
     }
 

@@ -1,4 +1,4 @@
-//! What daemons say, and how it looks to whom.
+//! The messages of daemons, and their format on different outputs.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use crate::daemons::{daemon, run, unread_pipe};
 use crate::support::{Program, Programs, Side, System};
 
 #[test]
-fn nobody_needs_to_listen_to_what_a_daemon_says() {
+fn a_daemon_runs_without_a_reader_of_its_log() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     system.start_with(Side::Ours, Program::Traced, |command| {
@@ -52,7 +52,7 @@ fn each_line_of_a_log_has_a_time_and_a_level() {
 }
 
 #[test]
-fn a_quiet_daemon_says_what_somebody_has_to_know() {
+fn a_quiet_daemon_logs_no_information() {
     let programs = Programs::ours();
     let cases: [(&[&str], Option<&str>, &[&str]); 6] = [
         (&[], None, &["W", "I"]),

@@ -1,5 +1,5 @@
-//! `traced` and `traced_probes` as programs: flags, environment, sockets, signals, logs, and how scripts and systemd learn that they are
-//! ready. Where upstream's have it too, both are asked for the same.
+//! `traced` and `traced_probes` as programs: flags, environment, sockets, signals, logs, and how scripts and systemd learn that they are ready. Where
+//! upstream's daemons have the same feature, both are tested.
 
 mod background;
 mod logs;
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal};
 const SIDES: [Side; 2] = [Side::Upstream, Side::Ours];
 const DAEMONS: [Program; 2] = [Program::Traced, Program::TracedProbes];
 
-/// What a process that has ended said.
+/// The output of a process that has ended.
 #[derive(Debug)]
 struct Ended {
     status: ExitStatus,
@@ -64,7 +64,7 @@ fn is_readable(fd: &impl AsFd) -> bool {
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&patience))).unwrap() > 0
 }
 
-/// A pipe that nobody reads, not even for a moment what another test is about to start.
+/// A pipe without a reader. Processes that other tests are starting may hold the reading end for a moment, so this waits for them.
 fn unread_pipe() -> OwnedFd {
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
     drop(read);
@@ -212,7 +212,7 @@ fn a_signal_ends_a_daemon_in_good_order() {
                 let status = system.end_with(pid, signal).expect("it ends");
                 let expected = match side {
                     Side::Ours => (Some(0), None),
-                    // It does not look at signals.
+                    // Upstream's daemon does not handle these signals.
                     Side::Upstream => (None, Some(signal.as_raw())),
                 };
                 assert_eq!(
@@ -250,7 +250,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
             for signal in [Signal::HUP, Signal::INT] {
                 rustix::process::kill_process(pid, signal).unwrap();
             }
-            // Whoever answers after a signal has outlived it.
+            // A daemon that answers after a signal has survived it.
             system.state();
             system.assert_running();
         }
@@ -258,7 +258,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
 }
 
 #[test]
-fn resetting_ftrace_without_ftrace_ends_nobody_but_who_came_for_that() {
+fn without_ftrace_cleaning_up_fails_and_a_daemon_goes_on() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: running a daemon as another user needs root");
     }

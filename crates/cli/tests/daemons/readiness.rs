@@ -21,7 +21,7 @@ fn readiness_can_be_waited_for_in_a_pipeline() {
         command.env("TRACED_NOTIFY_FD", "1").stdout(Stdio::piped());
         let mut traced = Running(command.spawn().unwrap());
         let mut said = String::new();
-        // It ends though the daemon goes on.
+        // The pipe ends although the daemon goes on.
         traced.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(said, "1", "{side}");
         for socket in sockets(&system) {
@@ -53,14 +53,14 @@ fn a_descriptor_that_is_none_ends_the_daemon() {
             );
         }
     }
-    // Upstream's crashes.
+    // Upstream's daemon crashes.
     let system = System::new(&programs);
     let mut command = daemon(&system, Side::Upstream, Program::Traced, &[]);
     command.env("TRACED_NOTIFY_FD", "777");
     assert!(!run(&system, command).status.success());
 }
 
-/// What systemd would read.
+/// Receives one message as systemd would.
 fn next_datagram(socket: &UnixDatagram) -> String {
     assert!(is_readable(socket), "no word for systemd");
     let mut text = vec![0; 4096];
@@ -123,7 +123,7 @@ fn systemd_is_told_that_the_data_sources_are_known_once() {
     assert!(next_datagram(&notify).starts_with("READY=1\n"));
     assert!(has_probes(&system.state()));
 
-    // A second service gets the data sources, and nobody is told again.
+    // A second service gets the data sources, and systemd is not notified again.
     system.end(traced);
     system.start(Side::Ours, Program::Traced);
     system.await_state(has_probes);
@@ -182,7 +182,7 @@ fn systemd_accepts_the_units() {
             let output = output.unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{said}");
-            // Of what else is installed here it complains as well.
+            // The command also complains about other units on this machine.
             let about_ours: Vec<&str> = said.lines().filter(|line| line.contains("traced")).collect();
             assert!(about_ours.is_empty(), "{said}");
         }

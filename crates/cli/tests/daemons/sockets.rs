@@ -1,4 +1,4 @@
-//! The sockets of `traced`: names, permissions, who has them already, and those that were handed over.
+//! The sockets of `traced`: names, permissions, occupied addresses, and sockets that the parent passes.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -79,7 +79,7 @@ fn permissions_that_cannot_be_are_explained() {
             let system = System::new(&programs);
             let words = ["--set-socket-permissions", permissions];
             let ended = run(&system, daemon(&system, side, Program::Traced, &words));
-            // Upstream crashes for some of these.
+            // Upstream crashes with some of these.
             assert!(!ended.status.success(), "{side} {permissions:?}: {ended:?}");
             if side == Side::Ours {
                 assert_eq!(ended.code(), Some(1), "{permissions:?}: {ended:?}");
@@ -227,7 +227,7 @@ fn sockets_of_the_dead_are_replaced() {
 }
 
 #[test]
-fn links_to_where_nobody_listens_are_replaced() {
+fn links_to_sockets_without_a_listener_are_replaced() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let elsewhere = [system.path("elsewhere"), system.path("nowhere")];
@@ -242,7 +242,7 @@ fn links_to_where_nobody_listens_are_replaced() {
     assert!(elsewhere[0].exists());
 }
 
-/// A service that gets its two sockets from us, under the descriptors 5 and 6 or as systemd hands them over, and the names of the files.
+/// A service that gets its two sockets from this process, under the descriptors 5 and 6 or in systemd's way; and the sockets' paths.
 fn handed_over(system: &System<'_>, side: Side, environment: &str) -> (Command, [PathBuf; 2]) {
     let files = [system.path("handed-producer"), system.path("handed-consumer")];
     let [producer, consumer] = files.each_ref().map(|file| {
@@ -297,7 +297,7 @@ fn sockets_that_were_handed_over_are_served_and_left() {
 }
 
 #[test]
-fn what_is_not_handed_over_is_bound() {
+fn sockets_that_were_not_handed_over_are_bound() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let environment = "TRACED_NOTIFY_FD=2 LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=producer";

@@ -1,4 +1,4 @@
-//! Going on in the background, telling of the start, and signals.
+//! Recording in the background, reports of the start, and signals.
 
 use crate::flags::Case;
 use crate::flags::differences::{CRASH, HANGUP, LEFTOVER, NUMBER, REFUSED, STDERR};
@@ -106,7 +106,7 @@ pub(crate) const CASES: &[Case] = &[
     Case::ours(
         "timeout sends its signal twice, and keeps the data",
         "it dies of the second one, unless both come at once",
-        // What it does when the time is over.
+        // SIGALRM is the signal with which `timeout` ends a program whose time is over.
         "timeout 600 perfetto -c endless.cfg --txt -o trace & until_started 1; kill -ALRM $!; wait $!; echo $?",
         "124
          trace: a trace",

@@ -5,7 +5,7 @@ use crate::flags::differences::{
     CRASH, DAEMON_END, DAEMON_HELP, DAEMON_START, LEFT_SOCKETS, NEWER, OCCUPIED,
 };
 
-/// The reference comes without it.
+/// The reference lacks this program.
 const NO_TRIGGER_PERFETTO: &str = "the reference comes without trigger_perfetto";
 
 pub(crate) const TRIGGER_PERFETTO: &[Case] = &[
@@ -38,7 +38,7 @@ pub(crate) const TRIGGER_PERFETTO: &[Case] = &[
     ),
 ];
 
-/// Nor with it.
+/// The reference lacks this program too.
 const NO_WEBSOCKET_BRIDGE: &str = "the reference comes without websocket_bridge";
 
 pub(crate) const WEBSOCKET_BRIDGE: &[Case] = &[

@@ -1,18 +1,18 @@
-//! Where we differ from upstream on purpose, and why: the same list as in `docs/flags.md`.
+//! Intentional differences from upstream, with reasons: the same list as in `docs/flags.md`.
 
 /// A difference, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// As the table calls it.
+    /// Its name in the table.
     pub(crate) name: &'static str,
-    /// Why we differ.
+    /// The reason for the difference.
     pub(crate) why: &'static str,
 }
 
 macro_rules! differences {
     ($($id:ident = $name:literal: $why:literal;)*) => {
         $(pub(crate) const $id: Difference = Difference { name: $name, why: $why };)*
-        /// All of them, in the order of the table.
+        /// All differences, in the order of the table.
         pub(crate) const ALL: &[Difference] = &[$($id),*];
     };
 }

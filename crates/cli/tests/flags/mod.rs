@@ -1,9 +1,9 @@
-//! Flag by flag: what a script sees of our programs and of upstream's.
+//! Flag by flag: compares the behaviour that a script sees of our programs and of upstream's.
 //!
-//! Each [`Case`] is a few lines of shell that a user might have. It runs with our programs and with upstream's, with either service, and what
-//! it prints, what it exits with and what files it leaves is compared with what is expected of both; the configs in the traces with each
-//! other. Where we differ on purpose, the case says what upstream does and names the [`Difference`], and fails once it is none any more.
-//! `docs/flags.md` is held against the flags that the programs define, the cases, and the differences.
+//! Each [`Case`] is a few lines of shell that a user might have. It runs with our programs and with upstream's, with either service. Its output, exit
+//! code and files are compared with the expected ones for both sides, and the configs in the traces with each other. Where we differ on purpose, the
+//! case has upstream's behaviour and names the [`Difference`]; it fails once there is no difference any more. `docs/flags.md` is compared with the
+//! flags that the programs define, with the cases, and with the differences.
 
 mod background;
 mod daemons;
@@ -26,12 +26,12 @@ use differences::Difference;
 use outcome::Outcome;
 use rustix::process::{Pid, Signal};
 
-/// How long a case may take: dozens of programs, one after the other, on a machine that has other things to do.
+/// The time for a case, which may run dozens of programs in turn on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// What a script exits with that cannot run here.
+/// The exit code of a script that cannot run here.
 const SKIPPED: i32 = 77;
 
-/// What scripts are made of.
+/// Definitions at the start of each script.
 const PRELUDE: &str = r#"
 # Until so many sessions are in this state.
 until_sessions() { until "$OURS" --query 2>/dev/null | grep -q "^Tracing sessions: $1 "; do :; done; }
@@ -60,7 +60,7 @@ wrote() { grep -q "Wrote $(stat -c %s "$1") bytes into $1\$" said && echo "wrote
 codes() { while read -r line; do eval "$line" >/dev/null 2>&1 </dev/null; echo "$? $line"; done; }
 "#;
 
-/// Configs that scripts find in their folder.
+/// Configs in the folder of each script.
 const CONFIGS: [(&str, &str); 9] = [
     ("short.cfg", "duration_ms: 10 buffers { size_kb: 64 }"),
     ("endless.cfg", "buffers { size_kb: 64 }"),
@@ -77,31 +77,31 @@ const CONFIGS: [(&str, &str); 9] = [
 ];
 const SNAPSHOTS: &str = "buffers { size_kb: 64 } trigger_config { trigger_mode: CLONE_SNAPSHOT trigger_timeout_ms: 60000 \
                          triggers { name: \"now\" stop_delay_ms: 1 } }";
-/// Makes for a trace that does not fit into a pipe, beside another one.
+/// A large config, which makes the trace too large for a pipe.
 const BIG: (&str, usize) = ("big.cfg", 100_000);
 /// short.cfg, encoded.
 const ENCODED: (&str, &[u8]) = ("encoded.cfg", &[0x18, 10, 0x0a, 2, 0x08, 64]);
 
-/// A script, and what is to be seen of it.
+/// A script, with its expected outcome.
 struct Case {
-    /// What it shows.
+    /// The subject of the case.
     about: &'static str,
     script: &'static str,
-    /// Of ours: a line for each of stdout's, one for the exit code unless that is 0, then one for each file that was not there before.
+    /// The outcome with our programs: the lines of stdout, a line for the exit code unless it is 0, and a line for each new file.
     seen: &'static str,
     upstream: Upstream,
 }
 
-/// What is seen of upstream's.
+/// The outcome with upstream's programs.
 #[derive(Clone, Copy)]
 enum Upstream {
-    /// The same.
+    /// The same outcome.
     Same,
-    /// Something else, for this reason.
+    /// Another outcome, for this reason.
     Differs(Difference, &'static str),
     /// The configs in the traces differ, for this reason.
     OtherConfig(Difference),
-    /// It is not run, for this reason.
+    /// The case is not run, for this reason.
     NotRun(&'static str),
 }
 
@@ -140,7 +140,7 @@ impl Case {
     }
 }
 
-/// All cases, by what they are about.
+/// All cases, by subject.
 const CASES: [&[Case]; 9] = [
     recording::CASES,
     output::CASES,
@@ -153,7 +153,7 @@ const CASES: [&[Case]; 9] = [
     daemons::CASES,
 ];
 
-/// Runs cases against a service of each side. What fails is told at the end.
+/// Runs cases against a service of each side. Reports failures at the end.
 fn run(cases: &[Case]) {
     let programs = &Programs::of_both().unwrap_or_else(Programs::ours);
     let sides: &[Side] = match programs.has_upstreams() {
@@ -190,7 +190,7 @@ fn run_case(system: &System<'_>, case: &Case, traced_pid: u32, sides: &[Side]) -
             traced_pid,
         };
         let outcome = run.outcome()?;
-        // What is left of it would be in the way of the next.
+        // Sessions of this script would disturb the next one.
         system.await_state(|state| state.num_sessions == Some(0));
         let Some(outcome) = outcome else { return Ok(None) };
         let expected = unindented(expected);
@@ -231,7 +231,7 @@ fn run_case(system: &System<'_>, case: &Case, traced_pid: u32, sides: &[Side]) -
     }
 }
 
-/// Without what the lines are indented by in the source.
+/// Removes the indentation that the lines have in the source.
 fn unindented(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
@@ -283,9 +283,9 @@ impl Run<'_> {
         let status = running.wait(PATIENCE);
         let said = format!("{}{}", self.system.log("script.log"), read(&place.join("said")));
         let Some(status) = status else {
-            // With all that it began and that did not leave it.
+            // This kills all processes of the script's group.
             rustix::process::kill_process_group(group, Signal::KILL).unwrap();
-            // It may have been left stopped, and others need it.
+            // The script may have left the service stopped, and other scripts need it.
             let traced = Pid::from_raw(self.traced_pid as i32).unwrap();
             rustix::process::kill_process(traced, Signal::CONT).unwrap();
             return Err(format!("{}'s still runs. It said\n{said}", self.side));
@@ -298,7 +298,7 @@ impl Run<'_> {
         Ok(Some(Outcome::of(&printed, status, &place, said)))
     }
 
-    /// Puts programs into a folder, under the names that users know.
+    /// Links programs into a folder, under their usual names.
     fn link_programs(&self, folder: &Path) {
         let programs = [
             ("perfetto", self.system.program(self.side, Program::Perfetto)),
@@ -360,7 +360,7 @@ fn snapshots_and_triggers() {
 }
 
 #[test]
-fn what_the_service_has() {
+fn queries_of_the_services_state() {
     run(sessions::QUERIES);
 }
 

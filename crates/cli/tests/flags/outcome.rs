@@ -1,4 +1,4 @@
-//! What is seen of a script.
+//! The outcome of a script: its output and its files.
 
 use std::path::Path;
 use std::process::ExitStatus;
@@ -8,20 +8,20 @@ use ferretto_wire::{Field, Reader, Value};
 
 const TRACE_CONFIG: u32 = 33;
 
-/// What is seen of a script.
+/// The outcome of a script.
 pub(crate) struct Outcome {
-    /// Lines of stdout, and one for each file that was not there before.
+    /// The lines of stdout, and a line for each new file.
     pub(crate) seen: String,
-    /// The configs in the traces, by the names of the files.
+    /// The configs in the traces, by file name.
     pub(crate) configs: Vec<(String, String)>,
-    /// What the files with names in `.same` hold.
+    /// The contents of files with names that end in `.same`.
     pub(crate) same: Vec<(String, String)>,
-    /// On stderr.
+    /// The content of stderr.
     pub(crate) said: String,
 }
 
 impl Outcome {
-    /// That of a script in this folder.
+    /// Returns the outcome of a script in this folder.
     pub(crate) fn of(printed: &str, status: ExitStatus, folder: &Path, said: String) -> Outcome {
         let here = folder.display().to_string();
         let mut lines: Vec<String> = printed
@@ -71,7 +71,7 @@ fn kind(content: &[u8]) -> &'static str {
     }
 }
 
-/// The packets of a trace; `None` if it is none, or not whole.
+/// Returns the packets of a trace; `None` if the file is no trace or incomplete.
 fn packets(content: &[u8]) -> Option<Vec<&[u8]>> {
     Reader::new(content)
         .map(|field| match field {
@@ -85,7 +85,7 @@ fn packets(content: &[u8]) -> Option<Vec<&[u8]>> {
         .collect()
 }
 
-/// The config that a trace was recorded with, without its name, which is random.
+/// Returns the config in a trace, without the random name.
 fn config_in(packets: &[&[u8]]) -> Option<String> {
     let config = packets.iter().find_map(|packet| {
         Reader::new(packet).find_map(|field| match field {

@@ -1,4 +1,4 @@
-//! Where a trace goes, and what becomes of that when it cannot.
+//! The destination of a trace, and the fate of a destination that cannot take it.
 
 use crate::flags::Case;
 use crate::flags::differences::{CUT, LEFTOVER, READER, REFUSED};

@@ -1,19 +1,19 @@
-//! The sentences that upstream's own integration tests look for (`test/cmdline_integrationtest.cc`), and so may scripts: ours
-//! begin with them or contain them, and say what to do next behind them.
+//! The sentences for which upstream's own integration tests look (`test/cmdline_integrationtest.cc`), as scripts may do. Our messages begin with
+//! these sentences or contain them, and then give advice.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::support::{Program, Programs, Side, System};
 
-/// A command line, and what comes of it.
+/// A command line, with the expected result.
 struct Phrase {
-    /// What `perfetto` is called with.
+    /// The arguments of `perfetto`.
     line: &'static str,
-    /// What it reads from stdin.
+    /// The config on stdin.
     config: &'static str,
     code: i32,
-    /// What it says on stderr, in this order: all that upstream's tests look for.
+    /// Texts on stderr, in this order: all for which upstream's tests look.
     says: &'static [&'static str],
 }
 
@@ -145,7 +145,7 @@ fn upstreams_tests_find_the_sentences_that_they_look_for() {
     std::fs::write(system.path("there"), "earlier").unwrap();
     let mut failures = Vec::new();
     let sides = [Side::Ours, Side::Upstream];
-    // One after the other: later lines go on with what earlier ones have left.
+    // In order, because later command lines use the results of earlier ones.
     for side in sides
         .into_iter()
         .filter(|side| *side == Side::Ours || programs.has_upstreams())
@@ -172,7 +172,7 @@ fn upstreams_tests_find_the_sentences_that_they_look_for() {
 }
 
 #[test]
-fn a_service_that_goes_away_is_told_of_as_upstreams_does() {
+fn a_lost_service_is_reported_as_upstream_does() {
     let programs = &Programs::ours();
     let mut system = System::new(programs);
     let traced = system.start(Side::Ours, Program::Traced);
@@ -184,14 +184,14 @@ fn a_service_that_goes_away_is_told_of_as_upstreams_does() {
     assert!(said.contains(sentence), "{said}");
 }
 
-/// Runs it with this on stdin; gives its exit code, and what it said.
+/// Runs a command with this on stdin; returns its exit code and its messages.
 fn run(mut command: Command, input: &str) -> (Option<i32>, String) {
     let mut child = command
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Whoever refuses flags reads no config.
+    // A program that refuses its flags reads no config.
     let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
     let output = child.wait_with_output().unwrap();
     (

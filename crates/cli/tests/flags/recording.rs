@@ -1,4 +1,4 @@
-//! What is recorded: light flags, configs, what is noted in the trace; and what the command line does without recording.
+//! Recordings: light flags, configs, and notes in the trace; and actions of the command line without a recording.
 
 use crate::flags::Case;
 use crate::flags::differences::{CRASH, EARLY, EQUALS, MALFORMED, NEWER, NOTE, NUMBER, REFUSED};

@@ -1,9 +1,9 @@
-//! Sessions that were detached, clones, snapshots, and what the service has.
+//! Detached sessions, clones, snapshots, and queries of the service's state.
 
 use crate::flags::Case;
 use crate::flags::differences::{BUGREPORT, COLOUR, CRASH, IGNORED, NO_SERVICE, NUMBER, REFUSED, SNAPSHOT};
 
-/// Sessions that were detached, and clones.
+/// Detached sessions and clones.
 pub(crate) const CASES: &[Case] = &[
     Case::same(
         "a recording that is detached, asked for, and stopped",
@@ -288,7 +288,7 @@ pub(crate) const TRIGGERS: &[Case] = &[
     ),
 ];
 
-/// What the service has.
+/// Queries of the service's state.
 pub(crate) const QUERIES: &[Case] = &[
     Case::same(
         "what the service has, for people and for programs",
@@ -305,7 +305,7 @@ pub(crate) const QUERIES: &[Case] = &[
     ),
     Case::same(
         "the encoded state",
-        // Upstream's decodes it and puts the fields into another order.
+        // Upstream's program decodes the state and encodes the fields in another order.
         "perfetto --query-raw >raw; perfetto --query-raw --long | cmp - raw; echo $?",
         "0
          raw: something else",

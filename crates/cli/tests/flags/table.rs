@@ -1,4 +1,4 @@
-//! `docs/flags.md` against the flags that the programs define, against the cases, and against the differences.
+//! Compares `docs/flags.md` with the flags that the programs define, with the cases, and with the differences.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,7 +7,7 @@ use ferretto_cli::applet;
 
 use crate::flags::{CASES, Upstream, differences};
 
-/// Programs that upstream has, too.
+/// Programs that upstream has as well.
 const PROGRAMS: [&str; 6] = [
     "perfetto",
     "trigger_perfetto",
@@ -16,12 +16,12 @@ const PROGRAMS: [&str; 6] = [
     "websocket_bridge",
     "tracebox",
 ];
-/// Flags that other tests run.
+/// Flags that other tests use.
 const RUN_ELSEWHERE: &[(&str, &str)] = &[
-    // They change the machine's tracefs, which the tests of the probes have a lock for.
+    // These change the machine's tracefs, for which the tests of the probes have a lock.
     ("traced_probes", "--cleanup-after-crash"),
     ("traced_probes", "--reset-ftrace"),
-    // It starts daemons of its own: `words`.
+    // These start daemons of their own; the tests in `words` use them.
     ("tracebox", "--system-sockets"),
     ("tracebox", "--autodaemonize"),
 ];
@@ -30,9 +30,9 @@ struct Table {
     text: String,
 }
 
-/// A row on flags.
+/// A row about flags.
 struct Row {
-    /// Every spelling.
+    /// Every spelling of the flags.
     flags: Vec<String>,
     /// The last column.
     verdict: String,
@@ -46,7 +46,7 @@ impl Table {
         }
     }
 
-    /// The cells of the rows under a heading.
+    /// Returns the cells of the rows under a heading.
     fn rows(&self, heading: &str) -> Vec<Vec<String>> {
         self.text
             .lines()
@@ -69,7 +69,7 @@ impl Table {
             let [first, _, verdict] = cells.as_slice() else {
                 panic!("{program}: not three columns: {cells:?}")
             };
-            // What stands between backticks and begins with a dash.
+            // The flags are the words in backticks that begin with a dash.
             let flags = first.split('`').skip(1).step_by(2);
             Row {
                 flags: flags
@@ -92,7 +92,7 @@ fn every_flag_has_a_row_and_every_row_a_flag() {
         let listed: BTreeSet<String> = rows.into_iter().flat_map(|row| row.flags).collect();
         let mut defined: BTreeSet<String> = applet::flags_of(program).unwrap().into_iter().collect();
         if program == "tracebox" {
-            // It takes those of `perfetto` as well.
+            // tracebox takes the flags of `perfetto` as well.
             for flag in applet::flags_of("perfetto").unwrap() {
                 assert!(defined.remove(&flag), "{flag}");
             }
@@ -114,7 +114,7 @@ fn every_flag_has_a_row_and_every_row_a_flag() {
     assert_eq!(of_ferretto, listed, "those of perfetto, and a table of its own");
 }
 
-/// What scripts give to a program, loops over words included.
+/// Returns the words that scripts pass to a program, including those from loops.
 fn words_given_to(program: &str) -> BTreeSet<&'static str> {
     let words = |line: &'static str| line.split([' ', '\'', ';', '(', ')']);
     let in_loops = format!("{program} $word");
@@ -153,7 +153,7 @@ fn every_flag_is_run() {
     }
 }
 
-/// But for those of links.
+/// Returns the names in brackets, except those of links.
 fn names_in_brackets(text: &str) -> Vec<String> {
     let bracketed = text.split('[').skip(1).filter_map(|rest| rest.split_once(']'));
     let names = bracketed.filter(|(_, after)| !after.starts_with('('));
@@ -161,7 +161,7 @@ fn names_in_brackets(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_difference_is_told_with_its_reason_and_shown() {
+fn every_difference_has_a_reason_and_a_case() {
     let table = Table::read();
     let told: Vec<(String, String)> = table
         .rows("Differences")

@@ -1,4 +1,4 @@
-//! JSON for scripts: what each command prints is as its schema in `docs/schema` says, and `docs/json.md` says the same.
+//! JSON for scripts: the output of each command matches its schema in `docs/schema`, and `docs/json.md` describes the same fields.
 
 use std::path::Path;
 use std::process::Output;
@@ -7,7 +7,7 @@ use crate::support::schema::{self, docs, table};
 use crate::support::{Program, Programs, Side, System};
 use serde_json::Value;
 
-/// Stands before the table of a schema's fields; the schema's name is in it.
+/// The mark before the table of a schema's fields, followed by the schema's name.
 const TABLE: &str = "<!-- fields of ";
 const END: &str = "<!-- end of fields -->\n";
 
@@ -68,7 +68,7 @@ fn names(of: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn the_state_of_a_service_is_told_whose_ever_it_is() {
+fn the_state_of_any_service_is_printed() {
     let upstreams = Programs::of_both();
     let ours = Programs::ours();
     let services = upstreams
@@ -146,7 +146,7 @@ fn json_belongs_to_a_query_of_ferretto() {
             "{complaint}"
         );
     }
-    // Upstream's has no such flag, and abbreviations of its flags mean what they do there.
+    // Upstream's program has no such flag, and abbreviations of its flags keep their meaning.
     let perfetto = system.program(Side::Ours, Program::Perfetto);
     let output = system
         .command(&perfetto, "perfetto.log")
@@ -157,7 +157,7 @@ fn json_belongs_to_a_query_of_ferretto() {
 }
 
 #[test]
-fn doctor_tells_scripts_what_it_tells_people() {
+fn doctor_has_the_same_findings_for_scripts_and_people() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let for_people = ferretto(&system, &["doctor"]);
@@ -168,7 +168,7 @@ fn doctor_tells_scripts_what_it_tells_people() {
     let text = String::from_utf8(for_people.stdout).unwrap();
     let findings = found["findings"].as_array().unwrap();
     assert!(findings.len() > 5, "{found:#}");
-    // What others do to ftrace meanwhile is theirs.
+    // Other programs may use ftrace meanwhile, so its findings may differ.
     for finding in findings.iter().filter(|finding| finding["topic"] != "ftrace") {
         let head = format!(
             "{:<8}{:<11}",

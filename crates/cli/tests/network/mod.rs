@@ -1,5 +1,5 @@
-//! Producers that come over a network, with whom no memory can be shared: the chunks travel in the commits, whichever side is
-//! ours. And relays, which connect the producers of other machines.
+//! Producers over a network, which cannot share memory with the service. The chunks travel in the commits, with our program on either side. And
+//! relays, which connect the producers of other machines.
 
 mod relay;
 mod relayed;

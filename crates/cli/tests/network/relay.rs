@@ -1,5 +1,5 @@
-//! A relay as `traced_relay` is one: it forwards the connections of producers to a service over a network, declares who they are
-//! before, and compares clocks. It pretends to be on another machine, whose clocks differ from this one's.
+//! A relay like `traced_relay`: it forwards producers' connections to a service over a network, declares their identities first, and compares clocks.
+//! It pretends to be on another machine, whose clocks differ from this one's.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -29,7 +29,7 @@ const CLOCKS: [(u32, ClockId); 3] = [
     (3, ClockId::Monotonic),
 ];
 
-/// What a clock of this machine shows, in nanoseconds.
+/// Returns the reading of a clock of this machine, in nanoseconds.
 pub(crate) fn reading(clock: ClockId) -> u64 {
     let time = rustix::time::clock_gettime(clock);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -41,7 +41,7 @@ pub(crate) struct Client {
     stream: Stream,
 }
 
-/// What came of a call.
+/// The outcome of a call.
 enum Outcome {
     Bound(ServiceHandle),
     NotBound,
@@ -57,12 +57,12 @@ impl Client {
         }
     }
 
-    /// Says who is at this end.
+    /// Declares the identity of this end.
     pub(crate) fn declare(&mut self, identity: &PeerIdentity) {
         self.connection.set_peer_identity(identity).unwrap();
     }
 
-    /// Binds a service, if the other end has it.
+    /// Binds a service; `None` if the other end lacks it.
     pub(crate) fn bind(&mut self, service: &str) -> Option<ServiceHandle> {
         self.connection.bind(service).unwrap();
         match self.next() {
@@ -82,7 +82,7 @@ impl Client {
         self.call_encoded(service, method, request.encode_to_vec())
     }
 
-    /// Likewise, with any bytes for a request.
+    /// Calls a method with any bytes as its request.
     pub(crate) fn call_encoded(
         &mut self,
         service: ServiceHandle,
@@ -104,7 +104,7 @@ impl Client {
         self.flush();
     }
 
-    /// The next answer to whatever call.
+    /// Returns the next answer to any call.
     pub(crate) fn answer(&mut self) -> Vec<u8> {
         match self.next() {
             Outcome::Answered(reply) => reply,
@@ -112,7 +112,7 @@ impl Client {
         }
     }
 
-    /// Whether the other end has hung up, within a while.
+    /// Whether the other end hangs up within a while.
     pub(crate) fn is_hung_up_on(&mut self) -> bool {
         loop {
             if self.exchange() == ReadEnd::Closed {
@@ -141,13 +141,13 @@ impl Client {
             match self.stream.flush(self.connection.outgoing()) {
                 Ok(Flushed::All) => return,
                 Ok(Flushed::WouldBlock) => self.wait(PollFlags::OUT),
-                // It has hung up, and what it said before is still to be read.
+                // The peer has hung up, but may have sent data before that are still to be read.
                 Err(_) => return self.connection.outgoing().clear(),
             }
         }
     }
 
-    /// Sends what waits, and reads once there is something.
+    /// Sends pending data, and reads once there are data.
     fn exchange(&mut self) -> ReadEnd {
         self.flush();
         self.wait(PollFlags::IN);
@@ -164,12 +164,12 @@ impl Client {
     }
 }
 
-/// A machine that is pretended.
+/// A pretended machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Guest {
     pub(crate) hint: String,
     pub(crate) name: String,
-    /// How far its clocks are behind ours, in nanoseconds.
+    /// The time in nanoseconds by which its clocks are behind ours.
     pub(crate) behind: u64,
     pub(crate) processors: u32,
 }
@@ -184,7 +184,7 @@ impl Guest {
         }
     }
 
-    /// `SystemInfo` of the machine.
+    /// Returns the `SystemInfo` of the machine.
     pub(crate) fn system(&self) -> InitRelayRequest {
         InitRelayRequest {
             system_info: SystemInfo {
@@ -196,7 +196,7 @@ impl Guest {
         }
     }
 
-    /// What the machine's clocks show now.
+    /// Returns the present readings of the machine's clocks.
     pub(crate) fn readings(&self, phase: Phase) -> SyncClockRequest {
         let clocks = CLOCKS.map(|(id, clock)| Clock {
             clock_id: Some(id),
@@ -210,7 +210,7 @@ impl Guest {
         }
     }
 
-    /// Connects the relay's own client and has it describe the machine and compare clocks, in one round.
+    /// Connects the relay's own client, which describes the machine and compares clocks in one round.
     pub(crate) fn introduce(&self, address: &Address) -> Client {
         let mut client = Client::connect(address);
         client.declare(&self.identity(1, 0));
@@ -259,7 +259,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::Relaxed);
-        // Wakes it.
+        // This wakes the thread.
         let _ = UnixStream::connect(&self.socket);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -267,7 +267,7 @@ impl Drop for Relay {
     }
 }
 
-/// A producer's connection and the one to the service, with a thread for each direction.
+/// A producer's connection and its connection to the service, with a thread for each direction.
 struct Forwarded {
     producer: UnixStream,
     service: TcpStream,
@@ -286,7 +286,7 @@ impl Forwarded {
         service.set_nodelay(true).unwrap();
         let mut connection = ClientConnection::new(1 << 20);
         connection.set_peer_identity(&identity).unwrap();
-        // A new connection takes so little at once.
+        // A new connection takes so little data at once.
         let mut stream = Stream::from_fd(OwnedFd::from(service.try_clone().unwrap())).unwrap();
         assert_eq!(stream.flush(connection.outgoing()).unwrap(), Flushed::All);
         producer.set_nonblocking(false).unwrap();

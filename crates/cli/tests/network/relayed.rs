@@ -1,4 +1,4 @@
-//! Recordings that span two machines, as upstream's trace processor reads them.
+//! Recordings that span two machines, according to upstream's trace processor.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ fn guest() -> Guest {
     }
 }
 
-/// A service with probes of its own machine, and a relay with others.
+/// A service with probes of its own machine, and a relay with other probes.
 fn two_machines<'a>(programs: &'a Programs, traced: Side, probes: Side) -> (System<'a>, Relay) {
     let mut system = System::new(programs);
     let address = free_address();
@@ -77,7 +77,7 @@ fn config(machines: &str) -> String {
     )
 }
 
-/// Per machine: its id in the table, whether it is another one, its processors, its counters and processes.
+/// For each machine: whether its id shows another machine, its processors, its counters and processes.
 const MACHINES: &str = "select raw_id != 0, num_cpus,
     (select count(*) > 50 from counter join counter_track track on track.id = counter.track_id
         where ifnull(track.machine_id, 0) = machine.id),
@@ -142,7 +142,7 @@ fn instant_chunk(boot_time: u64, name: &str) -> Vec<u8> {
     chunk.as_slice().to_vec()
 }
 
-/// A producer on the guest says what time it is there: the trace says what time it was here.
+/// A producer on the guest uses the time there, and the trace has the time here.
 fn tells_when_it_was_here(programs: &Programs, traced: Side) {
     let Some(processor) = TraceProcessor::find() else {
         return;
@@ -191,7 +191,7 @@ fn tells_when_it_was_here(programs: &Programs, traced: Side) {
     let [losses, at] = processor.query(&trace, [LOSSES, "select ts from slice where name = 'now'"]);
     assert_eq!(losses, Rows::new(), "{traced}");
     let [at] = numbers(&at);
-    // How well clocks are compared depends on how long the messages took.
+    // The accuracy of the comparison depends on the duration of the messages.
     let off = at - boot_time as i64;
     assert!(off.unsigned_abs() < SECOND, "{traced}: {off} ns off");
 }
@@ -222,7 +222,7 @@ fn a_config_picks_machines_by_name() {
     ] {
         let trace = record(&mut system, &config);
         let [machines] = processor.query(&trace, [MACHINES]);
-        // Both are described, whichever are recorded.
+        // Both machines are described, whichever are recorded.
         let recorded: Vec<&str> = machines.iter().map(|machine| &machine[2][..]).collect();
         assert_eq!(recorded, expected, "{config}");
     }

@@ -1,4 +1,4 @@
-//! Relays of any kind: on sockets that are for them and others, with and without an identity, and those that overdo it.
+//! All kinds of relays: on sockets for relays and for others, with and without an identity, and excessive ones.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -66,7 +66,7 @@ impl<'a> Scene<'a> {
         Scene::with(programs, |_| vec!["--enable-relay-endpoint".into()])
     }
 
-    /// A producer over the network, which declared these identities before and that one after it introduced itself.
+    /// A producer over the network, which declared the identities `before` first, and `after` once it had introduced itself.
     fn producer(&self, before: &[PeerIdentity], after: Option<&PeerIdentity>) -> Client {
         let mut client = Client::connect(&self.network);
         before.iter().for_each(|identity| client.declare(identity));
@@ -78,7 +78,7 @@ impl<'a> Scene<'a> {
         client
     }
 
-    /// Who the only producer is to the service.
+    /// Returns the service's view of the only producer.
     fn the_producer(&self) -> (i32, Option<i32>, Option<u32>, Option<String>) {
         let TracingServiceState { producers, .. } = self.system.state();
         let [producer] = <[_; 1]>::try_from(producers).unwrap();
@@ -90,7 +90,7 @@ impl<'a> Scene<'a> {
         )
     }
 
-    /// The packets of a short recording.
+    /// Returns the packets of a short recording.
     fn trace(&self) -> Vec<TracePacket> {
         let config = "duration_ms: 1 buffers { size_kb: 64 }";
         let trace = self.system.record(Side::Ours, config).finish();
@@ -103,7 +103,7 @@ fn packets(trace: &Path) -> Vec<TracePacket> {
     Trace::decode_from_slice(&bytes).unwrap().packet
 }
 
-/// How many clock comparisons and descriptions of machines there are among these packets.
+/// Returns the numbers of clock comparisons and of machine descriptions among these packets.
 fn told(packets: &[TracePacket]) -> [usize; 2] {
     let count = |of: fn(&Data) -> bool| {
         let data = packets.iter().filter_map(|packet| packet.data.as_ref());
@@ -129,7 +129,7 @@ fn relays_may_use_the_sockets_that_are_chosen_for_them_and_no_others() {
     assert!(has_port(&everywhere.unix) && has_port(&everywhere.network));
     let consumers = Address::Unix(everywhere.system.consumer_socket());
     assert!(!has_port(&consumers));
-    // They are producers' sockets as before.
+    // These sockets still accept producers.
     assert!(
         Client::connect(&everywhere.network)
             .bind(PRODUCER_PORT.name)
@@ -143,7 +143,7 @@ fn relays_may_use_the_sockets_that_are_chosen_for_them_and_no_others() {
 }
 
 #[test]
-fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
+fn a_relays_clocks_and_description_are_in_the_trace_with_its_machine() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let relay = guest().introduce(&scene.network);
@@ -157,7 +157,7 @@ fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
     let (id, sync) = compared.unwrap();
     assert_eq!(id, machine);
     assert_eq!(sync.synced_clocks.len(), 2);
-    // Read in this order: theirs, ours, theirs, ours. It is the same clock.
+    // The readings in the order theirs, ours, theirs, ours. Both are the same clock.
     let boot_times: Vec<u64> = sync
         .synced_clocks
         .iter()
@@ -168,7 +168,7 @@ fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
         })
         .collect();
     assert!(boot_times.is_sorted(), "{boot_times:?}");
-    // Nobody is left to tell later traces.
+    // The relay has gone, so later traces lack its clocks.
     drop(relay);
     let until = std::time::Instant::now() + crate::support::PATIENCE;
     while told(&scene.trace()) != [0, 1] {
@@ -177,7 +177,7 @@ fn what_a_relay_tells_is_in_the_trace_with_its_machine() {
 }
 
 #[test]
-fn on_a_unix_socket_the_kernel_says_who_a_peer_is_and_a_relay_tells_nothing() {
+fn on_a_unix_socket_the_kernel_identifies_a_peer_and_declarations_do_not_count() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let _relay = guest().introduce(&scene.unix);
@@ -199,10 +199,10 @@ fn on_a_unix_socket_the_kernel_says_who_a_peer_is_and_a_relay_tells_nothing() {
 }
 
 #[test]
-fn over_a_network_a_producer_is_who_its_relay_first_said() {
+fn over_a_network_a_producers_identity_is_its_relays_first_declaration() {
     let programs = Programs::ours();
     let machine = |hint: &str| Some(MachineId::from_hint(hint.as_bytes()).0);
-    // Upstream believes them on sockets without a relay port, too.
+    // Upstream accepts declarations on sockets without a relay port as well.
     for scene in [
         Scene::for_relays(&programs),
         Scene::with(&programs, |_| Vec::new()),
@@ -224,7 +224,7 @@ fn over_a_network_a_producer_is_who_its_relay_first_said() {
             ),
             // Too late.
             (&[], Some(&known), (-1, None, None, None)),
-            // From a system that has no process ids, without a name and a hint: then the address has to do.
+            // A system without process ids, without a name and a hint: the address takes their place.
             (
                 &[identity(-1, "", "")],
                 None,
@@ -240,7 +240,7 @@ fn over_a_network_a_producer_is_who_its_relay_first_said() {
 }
 
 #[test]
-fn producers_of_several_machines_are_told_apart() {
+fn producers_of_several_machines_are_distinguished() {
     let programs = Programs::ours();
     let scene = Scene::for_relays(&programs);
     let producers = ["one", "two", "one"].map(|hint| scene.producer(&[identity(7, hint, "guest")], None));
@@ -299,9 +299,9 @@ fn a_relay_that_overdoes_it_is_rejected_and_the_service_lives_on() {
         ..Default::default()
     };
     rejected(relay.call(port, "SyncClock", &busy));
-    // None of it counts.
+    // None of these requests has an effect.
     assert_eq!(told(&scene.trace()), [1, 2]);
-    // A machine's name that is too long ends the connection.
+    // A machine name that is too long ends the connection.
     for identity in [
         identity(1, &"h".repeat(MAX_IDENTITY_TEXT + 1), ""),
         identity(1, "", &"n".repeat(MAX_IDENTITY_TEXT + 1)),
@@ -310,7 +310,7 @@ fn a_relay_that_overdoes_it_is_rejected_and_the_service_lives_on() {
         client.declare(&identity);
         assert!(client.is_hung_up_on());
     }
-    // As many relays as there may be, and one more.
+    // As many relays as allowed, and one more.
     let mut relays: Vec<Client> = (1..limits::MAX_RELAYS)
         .map(|n| {
             let mut client = Client::connect(&scene.network);
@@ -324,7 +324,7 @@ fn a_relay_that_overdoes_it_is_rejected_and_the_service_lives_on() {
     late.declare(&identity(1, "late", ""));
     let late_port = late.bind(RELAY_PORT.name).unwrap();
     rejected(late.call(late_port, "InitRelay", &guest().system()));
-    // Once another one leaves it may try again.
+    // Once another relay disconnects, it may try again.
     drop(relays.pop());
     let until = std::time::Instant::now() + crate::support::PATIENCE;
     while late.call(late_port, "InitRelay", &guest().system()).is_err() {

@@ -1,4 +1,4 @@
-//! `ferretto open` and real browsers: what their rules about origins make of our headers, and the real UI.
+//! `ferretto open` with real browsers, whose rules about origins apply to our headers; and with the real UI.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -26,8 +26,8 @@ fn chromium() -> Option<PathBuf> {
     Some(path)
 }
 
-/// The test's own web server: gives whoever asks a page with this script, and hands on what pages post as their report. Browsers
-/// open connections that they do not use at once, so each is a thread's; the threads end with the test.
+/// The test's own web server. It serves a page with this script, and passes on the reports that pages post. Browsers open connections that they do
+/// not use at once, so each connection has a thread; the threads end with the test.
 fn serve(site: TcpListener, script: String) -> mpsc::Receiver<String> {
     let (reports, received) = mpsc::channel();
     std::thread::spawn(move || {
@@ -37,7 +37,7 @@ fn serve(site: TcpListener, script: String) -> mpsc::Receiver<String> {
                 let request = request(&mut stream);
                 let body = match request.split_once("\r\n\r\n") {
                     Some((head, report)) if head.starts_with("POST /report ") => {
-                        // Nobody waits for it once the test has failed.
+                        // After the test has failed, nobody receives it.
                         let _ = reports.send(report.to_owned());
                         String::new()
                     }
@@ -51,7 +51,7 @@ fn serve(site: TcpListener, script: String) -> mpsc::Receiver<String> {
     received
 }
 
-/// A request with the body that it announces. What a browser opens and does not use is empty.
+/// Returns a request with its announced body. A connection that a browser opens and does not use yields an empty text.
 fn request(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -124,7 +124,7 @@ fn a_browser_gives_the_trace_to_pages_of_the_ui_and_to_no_others() {
     });
     let (_, url) = serving.address.split_once("?url=").unwrap();
     let url = url.split('&').next().unwrap();
-    // As the UI does it, and at last in the way in which pages can send requests without asking.
+    // The page fetches as the UI does, and then in the way that pages can use without a preflight.
     let script = format!(
         "(async () => {{
             let report;
@@ -176,7 +176,7 @@ withUi({width: 1000, height: 600, port: Number(port), timeout: 60}, async ({page
 }).catch((error) => { console.error(error); process.exit(1); });
 ";
 
-/// Where the tools beside the trace processor are, which bring the real UI along.
+/// Returns the folder of the tools beside the trace processor, which include the real UI.
 fn ui_tools() -> Option<PathBuf> {
     let Some(tpq) = std::env::var_os("FERRETTO_TPQ").map(PathBuf::from) else {
         println!("skipped: FERRETTO_TPQ does not say where upstream's trace processor and UI are");
@@ -194,7 +194,7 @@ fn with_a_clock() -> Vec<u8> {
     [&[0x0a, packet.len() as u8], &packet[..]].concat()
 }
 
-/// What a program of `node` with these arguments prints.
+/// Runs a program of `node` with these arguments; returns its output.
 fn node(script: &str, arguments: &[&OsStr]) -> String {
     let output = Command::new("node")
         .args(["-e", script])
@@ -225,7 +225,7 @@ fn the_real_ui_opens_the_trace() {
         .arg(&trace)
         .args(["-n", "--origin", &format!("http://127.0.0.1:{ui_port}")]);
     let serving = Serving::of(command.spawn().unwrap());
-    // The only one that the UI's content security policy allows.
+    // The only port that the UI's content security policy allows.
     assert_eq!(serving.port(), 9001);
     let (_, route) = serving.address.split_once('#').unwrap();
     let shown = node(
@@ -241,7 +241,7 @@ fn the_real_ui_opens_the_trace() {
     assert_eq!(status.code(), Some(0), "{said}");
 }
 
-/// Visits an address with the browser of the tools, which reaches this machine only, and says what the UI there shows.
+/// Visits an address with the tools' browser, which reaches only this machine, and prints the content of the UI there.
 const VISIT_COPY: &str = "
 const [tools, address] = process.argv.slice(1);
 const fs = require('fs'), os = require('os'), path = require('path');
@@ -275,7 +275,7 @@ const {chromium} = require(path.join(ensureSetup('browser').nodeModules, 'playwr
 })().catch((error) => { console.error(error); process.exit(1); });
 ";
 
-/// Where the UI's files are.
+/// Prints the folder of the UI's files.
 const WEB_DIST: &str = "const path = require('path'); console.log(require(path.join(process.argv[1], 'setup.js')).ensureSetup('browser').webDist)";
 
 #[test]

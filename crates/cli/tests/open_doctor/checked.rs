@@ -1,4 +1,4 @@
-//! What `ferretto open` looks at before it serves anything: whether it is a trace, how it is compressed, and whether the UI can be reached.
+//! The checks of `ferretto open` before it serves: whether the file is a trace, its compression, and whether the UI can be reached.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
@@ -19,7 +19,7 @@ fn xz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// What comes in pieces that tell their lengths, put together.
+/// Joins the pieces of a chunked body.
 pub(super) fn unchunked(mut body: &[u8]) -> Vec<u8> {
     let mut whole = Vec::new();
     loop {
@@ -37,7 +37,7 @@ pub(super) fn unchunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_no_trace_is_not_served_and_why_is_told() {
+fn a_file_that_is_no_trace_is_refused_with_the_reason() {
     let folder = folder();
     let noise: Vec<u8> = (0..200_000_u32)
         .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 24) as u8)
@@ -74,7 +74,7 @@ fn what_is_no_trace_is_not_served_and_why_is_told() {
         let path = trace(&folder, bytes);
         assert_refused(&[path.to_str().unwrap()], words);
     }
-    // Who knows better says so.
+    // With --force the user overrides the check.
     let path = trace(&folder, &noise);
     let serving = Serving::start(&path, |command| {
         command.args(["-n", "--force"]);
@@ -118,7 +118,7 @@ fn compressed_traces_are_expanded_on_their_way() {
         let port = serving.port();
         let (head, body) = answer(ask_as_ui(port, "HEAD", "/t.pftrace"));
         assert_eq!((status(&head), body.len()), (200, 0));
-        // Who hangs up may come again: each has a reader of its own.
+        // A browser that hangs up may come again: each request has a reader of its own.
         drop(ask_as_ui(port, "GET", "/t.pftrace"));
         let (head, body) = answer(ask_as_ui(port, "GET", "/t.pftrace"));
         assert_eq!(status(&head), 200);
@@ -137,7 +137,7 @@ fn compressed_traces_are_expanded_on_their_way() {
 }
 
 #[test]
-fn of_a_cut_compressed_trace_the_browser_gets_what_there_is() {
+fn the_browser_gets_the_readable_part_of_a_cut_compressed_trace() {
     let folder = folder();
     let mut packets = Vec::new();
     for n in 0..50_000_u32 {
@@ -181,7 +181,7 @@ fn a_trace_on_stdin_is_shown() {
 }
 
 #[test]
-fn a_ui_that_cannot_be_reached_is_told_of_instead_of_opened() {
+fn an_unreachable_ui_is_reported_instead_of_opened() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let asked = opener(folder.path(), "");
@@ -193,7 +193,7 @@ fn a_ui_that_cannot_be_reached_is_told_of_instead_of_opened() {
             .env("DISPLAY", ":7")
             .env("PATH", &search);
     });
-    // It is served nevertheless: a browser may have the UI already.
+    // It is served nevertheless, because a browser may have the UI already.
     let port = serving.port();
     let (head, body) = answer(ask(
         port,
@@ -209,7 +209,7 @@ fn a_ui_that_cannot_be_reached_is_told_of_instead_of_opened() {
     assert!(!asked.exists(), "a browser was started");
     assert!(!said.contains(UI), "{said}");
 
-    // Through a proxy it may well be.
+    // Through a proxy it may be reachable.
     let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let serving = Serving::start(&path, |command| {
         command

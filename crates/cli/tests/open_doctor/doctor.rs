@@ -1,4 +1,4 @@
-//! `ferretto doctor` on this machine, as root and as somebody else.
+//! `ferretto doctor` on this machine, as root and as another user.
 
 use std::fs::Permissions;
 use std::io::Read;
@@ -23,7 +23,7 @@ fn is_root() -> bool {
     root
 }
 
-/// The exit code and the report.
+/// Returns the exit code and the report.
 fn examined(mut command: Command) -> (i32, String) {
     let output = command.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -33,7 +33,7 @@ fn examined(mut command: Command) -> (i32, String) {
     )
 }
 
-/// The doctor for programs that look for the service in this folder.
+/// The doctor, with the sockets of the service in this folder.
 fn doctor(folder: &Path) -> Command {
     doctor_of(Path::new(env!("CARGO_BIN_EXE_ferretto")), folder)
 }
@@ -49,7 +49,7 @@ fn doctor_of(program: &Path, folder: &Path) -> Command {
     command
 }
 
-/// The mark of a topic's first line.
+/// Returns the mark of a topic's first line.
 fn mark<'a>(report: &'a str, topic: &str) -> &'a str {
     report
         .lines()
@@ -61,7 +61,7 @@ fn mark<'a>(report: &'a str, topic: &str) -> &'a str {
         .unwrap_or_else(|| panic!("nothing on {topic}:\n{report}"))
 }
 
-/// Its words, for lines are broken between any two of them: where, depends on how long names and process ids are.
+/// Returns the words of a report. Lines are broken at different places, depending on the lengths of names and process ids.
 fn words(report: &str) -> String {
     report.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -126,7 +126,7 @@ fn upstreams_service_is_introduced_as_well() {
 }
 
 #[test]
-fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
+fn without_a_service_recording_works_and_a_stale_socket_is_reported() {
     let folder = socket_folder("ferretto-test-");
     let (code, report) = examined(doctor(folder.path()));
     assert_eq!((code, mark(&report, "service")), (0, "note"), "{report}");
@@ -139,11 +139,11 @@ fn without_a_service_recording_works_and_a_socket_left_behind_is_told_of() {
 }
 
 #[test]
-fn whoever_listens_and_is_no_service_is_a_problem() {
+fn a_listener_that_is_no_service_is_a_problem() {
     let folder = socket_folder("ferretto-test-");
     let listener = UnixListener::bind(folder.path().join("consumer")).unwrap();
     let (code, report) = std::thread::scope(|threads| {
-        // Takes the connection and hangs up.
+        // This listener accepts the connection and hangs up.
         threads.spawn(|| drop(listener.accept().unwrap()));
         examined(doctor(folder.path()))
     });
@@ -169,7 +169,7 @@ fn a_name_that_is_no_address_is_a_problem() {
 }
 
 #[test]
-fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
+fn a_user_without_tracefs_is_told_and_can_record_the_rest() {
     if !is_root() {
         return;
     }
@@ -181,7 +181,7 @@ fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
     assert!(words(&report).contains("without privileges"), "{report}");
     let tracefs = Path::new("/sys/kernel/tracing");
     let open = std::fs::metadata(tracefs).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0);
-    // Where there is none, this user lacks it just so.
+    // Without a tracefs, the user lacks it in any case.
     let usable = open && tracefs.join("tracing_on").exists();
     assert_eq!(mark(&report, "tracefs") != "note", usable, "{report}");
     if !usable {
@@ -191,7 +191,7 @@ fn who_may_not_use_tracefs_is_told_and_can_record_the_rest() {
 }
 
 #[test]
-fn who_is_given_the_rights_by_the_programs_file_can_use_tracefs() {
+fn capabilities_of_the_programs_file_give_access_to_tracefs() {
     const CAPABILITIES: &str = "cap_dac_read_search,cap_dac_override,cap_sys_admin+ep";
     if !is_root() {
         return;

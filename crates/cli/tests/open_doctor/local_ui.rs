@@ -1,4 +1,4 @@
-//! `ferretto open --ui`: a copy of the UI, from a folder or an archive, as browsers and attackers ask for it.
+//! `ferretto open --ui`: a copy of the UI, from a folder or an archive, requested by browsers and attackers.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use crate::support::ui_port::UiPort;
 
 const INDEX: &[u8] = b"<!doctype html><body data-perfetto_version='{\"stable\":\"v1\"}'></body>";
 
-/// What a copy has: an index, and a folder for each version.
+/// The files of a copy: an index, and a folder for each version.
 fn files() -> BTreeMap<&'static str, Vec<u8>> {
     let wasm: Vec<u8> = (0..2_000_000_u32)
         .map(|n| (n.wrapping_mul(0x9e37_79b9) >> 27) as u8)
@@ -32,7 +32,7 @@ fn files() -> BTreeMap<&'static str, Vec<u8>> {
     ])
 }
 
-/// As a folder, with what should not be in it.
+/// Makes a folder with the copy, and with other files that must not be served.
 fn unpacked(at: &Path) -> PathBuf {
     let ui = at.join("ui");
     for (name, content) in files() {
@@ -97,7 +97,7 @@ fn start(trace: &Path, ui: &Path) -> Serving {
     })
 }
 
-/// Asks as a page of the copy does.
+/// Requests like a page of the copy.
 fn get(port: u16, path: &str, lines: &str) -> (String, Vec<u8>) {
     answer(asked(port, "GET", path, lines))
 }
@@ -182,7 +182,7 @@ fn its_files_are_served_with_their_types_and_nothing_else_is() {
             "/trace/",
             "/trace/other",
             "/t.pftrace",
-            // It would outlive this process in the browser.
+            // A service worker would outlive this process in the browser.
             "/service_worker.js?v=v1",
             "*",
         ] {
@@ -204,7 +204,7 @@ fn the_trace_is_for_its_pages_and_serving_goes_on_until_it_is_ended() {
     for (lines, expected) in [
         ("", 403),
         ("Sec-Fetch-Site: cross-site\r\n", 403),
-        // Another program's page on this machine.
+        // A page of another program on this machine.
         ("Sec-Fetch-Site: same-site\r\nSec-Fetch-Mode: no-cors\r\n", 403),
         ("Origin: http://127.0.0.1:1\r\n", 403),
         ("Origin: https://ui.perfetto.dev\r\n", 403),
@@ -227,7 +227,7 @@ fn the_trace_is_for_its_pages_and_serving_goes_on_until_it_is_ended() {
     let mut rebound = connect(port);
     write!(rebound, "GET / HTTP/1.1\r\nHost: rebound.example:{port}\r\n\r\n").unwrap();
     assert_eq!(status(&answer(rebound).0), 403);
-    // How the UI looks for a trace processor.
+    // The UI does this to find a trace processor.
     assert_eq!(status(&answer(asked(port, "POST", "/status", "")).0), 405);
     let other = TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), port));
     assert!(other.is_err(), "only 127.0.0.1 is listened on");
@@ -242,7 +242,7 @@ fn the_trace_is_for_its_pages_and_serving_goes_on_until_it_is_ended() {
 }
 
 #[test]
-fn what_is_no_copy_of_the_ui_is_told() {
+fn an_invalid_copy_of_the_ui_is_refused_with_the_reason() {
     let folder = folder();
     let trace = trace(&folder, SMALL);
     let at = folder.path();
@@ -259,7 +259,7 @@ fn what_is_no_copy_of_the_ui_is_told() {
     };
     let huge = {
         let mut bytes = std::fs::read(zip("x.zip", &[("index.html", INDEX)])).unwrap();
-        // The size in its directory, behind the signature's 24 bytes.
+        // The size field in the archive's directory, 24 bytes after the signature.
         let entry = bytes.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
         bytes[entry + 24..entry + 28].copy_from_slice(&0x7fff_ffff_u32.to_le_bytes());
         bytes
@@ -338,7 +338,7 @@ fn a_port_that_is_taken_is_no_obstacle_for_a_copy() {
     let trace = trace(&folder, SMALL);
     let ui = packed(folder.path());
     let _lock = UiPort::lock();
-    // If another program has it already, so much the better.
+    // It does not matter if another program has the port already.
     let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 9001));
     let child = ferretto("open")
         .arg("-n")

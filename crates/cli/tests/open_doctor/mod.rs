@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use crate::support::{PATIENCE, Running};
 use rustix::process::Signal;
 
-/// The program, with nothing of this session in its environment that it would heed.
+/// The program, without environment variables of this session that would affect it.
 fn ferretto(applet: &str) -> Command {
     crate::support::signals::as_usual();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferretto"));
@@ -40,7 +40,7 @@ fn ferretto(applet: &str) -> Command {
 /// The smallest trace: a packet with a timestamp.
 const SMALL: &[u8] = &[0x0a, 2, 0x40, 5];
 
-/// A trace of one packet with this in it.
+/// A trace of one packet with this payload.
 fn trace_with(payload: &[u8]) -> Vec<u8> {
     let mut trace = ferretto_wire::Writer::new();
     trace.nested(Trace::PACKET, |packet| {
@@ -53,17 +53,17 @@ fn trace_with(payload: &[u8]) -> Vec<u8> {
 struct Serving {
     process: Running,
     stdout: BufReader<ChildStdout>,
-    /// The address that it says to visit.
+    /// The address to visit, from its stdout.
     address: String,
 }
 
 impl Serving {
-    /// Starts it on any port; it serves when this returns.
+    /// Starts it on any port; returns once it serves.
     fn start(trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
         Serving::start_at(0, trace, prepare)
     }
 
-    /// Likewise, on this port.
+    /// Starts it on this port.
     fn start_at(port: u16, trace: &Path, prepare: impl FnOnce(&mut Command)) -> Serving {
         let mut command = ferretto("open");
         command.arg(trace).args(["--port", &port.to_string()]);
@@ -85,7 +85,7 @@ impl Serving {
         }
     }
 
-    /// The port of the address.
+    /// Returns the port of the address.
     fn port(&self) -> u16 {
         let (_, rest) = self.address.split_once("?url=http://127.0.0.1:").unwrap();
         rest.split('/').next().unwrap().parse().unwrap()
@@ -95,7 +95,7 @@ impl Serving {
         self.process.signal(signal);
     }
 
-    /// Its end: exit status, and all that it said on stderr.
+    /// Waits for its end; returns the exit status and all of stderr.
     fn end(mut self) -> (ExitStatus, String) {
         let status = self.process.wait(PATIENCE).expect("it goes on serving");
         let mut more = String::new();
@@ -105,7 +105,7 @@ impl Serving {
     }
 }
 
-/// What a process says on stderr until it ends.
+/// Returns all of a process's stderr until its end.
 fn said_by(mut process: Running) -> String {
     let mut said = String::new();
     process
@@ -118,7 +118,7 @@ fn said_by(mut process: Running) -> String {
     said
 }
 
-/// A port that was free a moment ago, below those that connections get.
+/// Returns a port that was free a moment ago, below the range for outgoing connections.
 fn free_port() -> u16 {
     static TRIED: AtomicU16 = AtomicU16::new(0);
     loop {

@@ -33,7 +33,7 @@ pub(super) fn connect(port: u16) -> TcpStream {
     stream
 }
 
-/// A request as a browser sends it.
+/// Sends a request as a browser does.
 pub(super) fn ask(port: u16, method: &str, path: &str, host: &str, origin: &str) -> TcpStream {
     let mut stream = connect(port);
     write!(
@@ -48,7 +48,7 @@ pub(super) fn ask_as_ui(port: u16, method: &str, path: &str) -> TcpStream {
     ask(port, method, path, &format!("127.0.0.1:{port}"), UI)
 }
 
-/// The head of an answer.
+/// Reads the head of an answer.
 pub(super) fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -59,7 +59,7 @@ pub(super) fn head(stream: &mut TcpStream) -> String {
     String::from_utf8(head).unwrap()
 }
 
-/// Head and body of an answer that ends with its connection.
+/// Reads head and body of an answer that ends with its connection.
 pub(super) fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
     let head = head(&mut stream);
     let mut body = Vec::new();
@@ -71,7 +71,7 @@ pub(super) fn status(head: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Ends the server as it should end.
+/// Fetches the trace, which ends the server; returns its messages.
 pub(super) fn fetch(serving: Serving, path: &str, expected: &[u8]) -> String {
     let (head, body) = answer(ask_as_ui(serving.port(), "GET", path));
     assert_eq!((status(&head), body.as_slice()), (200, expected), "{head}");
@@ -81,7 +81,7 @@ pub(super) fn fetch(serving: Serving, path: &str, expected: &[u8]) -> String {
     said
 }
 
-/// Fails unless it serves nothing, and says these words of why.
+/// Asserts that it serves nothing, and gives a reason with these words.
 pub(super) fn assert_refused(arguments: &[&str], words: &str) {
     let output = refused(arguments);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -96,7 +96,7 @@ pub(super) fn assert_refused(arguments: &[&str], words: &str) {
     );
 }
 
-/// One that has nothing to serve.
+/// Runs one that has nothing to serve.
 fn refused(arguments: &[&str]) -> Output {
     ferretto("open")
         .args(["-n", "--port", "0"])
@@ -118,7 +118,7 @@ fn the_trace_is_fetched_once_and_then_it_is_over() {
         serving.address,
         format!("{UI}/#!/?url=http://127.0.0.1:{port}/t.pftrace&referrer=open_trace_in_ui")
     );
-    // What does not fetch it does not count.
+    // Requests that do not fetch the trace do not count.
     for (method, code) in [("HEAD", 200), ("OPTIONS", 204), ("POST", 405)] {
         let (head, body) = answer(ask_as_ui(port, method, "/t.pftrace"));
         assert_eq!((status(&head), body.len()), (code, 0), "{head}");
@@ -223,19 +223,19 @@ fn strangers_get_nothing_and_end_nothing() {
 fn only_this_machine_can_connect() {
     let folder = folder();
     let serving = Serving::start(&trace(&folder, SMALL), |_| {});
-    // All of 127/8 is this machine, but only one address of it is listened on.
+    // All of 127/8 is this machine, but the server listens on only one address of it.
     let other = TcpStream::connect((Ipv4Addr::new(127, 0, 0, 2), serving.port()));
     assert_eq!(other.unwrap_err().kind(), ErrorKind::ConnectionRefused);
     fetch(serving, "/t.pftrace", SMALL);
 }
 
 #[test]
-fn who_connects_and_says_nothing_holds_nobody_up() {
+fn silent_connections_hold_up_no_others() {
     let folder = folder();
     let bytes = trace_with(&vec![7; 10 << 20]);
     let serving = Serving::start(&trace(&folder, &bytes), |_| {});
     let port = serving.port();
-    // One that reads nothing of what it asked for, one that does not finish its sentence, and many that are silent.
+    // A client that does not read its answer, one that does not complete its request, and many that send nothing.
     let unread = ask_as_ui(port, "GET", "/t.pftrace");
     let mut half = connect(port);
     half.write_all(b"GET /t.pfrace HTTP/1.1\r\nHost: ").unwrap();
@@ -246,7 +246,7 @@ fn who_connects_and_says_nothing_holds_nobody_up() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_has_little_time() {
+fn silent_connections_have_little_time() {
     let folder = folder();
     let serving = Serving::start(&trace(&folder, SMALL), |_| {});
     let silent = connect(serving.port());
@@ -352,7 +352,7 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
     file.set_len(SIZE).unwrap();
     let serving = Serving::start(&path, |_| {});
     let mut stream = ask_as_ui(serving.port(), "GET", "/t.pftrace");
-    // The server is on its way, but cannot be far ahead of a reader that has read the head only.
+    // The server cannot be far ahead of a reader that has read only the head.
     head(&mut stream);
     file.set_len(5).unwrap();
     let mut got = Vec::new();
@@ -364,7 +364,7 @@ fn a_file_that_shrinks_meanwhile_is_not_passed_off_as_whole() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_with_who_has_it() {
+fn a_taken_port_is_reported_with_its_process() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let serving = Serving::start(&path, |_| {});
@@ -383,7 +383,7 @@ fn a_port_that_is_taken_is_told_with_who_has_it() {
     let expected = format!("port {port} is taken by open (pid {}): ", serving.process.pid());
     assert!(said.contains(&expected), "{said}");
     fetch(serving, "/t.pftrace", SMALL);
-    // Right after it is free again, whatever connections there were.
+    // The port is free again at once, whatever connections there were.
     let again = Serving::start_at(port, &path, |_| {});
     fetch(again, "/t.pftrace", SMALL);
 }
@@ -405,7 +405,7 @@ fn signals_end_it() {
 }
 
 #[test]
-fn what_cannot_be_served_is_told_at_once() {
+fn an_unservable_file_is_reported_at_once() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("empty"), "").unwrap();
@@ -436,7 +436,7 @@ fn what_cannot_be_served_is_told_at_once() {
 }
 
 #[test]
-fn over_ssh_the_tunnel_is_told() {
+fn over_ssh_the_tunnels_command_is_printed() {
     let folder = folder();
     let path = trace(&folder, SMALL);
     let port = free_port();
@@ -455,7 +455,7 @@ fn over_ssh_the_tunnel_is_told() {
     assert!(said.contains(&line), "{said}");
 }
 
-/// A folder with an `xdg-open` that notes what it was asked for, and then fares as `end` says.
+/// Makes a folder with an `xdg-open` that notes its argument, and then runs `end`.
 pub(super) fn opener(folder: &Path, end: &str) -> PathBuf {
     let script = folder.join("xdg-open");
     std::fs::write(
@@ -512,7 +512,7 @@ fn a_browser_is_started_where_it_can_be_seen() {
         });
         let started = display.is_some() && flag.is_none();
         if started {
-            // Opens once the script writes.
+            // Opening succeeds once the script writes.
             assert_eq!(std::fs::read_to_string(&pipe).unwrap(), "done\n");
             assert_eq!(
                 std::fs::read_to_string(&asked).unwrap().trim_end(),
@@ -560,7 +560,7 @@ fn without_a_way_to_start_a_browser_the_address_is_enough() {
 }
 
 impl Serving {
-    /// Waits until it says this, then ends it.
+    /// Waits until it prints this, then ends it.
     pub(super) fn signal_after(mut self, words: &str) {
         use std::io::{BufRead, BufReader};
         let mut lines = BufReader::new(self.process.0.stderr.take().unwrap()).lines();

@@ -1,4 +1,4 @@
-//! The application: this test program once more, with [`ROLE`] set. It does what it is told over a pipe, a line at a time.
+//! The application: a second process of this test program, with [`ROLE`] set. It obeys commands from a pipe, one in each line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -12,20 +12,20 @@ use ferretto::startup::{StartupOptions, StartupSession};
 
 use crate::support::{PATIENCE, Running, System};
 
-/// Set where this program is the application.
+/// Set in the application's environment.
 const ROLE: &str = "FERRETTO_TEST_APPLICATION";
 
-/// In front of its answers, among what the test harness says.
+/// The prefix of its answers, which distinguishes them from the test harness's output.
 const ANSWER: &str = "application: ";
 
-/// What its `legacy_config` says is how it behaves.
+/// A data source whose behaviour is in its `legacy_config`.
 struct Numbers {
     behaviour: String,
     stop: Mutex<Option<Stop<Numbers>>>,
     start: Mutex<Option<Start>>,
 }
 
-/// Said once in each sequence, and again when that may be lost.
+/// Whether the sequence has been introduced; reset when the introduction may be lost.
 struct Introduced(bool);
 
 impl Default for Introduced {
@@ -37,7 +37,7 @@ impl Default for Introduced {
 
 static NUMBERS: DataSourceHandle<Numbers> = DataSourceHandle::new();
 static INTRODUCTIONS: AtomicU32 = AtomicU32::new(0);
-/// Instances that wait to be stopped, or started.
+/// Instances whose start or stop is being held back.
 static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
 #[allow(dead_code, reason = "they are there to be dropped")]
@@ -87,7 +87,7 @@ impl DataSource for Numbers {
     }
 }
 
-/// Writes so many numbers, from `first` on.
+/// Writes `count` numbers, beginning with `first`.
 fn write(first: u32, count: u32) {
     for number in first..first + count {
         NUMBERS.trace(|ctx| {
@@ -109,7 +109,7 @@ fn write(first: u32, count: u32) {
     }
 }
 
-/// Does what it is told, if this program is the application.
+/// Obeys the commands, if this program is the application.
 pub(crate) fn run() {
     if std::env::var_os(ROLE).is_none() {
         return;
@@ -140,7 +140,7 @@ pub(crate) fn run() {
                     _ => std::process::abort(),
                 }
             }
-            // A child that knows nothing of tracing.
+            // A child that does not use tracing.
             "fork" => {
                 let child = fork(|| {
                     assert!(!ferretto::is_initialized() && !NUMBERS.is_active());
@@ -149,7 +149,7 @@ pub(crate) fn run() {
                 reap(child);
                 String::new()
             }
-            // A child that records on its own account, until it is asked to end.
+            // A child that records by itself, until it is told to end.
             "fork_and_initialize" => {
                 let (tell, told) = rustix::pipe::pipe().map(|(read, write)| (write, read)).unwrap();
                 let child = fork(|| {
@@ -174,12 +174,12 @@ pub(crate) fn run() {
                 NUMBERS.register();
                 String::new()
             }
-            // From the main thread, which goes on.
+            // On the main thread, which goes on.
             "write" => {
                 write(number(1), number(2));
                 String::new()
             }
-            // Each from a thread of its own, which ends.
+            // Each on a thread of its own, which ends.
             "threads" => {
                 let (threads, count) = (number(1), number(2));
                 std::thread::scope(|scope| {
@@ -199,7 +199,7 @@ pub(crate) fn run() {
             }
             "await_introductions" => {
                 let wanted = number(1);
-                // An introduction is due only when something is written.
+                // A new introduction is made only when something is written.
                 await_that(|| {
                     write(0, 1);
                     INTRODUCTIONS.load(Ordering::Relaxed) >= wanted
@@ -255,10 +255,10 @@ pub(crate) fn run() {
     }
 }
 
-/// Forks a child that does this, and then exits as processes do.
+/// Forks a child that does this, and then exits as processes usually do.
 #[allow(unsafe_code)]
 fn fork(work: impl FnOnce()) -> rustix::process::Pid {
-    // SAFETY: the child uses what the test is about, which has to be ready for that.
+    // SAFETY: the child goes on to use the SDK, which must be ready for a fork; this is the subject of the test.
     match unsafe { libc::fork() } {
         0 => {
             let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_ok();
@@ -282,7 +282,7 @@ fn await_that(holds: impl Fn() -> bool) {
     }
 }
 
-/// The application, as a test has it.
+/// The application, as seen by a test.
 pub(crate) struct Application {
     pub(crate) running: Running,
     orders: ChildStdin,
@@ -305,7 +305,7 @@ impl Application {
         }
     }
 
-    /// Has it do something; its answer.
+    /// Makes it do something; returns its answer.
     pub(crate) fn does(&mut self, order: &str) -> String {
         writeln!(self.orders, "{order}").unwrap();
         loop {
@@ -318,17 +318,17 @@ impl Application {
         }
     }
 
-    /// Has it do something that it does not come back from.
+    /// Makes it do something from which it does not return.
     pub(crate) fn orders(&mut self, order: &str) {
         writeln!(self.orders, "{order}").unwrap();
     }
 
-    /// Waits for its end, whatever that is like.
+    /// Waits for its end, of any kind.
     pub(crate) fn awaits_end(mut self) {
         assert!(self.running.wait(PATIENCE).is_some());
     }
 
-    /// Lets it come to its end.
+    /// Lets it end normally.
     pub(crate) fn ends(mut self) {
         drop(self.orders);
         assert!(self.running.wait(PATIENCE).unwrap().success());

@@ -1,5 +1,5 @@
-//! Data sources that an application has made with the SDK, in processes of their own, against our service and upstream's: what they
-//! write is in the trace, all of it and nothing else, whoever comes first, and whatever ends in between.
+//! Data sources that an application makes with the SDK, in processes of their own, with our service and upstream's. The trace has exactly the data
+//! that they wrote, whichever process starts first and whichever ends in between.
 
 mod application;
 mod processes;
@@ -14,13 +14,13 @@ use application::Application;
 use ferretto_proto::messages::TestEvent;
 use ferretto_wire::Reader;
 
-/// Not a test: what the tests run as the application.
+/// Not a test: the tests run this as the application.
 #[test]
 fn application() {
     application::run();
 }
 
-/// What the application has written, by sequence, in the order of the trace.
+/// Returns the application's events, by sequence, in the order of the trace.
 pub(crate) fn events(trace: &Path) -> BTreeMap<u64, Vec<TestEvent>> {
     use ferretto_proto::messages::Message;
     let bytes = std::fs::read(trace).unwrap();
@@ -41,7 +41,7 @@ pub(crate) fn events(trace: &Path) -> BTreeMap<u64, Vec<TestEvent>> {
     events
 }
 
-/// The numbers in a trace, each once.
+/// Returns the numbers in a trace, each once.
 pub(crate) fn numbers(trace: &Path) -> BTreeSet<u32> {
     let mut numbers = BTreeSet::new();
     for number in events(trace)
@@ -54,7 +54,7 @@ pub(crate) fn numbers(trace: &Path) -> BTreeSet<u32> {
     numbers
 }
 
-/// Checks that a trace has exactly these numbers; says which it lacks, or has besides.
+/// Asserts that a trace has exactly these numbers; prints some that differ.
 #[track_caller]
 pub(crate) fn assert_numbers(trace: &Path, expected: std::ops::Range<u32>) {
     let (numbers, expected) = (numbers(trace), expected.collect::<BTreeSet<u32>>());
@@ -81,14 +81,14 @@ pub(crate) const CONFIG: &str =
 
 pub(crate) const STALL: &str = "buffer_exhausted_policy: BUFFER_EXHAUSTED_STALL_THEN_DROP";
 
-/// A config with more in that of the data source.
+/// A config with more fields in that of the data source.
 pub(crate) fn config_with(more: &str) -> String {
     format!(
         r#"buffers {{ size_kb: 16384 }} data_sources {{ config {{ name: "ferretto.test.numbers" {more} }} }}"#
     )
 }
 
-/// Calls a story with each service that there is.
+/// Runs a story with each service that is installed.
 pub(crate) fn with_each_service(story: impl Fn(&mut System<'_>, Side)) {
     let both = Programs::of_both();
     let sides: &[Side] = match both {

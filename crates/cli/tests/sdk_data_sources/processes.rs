@@ -1,4 +1,4 @@
-//! Services and applications that come late, end, and fork.
+//! Services and applications that start late, end, and fork.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn an_application_that_comes_first_is_recorded_when_the_service_comes_and_when_i
             let recording = system.record(Side::Ours, CONFIG);
             application.does(&format!("write {round} 1"));
             assert_eq!(numbers(&recording.interrupt()), BTreeSet::from([round]));
-            // The next one ends with its service.
+            // The next recording ends with its service.
             let _recording = system.record(Side::Ours, CONFIG);
             application.does("await_active");
             application.does("write 5 10");
@@ -44,14 +44,14 @@ fn an_application_that_comes_first_is_recorded_when_the_service_comes_and_when_i
 }
 
 #[test]
-fn what_an_application_has_written_is_in_the_trace_though_it_ends_at_once() {
+fn data_of_an_application_that_ends_at_once_are_in_the_trace() {
     with_each_service(|system, side| {
         for ending in ["return", "exit", "abort"] {
             let mut application = registered(system, side);
             let recording = system.record(Side::Ours, CONFIG);
             application.does("write 0 1000");
             if ending == "abort" {
-                // Nobody can help one of whose writer the service has not heard; from then on it can help itself.
+                // If the service does not know of the writer, its data are lost. After a flush it does.
                 application.does("flush");
             }
             application.orders(&format!("write_and_end 1000 {ending}"));
@@ -70,12 +70,12 @@ fn a_forked_child_records_nothing_until_it_is_told_to_and_does_not_disturb_its_p
         let mut application = registered(system, side);
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 10");
-        // The child writes 1000 and ends as processes do; then the parent goes on.
+        // The child writes 1000 numbers and ends; then the parent goes on.
         application.does("fork");
         application.does("write 10 10");
         assert_numbers(&recording.interrupt(), 0..20);
         application.does("await_inactive");
-        // This one sets up tracing for itself, and is asked to record as well.
+        // This child sets up tracing for itself, and a session records it as well.
         application.does("fork_and_initialize");
         system.await_state(|state| {
             let named = |name: &str| {

@@ -1,4 +1,4 @@
-//! What sessions get: what was written while they ran, from when the data source has started until it has stopped.
+//! The data of sessions: everything written from the start of the data source until its stop.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::support::address::free_address;
 use crate::support::{Program, Recording, Side};
 
 #[test]
-fn what_threads_wrote_that_have_ended_or_go_on_is_in_the_trace() {
+fn data_of_ended_and_running_threads_are_in_the_trace() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         application.does("write 100000 10");
@@ -32,7 +32,7 @@ fn what_threads_wrote_that_have_ended_or_go_on_is_in_the_trace() {
 }
 
 #[test]
-fn each_session_gets_what_was_written_while_it_ran() {
+fn each_session_gets_the_data_written_while_it_ran() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let first = system.record(Side::Ours, CONFIG);
@@ -55,7 +55,7 @@ fn each_session_gets_what_was_written_while_it_ran() {
 }
 
 #[test]
-fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
+fn there_is_room_for_eight_instances_and_sessions_do_not_wait_for_a_ninth() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let sources: String = (0..9)
@@ -71,7 +71,7 @@ fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
         let events = events(&trace);
         assert_eq!(events.len(), 8);
         assert!(events.values().all(|sequence| sequence.len() == 2), "{events:?}");
-        // They have given their places back.
+        // The threads' writers have been released.
         application.does("await_inactive");
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 1");
@@ -81,7 +81,7 @@ fn there_is_room_for_eight_instances_and_nobody_waits_for_the_ninth() {
 }
 
 #[test]
-fn what_is_written_while_stopping_is_in_the_trace() {
+fn data_written_while_stopping_are_in_the_trace() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         let recording = system.record(Side::Ours, &config_with(r#"legacy_config: "says goodbye""#));

@@ -1,4 +1,4 @@
-//! Startup tracing: what was recorded before a session has asked for it.
+//! Startup tracing: data recorded before a session requests them.
 
 use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{PRODUCER_PORT, ProducerMethod, ServiceDescriptor};
@@ -29,7 +29,7 @@ fn startup_tracing_is_taken_over_by_the_session_that_asks_for_the_same() {
         let trace = recording.interrupt();
         assert_numbers(&trace, 0..600);
         assert_eq!(events(&trace).len(), 5, "sequences: those begun at startup go on");
-        // And the next session is one as any other.
+        // The next session is an ordinary one.
         application.does("await_inactive");
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 7");
@@ -45,7 +45,7 @@ fn startup_tracing_with_a_connected_service_is_kept_apart_from_other_sessions() 
         let other = system.record(Side::Ours, &config_with(r#"legacy_config: "other""#));
         assert_eq!(application.does(&format!("startup {CONFIG}")), "");
         application.does("write 0 100");
-        // Another config is not what was expected.
+        // A session with another config does not take over the startup session.
         assert_eq!(numbers(&other.interrupt()).len(), 100);
         assert!(!application.does("status").contains("the session that came"));
         let another = system.record(Side::Ours, &config_with(r#"legacy_config: "other""#));
@@ -63,7 +63,7 @@ fn startup_tracing_with_a_connected_service_is_kept_apart_from_other_sessions() 
 }
 
 #[test]
-fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
+fn startup_data_are_discarded_if_their_session_never_comes() {
     with_each_service(|system, side| {
         let mut application = registered(system, side);
         assert_eq!(application.does(&format!("startup {CONFIG}")), "");
@@ -72,7 +72,7 @@ fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
         assert_eq!(application.does("startup_outcome"), "Aborted");
         application.does("await_inactive");
         await_registration(system);
-        // And it does not take up memory that those to come need.
+        // The startup session takes no memory that later sessions need.
         let recording = system.record(Side::Ours, CONFIG);
         application.does("write 0 5000");
         assert_eq!(numbers(&recording.interrupt()).len(), 5000);
@@ -81,7 +81,7 @@ fn what_was_recorded_for_a_session_that_never_came_is_thrown_away() {
 }
 
 #[test]
-fn what_was_thrown_away_before_there_was_a_service_takes_up_none_of_its_memory() {
+fn startup_data_discarded_before_a_service_came_take_none_of_its_memory() {
     with_each_service(|system, side| {
         let mut application = Application::start(system);
         application.does("initialize");
@@ -120,7 +120,7 @@ fn a_service_that_will_not_have_the_applications_memory_is_recorded_for_later() 
     assert_eq!(application.does(&format!("startup {CONFIG}")), "");
     application.does("write 0 100");
     let mut offers = Vec::new();
-    // The application may have been connected already, and comes again with memory; then it comes without.
+    // The application may have been connected already; then it connects again with memory, and then without.
     while !offers.ends_with(&[true, false]) {
         service.serve(&SERVICES, |asked| {
             if asked.method != ProducerMethod::InitializeConnection.name() {

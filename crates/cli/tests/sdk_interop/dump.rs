@@ -1,5 +1,5 @@
-//! What the trace processor makes of the common program, as lines of text that are the same for each run: without times, and with
-//! names in place of numbers that the system gave.
+//! The trace processor's view of the common program, as lines of text that are the same for each run: without times, and with names in place of
+//! numbers that the system assigns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,7 +10,7 @@ use ferretto_proto::messages::{Message, Trace};
 
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 
-/// The lines, by what they are about.
+/// The lines, by subject.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Dump(BTreeMap<&'static str, BTreeSet<String>>);
 
@@ -18,12 +18,12 @@ pub(crate) struct Dump(BTreeMap<&'static str, BTreeSet<String>>);
 struct Arguments(BTreeMap<String, Vec<(String, String)>>);
 
 impl Arguments {
-    /// The keys and values of a set, in a line.
+    /// Returns the keys and values of a set, in one line.
     fn line(&self, set: &str, names: &Names) -> String {
         let mut line = String::new();
         for (key, value) in self.0.get(set).into_iter().flatten() {
             let value = match (&**key, value.split_once(':')) {
-                // Of a track: compared apart.
+                // The id of a track, which is compared separately.
                 ("trace_id", _) => continue,
                 (key, Some((_, number))) if key.ends_with("utid") => {
                     names.threads.get(number).map_or("?", |name| name.as_str())
@@ -37,25 +37,25 @@ impl Arguments {
 
     fn number(&self, set: &str, key: &str) -> Option<u64> {
         let (_, value) = self.0.get(set)?.iter().find(|(name, _)| name == key)?;
-        // Signed in SQL.
+        // SQL has signed numbers.
         let (_, number) = value.split_once(':')?;
         number.parse::<i64>().ok().map(i64::cast_unsigned)
     }
 }
 
-/// What other lines say of tracks and threads.
+/// The names of tracks and threads for other lines.
 struct Names {
-    /// By the processor's id: unique in a dump, and the same for each run.
+    /// By the processor's id. Names are unique in a dump, and the same for each run.
     tracks: BTreeMap<String, String>,
     /// By `utid`.
     threads: BTreeMap<String, String>,
 }
 
-/// Whether times tell events apart.
+/// Whether times distinguish all events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Times {
     Distinct,
-    /// Of events at the same time on the same track the processor makes later ones children of earlier ones.
+    /// Several events may have the same time. On one track, the processor makes the later ones children of the earlier ones.
     Coarse,
 }
 
@@ -73,7 +73,7 @@ impl Dump {
                     left join counter_track c using (id)
                     left join thread using (utid) left join process on process.upid = t.upid
                 order by t.id",
-                // How long a slice took is only the program's to say where it supplies the times.
+                // The length of a slice is compared only where the program supplies the times.
                 "select id, track_id, depth, parent_id, category, name,
                     case when dur < 0 then 'open'
                         when name like 'timed%' or name = 'on another clock' then 'takes ' || dur else 'ends' end,
@@ -115,7 +115,7 @@ impl Dump {
         let mut last_value = (String::new(), 0.0);
         for [track, value, set] in columns(counters) {
             let title = &names.tracks[&track];
-            // Thread time is as long as it is, but it does not go back.
+            // Thread time varies, but must not go back.
             let value = if title.contains("/thread_time ") {
                 let last = std::mem::replace(&mut last_value, (track.clone(), value.parse::<f64>().unwrap()));
                 let before = if last.0 == track { last.1 } else { 0.0 };
@@ -139,7 +139,7 @@ impl Dump {
         self.0.entry(subject).or_default().insert(line);
     }
 
-    /// Adds a line that comes after those which have begun in the same way.
+    /// Adds a line with a number that counts the lines with the same beginning.
     fn add_numbered(&mut self, subject: &'static str, begin: &str, rest: String) -> String {
         let begin = format!("{begin} #");
         let lines = self.0.entry(subject).or_default();
@@ -151,7 +151,7 @@ impl Dump {
 
     fn tracks(&mut self, rows: Rows, sets: &Arguments, names: &mut Names) {
         let mut uuids = BTreeMap::new();
-        // Of the process: below which are those tracks whose parents are none.
+        // The track of the process. Tracks without a parent are below it.
         let root = rows.iter().find(|row| row[3] == "process_track_event");
         let process_uuid = root.and_then(|row| sets.number(&row[4], "trace_id")).unwrap_or(0);
         for [id, parent, name, kind, set, unit, description, utid, tid, process] in columns(rows) {
@@ -164,7 +164,7 @@ impl Dump {
                 .get(&parent)
                 .map_or(&*scope, |parent| parent.as_str());
             let title = format!("{above}/{name}");
-            // Uuids are relative to those of parents.
+            // Uuids are compared relative to the parents' uuids.
             let uuid = sets.number(&set, "trace_id");
             let parents_uuid = match (uuids.get(&parent), tid.parse::<u64>()) {
                 (Some(&parent), _) => parent,
@@ -179,7 +179,7 @@ impl Dump {
                 sets.line(&set, names)
             );
             self.add("tracks", line);
-            // The numbered ones have the same name as others.
+            // Numbered tracks share their name with others.
             names.tracks.insert(id, format!("{title} {relative}"));
         }
     }
@@ -219,7 +219,7 @@ impl Dump {
         }
     }
 
-    /// Fails with the lines that only one of the two has.
+    /// Fails with the lines that only one of the two dumps has.
     #[track_caller]
     pub(crate) fn assert_same(&self, ours: &Dump, variant: &str) {
         let mut differences = Vec::new();
@@ -237,7 +237,7 @@ impl Dump {
             differences.extend(only("ours      ", &ours - &theirs));
         }
         assert!(differences.is_empty(), "{variant}:\n{}", differences.join("\n"));
-        // Nothing is the same as nothing.
+        // Empty dumps would be the same too.
         let least = [
             ("slices", 60),
             ("tracks", 30),
@@ -253,12 +253,12 @@ impl Dump {
     }
 }
 
-/// The cells of rows.
+/// Returns the cells of rows.
 fn columns<const N: usize>(rows: Rows) -> impl Iterator<Item = [String; N]> {
     rows.into_iter().map(|row| row.try_into().unwrap())
 }
 
-/// The changes of states, which this trace processor does not read: what they say, with the names of their tracks.
+/// Returns the changes of states, with the names of their tracks, directly from the packets, because this trace processor does not read them.
 fn states(trace: &Path) -> Vec<String> {
     let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let (mut names, mut tracks) = (BTreeMap::new(), BTreeMap::new());
@@ -286,7 +286,7 @@ fn states(trace: &Path) -> Vec<String> {
                 let name = match &event.name_field {
                     Some(NameField::Name(name)) => name.clone(),
                     Some(NameField::NameIid(iid)) => names[&(sequence, *iid)].clone(),
-                    // What upstream's SDK tells as an empty name, ours leaves out: both mean that there is no state.
+                    // Upstream's SDK writes an empty name where ours omits it: both mean that there is no state.
                     None => String::new(),
                 };
                 states.push(format!(

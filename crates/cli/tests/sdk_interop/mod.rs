@@ -1,9 +1,9 @@
-//! One program, written once with our SDK (`program.rs`) and once with upstream's (`interop/cxx-producer/src/common_program.cc`), recorded with
-//! either side's service and command line and in all the ways that configs know: upstream's trace processor reads the same from
-//! all of them, event for event.
+//! One program, written once with our SDK (`program.rs`) and once with upstream's (`interop/cxx-producer/src/common_program.cc`). It is recorded with
+//! either side's service and command line and with all variants of configs. Upstream's trace processor reads the same from all traces, event for
+//! event.
 //!
-//! Upstream's is a program of its own workspace, named by `$FERRETTO_CXX_PRODUCER`:
-//! `cargo build --release --manifest-path interop/cxx-producer/Cargo.toml`.
+//! Upstream's version is a program of its own workspace, named by `$FERRETTO_CXX_PRODUCER`: `cargo build --release --manifest-path
+//! interop/cxx-producer/Cargo.toml`.
 
 mod dump;
 mod program;
@@ -17,10 +17,10 @@ use crate::support::trace::TraceProcessor;
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use dump::{Dump, Times};
 
-/// Set where this program is the common program; what it says is how many rounds, and the pause between them.
+/// Set where this program is the common program. The value has the number of rounds, and the pause between them.
 const ROLE: &str = "FERRETTO_TEST_COMMON_PROGRAM";
 
-/// Not a test: what the tests run as the common program.
+/// Not a test: the tests run this as the common program.
 #[test]
 fn common_program() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -33,14 +33,14 @@ fn common_program() {
     );
 }
 
-/// A way to record.
+/// A variant of recording.
 struct Variant {
     name: &'static str,
-    /// Of the `TrackEventConfig`.
+    /// Fields of the `TrackEventConfig`.
     track_event: &'static str,
-    /// Of the `TraceConfig`.
+    /// Fields of the `TraceConfig`.
     trace: &'static str,
-    /// How often the program does everything, with pauses between.
+    /// The number of rounds of the program, with pauses between them.
     rounds: u32,
 }
 
@@ -97,7 +97,7 @@ const VARIANTS: [Variant; 14] = [
     },
 ];
 
-/// What there is to record with, unless the test is to be skipped.
+/// The programs for recording, unless the test is skipped.
 struct Setting {
     programs: Programs,
     processor: TraceProcessor,
@@ -118,7 +118,7 @@ impl Setting {
         })
     }
 
-    /// The common program on a system, not told yet how.
+    /// Returns the command of the common program.
     fn program(&self, system: &System<'_>, sdk: Side, variant: &Variant) -> Command {
         let rounds = variant.rounds.to_string();
         match sdk {
@@ -137,7 +137,7 @@ impl Setting {
         }
     }
 
-    /// What the trace processor reads when the program of one side is recorded with the service and the command line of another.
+    /// Records the program of one side with the service and the command line of another; returns the trace processor's view.
     fn record(&self, sdk: Side, service: Side, variant: &Variant) -> Dump {
         let mut system = System::new(&self.programs);
         system.start(service, Program::Traced);

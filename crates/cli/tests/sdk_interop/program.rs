@@ -1,7 +1,7 @@
-//! The common program, with our SDK: every kind of track event, always the same ones in the same order.
+//! The common program, with our SDK: every kind of track event, always the same events in the same order.
 //!
-//! Its twin is `interop/cxx-producer/src/common_program.cc`. The test compares what the trace processor makes of both, so whatever is
-//! changed here must be changed there.
+//! Its twin is `interop/cxx-producer/src/common_program.cc`. The test compares the trace processor's view of both, so a change here needs the same
+//! change there.
 
 use std::io::Read;
 use std::thread;
@@ -27,7 +27,7 @@ static LAYOUT: Category = Category::new("rendering.layout").tags(&["slow"]);
 static NETWORK: Category = Category::new("network").tags(&["net"]);
 static RAW: Category = Category::new("network.raw").tags(&["net", "debug"]);
 
-/// Waits until it is recorded, writes so many rounds, says `done` when it has, and stays until its standard input ends.
+/// Waits until it is recorded, writes `rounds` rounds, prints `done`, and stays until its standard input ends.
 pub(crate) fn run(rounds: u64, pause: Duration) {
     ferretto::add_test_category_prefixes(&["test"]);
     ferretto::register_categories(&[&COMMON, &RENDERING, &LAYOUT, &NETWORK, &RAW]);
@@ -52,11 +52,11 @@ pub(crate) fn run(rounds: u64, pause: Duration) {
         }
     });
     println!("\ndone");
-    // Whatever ends it.
+    // An error ends it like the end of the input.
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// Does this on a thread of this name, and waits for it.
+/// Runs this on a thread of this name, and waits for it.
 fn named(name: &str, work: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name(name.to_owned());
@@ -104,7 +104,7 @@ static QUEUE: NamedTrack = NamedTrack::new("Queue");
 fn tracks() {
     static EVERYONE: NamedTrack = NamedTrack::new("Everyone").global();
     static SECOND: NamedTrack = NamedTrack::new("Queue").id(1);
-    // Not described with its child, as upstream's are not.
+    // The parent is not described with its child, because upstream's is not.
     let nested = NamedTrack::new("Nested").parent(ferretto::track::TrackLike::track(&QUEUE));
     trace_event_begin!("common", "queued", track = &QUEUE);
     trace_event_begin!("common", "queued within", track = &QUEUE);
@@ -138,7 +138,7 @@ fn tracks() {
     trace_event_instant!("common", "with key", track = by_key);
     let by_number = NamedTrack::new("By number").sibling_merge(SiblingMerge::ByNumber(12));
     trace_event_instant!("common", "with number", track = by_number);
-    // Upstream's twin begins and ends these by hand: its scoped slices end on the thread's track, wherever they began.
+    // Upstream's twin begins and ends these by hand, because its scoped slices end on the thread's track, wherever they began.
     {
         trace_event!("common", "scoped", track = &QUEUE, "number" => 1);
         trace_event!("common", "scoped within", track = &QUEUE);
@@ -299,13 +299,13 @@ fn categories() {
 }
 
 fn timestamps() {
-    // A whole number of whatever unit timestamps have.
+    // A multiple of any unit of timestamps.
     let base = ferretto::clock::now() / 1_000_000 * 1_000_000;
     let timed = NamedTrack::new("Timed");
     trace_event_begin!("common", "timed", track = timed, timestamp = base - 9000);
     trace_event_instant!("common", "timed instant", track = timed, timestamp = base - 7000, "number" => 1);
     trace_event_end!("common", track = timed, timestamp = base - 5000);
-    // Earlier than what was told last.
+    // Earlier than the events before.
     trace_event_begin!("common", "timed before", track = timed, timestamp = base - 20000);
     trace_event_end!("common", track = timed, timestamp = base - 19000);
     let counter = CounterTrack::new("timed");

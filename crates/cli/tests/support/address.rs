@@ -1,4 +1,4 @@
-//! Addresses of this machine that a program which is still to be started can listen on.
+//! Addresses of this machine for programs that a test will start.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 use std::path::Path;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-/// An address of this machine that nobody listens on, nor will: this process and this call have the whole host to themselves. A port of
-/// 127.0.0.1 that was free a moment ago may by now be that of anybody's connection.
+/// Returns an address of this machine on which nobody listens or will listen, because the host belongs to this process and call alone. A free port of
+/// 127.0.0.1 may be taken by another connection a moment later.
 pub(crate) fn free_address() -> String {
     static CALLS: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -16,8 +16,8 @@ pub(crate) fn free_address() -> String {
     listener.local_addr().unwrap().to_string()
 }
 
-/// Makes a socket as those leave it who are killed. Nobody has ever listened on it: a process that another test starts at this moment
-/// would do so for a while, too.
+/// Makes a socket file like that of a killed process. Nobody has ever listened on it, because a process that another test starts at this moment would
+/// inherit the listening socket for a while.
 pub(crate) fn abandoned_socket(path: &Path) {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,

@@ -1,20 +1,19 @@
-//! Conversations as text: what a client of some version sends to the service, byte for byte, and what it waits for meanwhile.
+//! Conversations as text: a client's messages to the service, byte for byte, and the answers that it waits for.
 //!
 //! A script in `tests/dialects` is one connection. Its lines are
 //!
 //! ```text
-//! send [with memory | with file]   a frame begins, perhaps with a descriptor; its bytes follow, up to the next of these words
-//! answer 3 ok | more | rejected    waits for an answer to request 3: the last one, one of several, a rejection
-//! command 3 6                      waits for an answer to request 3 that holds field 6: a command to a producer
-//! error 4                          waits for the answer to request 4 that says that it was none
-//! chunk 0 "text"                   writes a complete chunk with a packet for testing into page 0 of the shared memory
-//! mark here                        a place that a test can play the script up to
+//! send [with memory | with file]   a frame begins, perhaps with a descriptor; its bytes follow, up to the next of these words answer 3 ok | more |
+//! rejected    waits for an answer to request 3: the last one, one of several, a rejection command 3 6                      waits for an answer to
+//! request 3 that holds field 6: a command to a producer error 4                          waits for the answer to request 4 that reports an error
+//! chunk 0 "text"                   writes a complete chunk with a packet for testing into page 0 of the shared memory mark here
+//! a place that a test can play the script up to
 //! ```
 //!
-//! Bytes are hexadecimal digits, `"text"`, and `{ ... }`, which stands for a length (the shortest varint, or one of four bytes after
-//! `{4`) and as many bytes. A `#` begins a comment. The four bytes of length before each frame are not written out, nor sent in any other form by anybody.
+//! Bytes are hexadecimal digits, `"text"`, and `{ ... }`, which stands for a length (the shortest varint, or one of four bytes after `{4`) and as
+//! many bytes. A `#` begins a comment. The four bytes of length before each frame are left out, because they are the same for all clients.
 //!
-//! Recorded scripts are what [`record`] made of the bytes of a real client; those of older and newer clients are written by hand.
+//! [`record`] makes scripts from the bytes of a real client; scripts of older and newer clients are written by hand.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -51,7 +50,7 @@ enum Step {
     Mark(String),
 }
 
-/// The descriptor that goes with a frame.
+/// The descriptor that is sent with a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum With {
     Nothing,
@@ -72,11 +71,11 @@ pub(crate) struct Player {
     steps: VecDeque<Step>,
     /// Memory that the script offered, or that the service sent.
     memory: Option<std::fs::File>,
-    /// Where `send with file` has its trace written.
+    /// The file into which `send with file` makes the service write the trace.
     file: std::fs::File,
-    /// Answers that were not waited for.
+    /// Answers for which the script has not waited.
     unmet: Vec<Met>,
-    /// Answers that were.
+    /// Answers for which the script has waited.
     pub(crate) met: Vec<Met>,
 }
 
@@ -88,7 +87,7 @@ pub(crate) struct Met {
 }
 
 impl Met {
-    /// The encoded reply, if it is one.
+    /// Returns the encoded reply, if the answer is one.
     pub(crate) fn reply(&self) -> Option<&[u8]> {
         match &self.msg {
             Msg::MsgInvokeMethodReply(reply) if reply.success.unwrap_or_default() => {
@@ -159,7 +158,7 @@ impl Player {
         panic!("the script has no mark {mark:?}");
     }
 
-    /// Plays up to where a producer waits for the command that stops a data source, or all of it.
+    /// Plays up to the wait for the command that stops a data source, or to the end.
     pub(crate) fn play_to_stop(&mut self) {
         let stops = |step: &Step| matches!(step, Step::Command { field, .. } if *field == GetAsyncCommandResponse::STOP_DATA_SOURCE);
         while !self.steps.front().is_none_or(stops) {
@@ -168,21 +167,21 @@ impl Player {
         }
     }
 
-    /// Plays what is left.
+    /// Plays the rest.
     pub(crate) fn play(&mut self) {
         while let Some(step) = self.steps.pop_front() {
             self.play_step(&step);
         }
     }
 
-    /// What the service wrote into the file that it was passed.
+    /// Returns the content of the file that the service was given.
     pub(crate) fn file(&self) -> Vec<u8> {
         let mut trace = vec![0; self.file.metadata().unwrap().len() as usize];
         self.file.read_exact_at(&mut trace, 0).unwrap();
         trace
     }
 
-    /// The replies to this request up to the last one, if that was waited for.
+    /// Returns the replies to this request, whether or not the script waited for them.
     pub(crate) fn stream(&self, request: u64) -> Vec<&[u8]> {
         let told = self.unmet.iter().chain(&self.met);
         told.filter(|met| met.request == request)
@@ -190,14 +189,14 @@ impl Player {
             .collect()
     }
 
-    /// The replies to this request that were waited for.
+    /// Returns the replies to this request for which the script waited.
     pub(crate) fn replies(&self, request: u64) -> Vec<&[u8]> {
         let of_request = self.met.iter().filter(|met| met.request == request);
         of_request.filter_map(Met::reply).collect()
     }
 
     fn play_step(&mut self, step: &Step) {
-        // Seen when the test fails.
+        // The output is shown if the test fails.
         println!("{step:02x?}");
         match step {
             Step::Send { message, with } => {
@@ -237,7 +236,7 @@ impl Player {
             if met.satisfies(step) {
                 return self.met.push(met);
             }
-            // Some other answer to a request whose last or only one is awaited would never be followed by it.
+            // If the last or only answer to a request is another one than expected, the expected one will never come.
             let refused = matches!(step, Step::Answer { request, .. } if *request == met.request)
                 && matches!(&met.msg, Msg::MsgInvokeMethodReply(reply) if !reply.has_more.unwrap_or_default());
             assert!(!refused, "{step:?} did not come, but {met:?}");
@@ -245,7 +244,7 @@ impl Player {
         }
     }
 
-    /// As a producer does: the page in one chunk, which is complete.
+    /// Writes a page with one complete chunk, as a producer does.
     fn write_chunk(&self, page: u64, text: &[u8]) {
         const PAGE_SIZE: u64 = 4096;
         const ONE_COMPLETE_CHUNK: u32 = 1 << 28 | 3;
@@ -265,7 +264,7 @@ fn script_path(name: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/dialects/{name}.txt"))
 }
 
-/// Every word of a script, with texts and braces as words of their own.
+/// Returns every word of a script, with texts and braces as words of their own.
 fn words(text: &str) -> Result<Vec<Vec<Word>>, String> {
     text.lines()
         .zip(1..)
@@ -277,7 +276,7 @@ fn words(text: &str) -> Result<Vec<Vec<Word>>, String> {
 enum Word {
     Plain(String),
     Text(Vec<u8>),
-    /// How many bytes the length takes; 0 for as many as it needs.
+    /// The number of bytes of the length; 0 for as many as it needs.
     Open(usize),
     Close,
 }
@@ -373,7 +372,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// The message being read: what each brace that is open has inside so far, and how wide its length is to be.
+/// The open braces of the message that is being parsed: the width of each length, and the content so far.
 type Levels = Vec<(usize, Vec<u8>)>;
 
 fn bytes(line: Vec<Word>, levels: &mut Levels) -> Result<(), String> {
@@ -408,7 +407,7 @@ fn bytes(line: Vec<Word>, levels: &mut Levels) -> Result<(), String> {
     Ok(())
 }
 
-/// The frame that was being read is whole.
+/// Completes the frame that was being parsed.
 fn finish(steps: &mut [Step], levels: &mut Levels) -> Result<(), String> {
     let Some((_, whole)) = levels.pop() else {
         return Ok(());
@@ -423,14 +422,14 @@ fn finish(steps: &mut [Step], levels: &mut Levels) -> Result<(), String> {
     Ok(())
 }
 
-/// A length as a varint of so many bytes, or of as many as it needs.
+/// Encodes a length as a varint of `width` bytes, or more if it needs more.
 fn padded_varint(length: usize, width: usize) -> Vec<u8> {
     let mut bytes = vec![0; width.max(varint_len(length as u64))];
     put_padded_varint(&mut bytes, length as u64);
     bytes
 }
 
-/// A field as it was encoded: tag and number, or the tag before bytes whose length takes so many bytes.
+/// A field in its original encoding: tag and number, or the tag and the width of the length for bytes.
 enum Part<'a> {
     Number(&'a [u8]),
     Bytes {
@@ -440,7 +439,7 @@ enum Part<'a> {
     },
 }
 
-/// The fields of a message, or `None` if it is none.
+/// Returns the fields of a message; `None` if the bytes are no message.
 fn parts(mut message: &[u8]) -> Option<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     while !message.is_empty() {
@@ -472,7 +471,7 @@ fn parts(mut message: &[u8]) -> Option<Vec<Part<'_>>> {
     Some(parts)
 }
 
-/// A message as the lines of a script, one a field, indented.
+/// Prints a message as indented lines of a script, one for each field.
 fn print(message: &[u8], indent: usize, out: &mut String) {
     let margin = " ".repeat(indent);
     let Some(parts) = parts(message) else {
@@ -511,7 +510,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.join(" ")
 }
 
-/// Stands between one client, which connects to `here`, and the service at `there`; returns the script when the client has gone.
+/// Relays between one client, which connects to `here`, and the service at `there`; returns the script when the client has gone.
 pub(crate) fn record(here: &Path, there: &Path, port: &ServiceDescriptor) -> String {
     let listener = std::os::unix::net::UnixListener::bind(here).unwrap();
     let (client, _) = listener.accept().unwrap();
@@ -583,7 +582,7 @@ fn answer_line(frame: &[u8]) -> String {
     }
 }
 
-/// Passes everything on, with its descriptors, until the sender has gone; shows each frame to `see` before.
+/// Passes all data on, with descriptors, until the sender has gone. Shows each frame to `see` first.
 fn pass_on(from: &UnixStream, to: &UnixStream, mut see: impl FnMut(&[u8], bool)) {
     let mut waiting = Vec::new();
     let mut buffer = vec![0; 1 << 17];
@@ -630,7 +629,7 @@ fn pass_on(from: &UnixStream, to: &UnixStream, mut see: impl FnMut(&[u8], bool))
     }
 }
 
-/// Writes a script that was recorded.
+/// Writes a recorded script.
 pub(crate) fn save(name: &str, about: &str, script: &str) {
     let path = script_path(name);
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();

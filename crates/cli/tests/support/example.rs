@@ -1,17 +1,17 @@
-//! Examples, as programs.
+//! Examples as programs.
 
 use std::path::{Path, PathBuf};
 
-/// The program of an example of the SDK, or a line that says that the test is skipped.
+/// Returns the program of one of the SDK's examples; or prints that the test is skipped.
 pub(crate) fn example(name: &str) -> Option<PathBuf> {
     example_of("ferretto", name)
 }
 
-/// As [`example`], of any crate.
+/// Like [`example`], for any crate.
 pub(crate) fn example_of(folder: &str, name: &str) -> Option<PathBuf> {
     let modified = |path: &Path| path.metadata().and_then(|metadata| metadata.modified());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{folder}/examples/{name}.rs"));
-    // Beside the folder of this program.
+    // In the folder beside that of this program.
     let here = std::env::current_exe().unwrap();
     let program = here.ancestors().nth(2).unwrap().join("examples").join(name);
     let is_current = modified(&program).is_ok_and(|built| built >= modified(&source).unwrap());

@@ -1,26 +1,25 @@
-//! What there is once on a machine, held by one test at a time: of other processes too, whoever runs them.
+//! Locks for resources that a machine has once. One test at a time holds a lock, among all processes and users.
 //!
-//! Used by [`tracefs`](super::tracefs) and [`ui_port`](super::ui_port).
+//! [`tracefs`](super::tracefs) and [`ui_port`](super::ui_port) use it.
 
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// Held as long as it is open.
+/// The lock, which is held while the file is open.
 pub(crate) type MachineLock = File;
 
-/// Waits for its turn. The file is always at the same place: tests that were given different folders for temporary files share the
-/// machine all the same.
+/// Waits for the lock. The file is always at the same place, because tests with different folders for temporary files share the machine nevertheless.
 pub(crate) fn lock(what: &str) -> MachineLock {
     let path = PathBuf::from(format!("/tmp/ferretto-tests.{what}.lock"));
-    // To lock it, one need not write it: whoever made it, everybody can wait for it.
+    // Locking needs no permission to write, so it does not matter which user created the file.
     let opened = loop {
         match File::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => break opened,
         }
-        // Whatever the umask, everybody may open it as soon as it has its name.
+        // Whatever the umask, everybody may open the file as soon as it has its name.
         let new = tempfile::NamedTempFile::new_in("/tmp").unwrap();
         new.as_file()
             .set_permissions(Permissions::from_mode(0o644))

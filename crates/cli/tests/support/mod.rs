@@ -1,9 +1,9 @@
-//! Whole systems for tests and benches: a service, probes and a command line, each ours or upstream's, as real processes on
-//! private sockets; and what upstream's trace processor says of the traces that they record.
+//! Whole systems for tests and benches: a service, probes and a command line, each ours or upstream's, as real processes on private sockets; and
+//! queries of traces with upstream's trace processor.
 //!
-//! Used by the tests and benches of this crate that run programs together. Nothing here sleeps to wait for something: programs tell
-//! over a descriptor that they are ready, and whatever is waited for has a deadline. Programs end with the [`System`] that
-//! started them, and are asked to before they are made to, because probes put tracefs back.
+//! The tests and benches of this crate that run several programs use it. Nothing sleeps as synchronisation: programs report over a descriptor that
+//! they are ready, and every wait has a deadline. Programs end with the [`System`] that started them. They are asked to end before they are killed,
+//! because probes restore tracefs.
 
 #![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
 
@@ -39,10 +39,10 @@ pub(crate) use reference::socket_folder;
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// How long a program may take to start, to reach a state, or to end.
+/// The time that a program has to start, to reach a state, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Whose programs.
+/// The origin of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Upstream,
@@ -58,7 +58,7 @@ impl fmt::Display for Side {
     }
 }
 
-/// The three programs that make a system.
+/// The three programs of a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     Traced,
@@ -76,29 +76,29 @@ impl Program {
     }
 }
 
-/// Both sides' programs.
+/// The programs of one or both sides.
 pub(crate) struct Programs {
     upstream: Option<Reference>,
 }
 
 impl Programs {
-    /// Ours only.
+    /// Only our programs.
     pub(crate) fn ours() -> Programs {
         Programs { upstream: None }
     }
 
-    /// Ours and upstream's, or a line that says that the test is skipped.
+    /// Our programs and upstream's; or prints that the test is skipped.
     pub(crate) fn of_both() -> Option<Programs> {
         let upstream = Some(Reference::find()?);
         Some(Programs { upstream })
     }
 
-    /// Whether upstream's are among them.
+    /// Whether upstream's programs are among them.
     pub(crate) fn has_upstreams(&self) -> bool {
         self.upstream.is_some()
     }
 
-    /// The file of a program.
+    /// Returns the file of a program.
     pub(crate) fn path(&self, side: Side, program: Program) -> PathBuf {
         match (side, program) {
             (Side::Ours, Program::Traced) => env!("CARGO_BIN_EXE_traced").into(),
@@ -112,7 +112,7 @@ impl Programs {
     }
 }
 
-/// A folder with sockets, configs, logs and traces, and the programs that run on it.
+/// A folder with sockets, configs, logs and traces, and the programs that run in it.
 pub(crate) struct System<'a> {
     programs: &'a Programs,
     folder: tempfile::TempDir,
@@ -120,7 +120,7 @@ pub(crate) struct System<'a> {
 }
 
 impl<'a> System<'a> {
-    /// A system without any program yet.
+    /// A system without programs.
     pub(crate) fn new(programs: &'a Programs) -> System<'a> {
         signals::as_usual();
         System {
@@ -138,27 +138,27 @@ impl<'a> System<'a> {
         system
     }
 
-    /// Where a program is.
+    /// Returns the path of a program.
     pub(crate) fn program(&self, side: Side, program: Program) -> PathBuf {
         self.programs.path(side, program)
     }
 
-    /// A file in the folder.
+    /// Returns the path of a file in the folder.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Where the service listens for producers.
+    /// Returns the path of the socket for producers.
     pub(crate) fn producer_socket(&self) -> PathBuf {
         self.path("producer")
     }
 
-    /// Where the service listens for consumers.
+    /// Returns the path of the socket for consumers.
     pub(crate) fn consumer_socket(&self) -> PathBuf {
         self.path("consumer")
     }
 
-    /// A command that finds this system's sockets and writes its errors to `log` in the folder.
+    /// Makes a command that finds this system's sockets and writes its errors to `log` in the folder.
     pub(crate) fn command(&self, program: &Path, log: &str) -> Command {
         let mut command = Command::new(program);
         command
@@ -170,12 +170,12 @@ impl<'a> System<'a> {
         command
     }
 
-    /// Starts a daemon. It is ready when this returns; gives its process id.
+    /// Starts a daemon, and waits until it is ready; returns its process id.
     pub(crate) fn start(&mut self, side: Side, program: Program) -> u32 {
         self.start_with(side, program, |_| {})
     }
 
-    /// Likewise, after `prepare` had a look at the command.
+    /// Like [`System::start`], after `prepare` has changed the command.
     pub(crate) fn start_with(
         &mut self,
         side: Side,
@@ -185,7 +185,7 @@ impl<'a> System<'a> {
         self.start_copy(&self.programs.path(side, program), program, prepare)
     }
 
-    /// A copy of a program in the folder, which others may run.
+    /// Copies a program into the folder, where other users may run it.
     pub(crate) fn copy_of(&self, side: Side, program: Program) -> PathBuf {
         let copy = self.path(program.name());
         copy_program(&self.programs.path(side, program), &copy);
@@ -205,12 +205,12 @@ impl<'a> System<'a> {
         self.start_command(program, command)
     }
 
-    /// Ends the daemon with this process id, and waits for that.
+    /// Ends the daemon with this process id, and waits for its end.
     pub(crate) fn end(&mut self, pid: u32) {
         self.running.retain(|running| running.pid() != pid);
     }
 
-    /// Sends a signal to the daemon with this process id; gives its exit status once it has ended.
+    /// Sends a signal to the daemon with this process id, and waits for its end; returns its exit status.
     pub(crate) fn end_with(&mut self, pid: u32, signal: Signal) -> Option<ExitStatus> {
         self.signal(pid, signal);
         self.await_end(pid)
@@ -222,7 +222,7 @@ impl<'a> System<'a> {
         running.expect("it was started").signal(signal);
     }
 
-    /// The exit status of the daemon with this process id, once it has ended.
+    /// Waits for the end of the daemon with this process id; returns its exit status.
     pub(crate) fn await_end(&mut self, pid: u32) -> Option<ExitStatus> {
         let position = self.running.iter().position(|running| running.pid() == pid)?;
         self.running.remove(position).wait(PATIENCE)
@@ -233,7 +233,7 @@ impl<'a> System<'a> {
         self.running.clear();
     }
 
-    /// Starts our service with so many descriptors: as many at first, and as many as it may have.
+    /// Starts our service with these limits of descriptors.
     pub(crate) fn start_with_descriptors(&mut self, soft: Option<u64>, hard: Option<u64>) -> u32 {
         let text = |count: Option<u64>| count.map_or("unlimited".into(), |count| count.to_string());
         let traced = self.programs.path(Side::Ours, Program::Traced);
@@ -274,21 +274,21 @@ impl<'a> System<'a> {
         }
     }
 
-    /// Starts a recording of `config` (text). All its data sources have started when this returns.
+    /// Starts a recording of `config` (text), and waits until all its data sources have started.
     pub(crate) fn record(&self, perfetto: Side, config: &str) -> Recording {
         let (recording, status) = self.begin(&self.programs.path(perfetto, Program::Perfetto), &[], config);
         assert_eq!(status, 0, "{perfetto} perfetto says so\n{}", recording.said());
         recording
     }
 
-    /// Likewise with this command line and more flags; gives what it says of the start as well.
+    /// Starts a recording with this command line and more flags; also returns its report of the start.
     pub(crate) fn begin(&self, program: &Path, flags: &[&str], config: &str) -> (Recording, u8) {
         static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.begin_into(program, flags, config, self.path(&format!("{number}.pftrace")))
     }
 
-    /// Likewise, into this file.
+    /// Starts a recording into this file.
     pub(crate) fn begin_into(
         &self,
         program: &Path,
@@ -320,7 +320,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// What the service says of itself, asked by our command line.
+    /// Queries the service's state with our command line.
     pub(crate) fn state(&self) -> TracingServiceState {
         let output = self
             .command(&self.programs.path(Side::Ours, Program::Perfetto), "query.log")
@@ -332,7 +332,7 @@ impl<'a> System<'a> {
         TracingServiceState::decode_from_slice(&output.stdout).unwrap()
     }
 
-    /// Asks until the service's state is as wanted.
+    /// Queries until the service's state is as wanted.
     pub(crate) fn await_state(&self, wanted: impl Fn(&TracingServiceState) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -344,7 +344,7 @@ impl<'a> System<'a> {
         }
     }
 
-    /// The end of a log in the folder.
+    /// Returns the end of a log in the folder.
     pub(crate) fn log(&self, name: &str) -> String {
         tail(&self.path(name))
     }
@@ -367,7 +367,7 @@ impl<'a> System<'a> {
 
 impl Drop for System<'_> {
     fn drop(&mut self) {
-        // The probes before the service: they would try to connect again.
+        // The probes end before the service, because otherwise they would try to connect again.
         while let Some(running) = self.running.pop() {
             drop(running);
         }
@@ -386,12 +386,12 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Waits until the recording is over; gives the trace.
+    /// Waits for the end of the recording; returns the trace.
     pub(crate) fn finish(self) -> PathBuf {
         self.finish_within(PATIENCE)
     }
 
-    /// Likewise, for those that take long.
+    /// Like [`Recording::finish`], for recordings that take long.
     pub(crate) fn finish_within(mut self, patience: Duration) -> PathBuf {
         let status = self.running.wait(patience);
         assert!(
@@ -402,17 +402,17 @@ impl Recording {
         self.trace
     }
 
-    /// Waits until the recording has ended, however that was.
+    /// Waits until the recording has ended in any way.
     pub(crate) fn wait(&mut self) -> Option<ExitStatus> {
         self.running.wait(PATIENCE)
     }
 
-    /// The end of what it said.
+    /// Returns the end of its messages.
     pub(crate) fn said(&self) -> String {
         tail(&self.log)
     }
 
-    /// Waits until it has said this.
+    /// Waits until its messages contain this.
     pub(crate) fn await_said(&self, part: &str) {
         let until = Instant::now() + PATIENCE;
         while !self.said().contains(part) {
@@ -426,24 +426,24 @@ impl Recording {
         self.running.signal(signal);
     }
 
-    /// Ends the recording as Ctrl-C does; gives the trace.
+    /// Ends the recording as Ctrl-C does; returns the trace.
     pub(crate) fn interrupt(self) -> PathBuf {
         self.running.signal(Signal::INT);
         self.finish()
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub(crate) fn pid(&self) -> u32 {
         self.running.pid()
     }
 
-    /// Where the trace is being written.
+    /// Returns the path of the trace, which may be incomplete.
     pub(crate) fn trace(&self) -> &Path {
         &self.trace
     }
 }
 
-/// A process that ends with this.
+/// A process, which is killed when this is dropped.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -452,11 +452,11 @@ impl Running {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        // Fails only when the process has ended already.
+        // It fails only if the process has already ended.
         let _ = rustix::process::kill_process(Pid::from_child(&self.0), signal);
     }
 
-    /// Its exit status, if it ends in this time.
+    /// Returns its exit status, if it ends in this time.
     pub(crate) fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         if let Some(status) = self.0.try_wait().unwrap() {
             return Some(status);
@@ -470,15 +470,15 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.signal(Signal::TERM);
         if self.wait(PATIENCE).is_none() {
-            // Either fails only when the process has ended already.
+            // Both fail only if the process has already ended.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
     }
 }
 
-/// Copies a program, not by this process: what another thread starts meanwhile would have the file open for writing, and so nobody
-/// could run it. Whatever the umask is, everybody may run the copy.
+/// Copies a program by another process. If this process wrote the file, programs that other threads start meanwhile would inherit the descriptor, and
+/// nobody could run the file. Everybody may run the copy, whatever the umask.
 pub(crate) fn copy_program(program: &Path, to: &Path) {
     let mut install = Command::new("install");
     let copied = install.args(["-m", "755"]).arg(program).arg(to).status();
@@ -490,8 +490,7 @@ pub(crate) fn copy_program(program: &Path, to: &Path) {
     );
 }
 
-/// Runs `command` with the number of a descriptor that it is to write a byte to when it is ready, which `pass` tells it; gives
-/// that byte.
+/// Runs `command`, which writes a byte to a descriptor when it is ready; `pass` tells the command the descriptor's number. Returns that byte.
 fn spawn_and_await(
     command: &mut Command,
     pass: impl FnOnce(&mut Command, i32),
@@ -511,7 +510,7 @@ fn spawn_and_await(
     }
 }
 
-/// Whether there is something to read, or its end, within this time.
+/// Whether there are data to read, or the end, within this time.
 pub(crate) fn is_readable(fd: impl AsFd, patience: Duration) -> bool {
     let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
     let timeout = patience.try_into().unwrap();

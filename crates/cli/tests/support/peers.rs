@@ -1,4 +1,4 @@
-//! A producer and a consumer that speak frames ([`super::wire`]), for tests that need to say what no library of ours would.
+//! A producer and a consumer that use frames ([`super::wire`]), for requests that our libraries would never send.
 
 use std::os::fd::OwnedFd;
 
@@ -18,7 +18,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use super::System;
 use super::wire::{Answer, Client, registration};
 
-/// The pages that the producers here ask for.
+/// The page size that these producers request.
 pub(crate) const PAGE: usize = 4096;
 
 pub(crate) fn introduction(name: &str) -> InitializeConnectionRequest {
@@ -55,7 +55,7 @@ pub(crate) fn enabling(config: TraceConfig) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// A producer that said who it is and listens to commands.
+/// A producer that has introduced itself and waits for commands.
 pub(crate) struct Producer {
     pub(crate) client: Client,
     commands: u64,
@@ -85,12 +85,12 @@ impl Producer {
         (command, answer.fd)
     }
 
-    /// The next command as it came.
+    /// Returns the next command as it came.
     pub(crate) fn next_answer(&mut self) -> Answer {
         self.client.answer(self.commands)
     }
 
-    /// Registers a data source that a session waits for; gives the shared memory and the buffer to write into.
+    /// Registers a data source for which a session waits; returns the shared memory and the buffer to write into.
     pub(crate) fn join(&mut self, source: &str) -> (Option<OwnedFd>, u32) {
         self.client.call("RegisterDataSource", &registration(source));
         let (setup, memory) = self.next_command();
@@ -104,7 +104,7 @@ impl Producer {
         (memory, setup.config.target_buffer.unwrap())
     }
 
-    /// Returns when the service has handled all that was sent.
+    /// Waits until the service has handled all requests.
     pub(crate) fn sync(&mut self) {
         self.client.ask("Sync", &[]);
     }
@@ -121,7 +121,7 @@ impl Session {
         let mut client = Client::connect(&system.consumer_socket(), &CONSUMER_PORT);
         let enabled = client.call("EnableTracing", &enabling(config));
         let mut session = Session { client, enabled };
-        // The service has made it when it answers this.
+        // An answer to this shows that the session exists.
         session.stats();
         session
     }
@@ -131,7 +131,7 @@ impl Session {
         answer.trace_stats.into_option().unwrap()
     }
 
-    /// Everything that can be read now: the packets, and the sizes of the frames that they came in.
+    /// Reads everything that is there; returns the packets, and the sizes of their frames.
     pub(crate) fn read(&mut self) -> (Vec<Vec<u8>>, Vec<usize>) {
         let read = self.client.call("ReadBuffers", &[]);
         let (mut packets, mut packet, mut frames) = (Vec::new(), Vec::new(), Vec::new());
@@ -150,7 +150,7 @@ impl Session {
         }
     }
 
-    /// Stops and reads; gives the payloads of the test's packets.
+    /// Stops and reads the session; returns the payloads of the test's packets.
     pub(crate) fn end(mut self) -> Vec<Vec<u8>> {
         self.client.call("DisableTracing", &[]);
         let end: EnableTracingResponse = self.client.answer(self.enabled).decode();
@@ -190,7 +190,7 @@ pub(crate) fn commit(target: u32, data: Vec<u8>) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// The state of the service, put together from its parts.
+/// Returns the state of the service, joined from its parts.
 pub(crate) fn state(client: &mut Client) -> TracingServiceState {
     let query = client.call(
         "QueryServiceState",
@@ -207,7 +207,7 @@ pub(crate) fn state(client: &mut Client) -> TracingServiceState {
     }
 }
 
-/// A file in memory with these seals.
+/// A memory file with these seals.
 pub(crate) fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create("test", flags).unwrap();
@@ -216,12 +216,12 @@ pub(crate) fn memory(size: u64, seals: SealFlags) -> OwnedFd {
     memory
 }
 
-/// What a producer's memory must be sealed against.
+/// The seals that a producer's memory must have.
 pub(crate) fn sealed() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
-/// Memory that a service adopts.
+/// Memory that a service accepts from a producer.
 pub(crate) fn shared_memory(size: u64) -> OwnedFd {
     memory(size, sealed())
 }

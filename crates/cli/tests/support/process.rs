@@ -1,4 +1,4 @@
-//! What the kernel tells of a process, and how to have one wait.
+//! The kernel's information about a process, and a way to stop one for a while.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ fn proc_file(pid: u32, name: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap()
 }
 
-/// Time that a process has been on a processor, to which a busy machine does not add.
+/// Returns the time that a process has been on a processor, which does not depend on other load.
 pub(crate) fn processor_time(pid: u32) -> Duration {
     let text = proc_file(pid, "schedstat");
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
-/// A line of `/proc/pid/status` that is in KB.
+/// Returns a value in KB from `/proc/pid/status`.
 pub(crate) fn status_kb(pid: u32, name: &str) -> u64 {
     let status = proc_file(pid, "status");
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// A process that does nothing for the time being.
+/// A process that is stopped while this lives.
 pub(crate) struct Stopped(Pid);
 
 impl Stopped {

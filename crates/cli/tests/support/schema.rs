@@ -1,15 +1,14 @@
-//! What our programs print as JSON, held against its schema in `docs/schema`; and the tables of fields in `docs/json.md`, which are
-//! made from the same schemas.
+//! Checks the JSON output of our programs with its schemas in `docs/schema`, and makes the tables of fields in `docs/json.md` from the same schemas.
 //!
-//! The schemas are JSON Schema (2020-12), of which this checks the keywords that they use. A keyword that it does not know fails
-//! the test, so nothing is promised there that is not checked.
+//! The schemas are JSON Schema (2020-12), and this checks the keywords in them. An unknown keyword fails the test, so everything in a schema is
+//! checked.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-/// Where the documentation is.
+/// Returns the folder of the documentation.
 pub(crate) fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
 }
@@ -20,10 +19,10 @@ fn schema(name: &str) -> Value {
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Holds what a program printed against the schema of this name; gives it decoded.
+/// Checks a program's output with the schema of this name; returns it decoded.
 ///
 /// # Panics
-/// If it is no JSON, or not as the schema says.
+/// If it is no JSON, or does not match the schema.
 #[track_caller]
 pub(crate) fn check(name: &str, printed: &[u8]) -> Value {
     let value: Value = serde_json::from_slice(printed)
@@ -34,7 +33,7 @@ pub(crate) fn check(name: &str, printed: &[u8]) -> Value {
     value
 }
 
-/// Notes where `value`, which is at `place`, is not as `schema` says.
+/// Notes the differences between `value`, which is at `place`, and `schema`.
 fn compare(schema: &Value, value: &Value, place: &str, faults: &mut Vec<String>) {
     let keywords = schema
         .as_object()
@@ -75,7 +74,7 @@ fn compare(schema: &Value, value: &Value, place: &str, faults: &mut Vec<String>)
                     faults.push(format!("{place}.{name} is missing"));
                 }
             }
-            // Of `null`, where that is a type as well, nothing else is said.
+            // If `null` is allowed as well, the other keywords do not apply to it.
             ("minimum" | "items" | "properties", _) => {}
             (unknown, _) => panic!("{place}: the keyword {unknown} is not checked here"),
         }
@@ -102,10 +101,10 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// The fields of the schema of this name as a table of Markdown.
+/// Returns the fields of the schema of this name as a table of Markdown.
 ///
 /// # Panics
-/// If a field is without a description, or an object may lack one.
+/// If a field has no description, or is not required.
 pub(crate) fn table(name: &str) -> String {
     let mut out = String::from("| field | type | what |\n|---|---|---|\n");
     rows(&schema(name), "", &mut out);
@@ -125,7 +124,7 @@ fn rows(schema: &Value, prefix: &str, out: &mut String) {
         all && names.len() == required.len(),
         "{prefix}: no field may be missing"
     );
-    // Later versions may add fields, so who reads with the schema must let others pass; the tests do not.
+    // Later versions may add fields, so a schema must allow unknown ones to its readers; the tests do not allow them.
     assert!(
         schema["additionalProperties"].is_null(),
         "{prefix}: others may be there"

@@ -1,4 +1,4 @@
-//! A service whose every answer a test decides, on a real socket, for real clients.
+//! A service on a real socket, for real clients, whose answers a test decides.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::PATIENCE;
 
-/// A call.
+/// A call from a client.
 pub(crate) struct Asked {
     pub(crate) method: &'static str,
     pub(crate) payload: Vec<u8>,
@@ -20,7 +20,7 @@ pub(crate) struct Asked {
     pub(crate) to: ReplyTo,
 }
 
-/// A socket that a client may connect to.
+/// A socket to which a client may connect.
 pub(crate) struct ScriptedService(Listener);
 
 impl ScriptedService {
@@ -28,8 +28,8 @@ impl ScriptedService {
         ScriptedService(Listener::bind(&Address::Unix(socket.to_owned())).unwrap())
     }
 
-    /// Serves one client until it goes away, or until `answer` has nothing more to say to it (`None`): what it is asked, and what
-    /// it replies, to that or to earlier calls.
+    /// Serves one client until it disconnects, or until `answer` returns `None`. `answer` gets each call, and returns replies to this call or to
+    /// earlier ones.
     pub(crate) fn serve(
         &self,
         services: &'static [&'static ServiceDescriptor],

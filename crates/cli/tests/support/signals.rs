@@ -1,7 +1,7 @@
-//! Signals as programs find them when a shell starts them, whatever started the tests.
+//! Gives programs the handling of signals that a shell gives them, whatever started the tests.
 //!
-//! Called wherever tests start programs. Under `nohup`, in a pipeline of a script's background, or in containers, signals are ignored,
-//! and what is ignored stays so in the programs that are started: one that is told to end, rightly does not.
+//! Everything that starts programs calls it. Under `nohup`, in the background of a script, or in containers, signals may be ignored. Programs that
+//! are started inherit that, and would rightly not end when a test asks them to.
 
 use std::sync::Arc;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ pub(crate) fn as_usual() {
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
         let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
         let standard = (1..32).filter(|signal| ignored & 1 << (signal - 1) != 0);
-        // One that is handled here has its default action in programs started from here. The handler does nothing that counts.
+        // A signal with a handler here has its default action in started programs. The handler itself has no effect.
         for signal in standard.filter(|signal| !FORBIDDEN.contains(signal)) {
             signal_hook::flag::register(signal, Arc::default()).unwrap();
         }

@@ -1,6 +1,6 @@
-//! A terminal with a program in it: what is typed goes in, and a model of the screen shows what the user would see.
+//! A terminal with a program in it. Tests press keys, and a model of the screen shows the user's view.
 //!
-//! Used by the tests of what people see.
+//! The tests of output for people use it.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,22 +19,21 @@ pub(crate) struct Size(pub(crate) u16, pub(crate) u16);
 
 /// A terminal window.
 pub(crate) struct Terminal {
-    /// The side of whoever types and looks.
+    /// The user's side of the terminal.
     user: std::fs::File,
     screen: vt100::Parser,
-    /// Everything that was written to it.
+    /// Everything that was written to the terminal.
     written: Vec<u8>,
     program: Running,
 }
 
 impl Terminal {
-    /// Opens a window in which `command` runs, as the leader of a session whose terminal it is. Its standard streams are the terminal, but
-    /// for those in `elsewhere`.
+    /// Opens a window in which `command` runs, as the leader of a session with this controlling terminal. Its standard streams are the terminal.
     pub(crate) fn open(size: Size, command: &Command) -> Terminal {
         Terminal::open_with(size, command, |_| {})
     }
 
-    /// Likewise, after `prepare` had a look at what is started.
+    /// Like [`Terminal::open`], after `prepare` has changed the command.
     pub(crate) fn open_with(size: Size, command: &Command, prepare: impl FnOnce(&mut Command)) -> Terminal {
         signals::as_usual();
         let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
@@ -75,7 +74,7 @@ impl Terminal {
         }
     }
 
-    /// An interactive bash that looks the same everywhere, with `folder` as its working directory.
+    /// Runs an interactive bash that looks the same on all machines, with `folder` as its working directory.
     pub(crate) fn shell(size: Size, folder: &Path) -> Terminal {
         let mut bash = Command::new("bash");
         bash.args(["--norc", "--noprofile", "-i"])
@@ -90,7 +89,7 @@ impl Terminal {
         terminal
     }
 
-    /// The program's process id.
+    /// Returns the program's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.program.pid()
     }
@@ -100,8 +99,7 @@ impl Terminal {
         self.user.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Types a line in a [shell](Self::shell), and waits until its command is done. Gives what the screen shows then, without what
-    /// it showed before.
+    /// Types a line in a [shell](Self::shell), and waits for the end of its command. Returns the content of the screen, which was cleared before.
     pub(crate) fn run(&mut self, line: &str) -> String {
         self.press("\x0c");
         self.await_screen("a clean screen", |rows| rows.len() == 1 && rows[0] == "ready>");
@@ -111,12 +109,12 @@ impl Terminal {
         })
     }
 
-    /// Waits for the first prompt of a shell. A locale that is not installed has bash complain in front of it.
+    /// Waits for the first prompt of a shell. If the locale is not installed, bash prints a complaint before it.
     pub(crate) fn await_prompt(&mut self) {
         self.await_screen("a prompt", |rows| rows.last().is_some_and(|row| row == "ready>"));
     }
 
-    /// Waits until the screen is as wanted; gives it.
+    /// Waits until the screen is as wanted; returns it.
     pub(crate) fn await_screen(&mut self, wish: &str, wanted: impl Fn(&[String]) -> bool) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -133,7 +131,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the program has ended; gives its status and the last screen.
+    /// Waits until the program has ended; returns its status and the last screen.
     pub(crate) fn finish(mut self) -> (ExitStatus, String) {
         let until = Instant::now() + PATIENCE;
         while self.take(until) {}
@@ -142,7 +140,7 @@ impl Terminal {
         (status.unwrap_or_else(|| panic!("it goes on:\n{screen}")), screen)
     }
 
-    /// Takes what was written. Whether there may be more: not once the program is gone, or the time over.
+    /// Reads the output. Returns whether there may be more, which is false once the program is gone or the time is over.
     fn take(&mut self, until: Instant) -> bool {
         let left = until.saturating_duration_since(Instant::now());
         if !is_readable(&self.user, left) {
@@ -158,13 +156,13 @@ impl Terminal {
         true
     }
 
-    /// Makes the window as large as this. What does not fit is cut off.
+    /// Changes the size of the window. Text beyond it is cut off.
     pub(crate) fn resize(&mut self, size: Size) {
         self.screen.screen_mut().set_size(size.0, size.1);
         set_size(&self.user, size);
     }
 
-    /// The rows of the screen, without empty ones at its end.
+    /// Returns the rows of the screen, without empty ones at the end.
     pub(crate) fn rows(&self) -> Vec<String> {
         let screen = self.screen.screen();
         let rows = screen.rows(0, screen.size().1);
@@ -175,12 +173,12 @@ impl Terminal {
         rows
     }
 
-    /// Row and column of the cursor.
+    /// Returns row and column of the cursor.
     pub(crate) fn cursor(&self) -> (u16, u16) {
         self.screen.screen().cursor_position()
     }
 
-    /// Everything that was written so far, control sequences included.
+    /// Returns everything that was written so far, including control sequences.
     pub(crate) fn written(&self) -> String {
         String::from_utf8_lossy(&self.written).into_owned()
     }

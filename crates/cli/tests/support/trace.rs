@@ -1,4 +1,4 @@
-//! What a trace holds, as upstream's trace processor reads it.
+//! Queries of traces with upstream's trace processor.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::process::Command;
 pub(crate) struct TraceProcessor(PathBuf);
 
 impl TraceProcessor {
-    /// The program `tpq` that `$FERRETTO_TPQ` names, or a line that says that the test is skipped.
+    /// Finds the program `tpq`, which `$FERRETTO_TPQ` names; or prints that the test is skipped.
     pub(crate) fn find() -> Option<TraceProcessor> {
         let program = std::env::var_os("FERRETTO_TPQ")
             .map(PathBuf::from)
@@ -18,17 +18,17 @@ impl TraceProcessor {
         program.map(TraceProcessor)
     }
 
-    /// The rows of each SQL query, as text. One load of the trace for all: that is what takes long.
+    /// Returns the rows of each SQL query, as text. The trace is loaded only once, because loading takes long.
     pub(crate) fn query<const N: usize>(&self, trace: &Path, queries: [&str; N]) -> [Rows; N] {
         let mut program = Command::new(&self.0);
-        // It may be a script, and shells complain of locales that are not installed.
+        // The program may be a script, and shells complain of locales that are not installed.
         program.arg(trace).args(queries).env("LC_ALL", "C");
         let output = program.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}", trace.display());
         assert_eq!(said, "", "{}", trace.display());
         let text = String::from_utf8(output.stdout).unwrap();
-        // A header and rows for each, a blank line between two.
+        // The output of a query is a header and rows. A blank line separates the outputs.
         let results: Vec<Rows> = text
             .trim_end()
             .split("\n\n")
@@ -49,7 +49,7 @@ impl TraceProcessor {
 /// The result of a query.
 pub(crate) type Rows = Vec<Vec<String>>;
 
-/// The numbers of a result of one row; 0 for NULL.
+/// Returns the numbers of a result with one row; 0 for NULL.
 pub(crate) fn numbers<const N: usize>(rows: &Rows) -> [i64; N] {
     let [row] = rows.as_slice() else {
         panic!("not one row: {rows:?}")
@@ -60,6 +60,6 @@ pub(crate) fn numbers<const N: usize>(rows: &Rows) -> [i64; N] {
         .unwrap_or_else(|_| panic!("not {N} columns: {row:?}"))
 }
 
-/// Selects the statistics of errors and losses: none in a good trace.
+/// Selects the statistics of errors and losses. A good trace has none.
 pub(crate) const LOSSES: &str =
     "select name, idx, severity, value from stats where severity in ('error', 'data_loss') and value != 0";

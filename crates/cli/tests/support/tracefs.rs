@@ -1,4 +1,4 @@
-//! The machine's tracefs, of which there is one: mounted if need be, and held by one test at a time.
+//! The machine's tracefs, which is mounted if necessary, and held by one test at a time.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,12 +14,12 @@ const MOUNT_POINT: &str = "/sys/kernel/tracing";
 pub(crate) struct Tracefs(#[allow(dead_code, reason = "the lock is held as long as it is open")] MachineLock);
 
 impl Tracefs {
-    /// Waits for its turn. Without tracefs, or without the right to it, a line that says that the test is skipped.
+    /// Waits for the lock. Without tracefs, or without access to it, prints that the test is skipped.
     pub(crate) fn lock() -> Option<Tracefs> {
         Tracefs::is_usable().then(|| Tracefs(machine_lock::lock("tracefs")))
     }
 
-    /// Whether tests can trace: enough for those that do in an instance of their own. If not, a line that says that the test is skipped.
+    /// Whether tests can use tracefs; enough for tests with an instance of their own. If not, prints that the test is skipped.
     pub(crate) fn is_usable() -> bool {
         let control = Path::new(MOUNT_POINT).join("tracing_on");
         if !control.exists()
@@ -39,7 +39,7 @@ impl Tracefs {
         true
     }
 
-    /// Whether the kernel tells who writes to this file of it. If not, a line that says that the test is skipped.
+    /// Whether the kernel reports the writers of this tracefs file. If not, prints that the test is skipped.
     pub(crate) fn tells_of_writes_to(file: &Path) -> bool {
         let flags = InitFlags::from_bits_retain(nix::libc::FAN_REPORT_DFID_NAME);
         let (add, modified) = (MarkFlags::FAN_MARK_ADD, MaskFlags::FAN_MODIFY);

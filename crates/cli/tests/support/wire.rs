@@ -1,4 +1,4 @@
-//! A client that speaks frames: it sends whatever a test wants, in whatever order, and sees each answer as it came.
+//! A client that uses frames: it sends anything in any order, and sees each answer as it came.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,14 +21,14 @@ use rustix::net::{
 
 use super::PATIENCE;
 
-/// A frame as it goes over the socket: the length, and the message behind it.
+/// Returns a frame as it goes over the socket: the length and the message.
 pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let mut frame = (message.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(message);
     frame
 }
 
-/// A frame that calls method number `method` of the only service that was bound.
+/// Returns a frame that calls method number `method` of the only bound service.
 pub(crate) fn invoke(request: u64, method: u32, arguments: &[u8]) -> Vec<u8> {
     let frame = IPCFrame {
         request_id: Some(request),
@@ -50,13 +50,13 @@ pub(crate) struct Answer {
     /// The encoded reply; `None` if the call was rejected.
     pub(crate) reply: Option<Vec<u8>>,
     pub(crate) has_more: bool,
-    /// Bytes of its frame.
+    /// The size of its frame in bytes.
     pub(crate) frame_size: usize,
     pub(crate) fd: Option<OwnedFd>,
 }
 
 impl Answer {
-    /// The reply, which must be one.
+    /// Decodes the reply. Fails if the call was rejected.
     pub(crate) fn decode<M: Message + Default>(&self) -> M {
         let reply = self.reply.as_ref().expect("the call was rejected");
         M::decode_from_slice(reply).unwrap()
@@ -69,15 +69,15 @@ pub(crate) struct Client {
     port: &'static ServiceDescriptor,
     last_request: u64,
     received: Vec<u8>,
-    /// Descriptors received that belong to no frame taken out yet, each with how much of `received` came before it or with it:
-    /// it belongs to the frame of the last byte.
+    /// Received descriptors whose frames are still in `received`. Each has the length of `received` up to the data that it came with; it belongs to
+    /// the frame of the last of these bytes.
     fds: VecDeque<(usize, OwnedFd)>,
-    /// Answers to other calls than the one that was waited for.
+    /// Answers to other calls than the awaited one.
     answers: VecDeque<Answer>,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects without binding.
     pub(crate) fn unbound(socket: &Path, port: &'static ServiceDescriptor) -> Client {
         let stream = UnixStream::connect(socket).expect("the service listens");
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -136,7 +136,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends as many of the bytes as the socket takes at once; says how many.
+    /// Sends as many of the bytes as the socket takes at once; returns their number.
     pub(crate) fn send_what_fits(&mut self, bytes: &[u8]) -> usize {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -150,7 +150,7 @@ impl Client {
         sent
     }
 
-    /// Sends bytes, and keeps answers that come meanwhile: a client that does not read is not read from.
+    /// Sends bytes, and keeps answers that come meanwhile, because the service does not read from a client that does not read.
     pub(crate) fn read_while_sending(&mut self, bytes: &[u8]) {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Waits until the socket takes bytes, or has some: whether it takes some.
+    /// Waits until the socket takes bytes or has some; returns whether it takes some.
     fn takes_bytes(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::IN | PollFlags::OUT)];
         let patience = PATIENCE.try_into().unwrap();
@@ -172,32 +172,32 @@ impl Client {
         polled[0].revents().contains(PollFlags::OUT)
     }
 
-    /// The number that the next call will have, and the method's.
+    /// Returns the numbers of the next call and of its method.
     fn next_call(&mut self, method: &str) -> (u64, u32) {
         self.last_request += 1;
         let position = self.port.methods.iter().position(|name| *name == method).unwrap();
         (self.last_request, position as u32 + 1)
     }
 
-    /// Calls a method by name; gives the number by which it is answered.
+    /// Calls a method by name; returns the number of the call.
     pub(crate) fn call(&mut self, method: &str, arguments: &[u8]) -> u64 {
         self.call_with(method, arguments, None)
     }
 
-    /// Likewise, with a descriptor.
+    /// Calls a method with a descriptor.
     pub(crate) fn call_with(&mut self, method: &str, arguments: &[u8], fd: Option<&OwnedFd>) -> u64 {
         let (request, method) = self.next_call(method);
         self.send(&invoke(request, method, arguments), fd);
         request
     }
 
-    /// A call as bytes, to be sent together with others.
+    /// Returns a call as bytes, to be sent together with others.
     pub(crate) fn encoded_call(&mut self, method: &str, arguments: &[u8]) -> Vec<u8> {
         let (request, method) = self.next_call(method);
         invoke(request, method, arguments)
     }
 
-    /// The next answer to this call.
+    /// Returns the next answer to this call.
     pub(crate) fn answer(&mut self, request: u64) -> Answer {
         if let Some(at) = self.answers.iter().position(|answer| answer.request == request) {
             return self.answers.remove(at).unwrap();
@@ -217,7 +217,7 @@ impl Client {
         self.answer(request)
     }
 
-    /// The next answer to whatever call, or `None` if the service has hung up.
+    /// Returns the next answer to any call; `None` if the service has hung up.
     pub(crate) fn next_answer(&mut self) -> Option<Answer> {
         let (frame, size, fd) = self.next_frame()?;
         match frame.msg {
@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    /// The next frame, its size, and the descriptor that came with it; or `None` if the service has hung up.
+    /// Returns the next frame, its size, and its descriptor; `None` if the service has hung up.
     pub(crate) fn next_frame(&mut self) -> Option<(IPCFrame, usize, Option<OwnedFd>)> {
         loop {
             if let Some((header, rest)) = self.received.split_first_chunk::<4>() {
@@ -284,7 +284,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing has arrived that was not taken out.
+    /// Whether the socket has no unread data.
     pub(crate) fn hears_nothing(&self) -> bool {
         let mut byte = [0];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -295,7 +295,7 @@ impl Client {
     }
 }
 
-/// `RegisterDataSourceRequest` for a data source of this name.
+/// Returns a `RegisterDataSourceRequest` for a data source of this name.
 pub(crate) fn registration(name: &str) -> Vec<u8> {
     let descriptor = DataSourceDescriptor {
         name: Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Traces that are compressed as a whole: whatever they are called, and however they come, they are read as if they were not.
+//! Traces that are compressed as a whole are read like others, with any name and from any source.
 
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl Format {
     }
 }
 
-/// Runs with this on stdin.
+/// Runs a subcommand with these bytes on stdin.
 fn piped(subcommand: &str, flags: &[&str], bytes: &[u8]) -> Output {
     let mut command = ferretto(&[subcommand]);
     let mut child = command
@@ -70,21 +70,21 @@ fn piped(subcommand: &str, flags: &[&str], bytes: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
         let output = scope.spawn(|| child.wait_with_output().unwrap());
-        // It may have seen enough.
+        // The program may have ended after reading enough.
         let _ = stdin.write_all(bytes);
         drop(stdin);
         output.join().unwrap()
     })
 }
 
-/// A file of this name, which says nothing of how it is compressed.
+/// A file with a name that does not show its compression.
 fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("t.pftrace");
     std::fs::write(&path, bytes).unwrap();
     path
 }
 
-/// Packets that differ, so that they do not all shrink to nothing.
+/// Packets that differ, so that they cannot be compressed to almost nothing.
 fn varied(count: u64) -> Vec<u8> {
     let mut trace = ferretto_wire::Writer::new();
     for index in 0..count {
@@ -99,7 +99,7 @@ fn varied(count: u64) -> Vec<u8> {
     trace.into_vec()
 }
 
-/// How many of the packets are printed, which has to be the first ones.
+/// Returns the number of printed packets, which have to be the first ones.
 fn printed(output: &Output) -> usize {
     let times = stdout(output)
         .lines()
@@ -157,7 +157,7 @@ fn they_say_the_same_as_the_trace_itself() {
 #[test]
 fn members_that_follow_one_another_are_one_trace() {
     let trace = made(1000);
-    // In the midst of packets, the way `split` and compressors with several threads cut.
+    // Within packets, where `split` and compressors with several threads cut.
     let (first, rest) = trace.split_at(12_345);
     let (second, third) = rest.split_at(7);
     for format in FORMATS {
@@ -180,7 +180,7 @@ fn members_that_follow_one_another_are_one_trace() {
             (Some(0), ""),
             "{format:?}"
         );
-        // What else there is, is told.
+        // Other data after the end are reported.
         let behind = bytes.len();
         bytes.extend(b"something else");
         let output = piped("text", &[], &bytes);
@@ -198,7 +198,7 @@ fn members_that_follow_one_another_are_one_trace() {
 }
 
 #[test]
-fn a_cut_anywhere_leaves_what_was_there_and_is_told_with_its_place() {
+fn a_cut_anywhere_leaves_the_data_before_it_and_is_reported_with_its_offset() {
     const PACKETS: u64 = 20_000;
     let trace = varied(PACKETS);
     for format in FORMATS {
@@ -239,7 +239,7 @@ fn a_cut_anywhere_leaves_what_was_there_and_is_told_with_its_place() {
             assert_eq!(info["damaged_places"], 1);
             assert!(info["damages"][0]["reason"].as_str().unwrap().starts_with(&said));
         }
-        // Nothing of it is there.
+        // None of the contents is there.
         let output = piped("info", &[], &bytes[..10]);
         assert_eq!((output.status.code(), stdout(&output)), (Some(1), ""));
         let said = format!(
@@ -251,7 +251,7 @@ fn a_cut_anywhere_leaves_what_was_there_and_is_told_with_its_place() {
 }
 
 #[test]
-fn damage_leaves_what_comes_before_it_and_is_told_with_its_place() {
+fn damage_leaves_the_data_before_it_and_is_reported_with_its_offset() {
     const PACKETS: u64 = 20_000;
     let trace = varied(PACKETS);
     for format in FORMATS {
@@ -265,7 +265,7 @@ fn damage_leaves_what_comes_before_it_and_is_told_with_its_place() {
             .split_once(&said)
             .unwrap_or_else(|| panic!("{}", stderr(&output)));
         let place: usize = place.split(' ').next().unwrap().parse().unwrap();
-        // Where it can be noticed, which is behind it.
+        // The reported place is after the damage, where it can be noticed.
         assert!(
             place <= bytes.len() && place + (256 << 10) > middle,
             "{format:?}: {place} of {middle}"
@@ -276,7 +276,7 @@ fn damage_leaves_what_comes_before_it_and_is_told_with_its_place() {
 }
 
 #[test]
-fn what_expands_without_end_takes_no_more_memory() {
+fn a_file_that_expands_without_end_takes_no_more_memory() {
     const KB: u64 = 40 << 10;
     let part = made(20_000);
     let times = 2 * (KB << 10) / part.len() as u64;
@@ -294,7 +294,7 @@ fn what_expands_without_end_takes_no_more_memory() {
         );
         let info = schema::check("info", &output.stdout);
         assert_eq!(info["packets"], times * 20_000);
-        // And what is no trace.
+        // The same with contents that are no trace.
         let mut bomb = Vec::new();
         format.compress_from(io::repeat(0).take(3 * (KB << 10)), &mut bomb);
         let output = with_little_memory("info --json -", KB, |stdin| stdin.write_all(&bomb));
@@ -308,8 +308,8 @@ fn what_expands_without_end_takes_no_more_memory() {
 }
 
 #[test]
-fn what_claims_to_need_more_memory_than_there_should_be_is_told_with_what_to_do() {
-    // Frame headers whose contents are far away: a window of 2 GB, and a dictionary of 1 GB (with its checksum).
+fn a_file_that_needs_too_much_memory_is_refused_with_advice() {
+    // Frame headers that require much memory: a window of 2 GB, and a dictionary of 1 GB (with its checksum).
     let zstd = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 21 << 3, 0x01, 0, 0];
     let mut xz = Format::Xz.compress(b"x");
     let header = 12;
@@ -342,7 +342,7 @@ fn flate2_crc(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn what_is_compressed_and_no_trace_is_told_as_what_it_is() {
+fn a_compressed_file_that_is_no_trace_is_reported_with_its_format() {
     for format in FORMATS {
         let output = piped("info", &[], &format.compress(b"{\"traceEvents\": []}"));
         assert_eq!(output.status.code(), Some(1));

@@ -1,5 +1,5 @@
-//! `ferretto info` and `ferretto text` with real traces: what they say of them, what scripts see, and that no file, however large or
-//! damaged, is too much for them.
+//! `ferretto info` and `ferretto text` with real traces: their output for people and scripts, and their behaviour with files that are very large or
+//! damaged.
 
 mod compressed;
 
@@ -43,7 +43,7 @@ data_sources { config { name: "linux.ftrace" ftrace_config {
 } } }
 "#;
 
-/// `ferretto` with these words.
+/// Makes a `ferretto` with these arguments.
 fn ferretto(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferretto"));
     command.args(words).stdin(Stdio::null());
@@ -87,7 +87,7 @@ fn packets(trace: &[u8]) -> Vec<&[u8]> {
         .collect()
 }
 
-/// The causes under this name in what `info --json` said.
+/// Returns the causes under this name in the output of `info --json`.
 fn causes(info: &Value, under: &str) -> Vec<String> {
     let findings = info[under].as_array().unwrap().iter();
     findings
@@ -104,8 +104,8 @@ fn the_text_of_a_recorded_trace_is_the_trace() {
     drop(tracefs);
     let ours = text_of(&trace);
     let original = std::fs::read(&trace).unwrap();
-    // Read back by our parser of configs, which knows the whole schema, it gives the packets that were printed. Numbers
-    // instead of names are what is generic about kernel events, and no parser takes these.
+    // Our parser of configs, which knows the whole schema, parses the text back into the printed packets. Generic kernel events are printed with
+    // numbers instead of names, which no parser accepts.
     let named: String = ours
         .lines()
         .filter(|line| {
@@ -139,7 +139,7 @@ fn the_text_of_a_recorded_trace_is_the_trace() {
 }
 
 #[test]
-fn info_tells_what_was_recorded() {
+fn info_describes_the_recording() {
     let programs = Programs::ours();
     let (_system, trace) = recorded(&programs, RECORDING);
     let info = info_of(&trace);
@@ -195,7 +195,7 @@ fn info_tells_what_was_recorded() {
         (causes(&info, "losses"), causes(&info, "notes")),
         (vec![], vec![])
     );
-    // The same for people.
+    // The same information for people.
     let output = run("info", &trace, &[]);
     let screen = stdout(&output);
     for line in ["session   \"trace-files\"", "linux.process_stats", "NOTHING LOST"] {
@@ -225,7 +225,7 @@ fn compressed_traces_are_expanded() {
         assert_eq!(info["packets"], packets(&plain).len());
         assert_eq!(info["compressed"][0]["kind"], kind);
         assert_eq!(info["kinds"], info_of(&plain_file)["kinds"]);
-        // The text is that of the packets inside, one level deeper.
+        // The text has the packets inside, one level deeper.
         let text = text_of(&trace);
         let inner: String = text
             .lines()
@@ -248,7 +248,7 @@ fn traceconv_prints_a_deflated_trace_alike() {
     assert!(found.same > 1000 && found.newer < found.same / 5, "{found:?}");
 }
 
-/// Records what a producer of ours writes, which is `chunks` times 1 KB into a buffer of 64 KB.
+/// Records a producer of ours, which writes `chunks` times 1 KB into a buffer of 64 KB.
 fn overfilled(system: &mut System<'_>, fill_policy: FillPolicy, chunks: u32) -> PathBuf {
     system.start(Side::Ours, Program::Traced);
     let mut config = peers::config("a.source");
@@ -282,12 +282,12 @@ fn overfilled(system: &mut System<'_>, fill_policy: FillPolicy, chunks: u32) -> 
 }
 
 #[test]
-fn info_tells_what_a_full_buffer_lost_and_how_large_it_should_have_been() {
+fn info_reports_the_loss_of_a_full_buffer_and_a_sufficient_size() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let trace = overfilled(&mut system, FillPolicy::RING_BUFFER, 150);
     let info = info_of(&trace);
-    // It has no length of its own: to keep the newest data was what it was for.
+    // The recording has no length of its own, so it was meant to keep the newest data.
     assert_eq!(causes(&info, "losses"), ["flush_failed"], "nobody answers here");
     let notes = info["notes"].as_array().unwrap();
     let overwritten = notes
@@ -304,7 +304,7 @@ fn info_tells_what_a_full_buffer_lost_and_how_large_it_should_have_been() {
         advice.contains("raise buffers[0].size_kb from 64 to 192"),
         "{advice}"
     );
-    // What it advises helps: 150 chunks of 1 KB fit into 192 KB. On the screen it stands below the loss.
+    // The advice helps: 150 chunks of 1 KB fit into 192 KB. On the screen it is below the loss.
     let output = run("info", &trace, &[]);
     assert_eq!(
         output.status.code(),
@@ -315,7 +315,7 @@ fn info_tells_what_a_full_buffer_lost_and_how_large_it_should_have_been() {
 }
 
 #[test]
-fn info_tells_what_came_after_a_buffer_was_full() {
+fn info_reports_data_lost_after_a_buffer_was_full() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let trace = overfilled(&mut system, FillPolicy::DISCARD, 150);
@@ -334,7 +334,7 @@ fn info_tells_what_came_after_a_buffer_was_full() {
     );
 }
 
-/// A trace as a service writes it, of so many packets.
+/// A trace of so many packets, as a service writes it.
 fn made(count: u64) -> Vec<u8> {
     let mut trace = Writer::new();
     for index in 0..count {
@@ -391,7 +391,7 @@ fn damage_in_the_middle_is_a_failure_and_the_rest_is_read() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_from_what_is_damaged() {
+fn other_files_are_distinguished_from_damaged_traces() {
     let folder = tempfile::tempdir().unwrap();
     for (name, content, said) in [
         ("empty", &b""[..], "is empty"),
@@ -516,7 +516,7 @@ fn a_reader_that_goes_away_ends_it_without_a_word() {
     }
 }
 
-/// Runs with so many KB of address space on stdin that `feed` writes.
+/// Runs with so many KB of address space, on stdin from `feed`.
 fn with_little_memory(words: &str, kb: u64, feed: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Output {
     let ferretto = env!("CARGO_BIN_EXE_ferretto");
     let mut child = Command::new("sh")
@@ -529,7 +529,7 @@ fn with_little_memory(words: &str, kb: u64, feed: impl FnOnce(&mut dyn Write) ->
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
         let output = scope.spawn(|| child.wait_with_output().unwrap());
-        // Fails if it ended, which its exit code tells.
+        // It fails if the program has ended, which the exit code shows.
         let _ = feed(&mut stdin);
         drop(stdin);
         output.join().unwrap()

@@ -1,4 +1,4 @@
-//! The application beside the recordings: this test program once more, with [`ROLE`] set. Over a pipe it is told how many events to emit.
+//! The application beside the recordings: a second process of this test program, with [`ROLE`] set. A pipe tells it how many events to emit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
@@ -9,12 +9,12 @@ use rustix::process::Signal;
 
 const ROLE: &str = "FERRETTO_TEST_VANDAL_APPLICATION";
 
-/// In front of its answers, among what the test harness says.
+/// The prefix of its answers, which distinguishes them from the test harness's output.
 const ANSWER: &str = "application: ";
 
 static VANDAL: Category = Category::new("vandal");
 
-/// Not a test: what the test runs as the application. It ends when nobody tells it anything any more.
+/// Not a test: the test runs this as the application. It ends at the end of its commands.
 #[test]
 fn application() {
     if std::env::var_os(ROLE).is_none() {
@@ -37,12 +37,12 @@ pub(crate) struct Application {
     running: Running,
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
-    /// Events emitted so far, which are numbered from 0.
+    /// The number of events emitted so far. Events are numbered from 0.
     emitted: u64,
 }
 
 impl Application {
-    /// Starts it; the service knows of it when this returns.
+    /// Starts it, and waits until the service knows it.
     pub(crate) fn start(system: &System<'_>) -> Application {
         let mut command = system.command(&std::env::current_exe().unwrap(), "application.log");
         command
@@ -64,7 +64,7 @@ impl Application {
         application
     }
 
-    /// Emits so many events; they are emitted when this returns. Nothing if it has ended.
+    /// Emits so many events, and waits until it has. Does nothing if it has ended.
     pub(crate) fn emit(&mut self, count: u64) {
         let Some(orders) = &mut self.orders else { return };
         writeln!(orders, "{count}").unwrap();
@@ -92,7 +92,7 @@ impl Application {
         assert!(self.running.wait(crate::support::PATIENCE).is_some());
     }
 
-    /// Has it return from `main`, and waits for that.
+    /// Makes it return from `main`, and waits for its end.
     pub(crate) fn returns(&mut self) {
         self.orders = None;
         assert!(self.running.wait(crate::support::PATIENCE).is_some());

@@ -1,4 +1,4 @@
-//! An instance of tracefs for recordings and who torments them, so that nobody else on the machine is disturbed.
+//! A tracefs instance for recordings and their torments, so that nobody else on the machine is disturbed.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::PATIENCE;
 
 const INSTANCES: &str = "/sys/kernel/tracing/instances";
 
-/// Gone with this, once nobody has a file of it open.
+/// Removed when this is dropped, once nobody has a file of it open.
 pub(crate) struct Instance(PathBuf);
 
 impl Instance {
@@ -26,7 +26,7 @@ impl Instance {
         self.0.file_name().unwrap().to_str().unwrap()
     }
 
-    /// A file in it.
+    /// Returns the path of a file in it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -38,7 +38,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // Somebody's probes that start just now may look for what crashed ones have left there.
+        // Probes that start at this moment may look here for the settings of crashed ones.
         let until = Instant::now() + PATIENCE;
         while let Err(error) = std::fs::remove_dir(&self.0) {
             if error.kind() != ErrorKind::ResourceBusy || Instant::now() > until {

@@ -1,11 +1,11 @@
-//! A vandal beside recordings: it kills who takes part, fills disks, switches tracing off, and traces as well. Every recording that lacks
-//! something says so, in what it says when it ends, by its exit code and in its trace; and every one that lacks nothing does not.
+//! A vandal beside recordings: it kills the programs, fills disks, switches tracing off, and traces as well. Every recording that lacks something
+//! says so, in its messages at the end, by its exit code and in its trace; and a recording that lacks nothing does not.
 //!
-//! With real processes and the real kernel. What a recording lacks is known without asking it: all events that are to be in it are
-//! emitted here, numbered, between its start and its end. In every run, each kind of torment is done once. For longer,
-//! `FERRETTO_VANDAL_SECONDS` says so; then they come in any order. The seed is printed (`FERRETTO_VANDAL_SEED`), each round's before it
-//! begins: with it, that round comes first. `FERRETTO_VANDAL_TORMENT` has one kind only. With `FERRETTO_VANDAL_CLOCK=1` the machine's wall
-//! clock is stepped, too, and back again.
+//! It uses real processes and the real kernel. The test itself knows what a recording lacks, because it emits all events that should be in it,
+//! numbered, between its start and its end. In every run, each kind of torment happens once. With `FERRETTO_VANDAL_SECONDS` the run is longer, and
+//! torments follow in random order. The seed is printed (`FERRETTO_VANDAL_SEED`), and each round's seed before the round; with that seed, the round
+//! comes first. `FERRETTO_VANDAL_TORMENT` selects one kind. With `FERRETTO_VANDAL_CLOCK=1` the machine's wall clock is stepped as well, and back
+//! again.
 //!
 //! The kernel records in an instance of its own, so that nobody else on the machine is disturbed.
 
@@ -22,7 +22,7 @@ use crate::support::tracefs::Tracefs;
 use scene::Scene;
 use torments::{CLOCK_STEPS, TORMENTS, Torment};
 
-/// Chance, from a seed (splitmix64).
+/// Random numbers from a seed (splitmix64).
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -33,7 +33,7 @@ impl Chance {
         z ^ z >> 31
     }
 
-    /// A number from `first` on, below `end`.
+    /// Returns a number from `first` to below `end`.
     pub(crate) fn from(&mut self, first: u64, end: u64) -> u64 {
         first + self.next() % (end - first)
     }
@@ -59,7 +59,7 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
     }
     let mut wrong = Vec::new();
     for (count, seed) in (seed..).enumerate() {
-        // All of them one after the other, from a place that the seed decides; then any.
+        // First each torment once, beginning with one that the seed selects; then random ones.
         let torment = match count < torments.len() {
             true => torments[(seed % torments.len() as u64) as usize],
             false => torments[Chance(seed).from(0, torments.len() as u64) as usize],
@@ -82,7 +82,7 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// One recording under this torment. What is wrong with what it says, if anything is.
+/// Makes one recording under this torment. Fails with a description if its account is wrong.
 fn round(torment: &Torment, chance: &mut Chance) -> Result<(), String> {
     let programs = Programs::ours();
     let mut scene = Scene::set(&programs, &torment.setup);

@@ -1,4 +1,4 @@
-//! A recording with all who take part in it, from its start to what is said of it.
+//! A recording with all its programs, from its start to its account.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use crate::support::{Program, Programs, Recording, Side, System};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// What is recorded, and where to.
+/// The config of a recording, and the disk for its trace.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Setup {
     pub(crate) buffer: &'static str,
@@ -26,7 +26,7 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) const USUAL: Setup = Setup {
         buffer: "size_kb: 32768",
-        // Whoever is slow, on a machine that has other things to do, is waited for.
+        // The timeouts are long, because the machine may be busy.
         session: PATIENT,
         ftrace: "",
         disk: Disk::Large,
@@ -36,18 +36,18 @@ impl Setup {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disk {
     Large,
-    /// With room for this many KB.
+    /// A disk with this many KB.
     Small(u32),
 }
 
 const PATIENT: &str = "flush_timeout_ms: 120000 data_source_stop_timeout_ms: 120000";
 
-/// Whether a recording that lacks nothing may say that something is missing.
+/// Whether a recording that lacks nothing may report that something is missing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tells {
-    /// It says so if, and only if, something is missing.
+    /// It reports that something is missing if, and only if, that is so.
     Truth,
-    /// It may: somebody did not answer, and it cannot know what he had.
+    /// It may report it, because a program did not answer, and may have had data.
     Doubt,
 }
 
@@ -57,16 +57,16 @@ pub(crate) struct Scene<'a> {
     pub(crate) probes: u32,
     pub(crate) application: Application,
     pub(crate) recording: Recording,
-    /// Processes that do nothing for the time being.
+    /// Processes that are stopped at present.
     pub(crate) stopped: Vec<Stopped>,
-    /// Where the kernel records.
+    /// The instance in which the kernel records.
     pub(crate) instance: Instance,
     truth: Events,
     disk: Option<Mounted>,
 }
 
 impl<'a> Scene<'a> {
-    /// A recording that has begun.
+    /// Starts a recording.
     pub(crate) fn set(programs: &'a Programs, setup: &Setup) -> Scene<'a> {
         let instance = Instance::new();
         let mut system = System::new(programs);
@@ -106,7 +106,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// Has the kernel and the application emit so many events each.
+    /// Makes the kernel and the application emit so many events each.
     pub(crate) fn emit(&mut self, count: u64) {
         self.emit_in_kernel(count);
         self.application.emit(count);
@@ -116,7 +116,7 @@ impl<'a> Scene<'a> {
         self.truth.emit(&self.instance, count);
     }
 
-    /// Ends the recording as Ctrl-C does, and compares what is said of it with what it lacks.
+    /// Ends the recording as Ctrl-C does, and compares its account with the events that it lacks.
     pub(crate) fn end(mut self, tells: Tells) -> Result<(), String> {
         self.truth.steps = (0..self.application.emitted()).collect();
         self.recording.signal(Signal::INT);
@@ -151,7 +151,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// What `ferretto info` tells of a trace.
+/// The result of `ferretto info` for a trace.
 struct Told {
     code: Option<i32>,
     lists_something: bool,
@@ -183,7 +183,7 @@ impl Told {
             list.is_none_or(|list| !list.is_empty())
         };
         let lists_something = listed.is_none_or(|json| {
-            // Without the service's statistics, which come last, nobody knows.
+            // Without the service's final statistics, the result is unknown.
             let ended = json["notes"].as_array().unwrap().iter();
             is_filled(&json, "losses")
                 || is_filled(&json, "not_recorded")
@@ -197,7 +197,7 @@ impl Told {
     }
 }
 
-/// A small disk, which is gone with this.
+/// A small disk, which is unmounted when this is dropped.
 struct Mounted(PathBuf);
 
 impl Mounted {

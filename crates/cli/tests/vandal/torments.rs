@@ -1,4 +1,4 @@
-//! What is done to recordings: one row for each kind.
+//! The torments of recordings: one row for each kind.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,12 +17,12 @@ use crate::support::{Program, Side};
 pub(crate) struct Torment {
     pub(crate) name: &'static str,
     pub(crate) setup: Setup,
-    /// Between two bursts of events.
+    /// Happens between two bursts of events.
     pub(crate) strike: fn(&mut Scene<'_>, &mut Chance),
     pub(crate) tells: Tells,
 }
 
-/// A torment of a usual recording, which tells the truth of it.
+/// A torment of a usual recording, whose account must be exact.
 const fn usual(name: &'static str, strike: fn(&mut Scene<'_>, &mut Chance)) -> Torment {
     Torment {
         name,
@@ -32,19 +32,19 @@ const fn usual(name: &'static str, strike: fn(&mut Scene<'_>, &mut Chance)) -> T
     }
 }
 
-/// The kernel's buffers are not read before the end, so that it is certain what is in them.
+/// The kernel's buffers are not read before the end, so their content is certain.
 const UNREAD: Setup = Setup {
     ftrace: "drain_period_ms: 60000",
     ..Setup::USUAL
 };
 
-/// Who does not answer is not waited for long.
+/// A program that does not answer gets little time.
 const IMPATIENT: Setup = Setup {
     session: "flush_timeout_ms: 500 data_source_stop_timeout_ms: 500",
     ..Setup::USUAL
 };
 
-/// The machine's wall clock goes wrong for a while, so this one is done only to who asks for it.
+/// It puts the machine's wall clock wrong for a while, so it happens only on request.
 pub(crate) const CLOCK_STEPS: Torment = usual("clock_steps", |scene, chance| {
     let seconds = chance.from(1, 3 * 3600) as i64;
     step_clock(seconds);
@@ -52,7 +52,7 @@ pub(crate) const CLOCK_STEPS: Torment = usual("clock_steps", |scene, chance| {
     step_clock(-seconds);
 });
 
-/// Leaves everybody alive and within reach, and needs no setup of its own: what can be done before any other.
+/// Torments that leave all programs alive and reachable and need no setup of their own, so that another torment can follow.
 const FIRST: &[&str] = &[
     "tracing_switched_off",
     "events_disabled",
@@ -107,7 +107,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
     },
     Torment {
         setup: UNREAD,
-        // Depends on the kernel and on chance whether it keeps what was there.
+        // Whether the kernel keeps the content depends on its version and on chance.
         tells: Tells::Doubt,
         ..usual("kernel_buffers_resized", |scene, chance| {
             scene
@@ -124,7 +124,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
     Torment {
         setup: UNREAD,
         ..usual("another_tracer_takes_over", |scene, _| {
-            // Refused while somebody reads the buffers of the present one.
+            // The kernel refuses this while somebody reads the buffers of the present tracer.
             let _ = std::fs::write(scene.instance.file("current_tracer"), "function");
             scene.instance.write("current_tracer", "nop");
         })
@@ -214,7 +214,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
     },
 ];
 
-/// Does something while the probes do not look, and undoes it, with events in between.
+/// Changes something while the probes do not look, and changes it back, with events in between.
 fn unnoticed(scene: &mut Scene<'_>, chance: &mut Chance, before: &[(&str, &str)], after: &[(&str, &str)]) {
     if !Tracefs::tells_of_writes_to(&scene.instance.file("tracing_on")) {
         return;
@@ -229,7 +229,7 @@ fn unnoticed(scene: &mut Scene<'_>, chance: &mut Chance, before: &[(&str, &str)]
     }
 }
 
-/// Takes what there is as `cat trace_pipe` does: what one reads, another does not.
+/// Reads all present events like `cat trace_pipe`. Events that one reader takes are gone for others.
 fn read_trace_pipe(instance: &Instance) {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits() as i32;
     let mut pipe = File::options()

@@ -1,4 +1,4 @@
-//! What was emitted while it was recorded, and what of it a trace holds: known without a word from who recorded it.
+//! The events that were emitted during a recording, and those in its trace, independently of the recording's own account.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,37 +13,37 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::Instance;
 
-/// In front of numbers, so that nobody else's events are taken for ours, not even those of another vandal: everybody's names of threads
-/// are recorded. They have room for 15 characters.
+/// The prefix of numbers. It distinguishes these events from all others, even those of another vandal, because the names of all threads are recorded.
+/// Names have room for 15 characters.
 static MARK: LazyLock<String> = LazyLock::new(|| format!("v{}-", std::process::id()));
 
-/// Numbers of events, of each kind.
+/// Numbers of events, by kind.
 #[derive(Default)]
 pub(crate) struct Events {
-    /// This thread was given a name.
+    /// This thread was renamed.
     renames: BTreeSet<u64>,
     /// A line was written to `trace_marker`.
     prints: BTreeSet<u64>,
-    /// The application made a step.
+    /// The application emitted an event.
     pub(crate) steps: BTreeSet<u64>,
 }
 
 impl Events {
-    /// Emits so many kernel events of each kind, which the kernel is to tell of whatever became of tracing.
+    /// Emits so many kernel events of each kind, which should be in the trace, whatever happened to tracing.
     pub(crate) fn emit(&mut self, instance: &Instance, count: u64) {
         let before = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
         for _ in 0..count {
             let number = self.renames.len() as u64;
             std::fs::write("/proc/thread-self/comm", format!("{}{number}", *MARK)).unwrap();
             self.renames.insert(number);
-            // Fails where tracing is off.
+            // It fails while tracing is off.
             let _ = std::fs::write(instance.file("trace_marker"), format!("{}{number}", *MARK));
             self.prints.insert(number);
         }
         std::fs::write("/proc/thread-self/comm", before.trim_end()).unwrap();
     }
 
-    /// Those in a trace, as far as it can be read.
+    /// Returns the events in a trace, as far as it can be read.
     pub(crate) fn of_trace(trace: &Path) -> Events {
         let bytes = std::fs::read(trace).unwrap_or_default();
         let mut events = Events::default();
@@ -81,7 +81,7 @@ impl Events {
         }
     }
 
-    /// Those that `held` lacks.
+    /// Returns the events that `held` lacks.
     pub(crate) fn missing_in(&self, held: &Events) -> Events {
         let without = |all: &BTreeSet<u64>, held: &BTreeSet<u64>| all.difference(held).copied().collect();
         Events {

@@ -1,4 +1,4 @@
-//! Who may connect, and how many.
+//! Access: which pages may connect, and how many.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
@@ -55,7 +55,7 @@ fn pages_of_the_ui_are_let_in_and_others_are_not() {
     ] {
         let mut stream = bridge.connect();
         stream.write_all(request.as_bytes()).unwrap();
-        // Whatever it is, the bridge awaits no more.
+        // Closes the sending direction, so that the bridge expects no more, whatever the request.
         stream.shutdown(Shutdown::Write).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -79,7 +79,7 @@ fn pages_of_the_ui_are_let_in_and_others_are_not() {
         "http://one.example",
         "http://two.example:8080",
     ] {
-        // As Chromium does; it is not taken up, or the bytes would not be understood.
+        // Chromium offers this extension. If the bridge accepted it, the bytes could not be understood.
         let offer = (
             "Sec-WebSocket-Extensions",
             "permessage-deflate; client_max_window_bits",
@@ -105,7 +105,7 @@ fn a_browser_that_says_nothing_has_little_time_and_keeps_nobody_out() {
     let bridge = Bridge::start(&system);
     let mut silent: Vec<TcpStream> = (0..200).map(|_| bridge.connect()).collect();
     silent[199].write_all(b"GET /traced HTTP/1.1\r\n").unwrap();
-    // The oldest of them makes room for it.
+    // The oldest silent connection makes room for the page.
     let mut page = bridge.page();
     let service = echo(accept(&listener));
     for stream in silent {
@@ -174,7 +174,7 @@ fn it_listens_on_loopback_only_and_on_all_of_it() {
     let bridge = Bridge::start(&system);
     let mut found = Vec::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        // No IPv6, no table.
+        // Without IPv6 there is no such table.
         let text = std::fs::read_to_string(table).unwrap_or_default();
         for line in text.lines().skip(1) {
             let fields: Vec<&str> = line.split_whitespace().collect();
@@ -200,7 +200,7 @@ fn it_listens_on_loopback_only_and_on_all_of_it() {
 }
 
 #[test]
-fn a_port_that_is_in_use_is_told_of() {
+fn a_port_in_use_is_reported() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let bridge = Bridge::start(&system);

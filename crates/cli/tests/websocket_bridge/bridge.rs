@@ -1,4 +1,4 @@
-//! The process under test, and services that tests play behind it.
+//! The process under test, and the services behind it, which tests play.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -17,9 +17,9 @@ use tungstenite::{Error, WebSocket};
 use crate::support::{PATIENCE, Running, System};
 
 pub(crate) const UI: &str = "https://ui.perfetto.dev";
-/// How long nothing must move to be called stuck.
+/// The time without progress after which something counts as stuck.
 pub(crate) const STUCK: Duration = Duration::from_millis(500);
-/// As much of a processor as no bridge uses that only waits.
+/// A part of a processor that a waiting bridge does not use.
 pub(crate) const IDLE: f64 = 0.1;
 
 /// A running `websocket_bridge`.
@@ -31,12 +31,12 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// On this system's sockets, at any port.
+    /// Starts it with this system's sockets, at any port.
     pub(crate) fn start(system: &System<'_>) -> Bridge {
         Bridge::start_with(system, |_| {})
     }
 
-    /// Likewise, after `prepare` had a look at the command.
+    /// Starts it after `prepare` has changed the command.
     pub(crate) fn start_with(system: &System<'_>, prepare: impl FnOnce(&mut Command)) -> Bridge {
         let program = Path::new(env!("CARGO_BIN_EXE_websocket_bridge"));
         let mut command = system.command(program, "unused.log");
@@ -61,7 +61,7 @@ impl Bridge {
         bridge
     }
 
-    /// The next line of its errors.
+    /// Returns the next line of its stderr.
     pub(crate) fn next_line(&mut self) -> String {
         if self.said.buffer().is_empty() {
             await_readable(self.said.get_ref());
@@ -71,7 +71,7 @@ impl Bridge {
         line
     }
 
-    /// A connection on which nothing was said.
+    /// Opens a connection and sends nothing.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -79,7 +79,7 @@ impl Bridge {
         stream
     }
 
-    /// What it answers to these bytes before it closes the connection.
+    /// Sends these bytes; returns its answer up to the end of the connection.
     pub(crate) fn ask(&self, request: &[u8]) -> String {
         let mut stream = self.connect();
         stream.write_all(request).unwrap();
@@ -88,7 +88,7 @@ impl Bridge {
         answer
     }
 
-    /// A handshake with these lines after the usual ones: the connection, or the status of the refusal.
+    /// Sends a handshake with these additional fields; returns the connection, or the status of the refusal.
     pub(crate) fn open(&self, path: &str, headers: &[(&str, &str)]) -> Result<WebSocket<TcpStream>, u16> {
         let uri = format!("ws://127.0.0.1:{}{path}", self.port);
         let mut request = ClientRequestBuilder::new(uri.parse().unwrap());
@@ -102,12 +102,12 @@ impl Bridge {
         }
     }
 
-    /// A page of the UI.
+    /// Connects like a page of the UI.
     pub(crate) fn page(&self) -> WebSocket<TcpStream> {
         self.open("/traced", &[("Origin", UI)]).unwrap()
     }
 
-    /// How much of a processor it uses while nothing is asked of it, once it has done what it was asked before.
+    /// Returns the part of a processor that it uses while it has nothing to do.
     pub(crate) fn idle_load(&self) -> f64 {
         let spent = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.running.pid())).unwrap();
@@ -134,7 +134,7 @@ impl Bridge {
         load
     }
 
-    /// The most memory it ever had, in KB.
+    /// Returns its peak memory in KB.
     pub(crate) fn peak_memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.running.pid())).unwrap();
         let peak = status
@@ -154,12 +154,12 @@ pub(crate) fn await_readable(fd: &impl AsFd) {
     );
 }
 
-/// Listens where the service of this system would.
+/// Listens on the service's socket of this system.
 pub(crate) fn listen(system: &System<'_>) -> UnixListener {
     UnixListener::bind(system.consumer_socket()).unwrap()
 }
 
-/// The next connection.
+/// Accepts the next connection.
 pub(crate) fn accept(listener: &UnixListener) -> UnixStream {
     await_readable(listener);
     let (stream, _) = listener.accept().unwrap();
@@ -175,7 +175,7 @@ pub(crate) fn is_nobody_waiting(listener: &UnixListener) -> bool {
     error.kind() == ErrorKind::WouldBlock
 }
 
-/// Sends back what comes until the end.
+/// Sends all received data back until the end.
 pub(crate) fn echo(mut stream: UnixStream) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut buffer = vec![0; 100_000];

@@ -1,4 +1,4 @@
-//! What browsers send and receive: frames, and bytes that are compared afterwards.
+//! The data of browsers: frames, and random bytes that are compared afterwards.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -41,10 +41,10 @@ pub(crate) const CONTINUATION: u8 = 0;
 pub(crate) const TEXT: u8 = 1;
 pub(crate) const BINARY: u8 = 2;
 pub(crate) const PING: u8 = 9;
-/// The last fragment of a message.
+/// The bit of a message's last fragment.
 pub(crate) const FINAL: u8 = 0x80;
 
-/// A frame as browsers send it: masked.
+/// A masked frame, as browsers send it.
 pub(crate) fn frame(first_byte: u8, payload: &[u8]) -> Vec<u8> {
     let mask = [0x5a, 0x01, 0xff, 0x80];
     let mut frame = vec![first_byte];
@@ -69,7 +69,7 @@ pub(crate) fn frame(first_byte: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads so many bytes, from messages of whatever size; gives how many pings were answered meanwhile as well.
+/// Reads so many bytes, from messages of any size; also returns the number of pings that were answered meanwhile.
 pub(crate) fn receive(websocket: &mut WebSocket<TcpStream>, count: usize) -> (Vec<u8>, usize) {
     let (mut bytes, mut pongs) = (Vec::new(), 0);
     while bytes.len() < count {
@@ -82,7 +82,7 @@ pub(crate) fn receive(websocket: &mut WebSocket<TcpStream>, count: usize) -> (Ve
     (bytes, pongs)
 }
 
-/// Reads until the bridge closes; gives the code of its close frame, if it sent one.
+/// Reads until the bridge closes; returns the code of its close frame, if it sent one.
 pub(crate) fn closed(websocket: &mut WebSocket<TcpStream>) -> Option<CloseCode> {
     loop {
         match websocket.read() {
@@ -94,7 +94,7 @@ pub(crate) fn closed(websocket: &mut WebSocket<TcpStream>) -> Option<CloseCode> 
     }
 }
 
-/// Whether this end was closed by the other.
+/// Whether the other end has closed the connection.
 pub(crate) fn hung_up(mut stream: impl Read) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -103,7 +103,7 @@ pub(crate) fn hung_up(mut stream: impl Read) -> bool {
     }
 }
 
-/// Writes until nothing was taken for a while; gives how much was.
+/// Writes until nothing has been taken for a while; returns the bytes that were taken.
 pub(crate) fn write_until_stuck(
     stream: &mut (impl Write + AsFd),
     mut next: impl FnMut() -> Vec<u8>,

@@ -1,4 +1,4 @@
-//! Bytes pass both ways, in whatever pieces; who does not read holds up who sends.
+//! Bytes pass both ways, in pieces of any size. A receiver that does not read holds up the sender.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -26,7 +26,7 @@ fn bytes_pass_both_ways_in_whatever_pieces() {
     let (mut wire, mut pings) = (Vec::new(), 0);
     let mut rest = data.as_slice();
     while !rest.is_empty() {
-        // A message, of some fragments, some of them empty, with pings between them.
+        // A message of several fragments, some of them empty, with pings between them.
         let fragments = 1 + random.below(4);
         for number in 0..fragments {
             let limit = [1, 2, 130, 70_000, 200_000][random.below(5)];
@@ -54,7 +54,7 @@ fn bytes_pass_both_ways_in_whatever_pieces() {
     let (received, pongs) = receive(&mut page, data.len());
     assert!(received == data, "the bytes differ");
     sent.join().unwrap();
-    // Of pings that come faster than they can be answered, the last is (RFC 6455, 5.5.3).
+    // If pings come faster than they can be answered, only the last one is (RFC 6455, 5.5.3).
     assert!((1..=pings).contains(&pongs), "{pongs} of {pings}");
     page.send(Message::Ping(vec![7].into())).unwrap();
     while page.read().unwrap() != Message::Pong(vec![7].into()) {}
@@ -106,7 +106,7 @@ fn a_page_that_does_not_read_holds_up_the_service_and_nothing_else() {
     service.set_nonblocking(true).unwrap();
     let sent = write_until_stuck(&mut service, || random.bytes(100_000));
     assert!(!sent.is_empty());
-    // The other way is open, and so are other connections.
+    // The other direction is open, and so are other connections.
     page.send(Message::Binary(b"stop".to_vec().into())).unwrap();
     await_readable(&service);
     let mut stop = [0; 4];
@@ -123,7 +123,7 @@ fn a_page_that_does_not_read_holds_up_the_service_and_nothing_else() {
         sent.len()
     );
 
-    // It hangs up, and all it said still comes out, however late.
+    // The service hangs up, and its data still come out, however late.
     drop(service);
     let load = bridge.idle_load();
     assert!(load < IDLE, "waiting for the page, it uses {load} of a processor");
@@ -158,12 +158,12 @@ fn a_service_that_does_not_read_holds_up_the_page() {
         "it took {grown} KB to keep up to {} bytes",
         sent.len()
     );
-    // Something comes out when it reads, and the rest moves up.
+    // When the service reads, data come out, and further data move up.
     let mut received = vec![0; 1_000_000];
     service.read_exact(&mut received).unwrap();
     assert!(received == sent[..received.len()], "the bytes differ");
     write_until_stuck(&mut socket, || vec![0; 1]);
-    // A browser that dies now is noticed although nothing is read from it.
+    // A browser that dies now is noticed, although nothing is read from it.
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
     drop((page, socket));
     assert!(hung_up(service));
@@ -180,7 +180,7 @@ fn a_message_without_end_does_not_hold_up_others() {
     let mut other = bridge.page();
     let service = echo(accept(&listener));
 
-    /// Also when the test has failed.
+    /// Sets the flag even if the test fails.
     struct SetAtTheEnd<'a>(&'a AtomicBool);
     impl Drop for SetAtTheEnd<'_> {
         fn drop(&mut self) {

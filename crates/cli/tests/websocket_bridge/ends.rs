@@ -1,4 +1,4 @@
-//! How sessions end that break the rules, and how the bridge does.
+//! Ends: of sessions that break the rules, and of the bridge.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn a_page_that_breaks_the_rules_is_told_and_its_session_ends() {
         let mut page = bridge.page();
         let service = accept(&listener);
         let socket = page.get_mut();
-        // More than is looked at, so that what is not read would reset the connection.
+        // More data than the bridge reads, so that closing with unread data would reset the connection.
         socket.write_all(&bytes).unwrap();
         let _ = socket.write_all(&frame(FINAL | BINARY, &[0; 50_000]));
         assert_eq!(closed(&mut page), Some(expected), "{what}");
@@ -60,7 +60,7 @@ fn a_page_that_breaks_the_rules_is_told_and_its_session_ends() {
         service.read_to_end(&mut got).unwrap();
         assert!(got.is_empty(), "{what}: {} bytes got through", got.len());
     }
-    // None of that has harmed it.
+    // None of that has harmed the bridge.
     bridge.page();
 }
 

@@ -1,4 +1,4 @@
-//! With real services, ours and upstream's, and with the one that `ferretto` brings along.
+//! The bridge with real services, ours and upstream's, and with the one that `ferretto` starts.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -48,7 +48,7 @@ fn tunnel(system: &System<'_>, bridge: &Bridge) -> PathBuf {
     path
 }
 
-/// Those whose services are here.
+/// Returns the sides whose services are installed.
 fn sides() -> (Programs, Vec<Side>) {
     match Programs::of_both() {
         Some(programs) => (programs, vec![Side::Ours, Side::Upstream]),
@@ -134,7 +134,7 @@ fn a_browser_that_goes_away_ends_its_session_however_it_goes() {
     }
 }
 
-/// The first frame of a consumer.
+/// Returns the first frame of a consumer.
 fn bind_request() -> Vec<u8> {
     use ferretto_proto::messages::ipc_frame::{BindService, Msg};
     use ferretto_proto::messages::{IPCFrame, Message};
@@ -151,7 +151,7 @@ fn bind_request() -> Vec<u8> {
 }
 
 fn method(name: &str) -> u32 {
-    // Either service numbers them in this order.
+    // Both services number the methods in this order.
     let position = CONSUMER_PORT.methods.iter().position(|method| *method == name);
     position.unwrap() as u32 + 1
 }
@@ -176,7 +176,7 @@ fn a_service_that_dies_closes_the_connection_and_the_next_is_found() {
     }
 }
 
-/// As a new user starts it, with a folder for what it leaves behind.
+/// The command of a new user, with a folder for temporary files.
 fn of_ferretto(system: &System<'_>) -> Command {
     let folder = system.path("tmp");
     std::fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! `ferretto config new`: each config is good, is recorded without a loss, and contains what it promises.
+//! `ferretto config new`: each config is good, is recorded without a loss, and yields the promised data.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 use crate::support::tracefs::Tracefs;
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 
-/// Each, with what its trace answers; a number above 0 for each part of what it promises.
+/// The configs, with queries of their traces; each part of a promise is a number above 0.
 const PROMISES: &[(&str, &[&str])] = &[
     (
         "sched",
@@ -82,7 +82,7 @@ const PROMISES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The text of one of them.
+/// Returns the text of a config.
 fn new(system: &System<'_>, name: &str) -> String {
     let (printed, said, code) = outcome(&ferretto(system, &["config", "new", name]));
     assert_eq!((said.as_str(), code), ("", Some(0)), "{name}");
@@ -141,7 +141,7 @@ fn each_is_good() {
         std::fs::write(&path, new(&system, name)).unwrap();
         let (printed, said, code) = outcome(&ferretto(&system, &["config", "check", path.to_str().unwrap()]));
         assert_eq!((said.as_str(), code), ("", Some(0)), "{name}");
-        // Kernels are built with more or fewer events.
+        // Kernels differ in their events.
         let faults: Vec<&str> = printed
             .lines()
             .filter(|line| line.contains("warning:") && !line.contains("this kernel has no"))
@@ -150,10 +150,10 @@ fn each_is_good() {
     }
 }
 
-/// For files, on a disk if any are.
+/// A folder for files, on a disk if there is one.
 const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Something of everything that the configs record.
+/// Does something of everything that the configs record.
 fn work() {
     for _ in 0..10 {
         let status = Command::new("sh")
@@ -172,12 +172,12 @@ fn work() {
     server.read_exact(&mut [0; 1000]).unwrap();
 }
 
-/// Records one of them while there is something to record; gives the trace.
+/// Records a config while there is something to record; returns the trace.
 fn recorded(system: &System<'_>, name: &str) -> Option<PathBuf> {
     let until_interrupted: String = new(system, name)
         .lines()
         .filter(|line| !line.starts_with("duration_ms:"))
-        // All calls of a machine that is busy with other things are more than unoptimized probes can take; the config says how to have some.
+        // Unoptimized probes cannot record all system calls of a busy machine; the config describes how to select some.
         .map(|line| {
             line.replace(
                 "#   syscall_events: \"sys_openat\"",
@@ -185,7 +185,7 @@ fn recorded(system: &System<'_>, name: &str) -> Option<PathBuf> {
             )
         })
         .map(|line| format!("{line}\n"))
-        // Whoever is slow there is waited for.
+        // The timeouts are long, because the machine may be busy.
         .chain(["flush_timeout_ms: 120000\ndata_source_stop_timeout_ms: 120000\n".to_owned()])
         .collect();
     let instrumented = match name {
@@ -218,7 +218,7 @@ fn recorded(system: &System<'_>, name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn each_is_recorded_without_a_loss_and_contains_what_it_promises() {
+fn each_config_records_the_promised_data_without_a_loss() {
     let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::lock()) else {
         return;
     };

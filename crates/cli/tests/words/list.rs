@@ -54,7 +54,7 @@ fn events_are_those_of_the_kernel_and_patterns_choose_among_them() {
     );
     assert!(listed(&["switch"]).contains("sched/sched_switch"));
 
-    // For people: the name to type, and whether the trace format has a message for it.
+    // For people: the name to type, and whether the trace format has a message for the event.
     let output = ferretto(&system, &["list", "events", "sched_switch", "sched_process_wait"]);
     let (printed, said, code) = outcome(&output);
     assert_eq!((said.as_str(), code), ("", Some(0)));
@@ -67,7 +67,7 @@ fn events_are_those_of_the_kernel_and_patterns_choose_among_them() {
 }
 
 #[test]
-fn a_pattern_that_fits_nothing_is_told_with_the_nearest_right_one() {
+fn a_pattern_that_matches_nothing_is_reported_with_the_nearest_name() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let system = System::new(&programs);
@@ -83,7 +83,7 @@ fn a_pattern_that_fits_nothing_is_told_with_the_nearest_right_one() {
             format!("ferretto list events: nothing fits {typed:?}; {meant}\n")
         );
     }
-    // Beside one that fits.
+    // One pattern matches and another does not.
     let (printed, said, code) = outcome(&ferretto(
         &system,
         &["list", "events", "sched_waking", "gibberish"],
@@ -101,13 +101,13 @@ fn subjects_that_are_none_get_the_nearest_right_one() {
     assert_eq!((printed.as_str(), code), ("", Some(2)));
     assert!(said.contains("'sessions'"), "{said}");
     assert_refuses_flags(&system, &["list", "sources"]);
-    // One of several is meant as well.
+    // The singular is accepted as well.
     let (_, _, code) = outcome(&ferretto(&system, &["list", "source"]));
     assert_eq!(code, Some(0));
 }
 
 #[test]
-fn who_may_not_read_tracefs_is_told_what_helps() {
+fn a_user_who_may_not_read_tracefs_gets_advice() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("ferretto");
@@ -182,7 +182,7 @@ fn sources_are_those_that_producers_offer() {
     );
     assert_eq!((said.as_str(), code), ("", Some(0)));
 
-    // Without a service, what one's own would have.
+    // Without a service, the sources that a service of our own would have.
     system.end_all();
     let output = ferretto(&system, &["list", "sources", "--json"]);
     let value = check("list-sources", &output.stdout);
@@ -368,7 +368,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         println!("skipped: bash is not installed");
         return;
     };
-    // On stderr is what bash says of a locale that is not installed.
+    // bash prints to stderr if the locale is not installed.
     let (printed, _, code) = outcome(&output);
     assert!(printed.starts_with("EVENT "), "{printed}");
     assert_eq!((printed.lines().count(), code), (1, Some(0)), "{printed}");

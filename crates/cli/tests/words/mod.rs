@@ -1,4 +1,4 @@
-//! The words of `ferretto` that answer questions, as a user or a script meets them: the real program, with real services and producers.
+//! The subcommands of `ferretto` that answer questions, for users and scripts: the real program, with real services and producers.
 
 mod config_new;
 mod list;
@@ -14,7 +14,7 @@ use ferretto_proto::messages::{
     DataSourceDescriptor, Message, RegisterDataSourceRequest, TrackEventCategory, TrackEventDescriptor,
 };
 
-/// Runs `ferretto` with these words, where it finds this system's sockets.
+/// Runs `ferretto` with these arguments and this system's sockets.
 fn ferretto(system: &System<'_>, words: &[&str]) -> Output {
     system
         .command(Path::new(env!("CARGO_BIN_EXE_ferretto")), "ferretto.log")
@@ -29,7 +29,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs `ferretto` with a word and a flag that it does not have.
+/// Runs `ferretto` with a subcommand and an unknown flag.
 fn assert_refuses_flags(system: &System<'_>, words: &[&str]) {
     let (printed, said, code) = outcome(&ferretto(system, &[words, &["--gibberish"]].concat()));
     assert_eq!((printed.as_str(), code), ("", Some(2)), "{said}");
@@ -40,12 +40,12 @@ fn assert_refuses_flags(system: &System<'_>, words: &[&str]) {
     );
 }
 
-/// What was printed, said, and what it ended with.
+/// Returns stdout, stderr and the exit code.
 fn outcome(output: &Output) -> (String, String, Option<i32>) {
     (text(&output.stdout), text(&output.stderr), output.status.code())
 }
 
-/// A program that has told the service of these categories: names, tags, descriptions.
+/// A program that has registered these categories: names, tags, descriptions.
 fn program(system: &System<'_>, name: &str, categories: &[(&str, &[&str], &str)]) -> Producer {
     let mut producer = Producer::new(system, &introduction(name), None);
     offer(&mut producer, "track_event", categories);

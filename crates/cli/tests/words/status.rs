@@ -11,7 +11,7 @@ use crate::support::service::ScriptedService;
 use crate::support::tracefs::Tracefs;
 use crate::support::{Program, Programs, Side, System};
 
-/// What scripts are told, and the exit code.
+/// Returns the output for scripts, and the exit code.
 fn status(system: &System<'_>) -> (Value, Option<i32>) {
     let output = ferretto(system, &["status", "--json"]);
     assert_eq!(text(&output.stderr), "");
@@ -29,7 +29,7 @@ fn without_a_service_the_exit_code_is_that_of_service_managers() {
     );
     assert_eq!(value["address"], system.consumer_socket().to_str().unwrap());
 
-    // The socket of one that was killed.
+    // The socket of a killed service.
     let traced = system.start(Side::Ours, Program::Traced);
     system.end_with(traced, rustix::process::Signal::KILL);
     let (printed, said, code) = outcome(&ferretto(&system, &["status"]));
@@ -44,7 +44,7 @@ fn without_a_service_the_exit_code_is_that_of_service_managers() {
 }
 
 #[test]
-fn somebody_who_is_no_service_is_neither_running_nor_not() {
+fn a_listener_that_is_no_service_is_neither_running_nor_not() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     static PORTS: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
@@ -62,7 +62,7 @@ fn somebody_who_is_no_service_is_neither_running_nor_not() {
 }
 
 #[test]
-fn a_service_is_told_with_all_that_is_connected_and_recorded() {
+fn status_lists_a_services_clients_and_sessions() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let traced = system.start(Side::Ours, Program::Traced);
@@ -115,7 +115,7 @@ fn a_service_is_told_with_all_that_is_connected_and_recorded() {
 }
 
 #[test]
-fn upstreams_service_is_told_of_as_well() {
+fn upstreams_service_is_reported_as_well() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
@@ -134,7 +134,7 @@ fn upstreams_service_is_told_of_as_well() {
 }
 
 #[test]
-fn who_uses_ftrace_is_told() {
+fn users_of_ftrace_are_listed() {
     let Some(_tracefs) = Tracefs::lock() else { return };
     let programs = Programs::ours();
     let mut system = System::new(&programs);
@@ -151,7 +151,7 @@ fn who_uses_ftrace_is_told() {
     assert!(events.contains(&"sched/sched_switch".into()), "{ftrace:#}");
     let readers = ftrace["readers"].as_array().unwrap();
     assert!(readers.iter().any(|reader| reader["pid"] == probes), "{ftrace:#}");
-    // Others, who have instances of their own, may stand before it.
+    // Other readers, which have instances of their own, may be listed before it.
     let (printed, _, _) = outcome(&ferretto(&system, &["status"]));
     assert!(
         printed.contains(&format!(

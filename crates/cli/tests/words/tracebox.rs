@@ -1,4 +1,4 @@
-//! `tracebox`, by its name.
+//! `tracebox`, under its own name.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::{outcome, program, text};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System, copy_program, is_readable};
 
-/// Needs no rights.
+/// A config that needs no privileges.
 const CONFIG: &str = "buffers { size_kb: 1024 } data_sources { config { name: \"linux.system_info\" } }";
 
-/// `tracebox` with these words, where it finds this system's sockets.
+/// Makes a `tracebox` with these arguments and this system's sockets.
 fn command(system: &System<'_>, words: &[&str]) -> Command {
     let mut command = system.command(Path::new(env!("CARGO_BIN_EXE_tracebox")), "tracebox.log");
     command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -25,14 +25,14 @@ fn tracebox(system: &System<'_>, words: &[&str]) -> Output {
     command(system, words).output().unwrap()
 }
 
-/// Where a config is that records for so many ms, or until it is told to stop.
+/// Writes a config that records for so many ms, or until it is stopped; returns its path.
 fn config(system: &System<'_>, duration_ms: u32) -> String {
     let path = system.path("tracebox.cfg");
     fs::write(&path, format!("{CONFIG} duration_ms: {duration_ms}")).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// Whether the probes' word of the machine is in it.
+/// Whether a trace has the probes' packets about the machine.
 fn has_system_info(trace: &Path) -> bool {
     let trace = Trace::decode_from_slice(&fs::read(trace).unwrap()).unwrap();
     trace.packet.iter().any(|packet| {
@@ -75,7 +75,7 @@ fn without_a_word_it_explains_itself_and_fails_as_upstreams() {
             Some(1)
         )
     );
-    // What is no flag is told as `perfetto` tells it.
+    // An unknown flag is reported as by `perfetto`.
     let (_, said, code) = outcome(&tracebox(&system, &["--gibberish"]));
     assert!(said.contains("--gibberish"), "{said}");
     assert_eq!(code, Some(1));
@@ -98,7 +98,7 @@ fn applets_are_programs_by_their_first_word_and_by_the_name_of_a_link() {
             .output();
         assert_eq!(text(&by_link.unwrap().stdout), printed);
     }
-    // And the other way around.
+    // A link `tracebox` to `ferretto` works too.
     let link = system.path("tracebox");
     symlink(env!("CARGO_BIN_EXE_ferretto"), &link).unwrap();
     let by_link = system
@@ -122,7 +122,7 @@ fn applets_are_programs_by_their_first_word_and_by_the_name_of_a_link() {
 }
 
 #[test]
-fn a_recording_has_a_service_of_its_own_which_nobody_finds() {
+fn a_recording_has_a_private_service() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let (config, trace) = (config(&system, 10), system.path("trace"));
@@ -136,7 +136,7 @@ fn a_recording_has_a_service_of_its_own_which_nobody_finds() {
         .unwrap();
     let (printed, said, code) = outcome(&output);
     assert_eq!((printed.as_str(), code), ("", Some(0)), "{said}");
-    // What scripts look for.
+    // Scripts look for this.
     assert!(
         said.contains("Connected to the Perfetto traced service, TTL: 1s\n"),
         "{said}"
@@ -160,7 +160,7 @@ fn sockets_that_variables_name_are_found_by_programs() {
         let (printed, said, code) = outcome(&tracebox(&system, &words));
         assert_eq!(code, Some(0), "{said}");
         let recorder: i32 = printed.trim().parse().unwrap();
-        // It is told of by the service that is asked through the consumer socket.
+        // A program connects, and the service with this consumer socket lists it.
         let _program = program(&system, "com.example.game", &[]);
         system.await_state(|state| {
             let mut producers = state.producers.iter();
@@ -199,7 +199,7 @@ fn a_service_that_listens_there_records() {
     system.assert_running();
 }
 
-/// Daemons of `tracebox ctl`, which outlive it, but not this.
+/// The daemons of `tracebox ctl`, which outlive it, and end when this is dropped.
 struct Ctl<'a>(&'a System<'a>);
 
 impl Ctl<'_> {
@@ -207,9 +207,9 @@ impl Ctl<'_> {
         outcome(&tracebox(self.0, &["ctl", word]))
     }
 
-    /// The process ids that `start` says.
+    /// Runs `start`; returns the process ids in its output.
     fn start(&self) -> [i32; 2] {
-        // What the daemons say until they are of use depends on what others left in tracefs.
+        // The daemons' messages until they are ready depend on the state of tracefs.
         let (printed, said, code) = self.run("start");
         assert_eq!(code, Some(0), "{printed}{said}");
         let pid = |name: &str| {
@@ -223,7 +223,7 @@ impl Ctl<'_> {
         [pid("traced"), pid("traced_probes")]
     }
 
-    /// Where the process ids are kept.
+    /// Returns the file with the process ids.
     fn file(&self) -> PathBuf {
         let socket = self.0.consumer_socket().display().to_string();
         let name = format!("ctl-{}", socket.replace('/', "%"));
@@ -258,7 +258,7 @@ fn ctl_keeps_a_service_for_as_many_recordings_as_come() {
     assert_eq!((printed.as_str(), code), ("No daemons are running\n", Some(0)));
 
     let [traced, probes] = ctl.start();
-    // Who can write there decides what `stop` ends.
+    // A user who can write to the file decides which processes `stop` ends.
     let mode = std::fs::metadata(ctl.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (printed, _, code) = ctl.run("start");
@@ -275,7 +275,7 @@ fn ctl_keeps_a_service_for_as_many_recordings_as_come() {
         "{printed}"
     );
     assert_eq!(code, Some(0));
-    // It said that they are of use, and so they are.
+    // After `start` the daemons are ready.
     let sources: Vec<_> = system.state().data_sources;
     assert!(!sources.is_empty());
 
@@ -318,7 +318,7 @@ fn ctl_ends_nothing_that_it_did_not_start() {
     system.assert_running();
     system.end_all();
 
-    // Process ids that others have by now.
+    // Process ids that other processes have by now.
     let ctl = Ctl(&system);
     let [traced, probes] = ctl.start();
     let file = ctl.file();
@@ -331,7 +331,7 @@ fn ctl_ends_nothing_that_it_did_not_start() {
     assert!(other.0.try_wait().unwrap().is_none(), "it was ended");
     fs::write(&file, kept).unwrap();
 
-    // A daemon that was killed is told of, and the rest is ended.
+    // A daemon that was killed is reported, and the other one is ended.
     rustix::process::kill_process(Pid::from_raw(probes).unwrap(), Signal::KILL).unwrap();
     await_end(probes);
     let (printed, _, code) = ctl.run("stop");
@@ -364,7 +364,7 @@ fn ctl_start_ends_the_probes_of_a_service_that_crashed() {
 }
 
 #[test]
-fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
+fn a_ctl_start_that_fails_keeps_the_process_ids_of_another() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let ctl = Ctl(&system);
@@ -372,7 +372,7 @@ fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
     let file = ctl.file();
     let (_, _, code) = ctl.run("stop");
     assert_eq!(code, Some(0));
-    // As if another had been quicker: nobody listens yet for consumers, and this one's service cannot listen for producers.
+    // As if another `start` had been quicker: nobody listens for consumers yet, and this one's service cannot listen for producers.
     fs::write(&file, "traced 2147483647\n").unwrap();
     fs::create_dir(system.producer_socket()).unwrap();
     let (_, said, code) = ctl.run("start");
@@ -381,11 +381,11 @@ fn a_ctl_start_that_fails_leaves_alone_what_another_has_kept() {
 }
 
 #[test]
-fn ctl_takes_somebody_who_gives_no_answer_for_somebody() {
+fn ctl_counts_a_listener_that_does_not_answer_as_present() {
     let programs = Programs::ours();
     let system = System::new(&programs);
     let listener = std::os::unix::net::UnixListener::bind(system.consumer_socket()).unwrap();
-    // Each is hung up on; the thread ends with the test.
+    // Hangs up on each client; the thread ends with the test.
     std::thread::spawn(move || listener.incoming().for_each(drop));
     for (word, expected) in [("status", 4), ("start", 1), ("stop", 1)] {
         let (printed, said, code) = outcome(&tracebox(&system, &["ctl", word]));
@@ -398,7 +398,7 @@ fn ctl_takes_somebody_who_gives_no_answer_for_somebody() {
     assert!(!system.producer_socket().exists());
 }
 
-/// A user that nobody is, so that only this test makes folders of its own for it.
+/// An unused user id, so only this test makes folders for it.
 const STRANGER: &str = "3000000017";
 
 #[test]

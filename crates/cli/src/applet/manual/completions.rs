@@ -1,6 +1,6 @@
-//! `ferretto completions SHELL [PROGRAM]`: the script by which a shell completes what is typed.
+//! `ferretto completions SHELL [PROGRAM]`: prints the script with which a shell completes arguments.
 //!
-//! Called by [`applet`](crate::applet). The script is made when it is asked for, so it fits the program that it came from.
+//! [`applet`](crate::applet) calls it. The script is generated on request, so it always fits the program.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,7 +20,7 @@ To have completion in every new shell, add a line to a file that it reads:
   ~/.zshrc, after compinit    source <(ferretto completions zsh)
   ~/.config/fish/config.fish  ferretto completions fish | source";
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
     let names = [DEFAULT.name()]
         .into_iter()
@@ -45,7 +45,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Runs with the words after the applet's name; gives the exit code.
+/// Runs with the arguments after the applet's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("completions".into()).chain(words)) {
         Ok(matches) => matches,
@@ -56,14 +56,14 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     };
     let word = |id: &str| matches.get_one::<String>(id).map_or("", String::as_str);
     let mut stdout = std::io::stdout();
-    // A reader that is gone is no failure.
+    // A closed pipe is no failure.
     let _ = stdout
         .write_all(&script(word("shell"), word("program")))
         .and_then(|()| stdout.flush());
     0
 }
 
-/// The script for one of [`SHELLS`] and one of the programs.
+/// Returns the script for one of [`SHELLS`] and one of the programs.
 pub(super) fn script(shell: &str, program: &str) -> Vec<u8> {
     let mut command = APPLETS
         .iter()

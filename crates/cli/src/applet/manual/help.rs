@@ -1,7 +1,7 @@
 //! `ferretto help [SUBCOMMAND]`: the overview, or all flags of a subcommand.
 //!
-//! Called by [`applet`](crate::applet). Help that was asked for goes to stdout and is no failure, also for programs whose own `--help` keeps
-//! to upstream's ways.
+//! [`applet`](crate::applet) calls it. Help that the user asks for goes to stdout and is no failure, even for programs whose own `--help` behaves as
+//! upstream's.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,9 +12,9 @@ use clap::{Arg, ArgAction, Command};
 use super::{overview, tree};
 use crate::applet::subcommands;
 
-/// The definition of all flags.
+/// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
-    // Named here, so that this does not go round in circles: the tree holds this command.
+    // A list of names, because the whole tree would contain this command and recurse.
     let names = subcommands().map(|applet| applet.name());
     Command::new("help")
         .about("Explains a subcommand and its flags")
@@ -34,7 +34,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-/// Runs with the words after the applet's name; gives the exit code.
+/// Runs with the arguments after the applet's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let matches = match command().try_get_matches_from(std::iter::once("help".into()).chain(words)) {
         Ok(matches) => matches,
@@ -56,13 +56,13 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             return 1;
         }
     };
-    // A reader that has seen enough (`| head`) is no failure.
+    // A reader that closes the pipe early (`| head`) is no failure.
     let mut stdout = std::io::stdout();
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     0
 }
 
-/// The help of the subcommand at the end of `path`, or the word of it that is none.
+/// Returns the help of the subcommand at the end of `path`, or the first word of `path` that is no subcommand.
 pub(super) fn page<'a>(path: impl Iterator<Item = &'a String>) -> Result<String, String> {
     let mut path = path.peekable();
     if path.peek().is_none() {

@@ -1,14 +1,12 @@
 //! The manual: the screen that `ferretto --help` shows, `ferretto help SUBCOMMAND`, and completions for shells.
 //!
-//! Called by [`applet`](crate::applet). All of it is made from the flags that the applets define: [`tree`] is the one command that
-//! has them all, for readers only, since parsing goes on by the first word. `ferretto completions` makes its scripts from it. So are the man
-//! pages in `docs/man`, which are checked in; a test proves them fresh, and
+//! [`applet`](crate::applet) calls it. Everything is generated from the flags that the applets define. [`tree`] combines them into one command, which
+//! is never used for parsing. The completion scripts and the man pages in `docs/man` are made from it. The man pages are checked in, and a test
+//! proves that they are up to date. To write them again:
 //!
 //! ```text
 //! FERRETTO_WRITE_MANUAL=1 cargo test -p ferretto-cli manual
 //! ```
-//!
-//! writes them anew.
 
 pub(crate) mod completions;
 pub(crate) mod help;
@@ -27,10 +25,10 @@ pub(crate) use spelling::misspelling;
 
 use crate::applet::{DEFAULT, subcommands};
 
-/// `ferretto` with its flags, and every applet as a subcommand.
+/// Returns `ferretto` with its flags, and every applet as a subcommand.
 pub(crate) fn tree() -> Command {
     let recording = DEFAULT.command();
-    // Events are left to `record`: shells cannot complete subcommands and any number of other words at one place.
+    // Events are left to `record`, because shells cannot complete subcommands and any number of other words at one place.
     let flags: Vec<Arg> = recording
         .get_arguments()
         .filter(|arg| !arg.is_positional())
@@ -56,7 +54,7 @@ pub(crate) fn tree() -> Command {
     with_value_hints(tree)
 }
 
-/// A command under another name than its own, and so its subcommands; `clap_complete` finds them by these names.
+/// Renames a command and its subcommands. `clap_complete` finds them by these names.
 fn called_as(command: Command, name: String) -> Command {
     command
         .mut_subcommands(|subcommand| {
@@ -66,7 +64,7 @@ fn called_as(command: Command, name: String) -> Command {
         .bin_name(name)
 }
 
-/// Lets shells complete names of files where a value is one, and nowhere else. Values are named for what they are.
+/// Lets shells complete names of files for values that are files, and only for these. The names of values show their kind.
 fn with_value_hints(command: Command) -> Command {
     const FILES: [&str; 3] = ["FILE", "TRACE", "CONFIG"];
     command.mut_args(|arg| {

@@ -1,6 +1,6 @@
-//! One screen for who has just met `ferretto`: what to type first, what there is, where more is.
+//! The screen for newcomers to `ferretto`: first steps, subcommands, and where to read on.
 //!
-//! Called for `ferretto`, `ferretto --help` and `ferretto help`.
+//! [`applet`](crate::applet) prints it for `ferretto` and `ferretto --help`, and `ferretto help` prints it too. It fits a terminal of usual size.
 
 use clap::Command;
 
@@ -18,7 +18,7 @@ const MORE: &str = "\
 More: `ferretto help SUBCOMMAND`, or `ferretto SUBCOMMAND --help`; all flags of recordings:
 `ferretto help record`. Something does not work? `ferretto doctor`.";
 
-/// The screen, as wide as the terminal but no wider than 100 columns.
+/// Returns the screen, as wide as the terminal but no wider than 100 columns.
 pub(crate) fn overview() -> String {
     screen().render_help().to_string()
 }
@@ -45,7 +45,7 @@ pub(super) fn screen() -> Command {
         })
 }
 
-/// A description without details, which come after a colon, a semicolon, a dash or in a second sentence.
+/// Returns a description without its details, which follow a colon, a semicolon, a dash, a bracket or a full stop.
 pub(super) fn first_clause(about: &str) -> &str {
     let end = [": ", "; ", " - ", " (", ". ", "\n"]
         .iter()
@@ -55,7 +55,7 @@ pub(super) fn first_clause(about: &str) -> &str {
     about[..end].trim_end_matches('.')
 }
 
-/// Its first clause, or of one that does not fit beside the names what comes before the comma.
+/// Returns the first clause; if that does not fit beside the names, its part before the first comma.
 fn in_a_line(about: &str) -> &str {
     const ROOM: usize = 78;
     let clause = first_clause(about);

@@ -1,6 +1,6 @@
-//! The man pages, made from the flags.
+//! Generates the man pages from the flags.
 //!
-//! Used by the test that proves those in `docs/man` fresh, and that writes them.
+//! A test calls it to prove that the pages in `docs/man` are up to date, or to write them again.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use super::{overview, tree};
 use crate::applet::{APPLETS, DEFAULT, subcommands};
 
-/// The text of every page by the name of its file: `ferretto.1`, `ferretto-record.1`, `perfetto.1`, …
+/// Returns the text of every page by file name: `ferretto.1`, `ferretto-record.1`, `perfetto.1`, …
 pub(super) fn pages() -> BTreeMap<String, Vec<u8>> {
     let mut pages = BTreeMap::new();
     let mut tree = tree();
@@ -35,13 +35,13 @@ fn add(pages: &mut BTreeMap<String, Vec<u8>>, name: &str, command: &Command) {
     }
 }
 
-/// Whether what is a subcommand of `parent` is a program, too.
+/// Whether this subcommand of `parent` is a program too.
 fn is_program(parent: &str, command: &Command) -> bool {
     let mut programs = APPLETS.iter().map(|applet| applet.name());
     parent == DEFAULT.name() && programs.any(|program| program == command.get_name())
 }
 
-/// What `man` is asked for.
+/// Returns the name of the page, as given to `man`.
 fn page_name(parent: &str, command: &Command) -> String {
     match is_program(parent, command) {
         true => command.get_name().to_owned(),
@@ -53,10 +53,10 @@ fn page(name: &str, command: &Command) -> Vec<u8> {
     let command = command
         .clone()
         .display_name(name.to_owned())
-        // Flags that are left out of short help only would be without a word here.
+        // The page shows flags that only the long help explains.
         .mut_args(|arg| with_values_in_a_row(arg.hide_short_help(false)));
     let man = Man::new(command.clone());
-    // Without a date, so that the page depends on nothing but the flags.
+    // The page has no date, so it depends only on the flags.
     let mut page = format!(
         ".\\\" Made from the flags by `FERRETTO_WRITE_MANUAL=1 cargo test -p ferretto-cli manual`.\n\
          .TH \"{name}\" 1 \"\" \"Ferretto {}\" \"Ferretto Manual\"\n",
@@ -108,7 +108,7 @@ fn page(name: &str, command: &Command) -> Vec<u8> {
     page
 }
 
-/// The values that an argument may have, after its help: as a list of paragraphs they make readers of pages complain.
+/// Puts the possible values of an argument into its help. As a list of paragraphs, they make page checkers complain.
 fn with_values_in_a_row(arg: Arg) -> Arg {
     let values: Vec<String> = arg
         .get_possible_values()
@@ -123,7 +123,7 @@ fn with_values_in_a_row(arg: Arg) -> Arg {
         .help(format!("{help} [one of: {}]", values.join(", ")))
 }
 
-/// A block of the text after a command's flags: one that begins with a title and a colon is a section of that title.
+/// Writes one block of the text after a command's flags. A block that begins with a title and a colon becomes a section of that title.
 fn section(roff: &mut Roff, block: &str) {
     let titled = block
         .split_once(":\n")
@@ -133,7 +133,7 @@ fn section(roff: &mut Roff, block: &str) {
     verbatim(roff, lines);
 }
 
-/// Lines stay lines.
+/// Writes text with its line breaks.
 fn verbatim(roff: &mut Roff, text: &str) {
     roff.control("nf", []);
     for line in text.lines() {

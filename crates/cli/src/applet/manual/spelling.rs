@@ -1,7 +1,7 @@
-//! A first word that is no subcommand, though it was meant as one.
+//! Recognises a misspelled subcommand in the first argument.
 //!
-//! Called by [`applet`](crate::applet): the words of a recording are events (`group/name`) and atrace categories, and nearly any word could be a
-//! category. So a word is taken for a mistake only if it is close to a subcommand or is a file.
+//! [`applet`](crate::applet) calls it. The words of a recording are events (`group/name`) and atrace categories, and nearly any word could be a
+//! category. So a word counts as a mistake only if it resembles a subcommand or names a file.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -11,8 +11,7 @@ use crate::config::categories::is_category;
 use crate::figures::Word;
 use crate::usage::nearest_subcommand;
 
-/// What was probably meant by a first word that is no subcommand; `None` for flags, events and everything else that begins a
-/// recording.
+/// Suggests the intended command for a first argument that is no subcommand; `None` for flags, events and everything else that begins a recording.
 pub(crate) fn misspelling(word: &OsStr) -> Option<String> {
     let text = word.to_str()?;
     if text.starts_with('-') || text.is_empty() || is_category(text) {
@@ -36,7 +35,7 @@ pub(crate) fn misspelling(word: &OsStr) -> Option<String> {
     ))
 }
 
-/// As configs do that people write. Traces have a byte of some binary value among their first ones.
+/// Whether a file begins as a text config does. A trace has a control character among its first bytes.
 fn begins_as_text(file: &Path) -> bool {
     let mut start = Vec::new();
     let read = std::fs::File::open(file).and_then(|file| file.take(512).read_to_end(&mut start));
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_a_recording_is_none() {
+    fn words_that_begin_a_recording_are_no_misspellings() {
         for word in ["-t", "--out", "sched/sched_switch", "sched/*", "", "-"] {
             assert_eq!(misspelling(word.as_ref()), None, "{word}");
         }
@@ -83,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_apart() {
+    fn a_file_is_recognised_as_config_or_trace() {
         let folder = tempfile::tempdir().unwrap();
         let told = |name: &str, content: &[u8]| {
             let path = folder.path().join(name);

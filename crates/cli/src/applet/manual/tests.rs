@@ -1,4 +1,4 @@
-//! Man pages and completions: fresh, and such that those who read them find no fault.
+//! Man pages and completions: up to date, and accepted by the programs that read them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use super::*;
 use crate::applet::APPLETS;
 
-/// Set when the checked in pages are to be written anew.
+/// The variable that makes the test write the checked-in pages.
 const WRITE: &str = "FERRETTO_WRITE_MANUAL";
 
 fn folder() -> PathBuf {
@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
 fn the_man_pages_are_fresh() {
     let made = pages::pages();
     if std::env::var_os(WRITE).is_some() {
-        // Those of subcommands that are gone go, too.
+        // Pages of removed subcommands disappear as well.
         let _ = fs::remove_dir_all(folder());
         fs::create_dir_all(folder()).unwrap();
         for (name, page) in &made {
@@ -42,7 +42,7 @@ fn the_man_pages_are_fresh() {
     );
 }
 
-/// What a program that reads pages complains of, on either stream. `None` if it is not there.
+/// Returns the complaints of a program that reads pages, from both streams. `None` if the program is not installed.
 fn complaints(program: &str, arguments: &[&str], page: &Path) -> Option<String> {
     let mut command = Command::new(program);
     command
@@ -52,7 +52,7 @@ fn complaints(program: &str, arguments: &[&str], page: &Path) -> Option<String> 
         .env("LC_ALL", "C.UTF-8");
     command.stdin(Stdio::null());
     if program != "mandoc" {
-        // What it prints is the page.
+        // Its stdout is the page.
         command.stdout(Stdio::null());
     }
     match command.output() {
@@ -78,7 +78,7 @@ fn the_man_pages_render_without_a_warning() {
             let Some(said) = complaints(program, arguments, &path) else {
                 return;
             };
-            // They have none on purpose.
+            // The pages have no date on purpose.
             let said: Vec<&str> = said
                 .lines()
                 .filter(|line| !line.contains("missing date"))

@@ -1,4 +1,6 @@
-//! Buffers: whether data sources find theirs, and how long what is recorded fits.
+//! Advice on buffers: whether data sources find theirs, and how many seconds of data fit.
+//!
+//! [`advise`](super::advise) calls it. It judges the time that fits only where the data rate is known ([`rates`]).
 
 use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
@@ -9,15 +11,15 @@ use super::known_sources::{FTRACE, TELL_NAMES_ONCE};
 use super::{Adviser, ConfigOrigin, name_of, rates, target_of, time};
 use crate::config::length::longest;
 
-/// From here on a buffer is better streamed into a file than made larger.
+/// From this size on, streaming into a file is better than a larger buffer.
 pub(crate) const LARGE_BUFFER_KB: u64 = 1 << 20;
 
-/// KB that a buffer has to have for any chunk to fit: one may be as large as a page of shared memory, and whoever writes fills
-/// several before the oldest is read.
+/// KB below which a buffer may not hold every chunk. A chunk may be as large as a page of shared memory, and producers fill several before the oldest
+/// is read.
 const SMALLEST_KB: u32 = 2 * limits::MAX_SMB_PAGE_SIZE as u32 / 1024;
-/// A buffer that discards what comes late is meant for recordings shorter than this, in ms.
+/// A DISCARD buffer suits recordings shorter than this, in ms.
 const LONG_MS: u64 = 10 * 60 * 1000;
-/// The last resort, if no buffer is large enough.
+/// The last resort, if no allowed buffer size is enough.
 const FEWER: &str = "ask for fewer events";
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
@@ -87,11 +89,11 @@ fn targets(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// How long what is recorded fits into a buffer, and what to write where that is too short.
+/// The time for which a buffer's data fit.
 struct Fit {
     kb: u32,
     volume: rates::Volume,
-    /// In ms; `None` if nobody knows the rate.
+    /// In ms; `None` if the rate is unknown.
     ms: Option<u64>,
 }
 
@@ -108,7 +110,7 @@ impl Fit {
         Fit { kb, volume, ms }
     }
 
-    /// `at about 10.0 MB/s of kernel events`, and when they come to that.
+    /// Formats the rate: `at about 10.0 MB/s of kernel events`, or the rate when one program is busy.
     fn rate(&self) -> String {
         let mb_s = self.volume.rate as f64 / 1e6;
         match self.volume.when_busy {
@@ -117,8 +119,8 @@ impl Fit {
         }
     }
 
-    /// The size that is enough for so long, and the double to have some to spare: as a field, or as a flag where the config came from
-    /// flags. `None` if no buffer should be so large.
+    /// Returns a size that holds twice the data of `ms`: as a field, or as a flag if the config came from flags. `None` if no buffer should be that
+    /// large.
     fn enough(&self, ms: u64, adviser: &Adviser<'_>) -> Option<String> {
         let kb = (2 * self.volume.rate * ms / 1000)
             .div_ceil(1024)
@@ -137,7 +139,7 @@ impl Fit {
 
 fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConfig) {
     let kb = buffer.size_kb.unwrap_or_default();
-    // The service refuses it.
+    // The service refuses such a buffer.
     if kb == 0 {
         return;
     }
@@ -164,8 +166,8 @@ fn size(adviser: &mut Adviser<'_>, path: &str, index: usize, buffer: &BufferConf
     }
 }
 
-/// The service moves data from the buffer into the file periodically. Data that are overwritten before that are missing in the middle of the
-/// file.
+/// Warns if data are overwritten before the service moves them from the buffer into the file, which it does periodically. Such data are missing from
+/// the middle of the file.
 fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     let configured = adviser.config.file_write_period_ms.filter(|ms| *ms != 0);
     let default = limits::DEFAULT_FILE_WRITE_PERIOD.as_millis() as u64;
@@ -199,7 +201,8 @@ fn streamed(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     );
 }
 
-/// In a file that is written while recording DISCARD gains nothing: an overrun loses data either way, and with DISCARD it may lose the rest.
+/// Warns of DISCARD in a file that is written while recording, where it gains nothing: an overrun loses data either way, and with DISCARD it may lose
+/// the rest.
 fn streamed_and_discarding(adviser: &mut Adviser<'_>, path: &str, buffer: &BufferConfig) {
     let path = format!("{path}.fill_policy");
     let change = "leave fill_policy out: then only what comes in that moment is lost";
@@ -262,8 +265,9 @@ fn ring(adviser: &mut Adviser<'_>, path: &str, fit: &Fit) {
     }
 }
 
-/// Track events refer to names that a program told once. A ring buffer loses those with its beginning, and readers pass over every
-/// event that refers to them: of a ring that has wrapped nothing is left. A file that is written while recording has the beginning.
+/// Warns of a ring buffer that loses names. A program writes each name once, and later track events refer to it. A ring buffer that wraps loses the
+/// names, and readers skip every event that refers to a lost one, so nothing of the ring can be read. A file that is written while recording keeps
+/// the names.
 fn forgotten_names(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
     let period = config.incremental_state_config.clear_period_ms;

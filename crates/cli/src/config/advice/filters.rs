@@ -1,4 +1,6 @@
-//! What data sources are asked for by name: kernel events, categories, system calls, counters; and periods that are too short.
+//! Advice on names that data sources are given (kernel events, categories, system calls, counters), and on periods that are too short.
+//!
+//! [`advise`](super::advise) calls it. It compares names only with a kernel and with producers that have been examined.
 
 use ferretto_probes::ftrace::syscalls;
 use ferretto_probes::process_stats;
@@ -82,7 +84,7 @@ fn ftrace(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
     }
 }
 
-/// What the kernel has to have for the data source to start at all.
+/// Warns if the kernel lacks something without which the data source does not start.
 fn instance_and_tracer(adviser: &mut Adviser<'_>, path: &str, config: &FtraceConfig) {
     const GRAPH: &str = "function_graph";
     let Some(kernel) = &adviser.surroundings.kernel else {
@@ -110,7 +112,7 @@ fn kernel_events(adviser: &mut Adviser<'_>, path: &str, events: &[String]) {
     let Some(kernel) = &adviser.surroundings.kernel else {
         return;
     };
-    // Those that other kernels have are told together.
+    // Events without a similar name in this kernel are reported together.
     let mut missing = Vec::new();
     for (index, event) in events.iter().enumerate() {
         if adviser.has_enough() || kernel.has(event) {
@@ -156,7 +158,7 @@ fn atrace_categories(adviser: &mut Adviser<'_>, path: &str, categories: &[String
     }
 }
 
-/// Names in quotes, with what they are in front; the first few of them.
+/// Quotes the first few names, with a noun in front of them.
 fn listed(one: &str, several: &str, names: &[(usize, &str)]) -> String {
     const FEW: usize = 5;
     let quoted: Vec<String> = names
@@ -171,9 +173,9 @@ fn listed(one: &str, several: &str, names: &[(usize, &str)]) -> String {
     }
 }
 
-/// The event of the kernel that somebody means who writes `event`.
+/// Returns the event of this kernel that a user probably meant by `event`.
 pub(crate) fn nearest_event(kernel: &Kernel, event: &str) -> Option<String> {
-    // As `perf` and the kernel itself write it.
+    // `perf` and the kernel itself write a colon.
     let slashed = event.replacen(':', "/", 1);
     if slashed != event && kernel.has(&slashed) {
         return Some(slashed);
@@ -183,12 +185,12 @@ pub(crate) fn nearest_event(kernel: &Kernel, event: &str) -> Option<String> {
         let groups = kernel.events.keys().map(String::as_str);
         return nearest(group, groups).map(|group| format!("{group}/*"));
     }
-    // In another group, which one easily takes for its own.
+    // Users easily mistake the group of an event.
     let elsewhere = kernel.events.iter().find(|(_, names)| names.contains(name));
     if let Some((group, _)) = elsewhere {
         return Some(format!("{group}/{name}"));
     }
-    // Names in the kernel differ by little, and what another kernel has is no slip.
+    // Event names often differ by little. If the distance is larger, the event may exist in another kernel, and is no typing error.
     let slips = (name.len() / 6).clamp(1, 3);
     let of = |group: &String| {
         let names = kernel.events.get(group)?.iter().map(String::as_str);
@@ -214,7 +216,7 @@ pub(crate) fn nearest_event(kernel: &Kernel, event: &str) -> Option<String> {
         .map(|(group, name)| format!("{group}/{name}"))
 }
 
-/// Whether a category of track events is meant, as the SDK compares: a `*` stands for any end.
+/// Whether a category of track events matches, by the SDK's rule: a `*` stands for any end.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         Some((start, _)) => name.starts_with(start),
@@ -250,12 +252,12 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         .offering(TRACK_EVENT)
         .flat_map(|(source, _)| &source.categories)
         .collect();
-    // A group has the names of its categories with commas in between.
+    // The name of a category group is the list of its categories, separated by commas.
     let names: Vec<&str> = categories
         .iter()
         .flat_map(|category| category.name.split(','))
         .collect();
-    // Nobody is there yet, or what is there says nothing of itself.
+    // No program is connected, or none describes its categories.
     if names.is_empty() {
         return;
     }
@@ -294,11 +296,11 @@ fn track_event(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     }
 }
 
-/// For who gets nothing of `linux.process_stats`.
+/// The advice for an empty `linux.process_stats`.
 pub(crate) const SCAN_ALL: &str = "write `process_stats_config { scan_all_processes_on_start: true }`";
 
-/// Whether nothing tells `linux.process_stats` of a process: it looks at all of them at the start, or every so often, or at those
-/// that kernel events name.
+/// Whether nothing makes `linux.process_stats` look at a process. It looks at all of them at the start or periodically, or at those that kernel
+/// events name.
 pub(crate) fn looks_at_no_process(config: &TraceConfig, source: &ProcessStatsConfig) -> bool {
     !source.scan_all_processes_on_start.unwrap_or_default()
         && source.proc_stats_poll_ms.unwrap_or_default() == 0

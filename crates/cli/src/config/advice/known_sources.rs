@@ -1,24 +1,24 @@
-//! Data sources that there are in the world of Perfetto, and who has them: so that of one that nobody offers can be said why.
+//! The known data sources of the Perfetto world and the programs that have them, so that advice can say where to get a missing one.
 //!
-//! The names are those that upstream's daemons and its schema use, Chrome's and Android's as well.
+//! [`sources`](super::sources) looks names up. The names are those of upstream's daemons and schema, including Chrome's and Android's.
 
 use ferretto_probes::{ftrace, process_stats, sys_stats, system_info};
 use ferretto_proto::write::TracePacket;
 
-/// Who has a data source.
+/// The owner of a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     /// `traced_probes`, ours as well.
     Probes,
     /// Upstream's `traced_probes` on Linux.
     UpstreamProbes,
-    /// Something of Android, which other systems do not have.
+    /// A part of Android.
     Android,
-    /// Another program of upstream's.
+    /// Another of upstream's programs.
     Program(&'static str),
-    /// Programs that link a library.
+    /// Programs that use the SDK.
     Applications,
-    /// Chrome, and what is built from its source.
+    /// Chrome, and programs built from its source.
     Chrome,
     /// The drivers of graphics processors.
     GraphicsDrivers,
@@ -30,7 +30,7 @@ pub(super) enum Owner {
 pub(crate) const FTRACE: &str = ftrace::data_source::NAME;
 /// The data source of programs that are instrumented.
 pub(crate) const TRACK_EVENT: &str = "track_event";
-/// Those whose events refer to names that each thread tells once, unless the config has it tell them again.
+/// Data sources whose events refer to names that each thread writes only once, unless the config makes it repeat them.
 pub(super) const TELL_NAMES_ONCE: &[&str] = &[TRACK_EVENT, "org.chromium.trace_event"];
 
 const KNOWN: &[(&str, Owner)] = &[
@@ -86,16 +86,16 @@ const KNOWN: &[(&str, Owner)] = &[
     ("android.windowmanager", Owner::Android),
 ];
 
-/// What a data source writes, as fields of `TracePacket`.
+/// The packets of a data source, as fields of `TracePacket`.
 pub(crate) struct Written {
     pub(crate) source: &'static str,
-    /// What it is there for. There is some of it whenever it records.
+    /// The recorded data. There is some whenever the source records.
     pub(crate) content: &'static [u32],
-    /// What it says of itself besides.
+    /// The source's packets about itself.
     pub(crate) besides: &'static [u32],
 }
 
-/// Where it is known.
+/// The packets of the data sources for which they are known.
 pub(crate) const WRITTEN: [Written; 5] = [
     Written {
         source: FTRACE,
@@ -125,17 +125,17 @@ pub(crate) const WRITTEN: [Written; 5] = [
 ];
 
 impl Written {
-    /// Whether packets about this field are of the source.
+    /// Whether packets with this field are from the data source.
     pub(crate) fn has(&self, field: u32) -> bool {
         self.content.contains(&field) || self.besides.contains(&field)
     }
 }
 
-/// Who has the data source of this name, if it is one that is known.
+/// Returns the owner of the data source of this name, if known.
 pub(super) fn owner(name: &str) -> Option<Owner> {
     let known = KNOWN.iter().find(|(known, _)| *known == name);
     known.map(|(_, owner)| *owner).or_else(|| {
-        // Those that are not in the table yet.
+        // Families of names stand in for members that the table lacks.
         let family = name.split_once('.').map(|(family, _)| family);
         match family {
             Some("android") => Some(Owner::Android),
@@ -145,7 +145,7 @@ pub(super) fn owner(name: &str) -> Option<Owner> {
     })
 }
 
-/// All names.
+/// Returns all known names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|(name, _)| *name)
 }

@@ -1,8 +1,8 @@
-//! How much data a second kernel events come to: a guess that is right within a factor of a few, for warnings only.
+//! Estimates the data rate of kernel events, within a factor of a few. The estimate is for warnings only.
 //!
-//! Called by [`buffers`](super::buffers). There are two kinds of events. Those of the scheduler follow the switches between threads, and a
-//! machine says how often those happened since it was started. System calls and allocations follow what programs do: an idle machine makes
-//! few, and one busy program makes megabytes, so for these the figure is what one busy program makes at least.
+//! [`buffers`](super::buffers) calls it. There are two kinds of events. Scheduler events follow the switches between threads, and a machine reports
+//! how often these happened since it started. System calls and allocations follow the load: an idle machine makes few, and one busy program makes
+//! megabytes, so for these the estimate is the least that one busy program makes.
 //!
 //! Measured on a virtual machine with two processors, 4 s at a time, with the size of the trace divided by the events in it and
 //! multiplied by the events that the kernel counted; idle, beside `git status` in a loop, beside `tar c TREE | cat`, beside
@@ -16,24 +16,24 @@
 //! | `sched/*`                        | 101 B    |              | 52 B      |         |          |
 //! | `irq/*`                          | 15 B     | 10 B         | 1 B       | 26 B    | 52 B     |
 //!
-//! Bytes are for each switch between threads. The guess is near the least of what a busy machine makes: a warning should not be wrong. Events that are
-//! rare, or whose rate depends on something else, count as nothing.
+//! Bytes are for each switch between threads. The estimate is near the minimum of a busy machine, because a warning should not be wrong. Events that
+//! are rare, or whose rate depends on something else, count as nothing.
 
 use ferretto_proto::messages::FtraceConfig;
 
 use crate::config::surroundings::RecordedMachine;
 
-/// Switches between threads in a second, for each processor, that a machine is expected to come to however idle it was.
+/// The least number of switches between threads in a second, for each processor, that is assumed of any machine.
 const LEAST_SWITCHES: u64 = 1000;
 
-/// What an event comes to.
+/// The data rate of an event.
 struct Rate {
     group: &'static str,
-    /// Empty for all others of the group together.
+    /// The event's name; empty for all other events of the group together.
     name: &'static str,
     /// Bytes for each switch between threads.
     per_switch: u64,
-    /// Bytes a second that one busy program makes, however few switches there are.
+    /// Bytes per second from one busy program, however few switches there are.
     busy_program: u64,
 }
 
@@ -75,12 +75,12 @@ const RATES: &[Rate] = &[
     },
 ];
 
-/// What kernel events come to.
+/// An estimated data rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Volume {
-    /// Bytes a second.
+    /// Bytes per second.
     pub(super) rate: u64,
-    /// Whether that is what one busy program makes: an idle machine has less.
+    /// Whether this is the rate of one busy program. An idle machine makes less.
     pub(super) when_busy: bool,
 }
 
@@ -101,10 +101,10 @@ impl std::iter::Sum for Volume {
     }
 }
 
-/// What the events of a config come to on this machine.
+/// Estimates the rate of a config's events on this machine.
 pub(super) fn ftrace(config: &FtraceConfig, machine: &RecordedMachine) -> Volume {
     let switches = machine.context_switches.max(LEAST_SWITCHES * machine.cpus);
-    // Of some system calls nobody knows how often they are made.
+    // The rate of individual system calls is unknown.
     let syscalls = config.syscall_events.is_empty();
     let wanted = |rate: &&Rate| {
         let named = config

@@ -1,4 +1,6 @@
-//! The session itself: how long it lasts, what ends up in its file, and fields that do nothing here.
+//! Advice on the session itself: its length, its file, its flushes, and fields that have no effect here.
+//!
+//! [`advise`](super::advise) calls it, except for configs that flags made.
 
 use ferretto_proto::messages::trace_config::trigger_config::TriggerMode;
 use ferretto_proto::messages::trace_config::{FFlushMode, StatsdLogging, WriteFlushMode};
@@ -7,10 +9,10 @@ use ferretto_service::limits;
 use super::{Adviser, name_of};
 use crate::config::length::is_for_others_to_end;
 
-/// Whoever writes fewer milliseconds, or bytes, means seconds or megabytes.
+/// A user who writes fewer milliseconds, or bytes, probably means seconds or megabytes.
 const SHORT_MS: u32 = 60;
 const SMALL_FILE: u64 = 64 << 10;
-/// A file that is flushed to the disk more often than this, in ms, keeps it busy with little else.
+/// In ms. A file that is flushed to disk more often than this keeps the disk busy.
 const OFTEN_MS: u32 = 1000;
 
 pub(super) fn advise(adviser: &mut Adviser<'_>) {
@@ -30,7 +32,7 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// Numbers that mean something else in this unit.
+/// Warns of numbers that were probably meant in another unit.
 fn units(adviser: &mut Adviser<'_>) {
     if let Some(ms @ 1..=SHORT_MS) = adviser.config.duration_ms {
         adviser.hint(
@@ -145,7 +147,7 @@ fn incremental_state(adviser: &mut Adviser<'_>) {
     if period == 0 || config.data_sources.is_empty() {
         return;
     }
-    // A source that is not there yet may have such a state.
+    // A source that is not connected yet may have incremental state.
     let none_has_it = config.data_sources.iter().all(|source| {
         let mut offered = offers.offering(name_of(source)).peekable();
         offered.peek().is_some() && offered.all(|(source, _)| !source.clears_incremental_state)
@@ -200,7 +202,7 @@ fn triggers(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// Fields that only Android's services look at.
+/// Warns of fields that only Android's services use.
 fn android(adviser: &mut Adviser<'_>) {
     let config = adviser.config;
     let given = [

@@ -1,4 +1,6 @@
-//! Data sources: whether there are any, whether somebody has them, and whether the rest of the config fits them.
+//! Advice on data sources: whether there are any, whether a producer offers them, and whether the rest of the config fits them.
+//!
+//! [`advise`](super::advise) calls it. It judges the offers only if the service was asked.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -40,7 +42,7 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
     no_process_stats(adviser);
 }
 
-/// A config that only one data source looks at.
+/// A nested config that only one data source reads.
 struct OwnConfig {
     field: &'static str,
     reader: &'static str,
@@ -88,7 +90,7 @@ fn no_name(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     );
 }
 
-/// A config for another data source than the one that it is given to.
+/// Warns of a nested config that another data source reads.
 fn foreign_configs(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     let name = name_of(source);
     let Some(owner) = known_sources::owner(name) else {
@@ -100,7 +102,7 @@ fn foreign_configs(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         is_set,
     } in CONFIGS
     {
-        // Chrome's track events read that of the others.
+        // Chrome's data sources read the config of track events.
         let related = *reader == TRACK_EVENT && owner == Owner::Chrome
             || *reader == FTRACE && name == "linux.frozen_ftrace";
         if is_set(&source.config) && *reader != name && !related {
@@ -113,7 +115,7 @@ fn foreign_configs(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     }
 }
 
-/// Whether somebody offers it, as far as is known.
+/// Whether a producer offers it; true if the service was not asked. Warns if none does.
 fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
     let Some(offers) = &adviser.surroundings.service else {
         return true;
@@ -127,7 +129,7 @@ fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
     let similar = nearest(name, names);
     let listed = known_sources::names().any(|known| known == name);
     let change = match (owner, similar) {
-        // A family of names is known, and this one is none of it, but like one of it.
+        // The name belongs to a known family but is not in the table, and it resembles a known name.
         (_, Some(similar)) if !listed => format!("did you mean \"{similar}\"?"),
         (Some(Owner::Probes), _) => "start `traced_probes`, which offers it".to_owned(),
         (Some(Owner::UpstreamProbes), _) => {
@@ -156,7 +158,7 @@ fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
     false
 }
 
-/// Filters that let none of those pass that offer the data source.
+/// Warns of filters that exclude every producer of the data source.
 fn producers(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     let machines = &source.machine_name_filter;
     let this = &adviser.surroundings.machine.name;
@@ -187,14 +189,14 @@ fn producers(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
         ));
     }
     let filtered = !source.producer_name_filter.is_empty() || !source.producer_name_regex_filter.is_empty();
-    // What the machines let pass is a question of its own.
+    // The other advice covers machine filters, so this one asks for the names alone.
     let by_name = DataSource {
         machine_name_filter: Vec::new(),
         ..source.clone()
     };
     if filtered
         && (machines.is_empty() || machines.iter().any(own))
-        // A filter that is no expression is refused by the service, which says why.
+        // The service refuses a filter that is no regular expression, and says why.
         && let Ok(filter) = ProducerFilter::of(&by_name, this)
         && !passing.iter().any(|name| filter.passes(name, &Machine::Host))
     {
@@ -234,7 +236,7 @@ fn producers(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     }
 }
 
-/// The same again: every producer would record it twice.
+/// Warns of identical data sources, which every producer would record twice.
 fn twice(adviser: &mut Adviser<'_>) {
     let mut seen = HashMap::new();
     let mut again = Vec::new();
@@ -260,7 +262,7 @@ fn twice(adviser: &mut Adviser<'_>) {
     }
 }
 
-/// Kernel events name threads; to which processes those belong is what the other source knows.
+/// Warns if `linux.process_stats` is missing. Kernel events have only threads, and that source assigns these to processes.
 fn no_process_stats(adviser: &mut Adviser<'_>) {
     let sources = &adviser.config.data_sources;
     let ftrace = sources.iter().position(|source| name_of(source) == FTRACE);

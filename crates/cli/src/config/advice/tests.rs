@@ -1,4 +1,4 @@
-//! Everything that is said of configs, at the limit where it is not said yet and past it.
+//! Every piece of advice, at the limit where it is not given yet and beyond it.
 
 mod buffers;
 
@@ -10,14 +10,14 @@ use ferretto_proto::text::{self, TRACE_CONFIG, UnknownNames};
 use super::*;
 use crate::config::surroundings::{Category, Kernel, OfferedSource, Offers, Producer, RecordedMachine};
 
-/// Nothing is to be said of these two data sources.
+/// Two data sources about which there is no advice.
 const SOURCES: &str = r#"
 data_sources { config { name: "linux.ftrace" ftrace_config { ftrace_events: "sched/sched_switch" } } }
 data_sources { config { name: "linux.process_stats" } }
 "#;
 const BUFFER: &str = "buffers { size_kb: 32768 }\n";
 const DURATION: &str = "duration_ms: 10000\n";
-/// What a ring buffer with track events needs.
+/// Track events in a ring buffer need this.
 const CLEARED: &str = "incremental_state_config { clear_period_ms: 5000 }\n";
 
 /// Our probes, two programs, a small kernel and a machine that switches 10,000 times a second.
@@ -91,7 +91,7 @@ fn nothing(source: &str) {
     assert_eq!(said(source), [], "{source}");
 }
 
-/// Exactly one piece of advice, about this field, with these words in it.
+/// Asserts that there is one piece of advice, about this field, with these words in it.
 #[track_caller]
 fn one(source: &str, path: &str, words: &[&str]) {
     let said = said(source);
@@ -105,7 +105,7 @@ fn one(source: &str, path: &str, words: &[&str]) {
     }
 }
 
-/// A config with one data source of this content instead of the usual.
+/// A config whose only data source has this content.
 fn source(config: &str) -> String {
     let tells_once = ["'track_event'", "'org.chromium.trace_event'"];
     let cleared = match tells_once.iter().any(|name| config.contains(name)) {
@@ -128,7 +128,7 @@ fn an_ordinary_config_gets_no_advice() {
     nothing(&format!(
         "{BUFFER}write_into_file: true max_file_size_bytes: 100000000{SOURCES}"
     ));
-    // It only activates triggers of others.
+    // Such a config only activates other sessions' triggers.
     nothing("activate_triggers: 'crash'");
 }
 
@@ -173,13 +173,13 @@ fn data_sources_that_nobody_offers_with_the_reason() {
         );
     }
     nothing(&source("name: 'track_event'"));
-    // What is not connected is not known where no service was asked.
+    // Without an answer of the service, the offers are unknown.
     let unknown = Surroundings {
         service: None,
         ..surroundings()
     };
     assert_eq!(said_in(&source("name: 'com.example.mine'"), &unknown), []);
-    // Without the programs, theirs is missing, and with nobody those of the probes as well.
+    // Without the programs, their sources are missing; without any producer, those of the probes are missing as well.
     let nobody = Surroundings {
         service: Some(Offers::default()),
         ..surroundings()
@@ -208,7 +208,7 @@ fn filters_that_let_no_producer_pass() {
         "producer_name_regex_filter: 'pl.*'",
         "machine_name_filter: 'host'",
         "machine_name_filter: 'Linux'",
-        // Not ours to judge: the service refuses it.
+        // The service refuses an invalid expression, so there is no advice about it.
         "producer_name_regex_filter: '('",
     ] {
         nothing(&with(passing));
@@ -224,7 +224,7 @@ fn filters_that_let_no_producer_pass() {
         path,
         &["\"player\", \"server\"", "later"],
     );
-    // The whole name has to match.
+    // The expression has to match the whole name.
     one(
         &with("producer_name_regex_filter: 'pla'"),
         "data_sources[0].producer_name_regex_filter[0]",
@@ -249,7 +249,7 @@ fn a_config_for_another_data_source() {
             "linux.sys_stats",
         ],
     );
-    // Nobody knows what those of others read.
+    // The configs that foreign data sources read are unknown.
     let said = said(&source(
         "name: 'com.example.mine' sys_stats_config { stat_period_ms: 100 }",
     ));
@@ -300,13 +300,13 @@ fn kernel_events_that_there_are_not() {
         let config = ftrace(&format!("ftrace_events: ['power/cpu_idle', '{event}']"));
         one(&config, path, &[&format!("no event \"{event}\""), words]);
     }
-    // Others are told together, at the first.
+    // Events without a similar name are reported together, at the first of them.
     one(
         &ftrace("ftrace_events: ['power/cpu_idle', 'a/a', 'b/b', 'power/gone', 'c/c', 'd/d', 'e/e', 'f/f']"),
         path,
         &["no events \"a/a\", \"b/b\", \"power/gone\", \"c/c\", \"d/d\" and 2 more"],
     );
-    // Without tracefs nobody knows.
+    // Without tracefs the events are unknown.
     let unknown = Surroundings {
         kernel: None,
         ..surroundings()
@@ -325,7 +325,7 @@ fn ftrace_that_records_nothing() {
 }
 
 #[test]
-fn what_only_androids_kernel_and_programs_have() {
+fn fields_that_only_android_supports() {
     let path = "data_sources[0].config.ftrace_config.";
     nothing(&ftrace("atrace_categories: 'sched'"));
     one(
@@ -422,7 +422,7 @@ fn kernel_features_without_which_ftrace_does_not_start() {
     let said = said_in(&graph, &without);
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(said[0].what.contains("CONFIG_FUNCTION_GRAPH_TRACER"), "{said:?}");
-    // Where the kernel's list could not be read.
+    // The kernel's list of tracers could not be read.
     without.kernel.as_mut().unwrap().tracers.clear();
     assert_eq!(said_in(&graph, &without), []);
 }
@@ -437,7 +437,7 @@ fn processes_that_nobody_looks_for() {
     );
     nothing(&of("process_stats_config { scan_all_processes_on_start: true }"));
     nothing(&of("process_stats_config { proc_stats_poll_ms: 1000 }"));
-    // Kernel events name threads.
+    // Kernel events name threads, so these are looked at.
     nothing(&format!("{BUFFER}{DURATION}{SOURCES}"));
 }
 
@@ -543,7 +543,7 @@ fn recordings_that_do_not_end_by_themselves() {
     ] {
         nothing(&format!("{BUFFER}{SOURCES}{meant}"));
     }
-    // Who types `-t 0` knows.
+    // A user who types `-t 0` wants no end.
     let (config, _) = written(&format!("{BUFFER}{SOURCES}"));
     assert_eq!(advise(&config, &ConfigOrigin::Flags, &surroundings()), []);
 }
@@ -585,7 +585,7 @@ fn flushes_that_the_service_decides_about() {
 }
 
 #[test]
-fn a_state_that_nobody_has() {
+fn incremental_state_that_no_source_has() {
     let of = |name: &str| {
         format!(
             "{BUFFER}{DURATION}incremental_state_config {{ clear_period_ms: 1000 }} data_sources {{ config {{ name: '{name}' }} }}"
@@ -657,7 +657,7 @@ fn fields_for_androids_services() {
 }
 
 #[test]
-fn a_start_that_nobody_gives() {
+fn a_deferred_start() {
     one(
         &format!("{BUFFER}{DURATION}{SOURCES}deferred_start: true"),
         "deferred_start",
@@ -684,7 +684,7 @@ fn advice_points_into_the_text_and_is_one_line() {
              buffer",
         ]
     );
-    // Where there is no text the field is named, and where there were flags nothing is.
+    // For an encoded config the line names the field; for flags it names nothing.
     let encoded = ConfigOrigin::Encoded {
         name: "demo.pb".to_owned(),
     };
@@ -696,7 +696,7 @@ fn advice_points_into_the_text_and_is_one_line() {
     );
     let line = advice.line(&ConfigOrigin::Flags).to_string();
     assert!(line.starts_with("warning: nobody"), "{line}");
-    // A field that is not there is shown where it would be.
+    // A missing field is shown where it would be.
     let said = said(
         "# one\nbuffers { size_kb: 64 }\n\ndata_sources { config { name: 'linux.sys_stats' } } duration_ms: 500",
     );
@@ -708,7 +708,7 @@ fn advice_points_into_the_text_and_is_one_line() {
 }
 
 #[test]
-fn what_a_config_can_have_said_of_it_is_bounded() {
+fn the_amount_of_advice_is_bounded() {
     let events: String = (0..1000)
         .map(|number| format!("ftrace_events: 'schde{number}/sched_switch' "))
         .collect();

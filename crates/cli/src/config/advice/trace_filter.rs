@@ -1,7 +1,7 @@
 //! Whether the config's `trace_filter` lets anything of its data sources pass.
 //!
-//! Called by [`advise`](super::advise). The filter is asked itself, with a packet of each kind: it is the code that the service runs. A filter
-//! that is not valid is refused by the service, and nothing is said of it here.
+//! [`advise`](super::advise) calls it. It runs the service's own filter on a packet of each kind. The service refuses an invalid filter, so there is
+//! no advice about it here.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
-//! Kernel, user, container, memory, disk, limits, clock, ports.
+//! Checks of the kernel, the user, containers, memory, disk, limits, the clock, and ports.
 
 use ferretto_ipc::address::MAX_UNIX_NAME;
 
 use super::*;
 
 #[test]
-fn users_are_told_with_what_they_may_do() {
+fn users_are_reported_with_their_privileges() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "kernel"), "Linux 6.12.1 on ");
     assert_eq!(found(&fake, "user").what, "root");
@@ -71,7 +71,7 @@ fn a_container_is_a_note_when_it_stands_in_the_way() {
 }
 
 #[test]
-fn little_memory_is_a_note_whoever_limits_it() {
+fn little_memory_is_a_note_for_the_machine_and_for_control_groups() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "memory"), "4.0 GiB available for");
     for (cgroup, folder, limit, used) in [
@@ -103,7 +103,7 @@ fn little_memory_is_a_note_whoever_limits_it() {
             &[],
         );
     }
-    // A limit of any group that it is in counts.
+    // The limit of an ancestor group applies as well.
     fake.write("/proc/self/cgroup", "0::/user.slice/user-0.slice/x\n");
     fake.write("/sys/fs/cgroup/user.slice/memory.max", "1073741824\n");
     fake.write("/sys/fs/cgroup/user.slice/memory.current", "536870912\n");
@@ -156,13 +156,13 @@ fn without_a_place_for_sockets_a_service_of_ones_own_cannot_start() {
         );
         assert_eq!(worst(&examine(&fake)), Mark::Problem);
     }
-    // One that runs needs none.
+    // A running service needs no new sockets.
     let mut with_service = Fake::of_maria();
     with_service.remove("/tmp");
     assert_eq!(all(&with_service, "sockets"), []);
 
     let longest = MAX_UNIX_NAME - "/ferretto-XXXXXX/consumer".len();
-    // In a folder with a longer name they are not made.
+    // In a folder with a longer name no sockets are made.
     fake.remove("/tmp");
     for (length, problems) in [(longest, 0), (longest + 1, 1)] {
         let folder = format!("/{}", "x".repeat(length - 1));
@@ -174,7 +174,7 @@ fn without_a_place_for_sockets_a_service_of_ones_own_cannot_start() {
 }
 
 #[test]
-fn low_limits_are_told_with_what_lifts_them() {
+fn low_limits_are_reported_with_the_commands_that_raise_them() {
     let mut fake = Fake::healthy();
     assert_ok(&found(&fake, "limits"), "524288 open files, files of any size");
     fake.write(
@@ -232,10 +232,10 @@ fn a_clock_that_the_kernel_must_be_asked_for_is_a_note() {
 }
 
 #[test]
-fn whoever_has_the_uis_ports_is_named() {
+fn the_process_with_a_port_of_the_ui_is_named() {
     let mut fake = Fake::of_maria();
     assert_ok(&found(&fake, "ui"), "ports 9001 and 8037 are free");
-    // Not this port, not this address, not listening.
+    // Another port, another address, and a socket that does not listen.
     fake.listen_tcp(7, "tcp", "0100007F", 9002, 30);
     fake.listen_tcp(7, "tcp", "0202000A", 9001, 31);
     fake.listen_tcp(7, "tcp6", "00000000000000000000000001000000", 9001, 32);
@@ -265,7 +265,7 @@ fn whoever_has_the_uis_ports_is_named() {
     ] {
         let mut fake = Fake::of_maria();
         fake.listen_tcp(7, table, address, 8037, 35);
-        // Another user's, whose descriptors are not to be seen.
+        // The process belongs to another user, so its descriptors are hidden.
         fake.close("/proc/7");
         let [_, taken] = &all(&fake, "ui")[..] else {
             panic!("not two findings");
@@ -299,7 +299,7 @@ fn the_bridge_is_where_it_belongs() {
     let [open, on_bridge] = &all(&fake, "ui")[..] else {
         panic!("not two findings");
     };
-    // Root kills whom it wants; maria's process.
+    // Root needs no sudo to kill maria's process.
     assert_note(open, "9001 is taken by open (pid 8)", "wait", &["kill 8"]);
     assert_note(
         on_bridge,

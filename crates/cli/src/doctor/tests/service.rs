@@ -1,4 +1,4 @@
-//! Sockets, and who is behind them.
+//! Checks of sockets and the processes that own them.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::address::AddressError;
@@ -16,7 +16,7 @@ fn a_running_service_is_introduced() {
     let expected =
         "1 producer with 4 data sources: linux.ftrace, linux.process_stats, linux.sys_stats, org.example";
     assert_eq!(found(&fake, "sources").what, expected);
-    // One over the network, or in another container.
+    // A service over the network, or in another container.
     let mut fake = Fake::healthy();
     let Answer::Service { listener, .. } = &mut fake.answer else {
         panic!("no service");
@@ -43,7 +43,7 @@ fn a_service_without_probes_is_a_note() {
 }
 
 #[test]
-fn probes_that_are_connected_to_nobody_we_know_are_a_note() {
+fn probes_that_are_not_connected_to_this_service_are_a_note() {
     let mut fake = Fake::healthy();
     fake.process(102, "traced_probes");
     assert_eq!(all(&fake, "probes"), [], "this service has its own");
@@ -84,7 +84,7 @@ fn without_a_service_recordings_have_their_own() {
 }
 
 #[test]
-fn a_stale_socket_is_in_the_way_of_whoever_cannot_remove_it() {
+fn a_stale_socket_blocks_a_user_who_cannot_remove_it() {
     let stale = |folder_mode, owner, user| {
         let mut fake = Fake::healthy().without_service();
         fake.user(user, "0");
@@ -109,7 +109,7 @@ fn a_stale_socket_is_in_the_way_of_whoever_cannot_remove_it() {
 }
 
 #[test]
-fn what_keeps_from_the_service_is_a_problem() {
+fn an_unreachable_service_is_a_problem() {
     let mut fake = Fake::of_maria();
     fake.answer = Answer::Denied;
     fake.own(CONSUMER, 0, 0o600);
@@ -120,13 +120,13 @@ fn what_keeps_from_the_service_is_a_problem() {
         "{finding:?}"
     );
     assert_eq!(finding.mend, [format!("sudo chmod o+rw {CONSUMER}")]);
-    // A group was made for it.
+    // The socket has a group of its own.
     fake.own_by_group(CONSUMER, 500, 0o660);
     assert_eq!(
         found(&fake, "service").mend,
         ["sudo usermod -aG traced-consumer $USER"]
     );
-    // She is in it already, or it has no name.
+    // Maria is in the group already, or it has no name.
     for group in [24, 501] {
         fake.own_by_group(CONSUMER, group, 0o660);
         assert_eq!(
@@ -184,10 +184,10 @@ fn a_service_that_programs_do_not_find_is_a_note() {
         costs,
         &[&mend],
     );
-    // A file alone is no listener.
+    // A file without a listener.
     fake.own("/elsewhere", 0, 0o666);
     assert_note(&found(&fake, "producers"), "nobody listens", costs, &[&mend]);
-    // Unless the table is of another network namespace than the service.
+    // The table may be from another network namespace than the service's.
     let table = fake.read("/proc/net/unix").unwrap();
     fake.write("/proc/net/unix", "");
     assert_eq!(all(&fake, "producers"), []);
@@ -213,7 +213,7 @@ fn a_service_that_programs_do_not_find_is_a_note() {
 }
 
 #[test]
-fn services_that_nobody_asks_are_told_of() {
+fn unused_services_are_reported() {
     let mut fake = Fake::healthy();
     fake.process(200, "tracebox");
     fake.write("/proc/200/cmdline", "tracebox\0traced\0");

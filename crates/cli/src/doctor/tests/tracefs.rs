@@ -1,16 +1,16 @@
-//! Tracefs, ftrace, events, symbols, processes, counters.
+//! Checks of tracefs, ftrace, events, symbols, processes, and counters.
 
 use super::super::fake::TRACEFS;
 use super::*;
 
 const NO_KERNEL_EVENTS: &str = "no kernel events";
 
-/// Root's healthy machine, where recordings have their own service.
+/// Root's healthy machine without a running service; recordings start their own.
 fn alone() -> Fake {
     Fake::healthy().without_service()
 }
 
-/// The same for a user to whom root gave tracefs.
+/// The same machine, used by a user to whom root gave tracefs.
 fn maria_with_tracefs() -> Fake {
     let mut fake = alone();
     fake.user(1000, "0");
@@ -51,7 +51,7 @@ fn where_it_is_not_mounted_the_command_depends_on_who_would_mount_it() {
         &[mount],
     );
 
-    // The probes of a running service do not mount it.
+    // The probes of a running service do not mount tracefs.
     let mut fake = Fake::healthy();
     fake.answer = crate::doctor::fake::service(&["linux.process_stats"]);
     fake.remove(TRACEFS);
@@ -61,7 +61,7 @@ fn where_it_is_not_mounted_the_command_depends_on_who_would_mount_it() {
         NO_KERNEL_EVENTS,
         &[mount],
     );
-    // But may have found it in another container.
+    // They may use a tracefs in another container.
     let mut fake = Fake::healthy();
     fake.remove(TRACEFS);
     assert_ok(
@@ -91,7 +91,7 @@ fn where_the_kernel_has_none_or_is_locked_no_command_helps() {
 }
 
 #[test]
-fn who_may_use_it_is_told_to_who_may_not() {
+fn a_user_without_access_is_told_who_has_it() {
     let chown = "sudo chown -R $USER /sys/kernel/tracing";
     let fake = Fake::of_maria().without_service();
     assert_note(
@@ -178,7 +178,7 @@ fn debugfs_which_is_closed_to_users_is_no_tracefs() {
 }
 
 #[test]
-fn others_who_use_ftrace_are_told_of() {
+fn other_users_of_ftrace_are_reported() {
     assert_eq!(found(&alone(), "ftrace").what, "free");
 
     let mut fake = maria_with_tracefs();
@@ -222,7 +222,7 @@ fn others_who_use_ftrace_are_told_of() {
 }
 
 #[test]
-fn changes_that_a_crash_left_are_told_of() {
+fn changes_that_a_crash_left_are_reported() {
     let mut fake = alone();
     fake.process(55, "traced_probes");
     fake.write("/run/ferretto/ftrace-55-0.journal", "");
@@ -248,7 +248,7 @@ fn changes_that_a_crash_left_are_told_of() {
 }
 
 #[test]
-fn a_recording_of_the_service_is_nobody_elses() {
+fn the_services_own_recording_is_no_finding() {
     let mut fake = Fake::healthy();
     fake.write(&format!("{TRACEFS}/current_tracer"), "function_graph\n");
     fake.write(&format!("{TRACEFS}/set_event"), "sched:sched_switch\n");
@@ -259,7 +259,7 @@ fn a_recording_of_the_service_is_nobody_elses() {
     };
     state.num_sessions_started = Some(1);
     assert_ok(&found(&fake, "ftrace"), "in use by traced_probes (pid 101)");
-    // Somebody else reads as well, or has turned it off.
+    // Another process reads the buffer, or has turned ftrace off.
     fake.process(555, "cat");
     fake.open(555, 3, "/sys/kernel/tracing/trace_pipe");
     assert_note(
@@ -294,7 +294,7 @@ fn buffers_are_as_large_as_the_first_user_finds_them() {
 }
 
 #[test]
-fn missing_events_are_told_with_what_they_show() {
+fn missing_events_are_reported_with_their_purpose() {
     let mut fake = alone();
     assert_ok(&found(&fake, "events"), "6 groups");
     fake.remove(&format!("{TRACEFS}/events/raw_syscalls"));

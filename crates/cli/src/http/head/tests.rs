@@ -4,7 +4,7 @@ const WHOLE: &str =
     "GET /a%20b?c HTTP/1.1\r\nHost: 127.0.0.1:9001\r\nAccept: */*\r\naccept: text/html\r\n\r\n";
 
 #[test]
-fn a_head_has_its_parts_and_what_follows_is_not_of_it() {
+fn a_head_has_its_parts_and_excludes_the_bytes_after_it() {
     let bytes = format!("{WHOLE}\x7frest");
     let head = Head::parse(bytes.as_bytes()).unwrap().unwrap();
     assert_eq!(
@@ -45,7 +45,7 @@ fn a_head_is_waited_for_but_not_for_ever() {
 }
 
 #[test]
-fn what_is_no_request_is_known_at_once() {
+fn invalid_requests_are_recognised_at_once() {
     for garbage in [
         "\0\r\n\r\n",
         "\x16\x03\x01\x02\x00",
@@ -81,7 +81,7 @@ fn an_answer_is_one_that_every_browser_takes_for_the_last() {
 }
 
 #[test]
-fn what_strangers_say_cannot_write_on_the_terminal() {
+fn texts_of_strangers_cannot_control_the_terminal() {
     let quote = quoted(format!("a\u{9b}2J{}", "x".repeat(200)).as_bytes());
     assert!(quote.starts_with("a\\u{9b}2Jx") && quote.len() < 100, "{quote}");
     assert_eq!(quoted(b"\xff\"\n"), "\u{fffd}\\\"\\n");

@@ -40,7 +40,7 @@ fn findings(summary: &Summary, end: &End) -> Vec<Finding> {
     account(summary, end).findings
 }
 
-/// Those of `summary` with this cause: what, and the advice.
+/// Returns the findings with this cause: their descriptions and their advice.
 fn found(summary: &Summary, cause: &str) -> Vec<(String, String)> {
     findings(summary, &END)
         .into_iter()
@@ -49,7 +49,7 @@ fn found(summary: &Summary, cause: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A packet of a sequence that process 77, called `app`, writes.
+/// Observes a packet of a sequence of process 77, called `app`.
 fn observe(summary: &mut Summary, sequence: u32, dropped: u32, flags: u32) {
     let mut packet = Writer::new();
     write::TracePacket::new(&mut packet)
@@ -78,7 +78,7 @@ fn a_clean_trace_has_no_findings() {
 }
 
 #[test]
-fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
+fn an_overwritten_buffer_gets_a_sufficient_size_as_advice() {
     let overwritten = |bytes| BufferStats {
         chunks_overwritten: Some(820),
         bytes_overwritten: Some(bytes),
@@ -111,7 +111,7 @@ fn an_overwritten_buffer_is_told_how_large_it_would_have_to_be() {
 }
 
 #[test]
-fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_again() {
+fn advice_for_a_full_discard_buffer_depends_on_whether_reading_makes_room() {
     let full = || BufferStats {
         chunks_discarded: Some(3),
         ..Default::default()
@@ -128,7 +128,7 @@ fn what_a_full_buffer_with_discard_is_advised_depends_on_whether_it_empties_agai
     assert!(advice(false, None).contains("fill_policy: RING_BUFFER"));
     assert!(advice(false, second).contains("fill_policy: RING_BUFFER"));
     for mode in [None, second] {
-        // Neither takes anything more once it was full, of any service.
+        // With DISCARD, a buffer in either mode takes no more data after it was full once, with any service.
         let once = advice(true, mode);
         assert!(once.starts_with("leave out fill_policy"), "{once}");
         assert_eq!(
@@ -228,7 +228,7 @@ fn every_counter_of_the_session_has_one_too() {
 }
 
 #[test]
-fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
+fn the_advice_names_the_producer_that_ran_out_of_shared_memory() {
     let lossy = || BufferStats {
         trace_writer_packet_loss: Some(1),
         ..Default::default()
@@ -263,7 +263,7 @@ fn who_ran_out_of_shared_memory_is_named_in_the_config_to_write() {
 }
 
 #[test]
-fn gaps_are_told_by_reason_with_the_sequences_that_have_most() {
+fn gaps_are_listed_by_reason_with_the_sequences_that_have_most() {
     let mut marked = summary(|_| {}, BufferStats::default());
     for (sequence, dropped) in [
         (5, 0),
@@ -389,7 +389,7 @@ fn kernel_losses_come_with_the_sizes_of_the_config() {
 }
 
 #[test]
-fn what_was_asked_for_and_is_not_there_is_noted() {
+fn requested_data_that_are_missing_are_noted() {
     let source = |name: &str| DataSource {
         config: DataSourceConfig {
             name: Some(name.to_owned()),
@@ -412,7 +412,7 @@ fn what_was_asked_for_and_is_not_there_is_noted() {
 }
 
 #[test]
-fn the_state_of_the_file_is_told_before_all_else() {
+fn the_state_of_the_file_comes_first() {
     let mut damaged = summary(
         |_| {},
         BufferStats {

@@ -96,7 +96,7 @@ NOTHING LOST, as far as the trace tells
 }
 
 #[test]
-fn losses_come_with_their_cause_and_what_to_do_and_before_notes() {
+fn losses_come_before_notes_with_their_cause_and_advice() {
     let finding = |severity, advice: Option<&str>| Finding {
         severity,
         cause: "cause",

@@ -16,7 +16,7 @@ fn observe(summary: &mut Summary, fill: impl FnOnce(&mut write::TracePacket<'_>)
 }
 
 #[test]
-fn packets_are_counted_by_what_they_are_about() {
+fn packets_are_counted_by_kind() {
     let mut summary = Summary::default();
     observe(&mut summary, |packet| {
         packet.timestamp(1).interned_data(|_| {}).track_event(|_| {});
@@ -73,7 +73,7 @@ fn kernel_events_have_the_names_that_the_trace_gives_them() {
 }
 
 #[test]
-fn the_data_reach_from_the_first_to_the_last_time_of_what_producers_wrote() {
+fn the_data_reach_from_the_first_to_the_last_time_of_producers_packets() {
     let mut summary = Summary::default();
     observe(&mut summary, |packet| {
         packet.trusted_packet_sequence_id(1).clock_snapshot(|snapshot| {
@@ -309,7 +309,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_packet_is_it_counts_as_one(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
+    fn every_packet_counts_as_one(packets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..20)) {
         let mut summary = Summary::default();
         for packet in &packets {
             summary.piece(Piece::Packet(packet));

@@ -32,7 +32,7 @@ fn without_any_snapshot_only_boot_time_is_known() {
 #[test]
 fn the_last_snapshot_before_a_time_counts() {
     let mut timeline = Timeline::default();
-    // The machine slept for 500 between the two: boot time went on, the monotonic clock did not.
+    // The machine slept for 500 between the two: boot time advanced, the monotonic clock did not.
     timeline.snapshot(
         1,
         &snapshot([

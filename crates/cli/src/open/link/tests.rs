@@ -14,7 +14,7 @@ fn a_plain_name_gives_the_address_that_upstreams_tools_say() {
     );
 }
 
-/// What the UI does with the argument, then the browser with the address that it fetches (URL standard, path state).
+/// Applies the UI's decoding of the argument, then the browser's handling of the address (URL standard, path state).
 fn path_that_is_fetched(argument: &str) -> String {
     let url = String::from_utf8(decoded(argument)).unwrap();
     let url = url
@@ -31,7 +31,7 @@ fn path_that_is_fetched(argument: &str) -> String {
 }
 
 #[test]
-fn whatever_the_name_the_browser_asks_for_it() {
+fn the_browser_requests_the_file_under_any_name() {
     let mut names: Vec<Vec<u8>> = [
         "a b",
         " a ",
@@ -75,7 +75,7 @@ fn names_stay_readable_where_they_can() {
 }
 
 #[test]
-fn what_is_no_encoding_is_taken_literally() {
+fn malformed_percent_encodings_are_taken_literally() {
     for (path, name) in [
         ("a%2", "a%2"),
         ("%zz", "%zz"),
@@ -89,7 +89,7 @@ fn what_is_no_encoding_is_taken_literally() {
 }
 
 #[test]
-fn an_origin_is_what_browsers_make_of_the_address() {
+fn an_origin_is_the_one_that_browsers_send() {
     for (address, base, origin) in [
         (
             "https://ui.perfetto.dev/",
@@ -116,7 +116,7 @@ fn an_origin_is_what_browsers_make_of_the_address() {
 }
 
 #[test]
-fn what_is_no_address_of_a_ui_is_refused() {
+fn invalid_addresses_of_a_ui_are_refused() {
     for text in [
         "",
         "ui.perfetto.dev",

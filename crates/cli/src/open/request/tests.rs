@@ -11,7 +11,7 @@ fn judged(request: &str) -> Answer {
     judged_by(&policy(), request)
 }
 
-/// The answer of this policy to a request. The server answers a malformed one before any policy sees it.
+/// Returns this policy's answer to a request. The server itself answers malformed heads before any policy sees them.
 fn judged_by(policy: &Policy, request: &str) -> Answer {
     match Head::parse(request.as_bytes()) {
         Ok(Some(head)) => policy.answer(&head),
@@ -21,7 +21,7 @@ fn judged_by(policy: &Policy, request: &str) -> Answer {
     }
 }
 
-/// A request for the file, from the UI, with these lines changed.
+/// A request for the file from the UI, with these values.
 fn request(method: &str, path: &str, host: &str, origin: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\nAccept: */*\r\n\r\n")
 }
@@ -88,7 +88,7 @@ fn only_asking_is_allowed() {
         let answer = from_ui(method, "/my%20trace.pftrace");
         assert_eq!(answer, Answer::Refused(Refusal::Method), "{method}");
     }
-    // What the UI itself does to find trace processors.
+    // The UI does this to find trace processors.
     assert_eq!(from_ui("POST", "/status"), Answer::Refused(Refusal::Method));
 }
 
@@ -149,7 +149,7 @@ fn names_that_others_can_give_this_machine_are_refused() {
 }
 
 #[test]
-fn what_two_ends_could_read_differently_is_refused() {
+fn ambiguous_requests_are_refused() {
     let good = request("GET", "/my%20trace.pftrace", "127.0.0.1:9001", UI);
     for (line, with) in [
         ("Accept: */*", "Origin: https://evil.example"),
@@ -178,7 +178,7 @@ fn what_two_ends_could_read_differently_is_refused() {
 }
 
 #[test]
-fn heads_name_the_ui_to_nobody_else() {
+fn heads_name_the_ui_only_to_its_own_pages() {
     let head = |answer| String::from_utf8(policy().head(&answer, "a/b", Some(5_000_000_000))).unwrap();
     let allows = "\r\nAccess-Control-Allow-Origin: https://ui.perfetto.dev\r\n";
     for answer in [
@@ -218,7 +218,7 @@ fn heads_name_the_ui_to_nobody_else() {
 }
 
 #[test]
-fn what_strangers_say_cannot_write_on_the_terminal() {
+fn texts_of_strangers_cannot_control_the_terminal() {
     let answer = judged(&request(
         "GET",
         "/",
@@ -231,7 +231,7 @@ fn what_strangers_say_cannot_write_on_the_terminal() {
     assert!(quote.starts_with("a\\u{9b}2Jx") && quote.len() < 100, "{quote}");
 }
 
-/// A request to the copy of the UI with these lines.
+/// Sends these fields to the copy of the UI.
 fn to_own(method: &str, path: &str, lines: &str) -> Answer {
     let policy = Policy::new(Audience::OwnPages, b"my trace.pftrace");
     let request = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:9001\r\n{lines}\r\n");
@@ -243,7 +243,7 @@ fn a_copy_of_the_ui_is_for_everybody_and_the_trace_for_its_own_pages() {
     let page = |path: &str, part| Answer::Page(path.to_owned(), part);
     assert_eq!(to_own("GET", "/?testing=1", ""), page("/", Part::All));
     assert_eq!(to_own("HEAD", "/v1/a%20b.js", ""), page("/v1/a b.js", Part::Head));
-    // Decoded once; what is made of it, the site decides.
+    // The path is decoded once. The site judges the result.
     assert_eq!(to_own("GET", "/%2e%2e%2fx%252e", ""), page("/../x%2e", Part::All));
     assert_eq!(to_own("GET", "/%ff", ""), Answer::Refused(Refusal::NoSuchFile));
 
@@ -256,7 +256,7 @@ fn a_copy_of_the_ui_is_for_everybody_and_the_trace_for_its_own_pages() {
         assert_eq!(to_own("HEAD", trace, lines), Answer::Trace(Part::Head));
         assert_eq!(to_own("OPTIONS", trace, lines), Answer::Refused(Refusal::Method));
     }
-    // Other pages, those of other ports of this machine among them, pictures and scripts in them, links, and what is no browser.
+    // Other pages, also those on other ports of this machine; pictures and scripts in them; links; and programs that are no browsers.
     for (lines, origin) in [
         ("Sec-Fetch-Site: same-site\r\n", None),
         ("Sec-Fetch-Site: cross-site\r\n", None),

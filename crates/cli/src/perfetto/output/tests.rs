@@ -1,4 +1,4 @@
-//! What may be relied on: the file format, and which files survive what.
+//! The guarantees of an output: the file format, and which files remain in which cases.
 
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
@@ -53,7 +53,7 @@ fn a_file_is_a_row_of_packets_in_field_1() {
 }
 
 #[test]
-fn what_the_service_wrote_can_be_read_back() {
+fn a_file_that_the_service_wrote_can_be_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let mut output = open(&path);
@@ -66,7 +66,7 @@ fn what_the_service_wrote_can_be_read_back() {
     output.read_back(|packet| sizes.push(packet.len())).unwrap();
     assert_eq!((sizes, output.size()), (vec![0, 2, 128], Some(137)));
 
-    // A length beyond the end of the file, then something that is no packet.
+    // A length beyond the end of the file, then bytes that are no packet.
     write(&[0x0a, 0x7f, 7]);
     let cut = output.read_back(|_| ()).unwrap().unwrap();
     output.cut_off(cut).unwrap();
@@ -144,7 +144,7 @@ fn data_of_a_broken_recording_are_kept() {
 }
 
 #[test]
-fn what_somebody_else_put_there_meanwhile_is_not_removed() {
+fn a_file_that_another_program_put_there_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     let output = open(&path);
@@ -177,7 +177,7 @@ fn a_link_is_followed_even_to_a_file_that_is_not_there_yet() {
 }
 
 #[test]
-fn no_clobber_refuses_what_is_there_and_says_so() {
+fn no_clobber_refuses_an_existing_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("trace");
     try_open(&path, ExistingFile::Refuse).unwrap();
@@ -199,7 +199,7 @@ fn an_output_that_cannot_be_opened_names_the_path_and_the_reason() {
     );
 }
 
-/// A FIFO, and a trace that does not fit into it by far.
+/// Makes a FIFO, and a packet that is much larger than the FIFO's capacity.
 fn fifo(dir: &tempfile::TempDir) -> (PathBuf, Vec<u8>) {
     let path = dir.path().join("fifo");
     rustix::fs::mkfifoat(
@@ -216,7 +216,7 @@ fn a_pipe_may_be_read_late() {
     let dir = tempfile::tempdir().unwrap();
     let (path, packet) = fifo(&dir);
     let mut output = open(&path);
-    // As a clone does that turns out to be ours to write.
+    // A clone does this if this process turns out to write the output.
     for writer in [Writer::Service, Writer::Us, Writer::Us] {
         output.begin(writer).unwrap();
     }
@@ -287,7 +287,7 @@ fn a_service_may_write_into_a_pipe_before_anybody_reads_it() {
     reader.read_to_end(&mut read).unwrap();
     assert_eq!(read, b"early");
 
-    // Once somebody reads, their going away is told.
+    // Once there was a reader, writing fails after it has gone.
     let mut output = open(&path);
     output.begin(Writer::Service).unwrap();
     drop(reader);

@@ -1,6 +1,6 @@
-//! The config that a command line asks for: that of its `-c`, or of its light flags and words.
+//! Reads the config that a command line requests, with `-c` or with light flags and words.
 //!
-//! Called by [`plan`](super).
+//! [`plan`](super) calls it.
 
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ use crate::perfetto::args::Arguments;
 use crate::perfetto::event_words::{Given, WordError, understand};
 use crate::perfetto::light_config::{LightFlags, Wanted, add_overview, light_config, test_config};
 
-/// What is recorded of a command if nothing else is asked for: when it and others ran, and what they began.
+/// The events recorded of a command if no others are requested: when it and other threads ran, and which processes and threads they started.
 const OF_COMMANDS: [&str; 7] = [
     "sched/sched_switch",
     "sched/sched_waking",
@@ -26,14 +26,14 @@ const OF_COMMANDS: [&str; 7] = [
     "task/task_rename",
 ];
 
-/// A tenth of the default, at which a busy machine overruns the usual buffer.
+/// A tenth of the default, because in the default period a busy machine overruns the usual buffer.
 const FILE_WRITE_PERIOD_OF_COMMANDS_MS: u32 = 500;
 
-/// The configs of all `-c` put together, or that of the light flags. As upstream, empty files beside light flags are ignored.
+/// Returns the config merged from all `-c`, or the one of the light flags. As upstream, it ignores empty files beside light flags.
 pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
     let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
     for name in &arguments.configs {
-        // Upstream appends what it reads, but what comes from here takes the place of all before.
+        // Upstream appends each file's bytes, but stdin and `:test` replace everything before.
         if name == "-" || name == ":test" {
             given.clear();
         }
@@ -54,7 +54,7 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
         let mut flags = arguments.light.clone();
         let mut wanted = wanted(program, &flags)?;
         if arguments.command.is_some() {
-            // It ends with the command.
+            // The recording ends with the command.
             flags.time.get_or_insert("0".to_owned());
             if wanted.is_empty() && flags.apps.is_empty() {
                 wanted.extend(OF_COMMANDS.map(Wanted::of_perfetto));
@@ -62,7 +62,7 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
         }
         let mut config = light_config(&flags, &wanted)?;
         if arguments.command.is_some() {
-            // How long that will be nobody knows, so a buffer has only to hold what comes between two writes.
+            // The length of the recording is unknown, so a file takes the data, and the buffer only has to hold one write period of it.
             config.write_into_file = Some(true);
             config.file_write_period_ms = Some(FILE_WRITE_PERIOD_OF_COMMANDS_MS);
         }
@@ -81,7 +81,7 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
     }
 }
 
-/// What the words of a command line ask for.
+/// Interprets the words of a command line.
 fn wanted(program: Program, light: &LightFlags) -> Result<Vec<Wanted>, WordError> {
     if program == Program::Perfetto {
         return Ok(light
@@ -96,7 +96,7 @@ fn wanted(program: Program, light: &LightFlags) -> Result<Vec<Wanted>, WordError
         .iter()
         .map(|word| (Given::WithFlag, word.as_str()));
     let words: Vec<(Given, &str)> = bare.chain(with_flag).collect();
-    // Nothing is looked up for nothing.
+    // Without words there is nothing to look up.
     let kernel = match words.is_empty() {
         true => None,
         false => Kernel::look_at_events().ok(),
@@ -112,8 +112,8 @@ fn config_syntax(arguments: &Arguments) -> ConfigSyntax {
     }
 }
 
-/// Puts configs together as protobuf does: lists are joined, messages merged, of single values the last one counts. Each is
-/// parsed by itself, so that a mistake is shown in the file that has it.
+/// Merges configs as protobuf does: lists are joined, messages merged, and the last of several single values counts. Each config is parsed by itself,
+/// so that a message about a mistake names its file.
 fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<WrittenConfig, PlanError> {
     let mut parsed = Vec::new();
     for (name, bytes) in configs {
@@ -140,7 +140,7 @@ fn together(configs: &[(&OsString, Vec<u8>)], syntax: ConfigSyntax) -> Result<Wr
     match TraceConfig::decode_from_slice(&encoded) {
         Ok(config) => Ok(WrittenConfig {
             config,
-            // Indices of fields are those of the whole: no single text has them.
+            // The indices of fields count through all configs, so they fit no single text.
             origin: ConfigOrigin::Encoded { name },
         }),
         Err(source) => Err(ConfigError::Encoded { name, source }.into()),

@@ -1,4 +1,4 @@
-//! Command lines and what becomes of them.
+//! Command lines and the plans for them.
 
 use std::ffi::OsString;
 
@@ -25,7 +25,7 @@ fn recording(line: &str) -> Recording {
     }
 }
 
-/// A file with a text config, and the flags that name it.
+/// Writes a text config into a file; returns the flags that name it.
 fn with_config(dir: &tempfile::TempDir, text: &str) -> String {
     let path = dir.path().join("config");
     std::fs::write(&path, text).unwrap();
@@ -33,7 +33,7 @@ fn with_config(dir: &tempfile::TempDir, text: &str) -> String {
 }
 
 #[test]
-fn what_upstream_refuses_is_refused() {
+fn command_lines_that_upstream_refuses_are_refused() {
     let cases = [
         ("--long", "--query"),
         ("--query -d", "--background"),
@@ -170,7 +170,7 @@ fn a_config_that_activates_triggers_records_nothing() {
     };
     let cases = [
         ("", activation(Process::Foreground, None)),
-        // What is for a recording is ignored, as upstream does.
+        // Flags for recordings are ignored, as upstream does.
         ("-o /nonexistent/x", activation(Process::Foreground, None)),
         ("--detach k", activation(Process::Foreground, None)),
         ("--clone 3", activation(Process::Foreground, None)),

@@ -1,4 +1,4 @@
-//! The words of a recording, from made-up statistics.
+//! The text of a recording, from made-up statistics.
 
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::trace_stats::BufferStats;
@@ -72,7 +72,7 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
 }
 
 #[test]
-fn what_is_not_recorded_is_not_called_nothing_lost() {
+fn a_recording_with_missing_data_does_not_claim_nothing_lost() {
     let config = TraceConfig {
         data_sources: vec![DataSource {
             config: DataSourceConfig {
@@ -98,7 +98,7 @@ fn what_is_not_recorded_is_not_called_nothing_lost() {
 }
 
 #[test]
-fn the_line_tells_what_is_awaited() {
+fn the_line_names_the_awaited_event() {
     let stats = stats(0, 0);
     let at = |activity, duration| {
         line(Moment {
@@ -130,7 +130,7 @@ fn the_rate_is_that_of_the_last_seconds() {
     let mut rate = |second: u64, bytes| progress.rate(Duration::from_secs(second), bytes);
     assert_eq!(rate(0, 0), None);
     assert_eq!(rate(1, 1000), Some(1000));
-    // A flood, then nothing any more.
+    // After a flood of data nothing more is written.
     let rates: Vec<Option<u64>> = (2..=12).map(|second| rate(second, 11_000)).collect();
     assert_eq!(rates[0], Some(5500));
     assert_eq!(rates.last(), Some(&Some(0)));
@@ -215,7 +215,7 @@ fn a_ring_buffer_that_has_no_time_to_cover_lost_nothing() {
 }
 
 #[test]
-fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
+fn data_of_a_command_that_a_ring_buffer_overwrote_are_lost() {
     let (config, stats) = (TraceConfig::default(), stats(1, 0));
     let account = Account::of(&Case {
         stats: Some(&stats),
@@ -230,7 +230,7 @@ fn what_a_ring_buffer_overwrote_of_a_command_is_lost() {
 }
 
 #[test]
-fn what_is_not_known_is_not_claimed() {
+fn the_summary_claims_only_known_facts() {
     let account = account(&stats(0, 0));
     let unknown = Summary {
         file: None,

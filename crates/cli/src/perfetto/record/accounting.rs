@@ -1,6 +1,6 @@
-//! What is known of a recording for its account, and what of that is told at once.
+//! Gathers the facts for a recording's account, and reports some of them at once.
 //!
-//! Called by [`record`](super) with what the service tells.
+//! [`record`](super) calls it with the service's notifications.
 
 use ferretto_proto::messages::TracingServiceState;
 use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
@@ -12,7 +12,7 @@ use crate::account::{Account, Case, FileState, Finding, Severity, Subject, Trace
 use crate::config::advice::ConfigOrigin;
 use crate::config::length::Length;
 
-/// What an account is given from, but for the trace itself.
+/// The facts for an account, except the trace itself.
 pub(super) struct Knowledge {
     pub(super) config: TraceConfig,
     wording: Wording,
@@ -23,19 +23,19 @@ pub(super) struct Knowledge {
     inquiry: Inquiry,
 }
 
-/// Whether the service tells what becomes of data sources.
+/// Whether the service sends notifications about data sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hearing {
     Nothing,
     All,
 }
 
-/// Whether the service was asked who is there.
+/// The state of the query for the service's producers and data sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Inquiry {
     None,
     UnderWay,
-    /// It has to be asked once more, since something happened after it was.
+    /// An answer is due, and another query is needed because something happened since.
     Outdated,
 }
 
@@ -63,17 +63,17 @@ impl Knowledge {
         }
     }
 
-    /// The service was asked to tell.
+    /// Notes that notifications were requested.
     pub(super) fn somebody_tells(&mut self) {
         self.hearing = Hearing::All;
     }
 
-    /// It is too old to.
+    /// Notes that the service is too old to send notifications.
     pub(super) fn nobody_tells(&mut self) {
         self.hearing = Hearing::Nothing;
     }
 
-    /// Whether it will be told when all data sources have started.
+    /// Whether a notification will come when all data sources have started.
     pub(super) fn hears(&self) -> bool {
         self.hearing == Hearing::All
     }
@@ -84,7 +84,7 @@ impl Knowledge {
 }
 
 impl Recorder<'_> {
-    /// The account of what is known; of the packets it is if all of them were seen.
+    /// Returns the account of the known facts. `evidence` is from the packets if all of them were seen.
     pub(super) fn account(&self, evidence: Option<&Evidence>) -> Account {
         Account::of(&Case {
             length: self.knowledge.length,
@@ -99,16 +99,16 @@ impl Recorder<'_> {
         })
     }
 
-    /// The file. What it says counts when all packets were seen: when the service has said that the recording is over.
+    /// Returns the file. The account uses its state only with evidence from all packets, which exists once the service has ended the recording.
     fn file(&self) -> Option<TraceFile> {
         let size = self.output.as_ref().and_then(Output::size)?;
         let state = FileState::Complete;
         Some(TraceFile { size, state })
     }
 
-    /// Instances of data sources changed their states.
+    /// Takes in state changes of data source instances.
     pub(super) fn instances_changed(&mut self, changes: &[DataSourceInstanceStateChange]) {
-        // What is said while everything stops is no news.
+        // Changes while everything stops are expected.
         if !self.session.is_recording() {
             return;
         }
@@ -136,7 +136,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// The service's state; `None` from one that cannot tell it.
+    /// Takes in the service's state; `None` if the service cannot report it.
     pub(super) fn take_service_state(&mut self, state: Option<&TracingServiceState>) {
         let outdated = self.knowledge.inquiry == Inquiry::Outdated;
         self.knowledge.inquiry = Inquiry::None;
@@ -149,16 +149,16 @@ impl Recorder<'_> {
         }
     }
 
-    /// All data sources that are left have started.
+    /// Reports the start: all data sources that are still offered have started.
     pub(super) fn report_start(&mut self) {
         match self.not_started() {
-            // Their producers went away before they said so.
+            // Their producers disconnected before they acknowledged the start.
             Some(waiting) => self.report(StartStatus::TimedOut, &format!("not started: {waiting}")),
             None => self.report(StartStatus::Started, ""),
         }
     }
 
-    /// The recording is over, and somebody may still wait for its start.
+    /// Reports the start at the end of a recording to processes that still wait for it.
     pub(super) fn report_end(&mut self) {
         let triggered = self.activity != Activity::AwaitingTrigger;
         let waiting = self
@@ -167,7 +167,7 @@ impl Recorder<'_> {
         let Some(waiting) = waiting else {
             return self.report(StartStatus::Started, "");
         };
-        // The trace may tell why. One that the service wrote is looked at later.
+        // The trace may have the reason. A trace that the service wrote is read only later.
         let evidence = self
             .contents
             .evidence()
@@ -179,14 +179,14 @@ impl Recorder<'_> {
             .filter(|finding| finding.severity == Severity::Missing);
         let missing: Vec<String> = missing.map(Finding::sentence).collect();
         let reason = match missing.is_empty() {
-            // Others have recorded what it has not started.
+            // Another producer may have recorded a data source that one has not started.
             true => format!("the recording is over. Not started: {waiting}"),
             false => format!("the recording is over. Not recorded: {}", missing.join("; ")),
         };
         self.report(StartStatus::TimedOut, &reason);
     }
 
-    /// Says once what is waited for, and tells those who wait for the start no longer than they do, when it is time for that.
+    /// Tells the user once which data sources have not started, and later tells waiting processes with a deadline that the start took too long.
     pub(super) fn start_may_be_late(&mut self) {
         if self.patience_ends.is_some_and(|end| now() >= end) {
             self.patience_ends = None;
@@ -214,7 +214,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// The data sources that are there and have never started, as far as the service tells.
+    /// Lists the data sources that have an instance and have never started, if the service sends notifications.
     fn not_started(&self) -> Option<String> {
         let waiting = self.knowledge.watch()?.not_started();
         listed(&waiting, SourceOf::to_string)

@@ -1,6 +1,6 @@
-//! The calls that a recording makes to the service, and what goes along with them.
+//! Makes a recording's calls to the service, with their preparations.
 //!
-//! Called by [`record`](super) for each [`Step::Call`].
+//! [`record`](super) calls it for each [`Step::Call`].
 
 use super::*;
 
@@ -36,8 +36,8 @@ impl Recorder<'_> {
                 endpoint.observe_events(&kinds)
             }
             Call::EnableTracing => {
-                // First, so that the answer is about what is there when the recording begins. One that cannot be asked is
-                // found out by the next call.
+                // The query goes first, so that its answer shows the producers at the beginning of the recording. If it cannot be sent, the next call
+                // reports the error.
                 let _ = endpoint.query_service_state(StateScope::Everything);
                 endpoint.enable_tracing(&self.config, file)
             }
@@ -55,7 +55,7 @@ impl Recorder<'_> {
                     let error = format!("the trace config cannot be sent: {error}");
                     self.session.tracing_disabled(Some(error), now());
                 }
-                // The service reads nothing any more.
+                // The service has stopped reading.
                 _ => {
                     self.trouble = Some(error.to_string());
                     self.session.disconnected();
@@ -64,7 +64,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Says so if the output may not have the room for what is about to be recorded.
+    /// Warns the user if the output may have too little space for the recording.
     fn warn_of_little_room(&mut self) {
         let config = &self.knowledge.config;
         let (needed, what) = match config.write_into_file {
@@ -90,14 +90,14 @@ impl Recorder<'_> {
         }
     }
 
-    /// Begins the output before the call that has data written into it, and gives what goes along with that call.
+    /// Prepares the output before the call that causes data to be written into it; returns the descriptor to send with that call.
     fn open_for(&mut self, call: Call) -> io::Result<Option<OwnedFd>> {
         let Some(output) = &mut self.output else {
             return Ok(None);
         };
         let writer = match call {
             Call::EnableTracing => self.session.writer(),
-            // Only the service knows whether the original writes into a file. Until it tells, the clone may as well.
+            // Only the service knows whether the original writes into a file. Until it answers, the clone may do so too.
             Call::CloneSession => Writer::Service,
             Call::ReadBuffers => Writer::Us,
             _ => return Ok(None),

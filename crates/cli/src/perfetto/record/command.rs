@@ -1,11 +1,11 @@
-//! The command that a recording is made of: when it starts, what its end and signals do, and what becomes of its exit status.
+//! The command of a recording: starts it, reacts to its end and to signals, and determines the exit code.
 //!
-//! Called by [`record`](super::record); the command itself is a [`Workload`].
+//! [`record`](super::record) calls it; the command itself is a [`Workload`].
 
 use super::*;
 
 impl Recorder<'_> {
-    /// Starts the command once it is due, and ends the recording when it has ended. Whether either happened.
+    /// Starts the command once it is due, and ends the recording when the command has ended. Returns whether either happened.
     pub(super) fn attend_to_command(&mut self, reactor: &Reactor) -> Result<bool, ReactorError> {
         let Some(workload) = &mut self.workload else {
             return Ok(false);
@@ -44,7 +44,7 @@ impl Recorder<'_> {
         Ok(ended)
     }
 
-    /// A signal came to us, which may be meant for the command.
+    /// Handles a signal to this process, which may be meant for the command.
     pub(super) fn signalled(&mut self, signal: Signal, sender: Sender) {
         let Some(workload) = &mut self.workload else {
             return self.session.interrupted(signal, now());
@@ -64,7 +64,7 @@ impl Recorder<'_> {
     }
 }
 
-/// The exit code of a recording with a command, whose end it waits for.
+/// Waits for the command's end; returns the exit code of the recording with it.
 pub(super) fn exit_code(recorded: u8, workload: Workload, failed: Option<u8>, console: &mut Console) -> u8 {
     workload.terminate();
     let name = workload.name();

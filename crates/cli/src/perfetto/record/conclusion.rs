@@ -1,24 +1,24 @@
-//! The end of a recording: what is told of it, what becomes of the output, the exit code.
+//! The end of a recording: prints the summary, keeps or removes the output, and determines the exit code.
 //!
-//! Called by [`record`](super::record) when the loop is over. Data are kept, a file without any is removed.
+//! [`record`](super::record) calls it after its loop. It keeps data, and removes a file without any.
 
 use super::*;
 use crate::figures::Counted;
 use crate::perfetto::output::Missing;
 use crate::perfetto::progress::{Known, LineKind};
 
-/// A file of the service's is looked through for the summary up to this size, which takes about a second.
+/// The largest file of the service's that is read for the summary. Reading that much takes about a second.
 const MAX_LOOKED_THROUGH: u64 = 1 << 30;
 
 impl Recorder<'_> {
-    /// Gives the exit code, and the command if there is one.
+    /// Concludes the recording; returns the exit code, and the command if there is one.
     pub(super) fn conclude(mut self, ending: Ending) -> (u8, Option<Workload>) {
         let code = self.conclusion(ending);
         (code, self.workload)
     }
 
     fn conclusion(&mut self, ending: Ending) -> u8 {
-        // Services that were started for this recording end before its summary, lest they talk into it.
+        // Daemons that were started for this recording end before the summary, so that their messages come first.
         self.endpoint = None;
         self.service = None;
         let ending = match (ending, self.output_failure.take()) {
@@ -40,7 +40,7 @@ impl Recorder<'_> {
                 self.report(StartStatus::Started, "");
                 return SUCCESS;
             }
-            // `--is_detached` asks, and this is an answer.
+            // For `--is_detached` this is an answer and no error.
             Ending::NotAttached if matches!(self.job, Job::Attach(_, AfterAttach::DetachAgain)) => {
                 return NOT_ATTACHED;
             }
@@ -58,7 +58,7 @@ impl Recorder<'_> {
             }
             _ => self.keep_or_discard(),
         }
-        // Last, since whoever waits for it takes everything to be done then.
+        // The report goes last, because its reader assumes that everything is done.
         self.report(StartStatus::Failed, &problem);
         if let (Ending::Abandoned(signal), Signals::Taken) = (&ending, &self.signals) {
             signals::die_of(*signal);
@@ -91,7 +91,7 @@ impl Recorder<'_> {
             Ending::ServiceError(error) => format!("Service error: {error}"),
             Ending::Disconnected(Stage::Connecting) => trouble,
             Ending::Disconnected(Stage::Recording) => match self.console.voice().program {
-                // Upstream's words in the end, for which tests look.
+                // The second half is upstream's sentence, for which tests look.
                 Program::Perfetto => format!(
                     "the recording broke off: {trouble}. Service error: EnableTracing IPC request rejected. This is likely due to a \
                      loss of the traced connection"
@@ -130,7 +130,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Data that were recorded are kept, a file without any is not.
+    /// Keeps an output with data, and removes a file without any.
     fn keep_or_discard(&mut self) {
         let Some(output) = self.output.take() else { return };
         let name = output.name().to_owned();
@@ -145,7 +145,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// One line that says what there is and whether it is all, then what is missing and what to do next.
+    /// Prints one line about the trace and its completeness, then lines about missing data and the next step.
     fn summarize(&mut self) -> Conclusion {
         let name = self.output_name();
         let size = self.output.as_ref().and_then(Output::size);
@@ -153,7 +153,7 @@ impl Recorder<'_> {
             Writer::Us => Trace::Whole,
             Writer::Service => self.look_through(size),
         };
-        // Upstream's words: scripts look for them. It says the former of clones whoever writes them.
+        // Upstream's sentences, for which scripts look. For clones, upstream prints the first one whoever writes the file.
         let written = match (self.session.writer(), &self.job) {
             (Writer::Us, _) | (Writer::Service, Job::Clone(_)) => {
                 format!("Wrote {} bytes into {name}", size.unwrap_or(0))
@@ -207,7 +207,7 @@ impl Recorder<'_> {
 
     fn tell_summary(&mut self, written: &str, summary: &Summary<'_>) {
         match self.console.voice().program {
-            // Scripts look at the end of that line, too.
+            // Scripts match the end of this line too.
             Program::Perfetto => {
                 self.console.notice(written);
                 self.console.line(format_args!("  {}", summary.facts()));
@@ -227,7 +227,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// What the recording has come to.
+    /// Judges the result of the recording.
     fn judge(&mut self, summary: &Summary<'_>) -> Conclusion {
         let is_ours = self.console.voice().program == Program::Ferretto;
         if summary.account.is_void && is_ours && matches!(self.job, Job::Record) {
@@ -240,7 +240,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Looks at the packets that the service wrote, unless they cannot or should not be read.
+    /// Reads the packets that the service wrote, unless that is impossible or would take too long.
     fn look_through(&mut self, size: Option<u64>) -> Trace {
         let contents = &mut self.contents;
         let Some(output) = &mut self.output else {
@@ -253,7 +253,7 @@ impl Recorder<'_> {
         match output.read_back(|packet| contents.observe(packet)) {
             Ok(None) => Trace::Whole,
             Ok(Some(cut)) => {
-                // As far as it can be: it is told either way.
+                // An error changes nothing: the summary reports the cut anyway.
                 let _ = output.cut_off(cut);
                 Trace::Cut
             }
@@ -262,24 +262,24 @@ impl Recorder<'_> {
     }
 }
 
-/// What a recording that came to its end has come to.
+/// The result of a recording that came to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Conclusion {
-    /// All that was asked for was recorded, and nothing was lost.
+    /// Everything requested was recorded, and nothing was lost.
     Complete,
-    /// Some of it, or it is not known.
+    /// Something is missing, or completeness is unknown.
     Incomplete,
-    /// None of it, or the file is not whole.
+    /// Nothing requested was recorded, or the file is cut off.
     Failed,
 }
 
-/// What was found in a file that the service wrote.
+/// The content of a file that the service wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trace {
-    /// Packets, to its end.
+    /// Packets up to its end.
     Whole,
-    /// It ended in the middle of one.
+    /// Packets, the last of which is cut off.
     Cut,
-    /// It was not looked at, or is something else.
+    /// Unknown: it was not read, or is no trace.
     NotSeen,
 }

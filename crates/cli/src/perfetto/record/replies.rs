@@ -1,18 +1,18 @@
-//! What the service answers to a recording.
+//! Handles the service's replies to a recording.
 //!
-//! Called by [`record`](super) whenever something came. Packets go into the output, everything else to the session.
+//! [`record`](super::record) calls it whenever data arrive. Packets go into the output, everything else to the session.
 
 use super::*;
 
 impl Recorder<'_> {
-    /// Passes on what the service said. Whether it said anything.
+    /// Handles all pending events; returns whether there were any.
     pub(super) fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.endpoint.as_mut().and_then(ConsumerEndpoint::next_event) {
             any = true;
             match event {
                 ConsumerEvent::Connected => self.session.connected(now()),
-                // What follows is the end of the connection, which says why.
+                // The end of the connection follows, with the reason.
                 ConsumerEvent::Reply {
                     reply: Err(CallError::ConnectionLost),
                     ..
@@ -46,7 +46,7 @@ impl Recorder<'_> {
                 }
             }
             (_, Ok(ConsumerReply::TraceStats(stats))) => {
-                // A service without a session for us answers with nothing in it.
+                // Without a session for us, the service answers with empty stats.
                 let stats = (!stats.buffer_stats.is_empty()).then_some(*stats);
                 self.session.trace_stats(stats, now());
             }
@@ -115,7 +115,7 @@ impl Recorder<'_> {
         self.heed_failure(finished)
     }
 
-    /// A file that cannot take all of it keeps what it took. The rest is read all the same, to tell how much is missing.
+    /// Keeps a file that cannot take all packets, with those that it took. The rest is read nevertheless, to report how much is missing.
     fn heed_failure(&mut self, written: io::Result<()>) -> io::Result<()> {
         match written {
             Err(error) if self.output.as_ref().is_some_and(Output::is_file) => {
@@ -127,7 +127,7 @@ impl Recorder<'_> {
     }
 }
 
-/// Who fills the clone's output, or why there is none.
+/// Returns the writer of the clone's output, or the reason why there is no clone.
 fn cloned(job: &Job, response: &CloneSessionResponse) -> Result<Writer, String> {
     if response.success == Some(true) {
         return Ok(if response.was_write_into_file == Some(true) {

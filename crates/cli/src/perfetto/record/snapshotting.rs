@@ -1,13 +1,13 @@
-//! The snapshots that triggers have a recording take, as its loop sees them.
+//! Takes and awaits the snapshots of a recording whose triggers request them.
 //!
-//! Called by [`record`](super).
+//! [`record`](super) calls it from its loop.
 
 use super::*;
 use crate::perfetto::signals::Wish;
 
 impl Recorder<'_> {
-    /// Waits for the snapshots that are under way: they are of a session that ends with our connection. A signal has them given
-    /// up, and so has one that gave up the recording; it is what this gives.
+    /// Waits for unfinished snapshots, because the session that they clone ends with our connection. Gives them up if the recording was abandoned or
+    /// a signal arrives, and returns that signal.
     pub(super) fn await_snapshots(
         &mut self,
         ending: &Ending,
@@ -18,7 +18,7 @@ impl Recorder<'_> {
             return Ok(None);
         };
         if let Some(endpoint) = &self.endpoint {
-            // What the service says does not matter any more.
+            // Messages of the service do not matter any more.
             reactor.deregister(endpoint, SERVICE)?;
         }
         let mut given_up = None;
@@ -53,14 +53,14 @@ impl Recorder<'_> {
         Ok(given_up.map(|(signal, _)| signal))
     }
 
-    /// Says what became of snapshots since.
+    /// Prints the messages of snapshots since the last call.
     pub(super) fn show_snapshots(&mut self) {
         for line in self.snapshots.iter_mut().flat_map(Snapshots::take_lines) {
             self.console.pass_on(line);
         }
     }
 
-    /// A trigger was hit that wants a snapshot.
+    /// Takes a snapshot for a trigger that was hit.
     pub(super) fn take_snapshot(&mut self, hit: &CloneTriggerHit) {
         if let (Some(snapshots), Some(service)) = (&mut self.snapshots, &self.service)
             && let Err(error) = snapshots.take(hit, &service.consumer_socket)

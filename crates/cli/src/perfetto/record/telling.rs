@@ -1,6 +1,6 @@
-//! What is said while a recording runs.
+//! Prints messages while a recording runs.
 //!
-//! Called by [`record`](super).
+//! [`record`](super) calls it.
 
 use super::*;
 
@@ -9,7 +9,7 @@ impl Recorder<'_> {
         let Some(stats) = self.session.stats() else {
             return;
         };
-        // Services that are older do not tell that all has started.
+        // Older services do not notify us that all data sources have started.
         if bytes_written(stats) > 0 {
             self.activity = Activity::Recording;
         }
@@ -38,12 +38,12 @@ impl Recorder<'_> {
         }
     }
 
-    /// The sentences about the connection and the line "Wrote … bytes into …" are upstream's: scripts wait for them.
+    /// Prints a notice. The sentences about the connection and the line "Wrote … bytes into …" are upstream's, and scripts wait for them.
     pub(super) fn tell(&mut self, notice: Notice) {
         match notice {
             Notice::Recording(duration) => self.tell_of_the_start(duration),
             Notice::Accepted => {
-                // The command may be what activates it.
+                // The command may activate the trigger.
                 self.command_is_due |= self.activity == Activity::AwaitingTrigger;
                 if let Some(awaited) = &self.awaited {
                     self.console.notice(awaited);
@@ -63,7 +63,7 @@ impl Recorder<'_> {
                 ));
                 self.console.live(Line::new("waiting for the newest data"));
             }
-            // Said with the summary: a recording that still waits for its trigger has nothing to miss.
+            // The summary reports it, because a recording that still waits for its trigger has no data to lose.
             Notice::FlushFailed => self.last_flush = LastFlush::Failed,
             Notice::AlreadyEnding => {
                 self.console.key_pressed();
@@ -99,7 +99,7 @@ impl Recorder<'_> {
                 self.console
                     .notice("Ctrl-C ends the recording and keeps the data");
             }
-            // What it waits for is said next.
+            // The next message says what it waits for.
             (Program::Ferretto, _, Some(_)) => {}
             (Program::Ferretto, Some(duration), None) => self.console.notice(format_args!(
                 "recording for {}; Ctrl-C ends it earlier and keeps the data",

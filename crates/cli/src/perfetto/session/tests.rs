@@ -1,4 +1,4 @@
-//! Whole recordings, told as what happens and what is done about it.
+//! Whole recordings: the events in order, and the expected calls.
 
 use super::Call::*;
 use super::*;
@@ -49,7 +49,7 @@ fn ending(session: &mut Session) -> Option<Ending> {
     })
 }
 
-/// A session that records since second 0.
+/// A session that has been recording since second 0.
 fn recording(parameters: Parameters) -> Session {
     let mut session = Session::new(parameters, Duration::ZERO);
     assert_eq!(steps(&mut session), [Step::Connect]);
@@ -84,7 +84,7 @@ fn a_recording_ends_by_itself_and_is_read_back() {
 }
 
 #[test]
-fn what_the_service_wrote_is_not_read_back() {
+fn data_that_the_service_wrote_are_not_read_back() {
     let config = TraceConfig {
         write_into_file: Some(true),
         ..Default::default()
@@ -173,7 +173,7 @@ fn that_the_service_took_the_config_shows_in_that_it_has_stats() {
 }
 
 #[test]
-fn what_somebody_else_gives_up_ends_at_once() {
+fn a_recording_that_is_given_up_ends_at_once() {
     let mut session = reading_back();
     session.give_up(Signal::Interrupt);
     assert_eq!(ending(&mut session), Some(Ending::Abandoned(Signal::Interrupt)));
@@ -256,7 +256,7 @@ fn a_refusal_by_the_service_ends_with_its_words() {
 }
 
 #[test]
-fn a_service_that_goes_away_is_told_apart_by_stage() {
+fn a_lost_service_is_reported_by_stage() {
     let mut session = Session::new(parameters(), Duration::ZERO);
     session.disconnected();
     assert_eq!(
@@ -359,7 +359,7 @@ fn the_start_is_delayed_as_the_config_asks() {
 }
 
 #[test]
-fn whoever_waits_for_the_start_is_told() {
+fn waiting_processes_are_told_of_the_start() {
     let mut session = Session::new(
         Parameters {
             observer: Observer::Present,

@@ -23,7 +23,7 @@ fn compressed(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What comes out, and why no more does.
+/// Returns the expanded bytes, and the reason if they are incomplete.
 fn expanded(compression: Compression, bytes: &[u8], at_once: usize) -> (Vec<u8>, Option<Broken>) {
     let mut reader = Expanding::new(compression, bytes).unwrap();
     let (mut out, mut buffer) = (Vec::new(), vec![0; at_once]);
@@ -60,9 +60,9 @@ fn an_error_of_the_source_is_none_of_the_data() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However the bytes are asked for, the same come; of a damaged or cut file only what is before the damage; and never a panic.
+    /// The sizes of reads do not change the bytes; a damaged or cut file yields only bytes from before the damage; and nothing panics.
     #[test]
-    fn damage_anywhere_leaves_what_comes_before(
+    fn damage_anywhere_leaves_the_data_before_it(
         contents in prop::collection::vec(0..4_u8, 0..60_000),
         which in 0..3_usize,
         place in any::<prop::sample::Index>(),
@@ -88,7 +88,7 @@ proptest! {
         }
     }
 
-    /// Bytes that nobody compressed.
+    /// Bytes that no compressor made.
     #[test]
     fn anything_at_all_is_read_to_its_end(mut bytes in prop::collection::vec(any::<u8>(), 6..500), which in 0..3_usize) {
         const MAGIC: [&[u8]; 3] = [b"\x1f\x8b\x08\0", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"];

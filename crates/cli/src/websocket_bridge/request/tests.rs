@@ -6,7 +6,7 @@ use crate::http::BadHead;
 const UI: &str = "Origin: https://ui.perfetto.dev";
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 
-/// A handshake of the UI's in Chromium, with these lines in place of those with the same names, or beside them.
+/// A handshake of the UI in Chromium. `changes` replace lines with the same names, or are added.
 fn handshake(path: &str, changes: &[&str]) -> Vec<u8> {
     let key = format!("Sec-WebSocket-Key: {KEY}");
     let usual = [
@@ -22,7 +22,7 @@ fn handshake(path: &str, changes: &[&str]) -> Vec<u8> {
     let kept = usual
         .iter()
         .filter(|line| changes.iter().all(|change| name(change) != name(line)));
-    // What has no value is not sent.
+    // A line without a value removes the field.
     let lines: Vec<&str> = kept
         .chain(changes)
         .copied()
@@ -39,7 +39,7 @@ fn verdict(request: &[u8]) -> Verdict {
     )
 }
 
-/// The status of the answer.
+/// Returns the status of the answer.
 fn status(request: &[u8]) -> u16 {
     let response = match verdict(request) {
         Verdict::Grant(upgrade) => upgrade.grant(),
@@ -113,7 +113,7 @@ fn each_path_has_its_target() {
 }
 
 #[test]
-fn what_is_no_websocket_handshake_is_refused() {
+fn invalid_websocket_handshakes_are_refused() {
     for (change, expected) in [
         ("Upgrade:", 404),
         ("Upgrade: h2c", 404),

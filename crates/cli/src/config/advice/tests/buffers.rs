@@ -1,4 +1,4 @@
-//! What is said of buffers: who writes into them, what fits, and what of it can be read.
+//! Advice on buffers: their writers, their capacity, and whether their content can be read.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn buffers_that_take_most_of_the_memory() {
     assert!(said[0].what.contains("this machine has 1024 MB"), "{said:?}");
 }
 
-/// Events that follow the switches between threads, as a data source, and KB a second.
+/// Events that follow the switches between threads, as a data source, with their KB per second.
 fn scheduling() -> (&'static str, u64) {
     let sources = "data_sources { config { name: 'linux.ftrace' ftrace_config { ftrace_events: 'sched/*' } } } \
                    data_sources { config { name: 'linux.process_stats' } }";
@@ -138,7 +138,7 @@ fn a_buffer_that_overruns_between_two_writes_into_the_file() {
     let of = |kb: u64, period: &str| {
         format!("buffers {{ size_kb: {kb} }} {DURATION} write_into_file: true {period} {sources}")
     };
-    // The period is 5 s unless it is given, and 100 ms at least.
+    // The period is 5 s by default, and at least 100 ms.
     nothing_when_busy(&of(5 * kb_s + 10, ""));
     one_when_busy(
         &of(5 * kb_s - 10, ""),
@@ -163,7 +163,7 @@ fn a_buffer_that_is_full_before_the_end() {
         "buffers[0].size_kb",
         &["full after", "RING_BUFFER"],
     );
-    // Where the rate is not known it is a matter of time.
+    // With an unknown rate, only the length of the recording counts.
     let of = |ms: u32| {
         format!(
             "buffers {{ size_kb: 4096 fill_policy: DISCARD }} duration_ms: {ms} data_sources {{ config {{ name: 'track_event' }} }}"
@@ -171,7 +171,7 @@ fn a_buffer_that_is_full_before_the_end() {
     };
     nothing_when_busy(&of(599_999));
     one_when_busy(&of(600_000), "buffers[0].fill_policy", &["RING_BUFFER"]);
-    // The triggers end it.
+    // The triggers end the recording.
     nothing(
         "buffers { size_kb: 4096 fill_policy: DISCARD } data_sources { config { name: 'track_event' } } trigger_config { trigger_mode: \
          STOP_TRACING trigger_timeout_ms: 1000 triggers { name: 'x' } }",
@@ -219,13 +219,13 @@ fn one_busy_program_fills_a_small_buffer_with_system_calls_on_an_idle_machine() 
     };
     let said = said_in(&of(2048, "ftrace_events: 'kmem/*'", ""), &without_tracefs);
     assert!(said[0].what.contains("about 10.0 MB/s"), "{said:?}");
-    // Of some system calls nobody knows.
+    // The rate of individual system calls is unknown.
     nothing(&of(
         2048,
         "ftrace_events: 'raw_syscalls/sys_enter' syscall_events: 'sys_read'",
         "",
     ));
-    // Who typed flags is told of flags.
+    // Advice for flags is in terms of flags.
     let (config, _) = written(&of(2048, syscalls, ""));
     let said = advise(&config, &ConfigOrigin::Flags, &surroundings());
     assert_eq!(said.len(), 1, "{said:?}");
@@ -319,7 +319,7 @@ fn a_ring_of_track_events_needs_names_again_and_again() {
     );
     nothing(&of(ring, CLEARED, "track_event"));
     nothing(&of("name: 'x' fill_policy: DISCARD", "", "track_event"));
-    // The beginning is in the file.
+    // The file has the beginning.
     nothing(&of(ring, "write_into_file: true", "track_event"));
     nothing(&of(ring, "", "linux.system_info"));
 }
