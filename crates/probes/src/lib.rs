@@ -5,6 +5,7 @@ pub mod ftrace;
 pub mod kernel_files;
 mod kernel_text;
 pub mod notice;
+pub mod pid_namespace;
 pub mod process_stats;
 pub mod producer;
 pub mod sys_stats;

@@ -3,13 +3,12 @@
 //! Worked out once at the start; the checks ask it.
 
 use super::{Machine, Owner};
+use ferretto_probes::pid_namespace;
 
 /// `CAP_SYS_ADMIN` in `linux/capability.h`: may mount, and use most of what tracing needs.
 const CAP_SYS_ADMIN: u32 = 21;
 /// `CAP_SYSLOG`: may see addresses of the kernel.
 const CAP_SYSLOG: u32 = 34;
-/// `PROC_PID_INIT_INO` in `linux/proc_ns.h`: the machine's own process namespace has had this number ever since there are numbers.
-const FIRST_PROCESS_NAMESPACE: &str = "pid:[4026531836]";
 /// A user namespace in which every user is who it is outside.
 const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
 
@@ -60,7 +59,7 @@ impl Identity {
                 }
             });
         let processes = match machine.link("/proc/self/ns/pid") {
-            Ok(namespace) if namespace != FIRST_PROCESS_NAMESPACE => Namespace::Inner,
+            Ok(namespace) if namespace != pid_namespace::INITIAL => Namespace::Inner,
             _ => Namespace::First,
         };
         Identity {
