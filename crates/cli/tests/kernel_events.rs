@@ -343,3 +343,48 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
     }
     assert!(described[0] > 0 && described[1] == 0, "{described:?}");
 }
+
+/// The slices and counters of the probes' own work, by name, with how many threads they are of.
+fn metatrace(processor: &TraceProcessor, trace: &Path) -> [BTreeSet<String>; 2] {
+    let queries = processor.query(
+        trace,
+        [
+            "select distinct s.name from slice s where s.category = 'metatrace'",
+            "select distinct t.name from counter c join track t on t.id = c.track_id where t.type = 'metatrace_counter'",
+            LOSSES,
+        ],
+    );
+    assert_eq!(queries[2], Rows::new());
+    let [slices, counters, _] = queries;
+    [slices, counters].map(|rows| rows.into_iter().flatten().collect())
+}
+
+#[test]
+fn the_probes_trace_their_own_work_as_upstreams_do() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let config = r#"
+        buffers { size_kb: 16384 }
+        data_sources { config { name: "perfetto.metatrace" } }
+        data_sources { config { name: "linux.ftrace" ftrace_config {
+            ftrace_events: "sched/sched_switch" drain_period_ms: 100 symbolize_ksyms: true
+        } } }
+        data_sources { config { name: "linux.process_stats" process_stats_config {
+            scan_all_processes_on_start: true proc_stats_poll_ms: 200
+        } } }
+        data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 100 } } }
+        duration_ms: 1500"#;
+    let [upstreams, ours] = [Side::Upstream, Side::Ours].map(|side| {
+        // The service of either side has a metatrace of its own, and only upstream's offers it.
+        let system = System::with_daemons(&programs, Side::Ours, side);
+        let trace = system.record(Side::Ours, config).finish();
+        metatrace(&processor, &trace)
+    });
+    assert!(upstreams.iter().all(|names| names.len() >= 2), "{upstreams:?}");
+    assert_eq!(ours, upstreams);
+}

@@ -8053,6 +8053,284 @@ impl codec::Fields for ObserveEventsResponse {
     }
 }
 
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct PerfettoMetatrace {
+    pub record_type: Option<crate::messages::perfetto_metatrace::RecordType>,
+    /// Of an event. It began at the packet's timestamp.
+    pub event_duration_ns: Option<u64>,
+    /// Of a counter.
+    pub counter_value: Option<i32>,
+    pub thread_id: Option<u32>,
+    /// Records before this one were overwritten before they could be written into the trace.
+    pub has_overruns: Option<bool>,
+    pub args: Vec<crate::messages::perfetto_metatrace::Arg>,
+    pub interned_strings: Vec<crate::messages::perfetto_metatrace::InternedString>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl PerfettoMetatrace {
+    const EMPTY: Self = Self {
+        record_type: None,
+        event_duration_ns: None,
+        counter_value: None,
+        thread_id: None,
+        has_overruns: None,
+        args: Vec::new(),
+        interned_strings: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+impl Default for PerfettoMetatrace {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for PerfettoMetatrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PerfettoMetatrace")
+            .field("record_type", &self.record_type)
+            .field("event_duration_ns", &self.event_duration_ns)
+            .field("counter_value", &self.counter_value)
+            .field("thread_id", &self.thread_id)
+            .field("has_overruns", &self.has_overruns)
+            .field("args", &self.args)
+            .field("interned_strings", &self.interned_strings)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
+impl codec::Fields for PerfettoMetatrace {
+    fn write(&self, writer: &mut codec::Writer) {
+        match &self.record_type {
+            Some(crate::messages::perfetto_metatrace::RecordType::EventId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &Some(*value)),
+            Some(crate::messages::perfetto_metatrace::RecordType::CounterId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &Some(*value)),
+            Some(crate::messages::perfetto_metatrace::RecordType::EventName(value)) => codec::encode::contents(writer, 8, value.as_bytes()),
+            Some(crate::messages::perfetto_metatrace::RecordType::CounterName(value)) => codec::encode::contents(writer, 9, value.as_bytes()),
+            Some(crate::messages::perfetto_metatrace::RecordType::EventNameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &Some(*value)),
+            None => {}
+        }
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.event_duration_ns);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.counter_value);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.thread_id);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.has_overruns);
+        codec::encode::messages(writer, 7, &self.args);
+        codec::encode::messages(writer, 10, &self.interned_strings);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventId).or(self.record_type.take());
+                Ok(())
+            }
+            2 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::CounterId).or(self.record_type.take());
+                Ok(())
+            }
+            8 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventName).or(self.record_type.take());
+                Ok(())
+            }
+            9 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::CounterName).or(self.record_type.take());
+                Ok(())
+            }
+            11 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventNameIid).or(self.record_type.take());
+                Ok(())
+            }
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.event_duration_ns),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.counter_value),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.thread_id),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_overruns),
+            7 => decoder.messages(field, &mut self.args),
+            10 => decoder.messages(field, &mut self.interned_strings),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: PerfettoMetatrace = PerfettoMetatrace::EMPTY;
+        &EMPTY
+    }
+}
+pub mod perfetto_metatrace {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct Arg {
+        pub key_or_interned_key: Option<crate::messages::perfetto_metatrace::arg::KeyOrInternedKey>,
+        pub value_or_interned_value: Option<crate::messages::perfetto_metatrace::arg::ValueOrInternedValue>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl Arg {
+        const EMPTY: Self = Self {
+            key_or_interned_key: None,
+            value_or_interned_value: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    impl Default for Arg {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Arg {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Arg")
+                .field("key_or_interned_key", &self.key_or_interned_key)
+                .field("value_or_interned_value", &self.value_or_interned_value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl codec::Fields for Arg {
+        fn write(&self, writer: &mut codec::Writer) {
+            match &self.key_or_interned_key {
+                Some(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::Key(value)) => codec::encode::contents(writer, 1, value.as_bytes()),
+                Some(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::KeyIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &Some(*value)),
+                None => {}
+            }
+            match &self.value_or_interned_value {
+                Some(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::Value(value)) => codec::encode::contents(writer, 2, value.as_bytes()),
+                Some(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::ValueIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &Some(*value)),
+                None => {}
+            }
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.key_or_interned_key = value.map(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::Key).or(self.key_or_interned_key.take());
+                    Ok(())
+                }
+                3 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.key_or_interned_key = value.map(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::KeyIid).or(self.key_or_interned_key.take());
+                    Ok(())
+                }
+                2 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.value_or_interned_value = value.map(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::Value).or(self.value_or_interned_value.take());
+                    Ok(())
+                }
+                4 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.value_or_interned_value = value.map(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::ValueIid).or(self.value_or_interned_value.take());
+                    Ok(())
+                }
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Arg = Arg::EMPTY;
+            &EMPTY
+        }
+    }
+    pub mod arg {
+        #[cfg(feature = "trace")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum KeyOrInternedKey {
+            Key(String),
+            KeyIid(u64),
+        }
+        #[cfg(feature = "trace")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum ValueOrInternedValue {
+            Value(String),
+            ValueIid(u64),
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct InternedString {
+        pub iid: Option<u64>,
+        pub value: Option<String>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl InternedString {
+        const EMPTY: Self = Self {
+            iid: None,
+            value: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    impl Default for InternedString {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for InternedString {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InternedString")
+                .field("iid", &self.iid)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl codec::Fields for InternedString {
+        fn write(&self, writer: &mut codec::Writer) {
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+            codec::encode::string(writer, 2, &self.value);
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+                2 => codec::decode::string(field, &mut self.value),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: InternedString = InternedString::EMPTY;
+            &EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum RecordType {
+        EventId(u32),
+        CounterId(u32),
+        EventName(String),
+        CounterName(String),
+        EventNameIid(u64),
+    }
+}
+
 /// A line written to trace_marker, or by the kernel's trace_printk.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
@@ -14692,6 +14970,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::encode::nested(writer, 44, &**value),
             Some(crate::messages::trace_packet::Data::SystemInfo(value)) => codec::encode::nested(writer, 45, &**value),
             Some(crate::messages::trace_packet::Data::Trigger(value)) => codec::encode::nested(writer, 46, &**value),
+            Some(crate::messages::trace_packet::Data::PerfettoMetatrace(value)) => codec::encode::nested(writer, 49, &**value),
             Some(crate::messages::trace_packet::Data::CompressedPackets(value)) => codec::encode::contents(writer, 50, value),
             Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => codec::encode::nested(writer, 60, &**value),
             Some(crate::messages::trace_packet::Data::CpuInfo(value)) => codec::encode::nested(writer, 67, &**value),
@@ -14857,6 +15136,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::Trigger(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            49 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::PerfettoMetatrace(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::PerfettoMetatrace(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::PerfettoMetatrace(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -15281,6 +15569,7 @@ pub mod trace_packet {
         ThreadDescriptor(Box<crate::messages::ThreadDescriptor>),
         SystemInfo(Box<crate::messages::SystemInfo>),
         Trigger(Box<crate::messages::Trigger>),
+        PerfettoMetatrace(Box<crate::messages::PerfettoMetatrace>),
         CompressedPackets(Vec<u8>),
         TrackDescriptor(Box<crate::messages::TrackDescriptor>),
         CpuInfo(Box<crate::messages::CpuInfo>),

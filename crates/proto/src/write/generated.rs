@@ -3032,6 +3032,186 @@ impl OneofDescriptorProto<'_> {
 }
 
 message_writer!(
+    /// Writes a `PerfettoMetatrace`.
+    PerfettoMetatrace
+);
+
+impl PerfettoMetatrace<'_> {
+    /// Field number of `event_id`.
+    pub const EVENT_ID: u32 = 1;
+    /// Field number of `counter_id`.
+    pub const COUNTER_ID: u32 = 2;
+    /// Field number of `event_name`.
+    pub const EVENT_NAME: u32 = 8;
+    /// Field number of `event_name_iid`.
+    pub const EVENT_NAME_IID: u32 = 11;
+    /// Field number of `counter_name`.
+    pub const COUNTER_NAME: u32 = 9;
+    /// Field number of `event_duration_ns`.
+    pub const EVENT_DURATION_NS: u32 = 3;
+    /// Field number of `counter_value`.
+    pub const COUNTER_VALUE: u32 = 4;
+    /// Field number of `thread_id`.
+    pub const THREAD_ID: u32 = 5;
+    /// Field number of `has_overruns`.
+    pub const HAS_OVERRUNS: u32 = 6;
+    /// Field number of `args`.
+    pub const ARGS: u32 = 7;
+    /// Field number of `interned_strings`.
+    pub const INTERNED_STRINGS: u32 = 10;
+
+    /// Writes `event_id`, field 1.
+    #[inline]
+    pub fn event_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(1, u64::from(value));
+        self
+    }
+
+    /// Writes `counter_id`, field 2.
+    #[inline]
+    pub fn counter_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
+        self
+    }
+
+    /// Writes `event_name`, field 8.
+    #[inline]
+    pub fn event_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(8, value.as_ref());
+        self
+    }
+
+    /// Writes `event_name_iid`, field 11.
+    #[inline]
+    pub fn event_name_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(11, value);
+        self
+    }
+
+    /// Writes `counter_name`, field 9.
+    #[inline]
+    pub fn counter_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(9, value.as_ref());
+        self
+    }
+
+    /// Writes `event_duration_ns`, field 3.
+    #[inline]
+    pub fn event_duration_ns(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(3, value);
+        self
+    }
+
+    /// Writes `counter_value`, field 4.
+    #[inline]
+    pub fn counter_value(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(4, i64::from(value) as u64);
+        self
+    }
+
+    /// Writes `thread_id`, field 5.
+    #[inline]
+    pub fn thread_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(5, u64::from(value));
+        self
+    }
+
+    /// Writes `has_overruns`, field 6.
+    #[inline]
+    pub fn has_overruns(&mut self, value: bool) -> &mut Self {
+        self.0.varint_field(6, u64::from(value));
+        self
+    }
+
+    /// Appends one `args`, field 7.
+    #[inline]
+    pub fn args(&mut self, fill: impl FnOnce(&mut crate::write::perfetto_metatrace::Arg<'_>)) -> &mut Self {
+        self.0.nested(7, |writer| fill(&mut crate::write::perfetto_metatrace::Arg::new(writer)));
+        self
+    }
+
+    /// Appends one `interned_strings`, field 10.
+    #[inline]
+    pub fn interned_strings(&mut self, fill: impl FnOnce(&mut crate::write::perfetto_metatrace::InternedString<'_>)) -> &mut Self {
+        self.0.nested(10, |writer| fill(&mut crate::write::perfetto_metatrace::InternedString::new(writer)));
+        self
+    }
+}
+
+/// Messages nested in `PerfettoMetatrace`.
+pub mod perfetto_metatrace {
+    message_writer!(
+        /// Writes a `Arg`.
+        Arg
+    );
+
+    impl Arg<'_> {
+        /// Field number of `key`.
+        pub const KEY: u32 = 1;
+        /// Field number of `key_iid`.
+        pub const KEY_IID: u32 = 3;
+        /// Field number of `value`.
+        pub const VALUE: u32 = 2;
+        /// Field number of `value_iid`.
+        pub const VALUE_IID: u32 = 4;
+
+        /// Writes `key`, field 1.
+        #[inline]
+        pub fn key(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(1, value.as_ref());
+            self
+        }
+
+        /// Writes `key_iid`, field 3.
+        #[inline]
+        pub fn key_iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(3, value);
+            self
+        }
+
+        /// Writes `value`, field 2.
+        #[inline]
+        pub fn value(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+
+        /// Writes `value_iid`, field 4.
+        #[inline]
+        pub fn value_iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(4, value);
+            self
+        }
+    }
+
+    message_writer!(
+        /// Writes a `InternedString`.
+        InternedString
+    );
+
+    impl InternedString<'_> {
+        /// Field number of `iid`.
+        pub const IID: u32 = 1;
+        /// Field number of `value`.
+        pub const VALUE: u32 = 2;
+
+        /// Writes `iid`, field 1.
+        #[inline]
+        pub fn iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `value`, field 2.
+        #[inline]
+        pub fn value(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+    }
+}
+
+message_writer!(
     /// Writes a `ProcessDescriptor`.
     ProcessDescriptor
 );
@@ -5210,6 +5390,8 @@ impl TracePacket<'_> {
     pub const TIMESTAMP_CLOCK_ID: u32 = 58;
     /// Field number of `track_event`.
     pub const TRACK_EVENT: u32 = 11;
+    /// Field number of `perfetto_metatrace`.
+    pub const PERFETTO_METATRACE: u32 = 49;
     /// Field number of `track_descriptor`.
     pub const TRACK_DESCRIPTOR: u32 = 60;
     /// Field number of `generic_kernel_task_state_event`.
@@ -5319,6 +5501,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn track_event(&mut self, fill: impl FnOnce(&mut crate::write::TrackEvent<'_>)) -> &mut Self {
         self.0.nested(11, |writer| fill(&mut crate::write::TrackEvent::new(writer)));
+        self
+    }
+
+    /// Writes `perfetto_metatrace`, field 49.
+    #[inline]
+    pub fn perfetto_metatrace(&mut self, fill: impl FnOnce(&mut crate::write::PerfettoMetatrace<'_>)) -> &mut Self {
+        self.0.nested(49, |writer| fill(&mut crate::write::PerfettoMetatrace::new(writer)));
         self
     }
 
