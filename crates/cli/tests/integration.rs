@@ -33,6 +33,7 @@ mod ftrace;
 mod hostile;
 mod hostile_memory;
 mod json;
+mod kernel_events;
 mod large_replies;
 mod load_average;
 mod memory;

@@ -13,6 +13,7 @@ use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram
 use crate::ftrace::instances::{Ftrace, TracefsPolicy};
 use crate::ftrace::restore::JournalDir;
 use crate::kernel_files::KernelRoots;
+use crate::metatrace::{self, Metatrace};
 use crate::process_stats::{self, ProcessStats};
 use crate::sys_stats::{self, SysStats};
 use crate::system_info::{self, SystemInfo};
@@ -57,6 +58,9 @@ pub fn add_sources(
     let system_info = Probes::new(system_info::descriptor(), program.clone(), move |instance| {
         Ok(SystemInfo::from_config(&instance.config, &roots))
     });
+    let metatrace = Probes::new(metatrace::descriptor(), program.clone(), |_| {
+        Ok(Metatrace::default())
+    });
     let process_stats = Arc::new(process_stats);
     let ftrace = Ftrace::new(program.clone(), process_stats.clone(), journal_dir, tracefs);
     let ftrace = Arc::new(ftrace);
@@ -65,5 +69,6 @@ pub fn add_sources(
     runtime.add_source(None, process_stats);
     runtime.add_source(None, Arc::new(sys_stats));
     runtime.add_source(None, Arc::new(system_info));
+    runtime.add_source(None, Arc::new(metatrace));
     ftrace
 }

@@ -1,4 +1,5 @@
-//! Turns `crates/proto/proto/**.proto` into the Rust code and the descriptors that `ferretto-proto` carries.
+//! Turns `crates/proto/proto/**.proto` into the Rust code and the descriptors that `ferretto-proto` carries, and into the table of kernel events
+//! that `ferretto-probes` encodes by.
 //!
 //! Called by the binary of this crate (`cargo run -p ferretto-proto-gen`) and by the test that proves the
 //! checked-in files fresh. The generated files are part of the repository so that nobody who builds the
@@ -8,6 +9,7 @@
 
 pub mod compare;
 pub mod descriptors;
+pub mod ftrace_events;
 pub mod messages;
 pub mod names;
 pub mod prune;
@@ -75,6 +77,7 @@ pub fn generate(proto_crate: &Path) -> Result<Vec<Output>, Error> {
         messages::generate(&files)?,
         writers::generate(&files)?,
         descriptors::generate(&files)?,
+        ftrace_events::generate(&files)?,
     ])
 }
 

@@ -128,6 +128,16 @@ impl<'a> Index<'a> {
         index
     }
 
+    /// Whether this is the full name of a field.
+    fn has_field(&self, name: &str) -> bool {
+        let Some((message, field)) = name.rsplit_once('.') else {
+            return false;
+        };
+        let fields = self.messages.get(message).map(|message| message.field.as_slice());
+        let mut fields = fields.unwrap_or_default().iter();
+        fields.any(|candidate| candidate.name.as_deref() == Some(field))
+    }
+
     fn add_enums(&mut self, enums: &[EnumDescriptorProto], scope: &str) {
         self.enums
             .extend(enums.iter().map(|value| full_name(scope, value.name.as_deref())));
@@ -151,18 +161,17 @@ pub fn full_name(scope: &str, name: Option<&str>) -> String {
 
 /// The names of the messages and enums that the roots reach.
 fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTreeSet<String>, Error> {
-    for name in selection.without {
-        let known = index.messages.contains_key(*name)
-            || name.rsplit_once('.').is_some_and(|(message, field)| {
-                index.messages.get(message).is_some_and(|message| {
-                    message
-                        .field
-                        .iter()
-                        .any(|candidate| candidate.name.as_deref() == Some(field))
-                })
-            });
-        if !known {
-            return Err(Error::UnknownName((*name).to_owned()));
+    let only = selection.only.iter();
+    let only =
+        only.flat_map(|(message, fields)| fields.iter().map(move |field| format!("{message}.{field}")));
+    for name in selection
+        .without
+        .iter()
+        .map(|name| (*name).to_owned())
+        .chain(only)
+    {
+        if !index.messages.contains_key(&name) && !index.has_field(&name) {
+            return Err(Error::UnknownName(name));
         }
     }
     let mut reached = BTreeSet::new();

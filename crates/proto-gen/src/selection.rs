@@ -7,13 +7,26 @@ pub struct Selection {
     pub roots: &'static [&'static str],
     /// Full names of messages or fields that are left out.
     pub without: &'static [&'static str],
+    /// Messages of which only these fields are kept.
+    pub only: &'static [(&'static str, &'static [&'static str])],
 }
 
 impl Selection {
     /// Whether the message or field of this full name is kept.
     #[must_use]
     pub fn keeps(&self, name: &str) -> bool {
-        !self.without.contains(&name)
+        let listed = name.rsplit_once('.').and_then(|(message, field)| {
+            let fields = self.fields_of(message)?;
+            Some(fields.contains(&field))
+        });
+        listed.unwrap_or_else(|| !self.without.contains(&name))
+    }
+
+    /// The only fields of this message that are kept, if not all are.
+    #[must_use]
+    pub fn fields_of(&self, message: &str) -> Option<&'static [&'static str]> {
+        let (_, fields) = self.only.iter().find(|(name, _)| *name == message)?;
+        Some(fields)
     }
 }
 
@@ -139,6 +152,32 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
     ],
+    // Of 600 kernel events those that the tests compare with the kernel's own rendering.
+    only: &[(
+        ".perfetto.protos.FtraceEvent",
+        &[
+            "timestamp",
+            "pid",
+            "common_flags",
+            "print",
+            "sched_switch",
+            "cpu_idle",
+            "sched_waking",
+            "softirq_entry",
+            "softirq_exit",
+            "softirq_raise",
+            "workqueue_execute_start",
+            "task_newtask",
+            "task_rename",
+            "sched_process_exec",
+            "sched_process_exit",
+            "sched_process_fork",
+            "generic",
+            "sys_enter",
+            "sys_exit",
+            "kprobe_event",
+        ],
+    )],
 };
 
 /// Those roots of [`MESSAGES`] that only who reads traces needs. What no other root, and no writer, reaches is compiled with the
@@ -189,6 +228,7 @@ pub const NUMBERED: &[&str] = &[
 pub const TEXT: Selection = Selection {
     roots: &[".perfetto.protos.Trace"],
     without: &[],
+    only: &[],
 };
 
 /// Typed writers for packets on their way into a trace, for the frames that are sent most, and for descriptors, which are read field by
@@ -211,4 +251,20 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
     ],
+    // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.
+    only: &[(
+        ".perfetto.protos.FtraceEvent",
+        &[
+            "timestamp",
+            "pid",
+            "common_flags",
+            "sched_switch",
+            "sched_waking",
+            "task_rename",
+            "generic",
+            "sys_enter",
+            "sys_exit",
+            "kprobe_event",
+        ],
+    )],
 };

@@ -32,7 +32,12 @@ pub fn generate(files: &[FileDescriptorProto]) -> Result<Output, Error> {
         for message in &file.message_type {
             let name = prune::full_name(&scope(file), message.name.as_deref());
             let mut code = String::new();
-            emit(&mut code, message, whole[&name], 0)?;
+            // Of a message with a list of fields the others get no name either.
+            let numbered = match WRITERS.fields_of(&name) {
+                Some(_) => message,
+                None => whole[&name],
+            };
+            emit(&mut code, message, numbered, 0)?;
             messages.insert(name, code);
         }
     }
@@ -52,8 +57,8 @@ fn scope(file: &FileDescriptorProto) -> String {
     format!(".{}", file.package.as_deref().unwrap_or_default())
 }
 
-/// Appends the writer of `message`, and a module with those of its nested messages. `whole` is the message before
-/// pruning: its field numbers are all worth a name, also of fields that have no setter.
+/// Appends the writer of `message`, and a module with the writers of its nested messages. `whole` is the message whose field
+/// numbers get a name, also fields that have no setter: usually the message before pruning.
 fn emit(
     code: &mut String,
     message: &DescriptorProto,

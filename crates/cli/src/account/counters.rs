@@ -5,7 +5,7 @@
 //! only where it follows from the numbers.
 
 use ferretto_probes::producer::PRODUCER_NAME as PROBES;
-use ferretto_proto::messages::trace_config::buffer_config::ExperimentalMode;
+use ferretto_proto::messages::trace_config::buffer_config::{ExperimentalMode, FillPolicy};
 use ferretto_proto::messages::trace_stats::{BufferStats, FinalFlushOutcome};
 use ferretto_proto::messages::{TraceConfig, TraceStats};
 use ferretto_service::limits;
@@ -68,7 +68,13 @@ impl<'a> Counters<'a> {
         let mut lost = |cause, what: String, why: &str, advice: Option<String>| {
             account.add(Severity::Loss, cause, what, why, advice);
         };
-        if let Some(count @ 1..) = buffer.chunks_discarded {
+        let policy = self
+            .config
+            .buffers
+            .get(index)
+            .and_then(|buffer| buffer.fill_policy);
+        // A ring buffer turns away the chunks that it has read before, as when shared memory is scraped again. Nothing is lost with them.
+        if let (Some(count @ 1..), Some(FillPolicy::DISCARD)) = (buffer.chunks_discarded, policy) {
             let is_streamed = self.config.write_into_file == Some(true);
             let mode = self
                 .config

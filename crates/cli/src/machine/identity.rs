@@ -3,13 +3,12 @@
 //! Determined once at the start; the checks use it.
 
 use super::{Machine, Owner};
+use ferretto_probes::pid_namespace;
 
 /// `CAP_SYS_ADMIN` in `linux/capability.h`: allows mounting, and most of the access that tracing needs.
 const CAP_SYS_ADMIN: u32 = 21;
 /// `CAP_SYSLOG`: shows addresses of the kernel.
 const CAP_SYSLOG: u32 = 34;
-/// `PROC_PID_INIT_INO` in `linux/proc_ns.h`: the number that the machine's own process namespace always has.
-const FIRST_PROCESS_NAMESPACE: &str = "pid:[4026531836]";
 /// The map of a user namespace that maps all users to themselves.
 const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
 
@@ -60,7 +59,7 @@ impl Identity {
                 }
             });
         let processes = match machine.link("/proc/self/ns/pid") {
-            Ok(namespace) if namespace != FIRST_PROCESS_NAMESPACE => Namespace::Inner,
+            Ok(namespace) if namespace != pid_namespace::INITIAL => Namespace::Inner,
             _ => Namespace::First,
         };
         Identity {

@@ -46,6 +46,7 @@ use super::session::Session as Decoding;
 use super::stats::{FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
 use super::tracefs::{EventName, Tracefs, TracefsError};
 use super::watch::Depth;
+use crate::metatrace::{Counter, Event, count, span};
 use ferretto_client::runtime::probe::{BootTime, PacketSink};
 
 /// The name of the data source.
@@ -299,6 +300,7 @@ impl FtraceController {
             session.stats_at_start = stats;
             session.started = now;
         }
+        count(Counter::FtraceSessions, self.started_sessions());
         if preserves_buffer {
             self.packet.clear();
             encode_preserved_buffer(&mut self.packet);
@@ -311,6 +313,7 @@ impl FtraceController {
         if self.symbols.as_ref().is_some_and(|symbols| !symbols.is_empty()) {
             return None;
         }
+        let _span = span(Event::KallsymsParse);
         let (symbols, warning) = match KernelSymbols::of_this_kernel() {
             Ok(symbols) if symbols.is_empty() => (
                 symbols,
@@ -335,6 +338,7 @@ impl FtraceController {
 
     /// Takes what the kernel has recorded and writes it to each session's sink, a bounded amount for a turn.
     pub fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+        let _span = span(Event::FtraceReadTick);
         let names: Vec<String> = self.instances.keys().cloned().collect();
         let mut progress = Progress::CaughtUp;
         for name in names {
@@ -359,6 +363,7 @@ impl FtraceController {
     /// As [`FtraceController::drain`], for those instances only that have a buffer filled so far. One of
     /// [`FtraceController::watermark_fds`] was readable; by now it may have been drained.
     pub fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+        let _span = span(Event::FtraceCpuBufferWatermark);
         let full = self
             .instances
             .iter()
@@ -374,6 +379,7 @@ impl FtraceController {
     /// Writes out all that was recorded for the session until now, the partly filled pages too, and the statistics.
     /// Other sessions of the same instance get theirs on the way.
     pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) {
+        let _span = span(Event::FtraceCpuFlush);
         self.flush_looking(id, Depth::Regular, now, sinks);
     }
 
@@ -565,11 +571,14 @@ impl FtraceController {
         let clock = instance.clock_snapshot();
         let mut progress = Progress::CaughtUp;
         for buffer in &instance.buffers {
+            let _span = span(Event::FtraceCpuReadCycle);
             let mut left = limit;
             let mut looked_again = false;
             while left > 0 {
+                let _span = span(Event::FtraceCpuReadBatch);
                 let batch = buffer.read(&mut instance.pool, left.min(BATCH_PAGES));
                 left -= batch.count;
+                count(Counter::FtracePagesDrained, batch.count);
                 let read = CpuRead {
                     cpu: buffer.cpu(),
                     pages: batch.pages,

@@ -99,6 +99,18 @@ impl Encoder<'_> {
             Read::I8 => extend(i32::from(byte(payload, at) as i8)),
             Read::I16 => extend(i32::from(half(payload, at) as i16)),
             Read::I32 => extend(signed32(payload, at)),
+            Read::IfItFits(integer) => {
+                let raw = match integer.width {
+                    Width::One => byte(payload, at).into(),
+                    Width::Two => half(payload, at).into(),
+                    Width::Four => unsigned32(payload, at).into(),
+                    Width::Eight => unsigned64(payload, at),
+                };
+                match integer.convert(raw) {
+                    Some(value) => value,
+                    None => return,
+                }
+            }
             Read::Pid => {
                 let tid = signed32(payload, at);
                 self.metadata.add_thread(tid);

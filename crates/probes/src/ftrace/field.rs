@@ -2,7 +2,8 @@
 //!
 //! The format parser asks [`FieldKind::of`] what a C declaration means; the translation table asks [`FieldKind::read_as`]
 //! whether the kind can become a protobuf field of some type, and how. Both answers are upstream's, since the trace
-//! processor was written against them.
+//! processor was written against them, but for integers: kernels widen and narrow them and change their sign, and upstream then
+//! drops the field. Here it stays, for those of its values that fit.
 
 use super::format::Signedness;
 
@@ -143,14 +144,24 @@ impl FieldKind {
         use ProtoType::{Bytes, Int32, Int64, String, Uint32, Uint64};
         use Width::{Eight, Four, One, Two};
         let read = match (self, target) {
-            (Self::Unsigned(One) | Self::Bool, Uint32 | Uint64) => Read::U8,
-            (Self::Unsigned(Two), Uint32 | Uint64) => Read::U16,
-            (Self::Unsigned(Four) | Self::Inode(Four), Uint64) | (Self::Unsigned(Four), Uint32) => Read::U32,
+            (Self::Unsigned(One) | Self::Bool, Uint32 | Uint64 | Int32 | Int64) => Read::U8,
+            (Self::Unsigned(Two), Uint32 | Uint64 | Int32 | Int64) => Read::U16,
+            (Self::Unsigned(Four) | Self::Inode(Four), Uint32 | Uint64 | Int64) => Read::U32,
             (Self::Unsigned(Eight) | Self::Inode(Eight), Uint64) => Read::U64,
             (Self::Signed(One), Int32 | Int64) => Read::I8,
             (Self::Signed(Two), Int32 | Int64) => Read::I16,
             (Self::Signed(Four), Int32 | Int64) => Read::I32,
             (Self::Signed(Eight), Int64) => Read::U64,
+            (Self::Unsigned(width) | Self::Inode(width), Int32 | Int64 | Uint32) => Read::IfItFits(Integer {
+                width,
+                signedness: Signedness::Unsigned,
+                target,
+            }),
+            (Self::Signed(width), Int32 | Uint32 | Uint64) => Read::IfItFits(Integer {
+                width,
+                signedness: Signedness::Signed,
+                target,
+            }),
             (Self::Pid | Self::CommonPid, Int32 | Int64) => Read::Pid,
             (Self::Device(Four), Uint64) => Read::Device32,
             (Self::Device(Eight), Uint64) => Read::Device64,
@@ -214,6 +225,42 @@ pub enum ProtoType {
     Bytes,
 }
 
+/// An integer of the kernel whose values are not all values of the field it becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Integer {
+    /// Its width.
+    pub width: Width,
+    /// Whether it has a sign.
+    pub signedness: Signedness,
+    /// Type of the field in the message: an integer.
+    pub target: ProtoType,
+}
+
+impl Integer {
+    /// The value to be written as a varint, given the integer's bytes, little-endian and zero-extended. `None` if the value does not fit.
+    #[inline]
+    pub fn convert(self, raw: u64) -> Option<u64> {
+        let unused = 64
+            - 8 * match self.width {
+                Width::One => 1,
+                Width::Two => 2,
+                Width::Four => 4,
+                Width::Eight => 8,
+            };
+        let value = match self.signedness {
+            Signedness::Unsigned => i128::from(raw),
+            Signedness::Signed => i128::from((raw << unused) as i64 >> unused),
+        };
+        match self.target {
+            ProtoType::Int32 => i32::try_from(value).ok().map(|value| i64::from(value) as u64),
+            ProtoType::Int64 => i64::try_from(value).ok().map(|value| value as u64),
+            ProtoType::Uint32 => u32::try_from(value).ok().map(u64::from),
+            ProtoType::Uint64 => u64::try_from(value).ok(),
+            ProtoType::String | ProtoType::Bytes => None,
+        }
+    }
+}
+
 /// How to read one field of an event: a [`FieldKind`] with the decisions taken that do not depend on the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
@@ -231,6 +278,8 @@ pub enum Read {
     I16,
     /// Little-endian, sign-extended.
     I32,
+    /// Little-endian. A value that does not fit the field of the message is left out.
+    IfItFits(Integer),
     /// As `I32`, and the thread counts as seen.
     Pid,
     /// 32-bit device number, turned into what `stat` shows.
@@ -259,6 +308,7 @@ pub enum Read {
 mod tests {
     use super::*;
     use Signedness::{Signed, Unsigned};
+    use proptest::prelude::*;
 
     #[test]
     fn declarations_of_real_kernels_are_understood() {
@@ -363,17 +413,73 @@ mod tests {
     }
 
     #[test]
-    fn values_never_go_where_they_could_lose_bits() {
-        assert_eq!(FieldKind::Unsigned(Width::Four).read_as(ProtoType::Int32), None);
-        assert_eq!(FieldKind::Unsigned(Width::Eight).read_as(ProtoType::Uint32), None);
-        assert_eq!(FieldKind::Signed(Width::Eight).read_as(ProtoType::Int32), None);
-        assert_eq!(
-            FieldKind::KernelAddress(Width::Eight).read_as(ProtoType::Uint32),
-            None
-        );
-        assert_eq!(
-            FieldKind::Signed(Width::Two).read_as(ProtoType::Int32),
-            Some(Read::I16)
-        );
+    fn what_is_no_integer_becomes_no_other_integer() {
+        let cases = [
+            (FieldKind::KernelAddress(Width::Eight), ProtoType::Uint32),
+            (FieldKind::Device(Width::Eight), ProtoType::Uint32),
+            (FieldKind::Pid, ProtoType::Uint32),
+            (FieldKind::Unsigned(Width::One), ProtoType::String),
+            (FieldKind::FixedString, ProtoType::Uint64),
+        ];
+        for (kind, target) in cases {
+            assert_eq!(kind.read_as(target), None, "{kind:?} as {target:?}");
+        }
+    }
+
+    #[test]
+    fn an_integer_that_always_fits_is_not_checked() {
+        use ProtoType::{Int32, Int64, Uint32, Uint64};
+        let always = [
+            (FieldKind::Unsigned(Width::Four), Int64, Read::U32),
+            (FieldKind::Unsigned(Width::Two), Int32, Read::U16),
+            (FieldKind::Unsigned(Width::Four), Uint32, Read::U32),
+            (FieldKind::Unsigned(Width::Eight), Uint64, Read::U64),
+            (FieldKind::Signed(Width::Two), Int32, Read::I16),
+            (FieldKind::Signed(Width::Eight), Int64, Read::U64),
+        ];
+        for (kind, target, read) in always {
+            assert_eq!(kind.read_as(target), Some(read), "{kind:?} as {target:?}");
+        }
+    }
+
+    /// The smallest and the largest value of the type.
+    fn range(target: ProtoType) -> (i128, i128) {
+        match target {
+            ProtoType::Int32 => (i32::MIN.into(), i32::MAX.into()),
+            ProtoType::Int64 => (i64::MIN.into(), i64::MAX.into()),
+            ProtoType::Uint32 => (0, u32::MAX.into()),
+            _ => (0, u64::MAX.into()),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn integers_of_any_width_and_sign_are_written_where_their_value_fits(
+            bits in any::<u64>(),
+            // Small values, and those around the limits, in every run.
+            shift in prop_oneof![Just(63), Just(33), Just(32), Just(31), 0..64u32],
+            width in prop_oneof![Just(Width::One), Just(Width::Two), Just(Width::Four), Just(Width::Eight)],
+            signedness in prop_oneof![Just(Signed), Just(Unsigned)],
+            target in prop_oneof![
+                Just(ProtoType::Int32), Just(ProtoType::Int64), Just(ProtoType::Uint32), Just(ProtoType::Uint64)
+            ],
+        ) {
+            let bits = bits >> shift;
+            let (raw, value) = match (width, signedness) {
+                (Width::One, Signed) => (bits as u8 as u64, i128::from(bits as i8)),
+                (Width::Two, Signed) => (bits as u16 as u64, i128::from(bits as i16)),
+                (Width::Four, Signed) => (bits as u32 as u64, i128::from(bits as i32)),
+                (Width::Eight, Signed) => (bits, i128::from(bits as i64)),
+                (Width::One, Unsigned) => (bits as u8 as u64, i128::from(bits as u8)),
+                (Width::Two, Unsigned) => (bits as u16 as u64, i128::from(bits as u16)),
+                (Width::Four, Unsigned) => (bits as u32 as u64, i128::from(bits as u32)),
+                (Width::Eight, Unsigned) => (bits, i128::from(bits)),
+            };
+            let (least, most) = range(target);
+            let fits = (least..=most).contains(&value);
+            let written = Integer { width, signedness, target }.convert(raw);
+            // Protobuf encodes negative numbers as if they had 64 bits.
+            prop_assert_eq!(written, fits.then_some(value as u64));
+        }
     }
 }

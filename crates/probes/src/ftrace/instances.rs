@@ -19,6 +19,7 @@ use super::data_source::{FtraceController, NAME, Weight, descriptor};
 use super::restore::JournalDir;
 use super::stats::encode_trouble;
 use super::tracefs::{Tracefs, TracefsError};
+use crate::pid_namespace;
 use crate::process_stats::ProcessStats;
 use ferretto_ipc::reactor::boot_now;
 
@@ -37,8 +38,16 @@ pub struct Ftrace {
     process_stats: Arc<Probes<ProcessStats>>,
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
+    thread_ids: ThreadIds,
     /// Behind a lock because data sources are shared. Only the runtime's thread takes it.
     state: Mutex<State>,
+}
+
+/// Whether `/proc` has the threads of kernel events under the ids that the events have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ThreadIds {
+    AsInProc,
+    OtherThanInProc,
 }
 
 #[derive(Default)]
@@ -78,6 +87,10 @@ impl Ftrace {
             process_stats,
             journal_dir,
             tracefs,
+            thread_ids: match pid_namespace::is_initial() {
+                true => ThreadIds::AsInProc,
+                false => ThreadIds::OtherThanInProc,
+            },
             state: Mutex::default(),
         }
     }
@@ -138,6 +151,9 @@ impl Ftrace {
         };
         for session in state.instances.values() {
             let threads = controller.take_threads(session.id);
+            if self.thread_ids == ThreadIds::OtherThanInProc {
+                continue;
+            }
             self.process_stats
                 .for_session(session.tracing_session, |stats, sink| {
                     stats.on_threads_renamed(&threads.renamed);
@@ -207,6 +223,12 @@ impl DataSource for Ftrace {
             .map_err(|error| error.to_string())?;
         for warning in &report.warnings {
             self.warn(warning);
+        }
+        if self.thread_ids == ThreadIds::OtherThanInProc {
+            self.warn(
+                "kernel events name threads by the machine's ids, which this container's /proc does not have: they get no names. \
+                 Run traced_probes in the machine's pid namespace (docker run --pid=host)",
+            );
         }
         let session = Session {
             id,

@@ -18,7 +18,6 @@
 //!   upstream does where the event is missing; a warning says so.
 //! - `debug_ftrace_abi`: for upstream's developers, on debuggable Android builds only.
 //! - `initialize_ksyms_synchronously_for_testing`: obsolete, symbols are always read before the session counts as started.
-//! - `disable_generic_events` leaves out what has no message of its own *here*, which is more than in upstream.
 //!
 //! File descriptors that system calls open are not collected (upstream does for `resolve_process_fds` of
 //! `linux.process_stats`). The data source `linux.frozen_ftrace` does not exist yet.

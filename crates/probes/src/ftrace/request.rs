@@ -15,6 +15,7 @@ use super::session::KprobeType;
 use super::stats::SetupErrors;
 use super::syscalls;
 use super::tracefs::{EventName, Setting, Tracefs, TracefsError, is_option_name};
+use super::typed;
 
 /// Group of the events that probes at the start of a function make. Reserved: configs cannot name its events.
 pub const KPROBE_GROUP: &str = "perfetto_kprobes";
@@ -236,10 +237,12 @@ impl Request {
                         groups = Some(tracefs.groups()?);
                     }
                     let candidates = groups.iter().flatten().map(|group| EventName::new(group, wanted));
-                    candidates
-                        .filter(|event| tracefs.has_event(event))
-                        .take(1)
-                        .collect()
+                    let found: Vec<_> = candidates.filter(|event| tracefs.has_event(event)).collect();
+                    // Several groups may have an event of this name. The one with a message of its own is meant.
+                    let typed = found
+                        .iter()
+                        .find(|event| typed::find(&event.group, &event.name).is_some());
+                    typed.or(found.first()).cloned().into_iter().collect()
                 }
             };
             let before = found.len();

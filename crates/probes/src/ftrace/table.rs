@@ -164,7 +164,7 @@ impl Table {
         }
         let format = parse(group, name, format)?;
         let plan = match typed::find(group, name) {
-            Some(event) => plan_typed(event, &format),
+            Some(event) => plan_typed(group, name, &event, &format),
             None => {
                 let number = self.next_self_described;
                 if number > LAST_SELF_DESCRIBED {
@@ -307,10 +307,10 @@ fn common_pid(format: &EventFormat) -> Option<usize> {
 }
 
 /// Matches the fields that the trace format has with those that this kernel has.
-fn plan_typed(event: &TypedEvent, format: &EventFormat) -> EventPlan {
+fn plan_typed(group: &str, name: &str, event: &TypedEvent, format: &EventFormat) -> EventPlan {
     let mut size = end_of(&format.common);
     let mut fields = Vec::new();
-    for wanted in event.fields {
+    for wanted in event.fields() {
         let Some(found) = format
             .fields
             .iter()
@@ -346,8 +346,8 @@ fn plan_typed(event: &TypedEvent, format: &EventFormat) -> EventPlan {
     };
     EventPlan {
         id: format.id,
-        group: event.group.to_owned(),
-        name: event.name.to_owned(),
+        group: group.to_owned(),
+        name: name.to_owned(),
         size,
         common_pid: common_pid(format),
         encoding,

@@ -28,6 +28,7 @@ use self::counters::Counters;
 use self::proc_dir::ProcDir;
 use self::tree::Tree;
 use crate::kernel_files::KernelRoots;
+use crate::metatrace::{Counter, Event, count, span};
 use crate::notice::Notice;
 use crate::time::next_multiple;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
@@ -100,6 +101,7 @@ impl ProcessStats {
 
     /// Describes every process and thread there is, and the files they have open if those are wanted.
     fn scan_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        let _span = span(Event::PsWriteAllProcesses);
         if !self.list_processes() {
             return;
         }
@@ -127,6 +129,7 @@ impl ProcessStats {
 
     /// Samples every process, and describes those that were not.
     fn sample_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        let _span = span(Event::PsWriteAllProcessStats);
         if !self.list_processes() {
             return;
         }
@@ -163,6 +166,7 @@ impl ProcessStats {
     /// Comes before the [`ProcessStats::on_threads_seen`] of the same batch, so that they are described again there.
     pub fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
         if self.config.on_demand {
+            let _span = span(Event::PsOnRenamePids);
             tids.iter().for_each(|&tid| self.tree.forget(tid));
         }
     }
@@ -172,13 +176,17 @@ impl ProcessStats {
         if !self.config.on_demand {
             return;
         }
+        let _span = span(Event::PsOnPids);
         self.recover_losses(sink);
         let Self { tree, procfs, .. } = self;
+        let mut described = 0;
         self.output.tree(now, sink, |out| {
-            tids.iter().fold(false, |wrote, &tid| {
-                tree.describe_if_new(procfs, tid, out) | wrote
-            })
+            for &tid in tids {
+                described += usize::from(tree.describe_if_new(procfs, tid, out));
+            }
+            described > 0
         });
+        count(Counter::PsPidsScanned, described);
     }
 
     /// Open files (thread, file number) that `linux.ftrace` of the same session saw in system calls, after the

@@ -34,6 +34,7 @@ use rustix::io::Errno;
 pub use self::config::SHORTEST_PERIOD_MS;
 use self::config::{Group, Schedule};
 use crate::kernel_files::KernelRoots;
+use crate::metatrace::{Event, span};
 use crate::notice::Notice;
 use crate::time::next_multiple;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
@@ -161,6 +162,7 @@ impl SysStats {
     }
 
     fn sample(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+        let _span = span(Event::ReadSysStats);
         let Self {
             groups,
             tick,

@@ -457,180 +457,6 @@ pub mod chrome_config {
     }
 }
 
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct ClockDisableFtraceEvent {
-    pub name: Option<String>,
-    pub state: Option<u64>,
-    pub cpu_id: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl ClockDisableFtraceEvent {
-    const EMPTY: Self = Self {
-        name: None,
-        state: None,
-        cpu_id: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for ClockDisableFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for ClockDisableFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClockDisableFtraceEvent")
-            .field("name", &self.name)
-            .field("state", &self.state)
-            .field("cpu_id", &self.cpu_id)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for ClockDisableFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.name),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: ClockDisableFtraceEvent = ClockDisableFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct ClockEnableFtraceEvent {
-    pub name: Option<String>,
-    pub state: Option<u64>,
-    pub cpu_id: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl ClockEnableFtraceEvent {
-    const EMPTY: Self = Self {
-        name: None,
-        state: None,
-        cpu_id: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for ClockEnableFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for ClockEnableFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClockEnableFtraceEvent")
-            .field("name", &self.name)
-            .field("state", &self.state)
-            .field("cpu_id", &self.cpu_id)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for ClockEnableFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.name),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: ClockEnableFtraceEvent = ClockEnableFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct ClockSetRateFtraceEvent {
-    pub name: Option<String>,
-    pub state: Option<u64>,
-    pub cpu_id: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl ClockSetRateFtraceEvent {
-    const EMPTY: Self = Self {
-        name: None,
-        state: None,
-        cpu_id: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for ClockSetRateFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for ClockSetRateFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClockSetRateFtraceEvent")
-            .field("name", &self.name)
-            .field("state", &self.state)
-            .field("cpu_id", &self.cpu_id)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for ClockSetRateFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.cpu_id);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.name),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_id),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: ClockSetRateFtraceEvent = ClockSetRateFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
 /// The values of all clocks at one instant, as nearly as they can be read.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
@@ -1503,117 +1329,6 @@ pub mod counter_descriptor {
                 _ => return None,
             })
         }
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct CpuFrequencyFtraceEvent {
-    pub state: Option<u32>,
-    pub cpu_id: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl CpuFrequencyFtraceEvent {
-    const EMPTY: Self = Self {
-        state: None,
-        cpu_id: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for CpuFrequencyFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for CpuFrequencyFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CpuFrequencyFtraceEvent")
-            .field("state", &self.state)
-            .field("cpu_id", &self.cpu_id)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for CpuFrequencyFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.cpu_id);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: CpuFrequencyFtraceEvent = CpuFrequencyFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct CpuFrequencyLimitsFtraceEvent {
-    pub min_freq: Option<u32>,
-    pub max_freq: Option<u32>,
-    pub cpu_id: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl CpuFrequencyLimitsFtraceEvent {
-    const EMPTY: Self = Self {
-        min_freq: None,
-        max_freq: None,
-        cpu_id: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for CpuFrequencyLimitsFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for CpuFrequencyLimitsFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CpuFrequencyLimitsFtraceEvent")
-            .field("min_freq", &self.min_freq)
-            .field("max_freq", &self.max_freq)
-            .field("cpu_id", &self.cpu_id)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for CpuFrequencyLimitsFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.min_freq);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.max_freq);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.cpu_id);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.min_freq),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_freq),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: CpuFrequencyLimitsFtraceEvent = CpuFrequencyLimitsFtraceEvent::EMPTY;
-        &EMPTY
     }
 }
 
@@ -2732,132 +2447,6 @@ impl codec::Fields for DetachResponse {
     }
     fn empty() -> &'static Self {
         static EMPTY: DetachResponse = DetachResponse::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct DevicePmCallbackEndFtraceEvent {
-    pub device: Option<String>,
-    pub driver: Option<String>,
-    pub error: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl DevicePmCallbackEndFtraceEvent {
-    const EMPTY: Self = Self {
-        device: None,
-        driver: None,
-        error: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for DevicePmCallbackEndFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for DevicePmCallbackEndFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DevicePmCallbackEndFtraceEvent")
-            .field("device", &self.device)
-            .field("driver", &self.driver)
-            .field("error", &self.error)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for DevicePmCallbackEndFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.device);
-        codec::encode::string(writer, 2, &self.driver);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.error);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.device),
-            2 => codec::decode::string(field, &mut self.driver),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.error),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: DevicePmCallbackEndFtraceEvent = DevicePmCallbackEndFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct DevicePmCallbackStartFtraceEvent {
-    pub device: Option<String>,
-    pub driver: Option<String>,
-    pub parent: Option<String>,
-    pub pm_ops: Option<String>,
-    pub event: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl DevicePmCallbackStartFtraceEvent {
-    const EMPTY: Self = Self {
-        device: None,
-        driver: None,
-        parent: None,
-        pm_ops: None,
-        event: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for DevicePmCallbackStartFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for DevicePmCallbackStartFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DevicePmCallbackStartFtraceEvent")
-            .field("device", &self.device)
-            .field("driver", &self.driver)
-            .field("parent", &self.parent)
-            .field("pm_ops", &self.pm_ops)
-            .field("event", &self.event)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for DevicePmCallbackStartFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.device);
-        codec::encode::string(writer, 2, &self.driver);
-        codec::encode::string(writer, 3, &self.parent);
-        codec::encode::string(writer, 4, &self.pm_ops);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.event);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.device),
-            2 => codec::decode::string(field, &mut self.driver),
-            3 => codec::decode::string(field, &mut self.parent),
-            4 => codec::decode::string(field, &mut self.pm_ops),
-            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.event),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: DevicePmCallbackStartFtraceEvent = DevicePmCallbackStartFtraceEvent::EMPTY;
         &EMPTY
     }
 }
@@ -4475,8 +4064,7 @@ pub mod ftrace_descriptor {
     }
 }
 
-/// `pid` is the kernel's word for what others call a thread id. Other fields, from 65536 on, are generic events whose
-/// descriptors the bundle carries.
+/// `pid` is the kernel's word for a thread id. Fields from 65536 on are generic events whose descriptors the bundle carries.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct FtraceEvent {
@@ -4524,55 +4112,21 @@ impl codec::Fields for FtraceEvent {
         match &self.event {
             Some(crate::messages::ftrace_event::Event::Print(value)) => codec::encode::nested(writer, 3, &**value),
             Some(crate::messages::ftrace_event::Event::SchedSwitch(value)) => codec::encode::nested(writer, 4, &**value),
-            Some(crate::messages::ftrace_event::Event::CpuFrequency(value)) => codec::encode::nested(writer, 11, &**value),
-            Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(value)) => codec::encode::nested(writer, 12, &**value),
             Some(crate::messages::ftrace_event::Event::CpuIdle(value)) => codec::encode::nested(writer, 13, &**value),
-            Some(crate::messages::ftrace_event::Event::ClockEnable(value)) => codec::encode::nested(writer, 14, &**value),
-            Some(crate::messages::ftrace_event::Event::ClockDisable(value)) => codec::encode::nested(writer, 15, &**value),
-            Some(crate::messages::ftrace_event::Event::ClockSetRate(value)) => codec::encode::nested(writer, 16, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedWakeup(value)) => codec::encode::nested(writer, 17, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedBlockedReason(value)) => codec::encode::nested(writer, 18, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(value)) => codec::encode::nested(writer, 19, &**value),
             Some(crate::messages::ftrace_event::Event::SchedWaking(value)) => codec::encode::nested(writer, 20, &**value),
             Some(crate::messages::ftrace_event::Event::SoftirqEntry(value)) => codec::encode::nested(writer, 24, &**value),
             Some(crate::messages::ftrace_event::Event::SoftirqExit(value)) => codec::encode::nested(writer, 25, &**value),
             Some(crate::messages::ftrace_event::Event::SoftirqRaise(value)) => codec::encode::nested(writer, 26, &**value),
-            Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(value)) => codec::encode::nested(writer, 36, &**value),
-            Some(crate::messages::ftrace_event::Event::IrqHandlerExit(value)) => codec::encode::nested(writer, 37, &**value),
-            Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(value)) => codec::encode::nested(writer, 56, &**value),
-            Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(value)) => codec::encode::nested(writer, 57, &**value),
             Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(value)) => codec::encode::nested(writer, 58, &**value),
-            Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(value)) => codec::encode::nested(writer, 59, &**value),
-            Some(crate::messages::ftrace_event::Event::SuspendResume(value)) => codec::encode::nested(writer, 113, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedWakeupNew(value)) => codec::encode::nested(writer, 114, &**value),
             Some(crate::messages::ftrace_event::Event::TaskNewtask(value)) => codec::encode::nested(writer, 235, &**value),
             Some(crate::messages::ftrace_event::Event::TaskRename(value)) => codec::encode::nested(writer, 236, &**value),
             Some(crate::messages::ftrace_event::Event::SchedProcessExec(value)) => codec::encode::nested(writer, 237, &**value),
             Some(crate::messages::ftrace_event::Event::SchedProcessExit(value)) => codec::encode::nested(writer, 238, &**value),
             Some(crate::messages::ftrace_event::Event::SchedProcessFork(value)) => codec::encode::nested(writer, 239, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedProcessFree(value)) => codec::encode::nested(writer, 240, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedProcessHang(value)) => codec::encode::nested(writer, 241, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedProcessWait(value)) => codec::encode::nested(writer, 242, &**value),
             Some(crate::messages::ftrace_event::Event::Generic(value)) => codec::encode::nested(writer, 327, &**value),
             Some(crate::messages::ftrace_event::Event::SysEnter(value)) => codec::encode::nested(writer, 329, &**value),
             Some(crate::messages::ftrace_event::Event::SysExit(value)) => codec::encode::nested(writer, 330, &**value),
-            Some(crate::messages::ftrace_event::Event::GpuFrequency(value)) => codec::encode::nested(writer, 332, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedPiSetprio(value)) => codec::encode::nested(writer, 353, &**value),
-            Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(value)) => codec::encode::nested(writer, 404, &**value),
-            Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(value)) => codec::encode::nested(writer, 405, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(value)) => codec::encode::nested(writer, 421, &**value),
-            Some(crate::messages::ftrace_event::Event::FuncgraphEntry(value)) => codec::encode::nested(writer, 437, &**value),
-            Some(crate::messages::ftrace_event::Event::FuncgraphExit(value)) => codec::encode::nested(writer, 438, &**value),
-            Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(value)) => codec::encode::nested(writer, 488, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedMigrateTask(value)) => codec::encode::nested(writer, 491, &**value),
-            Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(value)) => codec::encode::nested(writer, 504, &**value),
-            Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(value)) => codec::encode::nested(writer, 505, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(value)) => codec::encode::nested(writer, 540, &**value),
             Some(crate::messages::ftrace_event::Event::KprobeEvent(value)) => codec::encode::nested(writer, 542, &**value),
-            Some(crate::messages::ftrace_event::Event::GpuPowerState(value)) => codec::encode::nested(writer, 601, &**value),
-            Some(crate::messages::ftrace_event::Event::SchedGroupTracker(value)) => codec::encode::nested(writer, 604, &**value),
-            Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(value)) => codec::encode::nested(writer, 614, &**value),
-            Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(value)) => codec::encode::nested(writer, 615, &**value),
             None => {}
         }
         codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.common_flags);
@@ -4600,84 +4154,12 @@ impl codec::Fields for FtraceEvent {
                     _ => Ok(()),
                 }
             }
-            11 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuFrequency(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::CpuFrequency(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::CpuFrequency(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            12 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::CpuFrequencyLimits(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
             13 => {
                 if !matches!(self.event, Some(crate::messages::ftrace_event::Event::CpuIdle(_))) {
                     self.event = Some(crate::messages::ftrace_event::Event::CpuIdle(Box::new(Default::default())));
                 }
                 match &mut self.event {
                     Some(crate::messages::ftrace_event::Event::CpuIdle(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            14 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockEnable(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::ClockEnable(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::ClockEnable(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            15 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockDisable(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::ClockDisable(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::ClockDisable(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            16 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::ClockSetRate(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::ClockSetRate(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::ClockSetRate(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            17 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeup(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeup(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeup(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            18 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedBlockedReason(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedBlockedReason(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedBlockedReason(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            19 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedCpuHotplug(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -4717,75 +4199,12 @@ impl codec::Fields for FtraceEvent {
                     _ => Ok(()),
                 }
             }
-            36 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::IrqHandlerEntry(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            37 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::IrqHandlerExit(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::IrqHandlerExit(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::IrqHandlerExit(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            56 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueActivateWork(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            57 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueExecuteEnd(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
             58 => {
                 if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(_))) {
                     self.event = Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(Box::new(Default::default())));
                 }
                 match &mut self.event {
                     Some(crate::messages::ftrace_event::Event::WorkqueueExecuteStart(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            59 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::WorkqueueQueueWork(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            113 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SuspendResume(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SuspendResume(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SuspendResume(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            114 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeupNew(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupNew(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeupNew(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -4834,33 +4253,6 @@ impl codec::Fields for FtraceEvent {
                     _ => Ok(()),
                 }
             }
-            240 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessFree(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessFree(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessFree(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            241 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessHang(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessHang(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessHang(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            242 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedProcessWait(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedProcessWait(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedProcessWait(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
             327 => {
                 if !matches!(self.event, Some(crate::messages::ftrace_event::Event::Generic(_))) {
                     self.event = Some(crate::messages::ftrace_event::Event::Generic(Box::new(Default::default())));
@@ -4888,156 +4280,12 @@ impl codec::Fields for FtraceEvent {
                     _ => Ok(()),
                 }
             }
-            332 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuFrequency(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::GpuFrequency(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::GpuFrequency(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            353 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedPiSetprio(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedPiSetprio(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedPiSetprio(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            404 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::WakeupSourceActivate(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            405 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::WakeupSourceDeactivate(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            421 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedCpuUtilCfs(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            437 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::FuncgraphEntry(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::FuncgraphEntry(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::FuncgraphEntry(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            438 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::FuncgraphExit(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::FuncgraphExit(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::FuncgraphExit(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            488 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::GpuWorkPeriod(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            491 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedMigrateTask(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedMigrateTask(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedMigrateTask(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            504 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackStart(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            505 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::DevicePmCallbackEnd(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            540 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedWakeupTaskAttr(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
             542 => {
                 if !matches!(self.event, Some(crate::messages::ftrace_event::Event::KprobeEvent(_))) {
                     self.event = Some(crate::messages::ftrace_event::Event::KprobeEvent(Box::new(Default::default())));
                 }
                 match &mut self.event {
                     Some(crate::messages::ftrace_event::Event::KprobeEvent(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            601 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::GpuPowerState(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::GpuPowerState(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::GpuPowerState(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            604 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::SchedGroupTracker(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::SchedGroupTracker(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::SchedGroupTracker(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            614 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleExit(value)) => decoder.nested(field, &mut **value),
-                    _ => Ok(()),
-                }
-            }
-            615 => {
-                if !matches!(self.event, Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(_))) {
-                    self.event = Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(Box::new(Default::default())));
-                }
-                match &mut self.event {
-                    Some(crate::messages::ftrace_event::Event::PsciDomainIdleEnter(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -5056,55 +4304,21 @@ pub mod ftrace_event {
     pub enum Event {
         Print(Box<crate::messages::PrintFtraceEvent>),
         SchedSwitch(Box<crate::messages::SchedSwitchFtraceEvent>),
-        CpuFrequency(Box<crate::messages::CpuFrequencyFtraceEvent>),
-        CpuFrequencyLimits(Box<crate::messages::CpuFrequencyLimitsFtraceEvent>),
         CpuIdle(Box<crate::messages::CpuIdleFtraceEvent>),
-        ClockEnable(Box<crate::messages::ClockEnableFtraceEvent>),
-        ClockDisable(Box<crate::messages::ClockDisableFtraceEvent>),
-        ClockSetRate(Box<crate::messages::ClockSetRateFtraceEvent>),
-        SchedWakeup(Box<crate::messages::SchedWakeupFtraceEvent>),
-        SchedBlockedReason(Box<crate::messages::SchedBlockedReasonFtraceEvent>),
-        SchedCpuHotplug(Box<crate::messages::SchedCpuHotplugFtraceEvent>),
         SchedWaking(Box<crate::messages::SchedWakingFtraceEvent>),
         SoftirqEntry(Box<crate::messages::SoftirqEntryFtraceEvent>),
         SoftirqExit(Box<crate::messages::SoftirqExitFtraceEvent>),
         SoftirqRaise(Box<crate::messages::SoftirqRaiseFtraceEvent>),
-        IrqHandlerEntry(Box<crate::messages::IrqHandlerEntryFtraceEvent>),
-        IrqHandlerExit(Box<crate::messages::IrqHandlerExitFtraceEvent>),
-        WorkqueueActivateWork(Box<crate::messages::WorkqueueActivateWorkFtraceEvent>),
-        WorkqueueExecuteEnd(Box<crate::messages::WorkqueueExecuteEndFtraceEvent>),
         WorkqueueExecuteStart(Box<crate::messages::WorkqueueExecuteStartFtraceEvent>),
-        WorkqueueQueueWork(Box<crate::messages::WorkqueueQueueWorkFtraceEvent>),
-        SuspendResume(Box<crate::messages::SuspendResumeFtraceEvent>),
-        SchedWakeupNew(Box<crate::messages::SchedWakeupNewFtraceEvent>),
         TaskNewtask(Box<crate::messages::TaskNewtaskFtraceEvent>),
         TaskRename(Box<crate::messages::TaskRenameFtraceEvent>),
         SchedProcessExec(Box<crate::messages::SchedProcessExecFtraceEvent>),
         SchedProcessExit(Box<crate::messages::SchedProcessExitFtraceEvent>),
         SchedProcessFork(Box<crate::messages::SchedProcessForkFtraceEvent>),
-        SchedProcessFree(Box<crate::messages::SchedProcessFreeFtraceEvent>),
-        SchedProcessHang(Box<crate::messages::SchedProcessHangFtraceEvent>),
-        SchedProcessWait(Box<crate::messages::SchedProcessWaitFtraceEvent>),
         Generic(Box<crate::messages::GenericFtraceEvent>),
         SysEnter(Box<crate::messages::SysEnterFtraceEvent>),
         SysExit(Box<crate::messages::SysExitFtraceEvent>),
-        GpuFrequency(Box<crate::messages::GpuFrequencyFtraceEvent>),
-        SchedPiSetprio(Box<crate::messages::SchedPiSetprioFtraceEvent>),
-        WakeupSourceActivate(Box<crate::messages::WakeupSourceActivateFtraceEvent>),
-        WakeupSourceDeactivate(Box<crate::messages::WakeupSourceDeactivateFtraceEvent>),
-        SchedCpuUtilCfs(Box<crate::messages::SchedCpuUtilCfsFtraceEvent>),
-        FuncgraphEntry(Box<crate::messages::FuncgraphEntryFtraceEvent>),
-        FuncgraphExit(Box<crate::messages::FuncgraphExitFtraceEvent>),
-        GpuWorkPeriod(Box<crate::messages::GpuWorkPeriodFtraceEvent>),
-        SchedMigrateTask(Box<crate::messages::SchedMigrateTaskFtraceEvent>),
-        DevicePmCallbackStart(Box<crate::messages::DevicePmCallbackStartFtraceEvent>),
-        DevicePmCallbackEnd(Box<crate::messages::DevicePmCallbackEndFtraceEvent>),
-        SchedWakeupTaskAttr(Box<crate::messages::SchedWakeupTaskAttrFtraceEvent>),
         KprobeEvent(Box<crate::messages::KprobeEvent>),
-        GpuPowerState(Box<crate::messages::GpuPowerStateFtraceEvent>),
-        SchedGroupTracker(Box<crate::messages::SchedGroupTrackerFtraceEvent>),
-        PsciDomainIdleExit(Box<crate::messages::PsciDomainIdleExitFtraceEvent>),
-        PsciDomainIdleEnter(Box<crate::messages::PsciDomainIdleEnterFtraceEvent>),
     }
 }
 
@@ -5692,127 +4906,6 @@ pub mod ftrace_stats {
                 _ => return None,
             })
         }
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct FuncgraphEntryFtraceEvent {
-    pub depth: Option<i32>,
-    pub func: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl FuncgraphEntryFtraceEvent {
-    const EMPTY: Self = Self {
-        depth: None,
-        func: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for FuncgraphEntryFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for FuncgraphEntryFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FuncgraphEntryFtraceEvent")
-            .field("depth", &self.depth)
-            .field("func", &self.func)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for FuncgraphEntryFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.depth);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.func);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.depth),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.func),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: FuncgraphEntryFtraceEvent = FuncgraphEntryFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct FuncgraphExitFtraceEvent {
-    pub calltime: Option<u64>,
-    pub depth: Option<i32>,
-    pub func: Option<u64>,
-    pub overrun: Option<u64>,
-    pub rettime: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl FuncgraphExitFtraceEvent {
-    const EMPTY: Self = Self {
-        calltime: None,
-        depth: None,
-        func: None,
-        overrun: None,
-        rettime: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for FuncgraphExitFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for FuncgraphExitFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FuncgraphExitFtraceEvent")
-            .field("calltime", &self.calltime)
-            .field("depth", &self.depth)
-            .field("func", &self.func)
-            .field("overrun", &self.overrun)
-            .field("rettime", &self.rettime)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for FuncgraphExitFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.calltime);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.depth);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.func);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.overrun);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.rettime);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.calltime),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.depth),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.func),
-            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.overrun),
-            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.rettime),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: FuncgraphExitFtraceEvent = FuncgraphExitFtraceEvent::EMPTY;
-        &EMPTY
     }
 }
 
@@ -6949,180 +6042,6 @@ impl codec::Fields for GetTraceStatsResponse {
     }
 }
 
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct GpuFrequencyFtraceEvent {
-    pub gpu_id: Option<u32>,
-    pub state: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl GpuFrequencyFtraceEvent {
-    const EMPTY: Self = Self {
-        gpu_id: None,
-        state: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for GpuFrequencyFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for GpuFrequencyFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuFrequencyFtraceEvent")
-            .field("gpu_id", &self.gpu_id)
-            .field("state", &self.state)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for GpuFrequencyFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpu_id),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: GpuFrequencyFtraceEvent = GpuFrequencyFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct GpuPowerStateFtraceEvent {
-    pub old_state: Option<i32>,
-    pub new_state: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl GpuPowerStateFtraceEvent {
-    const EMPTY: Self = Self {
-        old_state: None,
-        new_state: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for GpuPowerStateFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for GpuPowerStateFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuPowerStateFtraceEvent")
-            .field("old_state", &self.old_state)
-            .field("new_state", &self.new_state)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for GpuPowerStateFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.old_state);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.new_state);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.old_state),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.new_state),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: GpuPowerStateFtraceEvent = GpuPowerStateFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct GpuWorkPeriodFtraceEvent {
-    pub gpu_id: Option<u32>,
-    pub uid: Option<u32>,
-    pub start_time_ns: Option<u64>,
-    pub end_time_ns: Option<u64>,
-    pub total_active_duration_ns: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl GpuWorkPeriodFtraceEvent {
-    const EMPTY: Self = Self {
-        gpu_id: None,
-        uid: None,
-        start_time_ns: None,
-        end_time_ns: None,
-        total_active_duration_ns: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for GpuWorkPeriodFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for GpuWorkPeriodFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GpuWorkPeriodFtraceEvent")
-            .field("gpu_id", &self.gpu_id)
-            .field("uid", &self.uid)
-            .field("start_time_ns", &self.start_time_ns)
-            .field("end_time_ns", &self.end_time_ns)
-            .field("total_active_duration_ns", &self.total_active_duration_ns)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for GpuWorkPeriodFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.gpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.uid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.start_time_ns);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.end_time_ns);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.total_active_duration_ns);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gpu_id),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.uid),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.start_time_ns),
-            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.end_time_ns),
-            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.total_active_duration_ns),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: GpuWorkPeriodFtraceEvent = GpuWorkPeriodFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
 /// `request_id` ties a reply to its request.
 #[derive(Clone, PartialEq)]
 pub struct IPCFrame {
@@ -8195,117 +7114,6 @@ pub mod interrupt_info {
     }
 }
 
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct IrqHandlerEntryFtraceEvent {
-    pub irq: Option<i32>,
-    pub name: Option<String>,
-    pub handler: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl IrqHandlerEntryFtraceEvent {
-    const EMPTY: Self = Self {
-        irq: None,
-        name: None,
-        handler: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for IrqHandlerEntryFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for IrqHandlerEntryFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IrqHandlerEntryFtraceEvent")
-            .field("irq", &self.irq)
-            .field("name", &self.name)
-            .field("handler", &self.handler)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for IrqHandlerEntryFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
-        codec::encode::string(writer, 2, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.handler);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.irq),
-            2 => codec::decode::string(field, &mut self.name),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.handler),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: IrqHandlerEntryFtraceEvent = IrqHandlerEntryFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct IrqHandlerExitFtraceEvent {
-    pub irq: Option<i32>,
-    pub ret: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl IrqHandlerExitFtraceEvent {
-    const EMPTY: Self = Self {
-        irq: None,
-        ret: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for IrqHandlerExitFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for IrqHandlerExitFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IrqHandlerExitFtraceEvent")
-            .field("irq", &self.irq)
-            .field("ret", &self.ret)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for IrqHandlerExitFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.irq);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.ret);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.irq),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.ret),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: IrqHandlerExitFtraceEvent = IrqHandlerExitFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
 /// A hit of a probe that the config asked for.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
@@ -9242,6 +8050,284 @@ impl codec::Fields for ObserveEventsResponse {
     fn empty() -> &'static Self {
         static EMPTY: ObserveEventsResponse = ObserveEventsResponse::EMPTY;
         &EMPTY
+    }
+}
+
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct PerfettoMetatrace {
+    pub record_type: Option<crate::messages::perfetto_metatrace::RecordType>,
+    /// Of an event. It began at the packet's timestamp.
+    pub event_duration_ns: Option<u64>,
+    /// Of a counter.
+    pub counter_value: Option<i32>,
+    pub thread_id: Option<u32>,
+    /// Records before this one were overwritten before they could be written into the trace.
+    pub has_overruns: Option<bool>,
+    pub args: Vec<crate::messages::perfetto_metatrace::Arg>,
+    pub interned_strings: Vec<crate::messages::perfetto_metatrace::InternedString>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl PerfettoMetatrace {
+    const EMPTY: Self = Self {
+        record_type: None,
+        event_duration_ns: None,
+        counter_value: None,
+        thread_id: None,
+        has_overruns: None,
+        args: Vec::new(),
+        interned_strings: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+impl Default for PerfettoMetatrace {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for PerfettoMetatrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PerfettoMetatrace")
+            .field("record_type", &self.record_type)
+            .field("event_duration_ns", &self.event_duration_ns)
+            .field("counter_value", &self.counter_value)
+            .field("thread_id", &self.thread_id)
+            .field("has_overruns", &self.has_overruns)
+            .field("args", &self.args)
+            .field("interned_strings", &self.interned_strings)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
+impl codec::Fields for PerfettoMetatrace {
+    fn write(&self, writer: &mut codec::Writer) {
+        match &self.record_type {
+            Some(crate::messages::perfetto_metatrace::RecordType::EventId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &Some(*value)),
+            Some(crate::messages::perfetto_metatrace::RecordType::CounterId(value)) => codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &Some(*value)),
+            Some(crate::messages::perfetto_metatrace::RecordType::EventName(value)) => codec::encode::contents(writer, 8, value.as_bytes()),
+            Some(crate::messages::perfetto_metatrace::RecordType::CounterName(value)) => codec::encode::contents(writer, 9, value.as_bytes()),
+            Some(crate::messages::perfetto_metatrace::RecordType::EventNameIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 11, &Some(*value)),
+            None => {}
+        }
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.event_duration_ns);
+        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.counter_value);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.thread_id);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 6, &self.has_overruns);
+        codec::encode::messages(writer, 7, &self.args);
+        codec::encode::messages(writer, 10, &self.interned_strings);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventId).or(self.record_type.take());
+                Ok(())
+            }
+            2 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::CounterId).or(self.record_type.take());
+                Ok(())
+            }
+            8 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventName).or(self.record_type.take());
+                Ok(())
+            }
+            9 => {
+                let mut value = None;
+                codec::decode::string(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::CounterName).or(self.record_type.take());
+                Ok(())
+            }
+            11 => {
+                let mut value = None;
+                codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                self.record_type = value.map(crate::messages::perfetto_metatrace::RecordType::EventNameIid).or(self.record_type.take());
+                Ok(())
+            }
+            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.event_duration_ns),
+            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.counter_value),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.thread_id),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.has_overruns),
+            7 => decoder.messages(field, &mut self.args),
+            10 => decoder.messages(field, &mut self.interned_strings),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: PerfettoMetatrace = PerfettoMetatrace::EMPTY;
+        &EMPTY
+    }
+}
+pub mod perfetto_metatrace {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct Arg {
+        pub key_or_interned_key: Option<crate::messages::perfetto_metatrace::arg::KeyOrInternedKey>,
+        pub value_or_interned_value: Option<crate::messages::perfetto_metatrace::arg::ValueOrInternedValue>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl Arg {
+        const EMPTY: Self = Self {
+            key_or_interned_key: None,
+            value_or_interned_value: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    impl Default for Arg {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Arg {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Arg")
+                .field("key_or_interned_key", &self.key_or_interned_key)
+                .field("value_or_interned_value", &self.value_or_interned_value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl codec::Fields for Arg {
+        fn write(&self, writer: &mut codec::Writer) {
+            match &self.key_or_interned_key {
+                Some(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::Key(value)) => codec::encode::contents(writer, 1, value.as_bytes()),
+                Some(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::KeyIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &Some(*value)),
+                None => {}
+            }
+            match &self.value_or_interned_value {
+                Some(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::Value(value)) => codec::encode::contents(writer, 2, value.as_bytes()),
+                Some(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::ValueIid(value)) => codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &Some(*value)),
+                None => {}
+            }
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.key_or_interned_key = value.map(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::Key).or(self.key_or_interned_key.take());
+                    Ok(())
+                }
+                3 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.key_or_interned_key = value.map(crate::messages::perfetto_metatrace::arg::KeyOrInternedKey::KeyIid).or(self.key_or_interned_key.take());
+                    Ok(())
+                }
+                2 => {
+                    let mut value = None;
+                    codec::decode::string(field, &mut value)?;
+                    self.value_or_interned_value = value.map(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::Value).or(self.value_or_interned_value.take());
+                    Ok(())
+                }
+                4 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.value_or_interned_value = value.map(crate::messages::perfetto_metatrace::arg::ValueOrInternedValue::ValueIid).or(self.value_or_interned_value.take());
+                    Ok(())
+                }
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Arg = Arg::EMPTY;
+            &EMPTY
+        }
+    }
+    pub mod arg {
+        #[cfg(feature = "trace")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum KeyOrInternedKey {
+            Key(String),
+            KeyIid(u64),
+        }
+        #[cfg(feature = "trace")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum ValueOrInternedValue {
+            Value(String),
+            ValueIid(u64),
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct InternedString {
+        pub iid: Option<u64>,
+        pub value: Option<String>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl InternedString {
+        const EMPTY: Self = Self {
+            iid: None,
+            value: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    impl Default for InternedString {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for InternedString {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("InternedString")
+                .field("iid", &self.iid)
+                .field("value", &self.value)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl codec::Fields for InternedString {
+        fn write(&self, writer: &mut codec::Writer) {
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.iid);
+            codec::encode::string(writer, 2, &self.value);
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.iid),
+                2 => codec::decode::string(field, &mut self.value),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: InternedString = InternedString::EMPTY;
+            &EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum RecordType {
+        EventId(u32),
+        CounterId(u32),
+        EventName(String),
+        CounterName(String),
+        EventNameIid(u64),
     }
 }
 
@@ -10197,122 +9283,6 @@ impl codec::Fields for ProtoVmConfig {
     }
 }
 
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct PsciDomainIdleEnterFtraceEvent {
-    pub cpu_id: Option<u32>,
-    pub state: Option<u32>,
-    pub s2idle: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl PsciDomainIdleEnterFtraceEvent {
-    const EMPTY: Self = Self {
-        cpu_id: None,
-        state: None,
-        s2idle: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for PsciDomainIdleEnterFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for PsciDomainIdleEnterFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PsciDomainIdleEnterFtraceEvent")
-            .field("cpu_id", &self.cpu_id)
-            .field("state", &self.state)
-            .field("s2idle", &self.s2idle)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for PsciDomainIdleEnterFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.s2idle);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.s2idle),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: PsciDomainIdleEnterFtraceEvent = PsciDomainIdleEnterFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct PsciDomainIdleExitFtraceEvent {
-    pub cpu_id: Option<u32>,
-    pub state: Option<u32>,
-    pub s2idle: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl PsciDomainIdleExitFtraceEvent {
-    const EMPTY: Self = Self {
-        cpu_id: None,
-        state: None,
-        s2idle: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for PsciDomainIdleExitFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for PsciDomainIdleExitFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PsciDomainIdleExitFtraceEvent")
-            .field("cpu_id", &self.cpu_id)
-            .field("state", &self.state)
-            .field("s2idle", &self.s2idle)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for PsciDomainIdleExitFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.cpu_id);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.state);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.s2idle);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu_id),
-            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.state),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.s2idle),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: PsciDomainIdleExitFtraceEvent = PsciDomainIdleExitFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
 #[derive(Clone, PartialEq)]
 pub struct QueryCapabilitiesRequest {
     /// Fields that this schema does not have.
@@ -10980,444 +9950,6 @@ impl codec::Fields for SaveTraceForBugreportResponse {
 
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
-pub struct SchedBlockedReasonFtraceEvent {
-    pub pid: Option<i32>,
-    pub caller: Option<u64>,
-    pub io_wait: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedBlockedReasonFtraceEvent {
-    const EMPTY: Self = Self {
-        pid: None,
-        caller: None,
-        io_wait: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedBlockedReasonFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedBlockedReasonFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedBlockedReasonFtraceEvent")
-            .field("pid", &self.pid)
-            .field("caller", &self.caller)
-            .field("io_wait", &self.io_wait)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedBlockedReasonFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.caller);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.io_wait);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.caller),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.io_wait),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedBlockedReasonFtraceEvent = SchedBlockedReasonFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedCpuHotplugFtraceEvent {
-    pub affected_cpu: Option<i32>,
-    pub error: Option<i32>,
-    pub status: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedCpuHotplugFtraceEvent {
-    const EMPTY: Self = Self {
-        affected_cpu: None,
-        error: None,
-        status: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedCpuHotplugFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedCpuHotplugFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedCpuHotplugFtraceEvent")
-            .field("affected_cpu", &self.affected_cpu)
-            .field("error", &self.error)
-            .field("status", &self.status)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedCpuHotplugFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.affected_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.error);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.status);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.affected_cpu),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.error),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.status),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedCpuHotplugFtraceEvent = SchedCpuHotplugFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedCpuUtilCfsFtraceEvent {
-    pub active: Option<i32>,
-    pub capacity: Option<u64>,
-    pub capacity_orig: Option<u64>,
-    pub cpu: Option<u32>,
-    pub cpu_importance: Option<u64>,
-    pub cpu_util: Option<u64>,
-    pub exit_lat: Option<u32>,
-    pub group_capacity: Option<u64>,
-    pub grp_overutilized: Option<u32>,
-    pub idle_cpu: Option<u32>,
-    pub nr_running: Option<u32>,
-    pub spare_cap: Option<i64>,
-    pub task_fits: Option<u32>,
-    pub wake_group_util: Option<u64>,
-    pub wake_util: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedCpuUtilCfsFtraceEvent {
-    const EMPTY: Self = Self {
-        active: None,
-        capacity: None,
-        capacity_orig: None,
-        cpu: None,
-        cpu_importance: None,
-        cpu_util: None,
-        exit_lat: None,
-        group_capacity: None,
-        grp_overutilized: None,
-        idle_cpu: None,
-        nr_running: None,
-        spare_cap: None,
-        task_fits: None,
-        wake_group_util: None,
-        wake_util: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedCpuUtilCfsFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedCpuUtilCfsFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedCpuUtilCfsFtraceEvent")
-            .field("active", &self.active)
-            .field("capacity", &self.capacity)
-            .field("capacity_orig", &self.capacity_orig)
-            .field("cpu", &self.cpu)
-            .field("cpu_importance", &self.cpu_importance)
-            .field("cpu_util", &self.cpu_util)
-            .field("exit_lat", &self.exit_lat)
-            .field("group_capacity", &self.group_capacity)
-            .field("grp_overutilized", &self.grp_overutilized)
-            .field("idle_cpu", &self.idle_cpu)
-            .field("nr_running", &self.nr_running)
-            .field("spare_cap", &self.spare_cap)
-            .field("task_fits", &self.task_fits)
-            .field("wake_group_util", &self.wake_group_util)
-            .field("wake_util", &self.wake_util)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedCpuUtilCfsFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.active);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.capacity);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.capacity_orig);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.cpu);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.cpu_importance);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.cpu_util);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.exit_lat);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 8, &self.group_capacity);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 9, &self.grp_overutilized);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 10, &self.idle_cpu);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 11, &self.nr_running);
-        codec::encode::scalar::<codec::scalar::Int64>(writer, 12, &self.spare_cap);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 13, &self.task_fits);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 14, &self.wake_group_util);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 15, &self.wake_util);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.active),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.capacity),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.capacity_orig),
-            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu),
-            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_importance),
-            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_util),
-            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.exit_lat),
-            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.group_capacity),
-            9 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.grp_overutilized),
-            10 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.idle_cpu),
-            11 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.nr_running),
-            12 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.spare_cap),
-            13 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.task_fits),
-            14 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.wake_group_util),
-            15 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.wake_util),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedCpuUtilCfsFtraceEvent = SchedCpuUtilCfsFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedGroupTrackerFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub group: Option<String>,
-    pub group_num: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedGroupTrackerFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        group: None,
-        group_num: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedGroupTrackerFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedGroupTrackerFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedGroupTrackerFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("group", &self.group)
-            .field("group_num", &self.group_num)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedGroupTrackerFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::string(writer, 3, &self.group);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.group_num);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::string(field, &mut self.group),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.group_num),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedGroupTrackerFtraceEvent = SchedGroupTrackerFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedMigrateTaskFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub prio: Option<i32>,
-    pub orig_cpu: Option<i32>,
-    pub dest_cpu: Option<i32>,
-    pub running: Option<i32>,
-    pub load: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedMigrateTaskFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        prio: None,
-        orig_cpu: None,
-        dest_cpu: None,
-        running: None,
-        load: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedMigrateTaskFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedMigrateTaskFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedMigrateTaskFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("prio", &self.prio)
-            .field("orig_cpu", &self.orig_cpu)
-            .field("dest_cpu", &self.dest_cpu)
-            .field("running", &self.running)
-            .field("load", &self.load)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedMigrateTaskFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.orig_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.dest_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 6, &self.running);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.load);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.orig_cpu),
-            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.dest_cpu),
-            6 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.running),
-            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.load),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedMigrateTaskFtraceEvent = SchedMigrateTaskFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedPiSetprioFtraceEvent {
-    pub comm: Option<String>,
-    pub newprio: Option<i32>,
-    pub oldprio: Option<i32>,
-    pub pid: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedPiSetprioFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        newprio: None,
-        oldprio: None,
-        pid: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedPiSetprioFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedPiSetprioFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedPiSetprioFtraceEvent")
-            .field("comm", &self.comm)
-            .field("newprio", &self.newprio)
-            .field("oldprio", &self.oldprio)
-            .field("pid", &self.pid)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedPiSetprioFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.newprio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.oldprio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.pid);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.newprio),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.oldprio),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedPiSetprioFtraceEvent = SchedPiSetprioFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
 pub struct SchedProcessExecFtraceEvent {
     pub filename: Option<String>,
     pub pid: Option<i32>,
@@ -11600,175 +10132,6 @@ impl codec::Fields for SchedProcessForkFtraceEvent {
     }
 }
 
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedProcessFreeFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub prio: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedProcessFreeFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        prio: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedProcessFreeFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedProcessFreeFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedProcessFreeFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("prio", &self.prio)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedProcessFreeFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedProcessFreeFtraceEvent = SchedProcessFreeFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedProcessHangFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedProcessHangFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedProcessHangFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedProcessHangFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedProcessHangFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedProcessHangFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedProcessHangFtraceEvent = SchedProcessHangFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedProcessWaitFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub prio: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedProcessWaitFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        prio: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedProcessWaitFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedProcessWaitFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedProcessWaitFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("prio", &self.prio)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedProcessWaitFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedProcessWaitFtraceEvent = SchedProcessWaitFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
 /// `prev_state` says why the previous thread stopped: in the kernel's own bits.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
@@ -11844,230 +10207,6 @@ impl codec::Fields for SchedSwitchFtraceEvent {
     }
     fn empty() -> &'static Self {
         static EMPTY: SchedSwitchFtraceEvent = SchedSwitchFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedWakeupFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub prio: Option<i32>,
-    pub success: Option<i32>,
-    pub target_cpu: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedWakeupFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        prio: None,
-        success: None,
-        target_cpu: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedWakeupFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedWakeupFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedWakeupFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("prio", &self.prio)
-            .field("success", &self.success)
-            .field("target_cpu", &self.target_cpu)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedWakeupFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.success);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.target_cpu);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.success),
-            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.target_cpu),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedWakeupFtraceEvent = SchedWakeupFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedWakeupNewFtraceEvent {
-    pub comm: Option<String>,
-    pub pid: Option<i32>,
-    pub prio: Option<i32>,
-    pub success: Option<i32>,
-    pub target_cpu: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedWakeupNewFtraceEvent {
-    const EMPTY: Self = Self {
-        comm: None,
-        pid: None,
-        prio: None,
-        success: None,
-        target_cpu: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedWakeupNewFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedWakeupNewFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedWakeupNewFtraceEvent")
-            .field("comm", &self.comm)
-            .field("pid", &self.pid)
-            .field("prio", &self.prio)
-            .field("success", &self.success)
-            .field("target_cpu", &self.target_cpu)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedWakeupNewFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.comm);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.pid);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 3, &self.prio);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.success);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.target_cpu);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.comm),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            3 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.prio),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.success),
-            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.target_cpu),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedWakeupNewFtraceEvent = SchedWakeupNewFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SchedWakeupTaskAttrFtraceEvent {
-    pub pid: Option<i32>,
-    pub cpu_affinity: Option<u64>,
-    pub task_util: Option<u64>,
-    pub uclamp_min: Option<u64>,
-    pub vruntime: Option<u64>,
-    pub sched_qos_user_defined_flag: Option<u64>,
-    pub rampup_multiplier: Option<u32>,
-    pub effect_rampup_multiplier: Option<u32>,
-    pub tag_nice: Option<i32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SchedWakeupTaskAttrFtraceEvent {
-    const EMPTY: Self = Self {
-        pid: None,
-        cpu_affinity: None,
-        task_util: None,
-        uclamp_min: None,
-        vruntime: None,
-        sched_qos_user_defined_flag: None,
-        rampup_multiplier: None,
-        effect_rampup_multiplier: None,
-        tag_nice: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SchedWakeupTaskAttrFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SchedWakeupTaskAttrFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SchedWakeupTaskAttrFtraceEvent")
-            .field("pid", &self.pid)
-            .field("cpu_affinity", &self.cpu_affinity)
-            .field("task_util", &self.task_util)
-            .field("uclamp_min", &self.uclamp_min)
-            .field("vruntime", &self.vruntime)
-            .field("sched_qos_user_defined_flag", &self.sched_qos_user_defined_flag)
-            .field("rampup_multiplier", &self.rampup_multiplier)
-            .field("effect_rampup_multiplier", &self.effect_rampup_multiplier)
-            .field("tag_nice", &self.tag_nice)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SchedWakeupTaskAttrFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 1, &self.pid);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.cpu_affinity);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 3, &self.task_util);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 4, &self.uclamp_min);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 5, &self.vruntime);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 6, &self.sched_qos_user_defined_flag);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 7, &self.rampup_multiplier);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 8, &self.effect_rampup_multiplier);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 9, &self.tag_nice);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.pid),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.cpu_affinity),
-            3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.task_util),
-            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.uclamp_min),
-            5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.vruntime),
-            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.sched_qos_user_defined_flag),
-            7 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.rampup_multiplier),
-            8 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.effect_rampup_multiplier),
-            9 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.tag_nice),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SchedWakeupTaskAttrFtraceEvent = SchedWakeupTaskAttrFtraceEvent::EMPTY;
         &EMPTY
     }
 }
@@ -12488,64 +10627,6 @@ impl codec::Fields for StateDescriptor {
     }
     fn empty() -> &'static Self {
         static EMPTY: StateDescriptor = StateDescriptor::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct SuspendResumeFtraceEvent {
-    pub action: Option<String>,
-    pub val: Option<i32>,
-    pub start: Option<u32>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl SuspendResumeFtraceEvent {
-    const EMPTY: Self = Self {
-        action: None,
-        val: None,
-        start: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for SuspendResumeFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for SuspendResumeFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SuspendResumeFtraceEvent")
-            .field("action", &self.action)
-            .field("val", &self.val)
-            .field("start", &self.start)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for SuspendResumeFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.action);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 2, &self.val);
-        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.start);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.action),
-            2 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.val),
-            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.start),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: SuspendResumeFtraceEvent = SuspendResumeFtraceEvent::EMPTY;
         &EMPTY
     }
 }
@@ -16889,6 +14970,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::encode::nested(writer, 44, &**value),
             Some(crate::messages::trace_packet::Data::SystemInfo(value)) => codec::encode::nested(writer, 45, &**value),
             Some(crate::messages::trace_packet::Data::Trigger(value)) => codec::encode::nested(writer, 46, &**value),
+            Some(crate::messages::trace_packet::Data::PerfettoMetatrace(value)) => codec::encode::nested(writer, 49, &**value),
             Some(crate::messages::trace_packet::Data::CompressedPackets(value)) => codec::encode::contents(writer, 50, value),
             Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => codec::encode::nested(writer, 60, &**value),
             Some(crate::messages::trace_packet::Data::CpuInfo(value)) => codec::encode::nested(writer, 67, &**value),
@@ -17054,6 +15136,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::Trigger(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            49 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::PerfettoMetatrace(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::PerfettoMetatrace(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::PerfettoMetatrace(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -17478,6 +15569,7 @@ pub mod trace_packet {
         ThreadDescriptor(Box<crate::messages::ThreadDescriptor>),
         SystemInfo(Box<crate::messages::SystemInfo>),
         Trigger(Box<crate::messages::Trigger>),
+        PerfettoMetatrace(Box<crate::messages::PerfettoMetatrace>),
         CompressedPackets(Vec<u8>),
         TrackDescriptor(Box<crate::messages::TrackDescriptor>),
         CpuInfo(Box<crate::messages::CpuInfo>),
@@ -21695,218 +19787,6 @@ impl codec::Enumeration for VmstatCounters {
 
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
-pub struct WakeupSourceActivateFtraceEvent {
-    pub name: Option<String>,
-    pub state: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl WakeupSourceActivateFtraceEvent {
-    const EMPTY: Self = Self {
-        name: None,
-        state: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for WakeupSourceActivateFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for WakeupSourceActivateFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WakeupSourceActivateFtraceEvent")
-            .field("name", &self.name)
-            .field("state", &self.state)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for WakeupSourceActivateFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.name),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: WakeupSourceActivateFtraceEvent = WakeupSourceActivateFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct WakeupSourceDeactivateFtraceEvent {
-    pub name: Option<String>,
-    pub state: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl WakeupSourceDeactivateFtraceEvent {
-    const EMPTY: Self = Self {
-        name: None,
-        state: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for WakeupSourceDeactivateFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for WakeupSourceDeactivateFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WakeupSourceDeactivateFtraceEvent")
-            .field("name", &self.name)
-            .field("state", &self.state)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for WakeupSourceDeactivateFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::string(writer, 1, &self.name);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.state);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::string(field, &mut self.name),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.state),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: WakeupSourceDeactivateFtraceEvent = WakeupSourceDeactivateFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct WorkqueueActivateWorkFtraceEvent {
-    pub work: Option<u64>,
-    pub function: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl WorkqueueActivateWorkFtraceEvent {
-    const EMPTY: Self = Self {
-        work: None,
-        function: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for WorkqueueActivateWorkFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for WorkqueueActivateWorkFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkqueueActivateWorkFtraceEvent")
-            .field("work", &self.work)
-            .field("function", &self.function)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for WorkqueueActivateWorkFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: WorkqueueActivateWorkFtraceEvent = WorkqueueActivateWorkFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct WorkqueueExecuteEndFtraceEvent {
-    pub work: Option<u64>,
-    pub function: Option<u64>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl WorkqueueExecuteEndFtraceEvent {
-    const EMPTY: Self = Self {
-        work: None,
-        function: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for WorkqueueExecuteEndFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for WorkqueueExecuteEndFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkqueueExecuteEndFtraceEvent")
-            .field("work", &self.work)
-            .field("function", &self.function)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for WorkqueueExecuteEndFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: WorkqueueExecuteEndFtraceEvent = WorkqueueExecuteEndFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
 pub struct WorkqueueExecuteStartFtraceEvent {
     pub work: Option<u64>,
     pub function: Option<u64>,
@@ -21954,74 +19834,6 @@ impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
     }
     fn empty() -> &'static Self {
         static EMPTY: WorkqueueExecuteStartFtraceEvent = WorkqueueExecuteStartFtraceEvent::EMPTY;
-        &EMPTY
-    }
-}
-
-#[cfg(feature = "trace")]
-#[derive(Clone, PartialEq)]
-pub struct WorkqueueQueueWorkFtraceEvent {
-    pub work: Option<u64>,
-    pub function: Option<u64>,
-    pub req_cpu: Option<i32>,
-    pub cpu: Option<i32>,
-    pub workqueue: Option<String>,
-    /// Fields that this schema does not have.
-    pub unknown_fields: codec::UnknownFields,
-}
-#[cfg(feature = "trace")]
-impl WorkqueueQueueWorkFtraceEvent {
-    const EMPTY: Self = Self {
-        work: None,
-        function: None,
-        req_cpu: None,
-        cpu: None,
-        workqueue: None,
-        unknown_fields: codec::UnknownFields::new(),
-    };
-}
-#[cfg(feature = "trace")]
-impl Default for WorkqueueQueueWorkFtraceEvent {
-    #[inline]
-    fn default() -> Self {
-        Self::EMPTY
-    }
-}
-#[cfg(feature = "trace")]
-impl std::fmt::Debug for WorkqueueQueueWorkFtraceEvent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkqueueQueueWorkFtraceEvent")
-            .field("work", &self.work)
-            .field("function", &self.function)
-            .field("req_cpu", &self.req_cpu)
-            .field("cpu", &self.cpu)
-            .field("workqueue", &self.workqueue)
-            .field("unknown_fields", &self.unknown_fields)
-            .finish()
-    }
-}
-#[cfg(feature = "trace")]
-impl codec::Fields for WorkqueueQueueWorkFtraceEvent {
-    fn write(&self, writer: &mut codec::Writer) {
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.work);
-        codec::encode::scalar::<codec::scalar::Uint64>(writer, 2, &self.function);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 4, &self.req_cpu);
-        codec::encode::scalar::<codec::scalar::Int32>(writer, 5, &self.cpu);
-        codec::encode::string(writer, 6, &self.workqueue);
-        codec::encode::unknown(writer, &self.unknown_fields);
-    }
-    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
-        match field.number {
-            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.work),
-            2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.function),
-            4 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.req_cpu),
-            5 => codec::decode::scalar::<codec::scalar::Int32>(field, &mut self.cpu),
-            6 => codec::decode::string(field, &mut self.workqueue),
-            _ => self.unknown_fields.take(field),
-        }
-    }
-    fn empty() -> &'static Self {
-        static EMPTY: WorkqueueQueueWorkFtraceEvent = WorkqueueQueueWorkFtraceEvent::EMPTY;
         &EMPTY
     }
 }

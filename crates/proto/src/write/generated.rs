@@ -27,111 +27,6 @@ impl Callstack<'_> {
 }
 
 message_writer!(
-    /// Writes a `ClockDisableFtraceEvent`.
-    ClockDisableFtraceEvent
-);
-
-impl ClockDisableFtraceEvent<'_> {
-    /// Field number of `name`.
-    pub const NAME: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 3;
-
-    /// Writes `name`, field 1.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `cpu_id`, field 3.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `ClockEnableFtraceEvent`.
-    ClockEnableFtraceEvent
-);
-
-impl ClockEnableFtraceEvent<'_> {
-    /// Field number of `name`.
-    pub const NAME: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 3;
-
-    /// Writes `name`, field 1.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `cpu_id`, field 3.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `ClockSetRateFtraceEvent`.
-    ClockSetRateFtraceEvent
-);
-
-impl ClockSetRateFtraceEvent<'_> {
-    /// Field number of `name`.
-    pub const NAME: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 3;
-
-    /// Writes `name`, field 1.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `cpu_id`, field 3.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `ClockSnapshot`.
     ClockSnapshot
 );
@@ -497,93 +392,6 @@ impl CounterDescriptor<'_> {
     #[inline]
     pub fn y_axis_share_key(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
         self.0.bytes_field(7, value.as_ref());
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `CpuFrequencyFtraceEvent`.
-    CpuFrequencyFtraceEvent
-);
-
-impl CpuFrequencyFtraceEvent<'_> {
-    /// Field number of `state`.
-    pub const STATE: u32 = 1;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 2;
-
-    /// Writes `state`, field 1.
-    #[inline]
-    pub fn state(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `cpu_id`, field 2.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `CpuFrequencyLimitsFtraceEvent`.
-    CpuFrequencyLimitsFtraceEvent
-);
-
-impl CpuFrequencyLimitsFtraceEvent<'_> {
-    /// Field number of `min_freq`.
-    pub const MIN_FREQ: u32 = 1;
-    /// Field number of `max_freq`.
-    pub const MAX_FREQ: u32 = 2;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 3;
-
-    /// Writes `min_freq`, field 1.
-    #[inline]
-    pub fn min_freq(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `max_freq`, field 2.
-    #[inline]
-    pub fn max_freq(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-
-    /// Writes `cpu_id`, field 3.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `CpuIdleFtraceEvent`.
-    CpuIdleFtraceEvent
-);
-
-impl CpuIdleFtraceEvent<'_> {
-    /// Field number of `state`.
-    pub const STATE: u32 = 1;
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 2;
-
-    /// Writes `state`, field 1.
-    #[inline]
-    pub fn state(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `cpu_id`, field 2.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
         self
     }
 }
@@ -1107,94 +915,6 @@ pub mod descriptor_proto {
             self.0.varint_field(2, i64::from(value) as u64);
             self
         }
-    }
-}
-
-message_writer!(
-    /// Writes a `DevicePmCallbackEndFtraceEvent`.
-    DevicePmCallbackEndFtraceEvent
-);
-
-impl DevicePmCallbackEndFtraceEvent<'_> {
-    /// Field number of `device`.
-    pub const DEVICE: u32 = 1;
-    /// Field number of `driver`.
-    pub const DRIVER: u32 = 2;
-    /// Field number of `error`.
-    pub const ERROR: u32 = 3;
-
-    /// Writes `device`, field 1.
-    #[inline]
-    pub fn device(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `driver`, field 2.
-    #[inline]
-    pub fn driver(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(2, value.as_ref());
-        self
-    }
-
-    /// Writes `error`, field 3.
-    #[inline]
-    pub fn error(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `DevicePmCallbackStartFtraceEvent`.
-    DevicePmCallbackStartFtraceEvent
-);
-
-impl DevicePmCallbackStartFtraceEvent<'_> {
-    /// Field number of `device`.
-    pub const DEVICE: u32 = 1;
-    /// Field number of `driver`.
-    pub const DRIVER: u32 = 2;
-    /// Field number of `parent`.
-    pub const PARENT: u32 = 3;
-    /// Field number of `pm_ops`.
-    pub const PM_OPS: u32 = 4;
-    /// Field number of `event`.
-    pub const EVENT: u32 = 5;
-
-    /// Writes `device`, field 1.
-    #[inline]
-    pub fn device(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `driver`, field 2.
-    #[inline]
-    pub fn driver(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(2, value.as_ref());
-        self
-    }
-
-    /// Writes `parent`, field 3.
-    #[inline]
-    pub fn parent(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(3, value.as_ref());
-        self
-    }
-
-    /// Writes `pm_ops`, field 4.
-    #[inline]
-    pub fn pm_ops(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(4, value.as_ref());
-        self
-    }
-
-    /// Writes `event`, field 5.
-    #[inline]
-    pub fn event(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(5, i64::from(value) as u64);
-        self
     }
 }
 
@@ -1725,108 +1445,20 @@ impl FtraceEvent<'_> {
     pub const PID: u32 = 2;
     /// Field number of `common_flags`.
     pub const COMMON_FLAGS: u32 = 5;
-    /// Field number of `print`.
-    pub const PRINT: u32 = 3;
     /// Field number of `sched_switch`.
     pub const SCHED_SWITCH: u32 = 4;
-    /// Field number of `cpu_frequency`.
-    pub const CPU_FREQUENCY: u32 = 11;
-    /// Field number of `cpu_frequency_limits`.
-    pub const CPU_FREQUENCY_LIMITS: u32 = 12;
-    /// Field number of `cpu_idle`.
-    pub const CPU_IDLE: u32 = 13;
-    /// Field number of `clock_enable`.
-    pub const CLOCK_ENABLE: u32 = 14;
-    /// Field number of `clock_disable`.
-    pub const CLOCK_DISABLE: u32 = 15;
-    /// Field number of `clock_set_rate`.
-    pub const CLOCK_SET_RATE: u32 = 16;
-    /// Field number of `sched_wakeup`.
-    pub const SCHED_WAKEUP: u32 = 17;
-    /// Field number of `sched_blocked_reason`.
-    pub const SCHED_BLOCKED_REASON: u32 = 18;
-    /// Field number of `sched_cpu_hotplug`.
-    pub const SCHED_CPU_HOTPLUG: u32 = 19;
     /// Field number of `sched_waking`.
     pub const SCHED_WAKING: u32 = 20;
-    /// Field number of `softirq_entry`.
-    pub const SOFTIRQ_ENTRY: u32 = 24;
-    /// Field number of `softirq_exit`.
-    pub const SOFTIRQ_EXIT: u32 = 25;
-    /// Field number of `softirq_raise`.
-    pub const SOFTIRQ_RAISE: u32 = 26;
-    /// Field number of `irq_handler_entry`.
-    pub const IRQ_HANDLER_ENTRY: u32 = 36;
-    /// Field number of `irq_handler_exit`.
-    pub const IRQ_HANDLER_EXIT: u32 = 37;
-    /// Field number of `workqueue_activate_work`.
-    pub const WORKQUEUE_ACTIVATE_WORK: u32 = 56;
-    /// Field number of `workqueue_execute_end`.
-    pub const WORKQUEUE_EXECUTE_END: u32 = 57;
-    /// Field number of `workqueue_execute_start`.
-    pub const WORKQUEUE_EXECUTE_START: u32 = 58;
-    /// Field number of `workqueue_queue_work`.
-    pub const WORKQUEUE_QUEUE_WORK: u32 = 59;
-    /// Field number of `suspend_resume`.
-    pub const SUSPEND_RESUME: u32 = 113;
-    /// Field number of `sched_wakeup_new`.
-    pub const SCHED_WAKEUP_NEW: u32 = 114;
-    /// Field number of `task_newtask`.
-    pub const TASK_NEWTASK: u32 = 235;
     /// Field number of `task_rename`.
     pub const TASK_RENAME: u32 = 236;
-    /// Field number of `sched_process_exec`.
-    pub const SCHED_PROCESS_EXEC: u32 = 237;
-    /// Field number of `sched_process_exit`.
-    pub const SCHED_PROCESS_EXIT: u32 = 238;
-    /// Field number of `sched_process_fork`.
-    pub const SCHED_PROCESS_FORK: u32 = 239;
-    /// Field number of `sched_process_free`.
-    pub const SCHED_PROCESS_FREE: u32 = 240;
-    /// Field number of `sched_process_hang`.
-    pub const SCHED_PROCESS_HANG: u32 = 241;
-    /// Field number of `sched_process_wait`.
-    pub const SCHED_PROCESS_WAIT: u32 = 242;
     /// Field number of `generic`.
     pub const GENERIC: u32 = 327;
     /// Field number of `sys_enter`.
     pub const SYS_ENTER: u32 = 329;
     /// Field number of `sys_exit`.
     pub const SYS_EXIT: u32 = 330;
-    /// Field number of `gpu_frequency`.
-    pub const GPU_FREQUENCY: u32 = 332;
-    /// Field number of `sched_pi_setprio`.
-    pub const SCHED_PI_SETPRIO: u32 = 353;
-    /// Field number of `wakeup_source_activate`.
-    pub const WAKEUP_SOURCE_ACTIVATE: u32 = 404;
-    /// Field number of `wakeup_source_deactivate`.
-    pub const WAKEUP_SOURCE_DEACTIVATE: u32 = 405;
-    /// Field number of `sched_cpu_util_cfs`.
-    pub const SCHED_CPU_UTIL_CFS: u32 = 421;
-    /// Field number of `funcgraph_entry`.
-    pub const FUNCGRAPH_ENTRY: u32 = 437;
-    /// Field number of `funcgraph_exit`.
-    pub const FUNCGRAPH_EXIT: u32 = 438;
-    /// Field number of `gpu_work_period`.
-    pub const GPU_WORK_PERIOD: u32 = 488;
-    /// Field number of `sched_migrate_task`.
-    pub const SCHED_MIGRATE_TASK: u32 = 491;
-    /// Field number of `device_pm_callback_start`.
-    pub const DEVICE_PM_CALLBACK_START: u32 = 504;
-    /// Field number of `device_pm_callback_end`.
-    pub const DEVICE_PM_CALLBACK_END: u32 = 505;
-    /// Field number of `sched_wakeup_task_attr`.
-    pub const SCHED_WAKEUP_TASK_ATTR: u32 = 540;
     /// Field number of `kprobe_event`.
     pub const KPROBE_EVENT: u32 = 542;
-    /// Field number of `gpu_power_state`.
-    pub const GPU_POWER_STATE: u32 = 601;
-    /// Field number of `sched_group_tracker`.
-    pub const SCHED_GROUP_TRACKER: u32 = 604;
-    /// Field number of `psci_domain_idle_exit`.
-    pub const PSCI_DOMAIN_IDLE_EXIT: u32 = 614;
-    /// Field number of `psci_domain_idle_enter`.
-    pub const PSCI_DOMAIN_IDLE_ENTER: u32 = 615;
 
     /// Writes `timestamp`, field 1.
     #[inline]
@@ -1849,80 +1481,10 @@ impl FtraceEvent<'_> {
         self
     }
 
-    /// Writes `print`, field 3.
-    #[inline]
-    pub fn print(&mut self, fill: impl FnOnce(&mut crate::write::PrintFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(3, |writer| fill(&mut crate::write::PrintFtraceEvent::new(writer)));
-        self
-    }
-
     /// Writes `sched_switch`, field 4.
     #[inline]
     pub fn sched_switch(&mut self, fill: impl FnOnce(&mut crate::write::SchedSwitchFtraceEvent<'_>)) -> &mut Self {
         self.0.nested(4, |writer| fill(&mut crate::write::SchedSwitchFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `cpu_frequency`, field 11.
-    #[inline]
-    pub fn cpu_frequency(&mut self, fill: impl FnOnce(&mut crate::write::CpuFrequencyFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(11, |writer| fill(&mut crate::write::CpuFrequencyFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `cpu_frequency_limits`, field 12.
-    #[inline]
-    pub fn cpu_frequency_limits(&mut self, fill: impl FnOnce(&mut crate::write::CpuFrequencyLimitsFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(12, |writer| fill(&mut crate::write::CpuFrequencyLimitsFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `cpu_idle`, field 13.
-    #[inline]
-    pub fn cpu_idle(&mut self, fill: impl FnOnce(&mut crate::write::CpuIdleFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(13, |writer| fill(&mut crate::write::CpuIdleFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `clock_enable`, field 14.
-    #[inline]
-    pub fn clock_enable(&mut self, fill: impl FnOnce(&mut crate::write::ClockEnableFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(14, |writer| fill(&mut crate::write::ClockEnableFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `clock_disable`, field 15.
-    #[inline]
-    pub fn clock_disable(&mut self, fill: impl FnOnce(&mut crate::write::ClockDisableFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(15, |writer| fill(&mut crate::write::ClockDisableFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `clock_set_rate`, field 16.
-    #[inline]
-    pub fn clock_set_rate(&mut self, fill: impl FnOnce(&mut crate::write::ClockSetRateFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(16, |writer| fill(&mut crate::write::ClockSetRateFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_wakeup`, field 17.
-    #[inline]
-    pub fn sched_wakeup(&mut self, fill: impl FnOnce(&mut crate::write::SchedWakeupFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(17, |writer| fill(&mut crate::write::SchedWakeupFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_blocked_reason`, field 18.
-    #[inline]
-    pub fn sched_blocked_reason(&mut self, fill: impl FnOnce(&mut crate::write::SchedBlockedReasonFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(18, |writer| fill(&mut crate::write::SchedBlockedReasonFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_cpu_hotplug`, field 19.
-    #[inline]
-    pub fn sched_cpu_hotplug(&mut self, fill: impl FnOnce(&mut crate::write::SchedCpuHotplugFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(19, |writer| fill(&mut crate::write::SchedCpuHotplugFtraceEvent::new(writer)));
         self
     }
 
@@ -1933,136 +1495,10 @@ impl FtraceEvent<'_> {
         self
     }
 
-    /// Writes `softirq_entry`, field 24.
-    #[inline]
-    pub fn softirq_entry(&mut self, fill: impl FnOnce(&mut crate::write::SoftirqEntryFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(24, |writer| fill(&mut crate::write::SoftirqEntryFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `softirq_exit`, field 25.
-    #[inline]
-    pub fn softirq_exit(&mut self, fill: impl FnOnce(&mut crate::write::SoftirqExitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(25, |writer| fill(&mut crate::write::SoftirqExitFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `softirq_raise`, field 26.
-    #[inline]
-    pub fn softirq_raise(&mut self, fill: impl FnOnce(&mut crate::write::SoftirqRaiseFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(26, |writer| fill(&mut crate::write::SoftirqRaiseFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `irq_handler_entry`, field 36.
-    #[inline]
-    pub fn irq_handler_entry(&mut self, fill: impl FnOnce(&mut crate::write::IrqHandlerEntryFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(36, |writer| fill(&mut crate::write::IrqHandlerEntryFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `irq_handler_exit`, field 37.
-    #[inline]
-    pub fn irq_handler_exit(&mut self, fill: impl FnOnce(&mut crate::write::IrqHandlerExitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(37, |writer| fill(&mut crate::write::IrqHandlerExitFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `workqueue_activate_work`, field 56.
-    #[inline]
-    pub fn workqueue_activate_work(&mut self, fill: impl FnOnce(&mut crate::write::WorkqueueActivateWorkFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(56, |writer| fill(&mut crate::write::WorkqueueActivateWorkFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `workqueue_execute_end`, field 57.
-    #[inline]
-    pub fn workqueue_execute_end(&mut self, fill: impl FnOnce(&mut crate::write::WorkqueueExecuteEndFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(57, |writer| fill(&mut crate::write::WorkqueueExecuteEndFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `workqueue_execute_start`, field 58.
-    #[inline]
-    pub fn workqueue_execute_start(&mut self, fill: impl FnOnce(&mut crate::write::WorkqueueExecuteStartFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(58, |writer| fill(&mut crate::write::WorkqueueExecuteStartFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `workqueue_queue_work`, field 59.
-    #[inline]
-    pub fn workqueue_queue_work(&mut self, fill: impl FnOnce(&mut crate::write::WorkqueueQueueWorkFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(59, |writer| fill(&mut crate::write::WorkqueueQueueWorkFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `suspend_resume`, field 113.
-    #[inline]
-    pub fn suspend_resume(&mut self, fill: impl FnOnce(&mut crate::write::SuspendResumeFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(113, |writer| fill(&mut crate::write::SuspendResumeFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_wakeup_new`, field 114.
-    #[inline]
-    pub fn sched_wakeup_new(&mut self, fill: impl FnOnce(&mut crate::write::SchedWakeupNewFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(114, |writer| fill(&mut crate::write::SchedWakeupNewFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `task_newtask`, field 235.
-    #[inline]
-    pub fn task_newtask(&mut self, fill: impl FnOnce(&mut crate::write::TaskNewtaskFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(235, |writer| fill(&mut crate::write::TaskNewtaskFtraceEvent::new(writer)));
-        self
-    }
-
     /// Writes `task_rename`, field 236.
     #[inline]
     pub fn task_rename(&mut self, fill: impl FnOnce(&mut crate::write::TaskRenameFtraceEvent<'_>)) -> &mut Self {
         self.0.nested(236, |writer| fill(&mut crate::write::TaskRenameFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_exec`, field 237.
-    #[inline]
-    pub fn sched_process_exec(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessExecFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(237, |writer| fill(&mut crate::write::SchedProcessExecFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_exit`, field 238.
-    #[inline]
-    pub fn sched_process_exit(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessExitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(238, |writer| fill(&mut crate::write::SchedProcessExitFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_fork`, field 239.
-    #[inline]
-    pub fn sched_process_fork(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessForkFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(239, |writer| fill(&mut crate::write::SchedProcessForkFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_free`, field 240.
-    #[inline]
-    pub fn sched_process_free(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessFreeFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(240, |writer| fill(&mut crate::write::SchedProcessFreeFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_hang`, field 241.
-    #[inline]
-    pub fn sched_process_hang(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessHangFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(241, |writer| fill(&mut crate::write::SchedProcessHangFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_process_wait`, field 242.
-    #[inline]
-    pub fn sched_process_wait(&mut self, fill: impl FnOnce(&mut crate::write::SchedProcessWaitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(242, |writer| fill(&mut crate::write::SchedProcessWaitFtraceEvent::new(writer)));
         self
     }
 
@@ -2087,122 +1523,10 @@ impl FtraceEvent<'_> {
         self
     }
 
-    /// Writes `gpu_frequency`, field 332.
-    #[inline]
-    pub fn gpu_frequency(&mut self, fill: impl FnOnce(&mut crate::write::GpuFrequencyFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(332, |writer| fill(&mut crate::write::GpuFrequencyFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_pi_setprio`, field 353.
-    #[inline]
-    pub fn sched_pi_setprio(&mut self, fill: impl FnOnce(&mut crate::write::SchedPiSetprioFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(353, |writer| fill(&mut crate::write::SchedPiSetprioFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `wakeup_source_activate`, field 404.
-    #[inline]
-    pub fn wakeup_source_activate(&mut self, fill: impl FnOnce(&mut crate::write::WakeupSourceActivateFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(404, |writer| fill(&mut crate::write::WakeupSourceActivateFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `wakeup_source_deactivate`, field 405.
-    #[inline]
-    pub fn wakeup_source_deactivate(&mut self, fill: impl FnOnce(&mut crate::write::WakeupSourceDeactivateFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(405, |writer| fill(&mut crate::write::WakeupSourceDeactivateFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_cpu_util_cfs`, field 421.
-    #[inline]
-    pub fn sched_cpu_util_cfs(&mut self, fill: impl FnOnce(&mut crate::write::SchedCpuUtilCfsFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(421, |writer| fill(&mut crate::write::SchedCpuUtilCfsFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `funcgraph_entry`, field 437.
-    #[inline]
-    pub fn funcgraph_entry(&mut self, fill: impl FnOnce(&mut crate::write::FuncgraphEntryFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(437, |writer| fill(&mut crate::write::FuncgraphEntryFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `funcgraph_exit`, field 438.
-    #[inline]
-    pub fn funcgraph_exit(&mut self, fill: impl FnOnce(&mut crate::write::FuncgraphExitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(438, |writer| fill(&mut crate::write::FuncgraphExitFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `gpu_work_period`, field 488.
-    #[inline]
-    pub fn gpu_work_period(&mut self, fill: impl FnOnce(&mut crate::write::GpuWorkPeriodFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(488, |writer| fill(&mut crate::write::GpuWorkPeriodFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_migrate_task`, field 491.
-    #[inline]
-    pub fn sched_migrate_task(&mut self, fill: impl FnOnce(&mut crate::write::SchedMigrateTaskFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(491, |writer| fill(&mut crate::write::SchedMigrateTaskFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `device_pm_callback_start`, field 504.
-    #[inline]
-    pub fn device_pm_callback_start(&mut self, fill: impl FnOnce(&mut crate::write::DevicePmCallbackStartFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(504, |writer| fill(&mut crate::write::DevicePmCallbackStartFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `device_pm_callback_end`, field 505.
-    #[inline]
-    pub fn device_pm_callback_end(&mut self, fill: impl FnOnce(&mut crate::write::DevicePmCallbackEndFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(505, |writer| fill(&mut crate::write::DevicePmCallbackEndFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_wakeup_task_attr`, field 540.
-    #[inline]
-    pub fn sched_wakeup_task_attr(&mut self, fill: impl FnOnce(&mut crate::write::SchedWakeupTaskAttrFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(540, |writer| fill(&mut crate::write::SchedWakeupTaskAttrFtraceEvent::new(writer)));
-        self
-    }
-
     /// Writes `kprobe_event`, field 542.
     #[inline]
     pub fn kprobe_event(&mut self, fill: impl FnOnce(&mut crate::write::KprobeEvent<'_>)) -> &mut Self {
         self.0.nested(542, |writer| fill(&mut crate::write::KprobeEvent::new(writer)));
-        self
-    }
-
-    /// Writes `gpu_power_state`, field 601.
-    #[inline]
-    pub fn gpu_power_state(&mut self, fill: impl FnOnce(&mut crate::write::GpuPowerStateFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(601, |writer| fill(&mut crate::write::GpuPowerStateFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `sched_group_tracker`, field 604.
-    #[inline]
-    pub fn sched_group_tracker(&mut self, fill: impl FnOnce(&mut crate::write::SchedGroupTrackerFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(604, |writer| fill(&mut crate::write::SchedGroupTrackerFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `psci_domain_idle_exit`, field 614.
-    #[inline]
-    pub fn psci_domain_idle_exit(&mut self, fill: impl FnOnce(&mut crate::write::PsciDomainIdleExitFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(614, |writer| fill(&mut crate::write::PsciDomainIdleExitFtraceEvent::new(writer)));
-        self
-    }
-
-    /// Writes `psci_domain_idle_enter`, field 615.
-    #[inline]
-    pub fn psci_domain_idle_enter(&mut self, fill: impl FnOnce(&mut crate::write::PsciDomainIdleEnterFtraceEvent<'_>)) -> &mut Self {
-        self.0.nested(615, |writer| fill(&mut crate::write::PsciDomainIdleEnterFtraceEvent::new(writer)));
         self
     }
 }
@@ -2655,85 +1979,6 @@ impl FtraceStats<'_> {
 }
 
 message_writer!(
-    /// Writes a `FuncgraphEntryFtraceEvent`.
-    FuncgraphEntryFtraceEvent
-);
-
-impl FuncgraphEntryFtraceEvent<'_> {
-    /// Field number of `depth`.
-    pub const DEPTH: u32 = 1;
-    /// Field number of `func`.
-    pub const FUNC: u32 = 2;
-
-    /// Writes `depth`, field 1.
-    #[inline]
-    pub fn depth(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `func`, field 2.
-    #[inline]
-    pub fn func(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `FuncgraphExitFtraceEvent`.
-    FuncgraphExitFtraceEvent
-);
-
-impl FuncgraphExitFtraceEvent<'_> {
-    /// Field number of `calltime`.
-    pub const CALLTIME: u32 = 1;
-    /// Field number of `depth`.
-    pub const DEPTH: u32 = 2;
-    /// Field number of `func`.
-    pub const FUNC: u32 = 3;
-    /// Field number of `overrun`.
-    pub const OVERRUN: u32 = 4;
-    /// Field number of `rettime`.
-    pub const RETTIME: u32 = 5;
-
-    /// Writes `calltime`, field 1.
-    #[inline]
-    pub fn calltime(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
-        self
-    }
-
-    /// Writes `depth`, field 2.
-    #[inline]
-    pub fn depth(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `func`, field 3.
-    #[inline]
-    pub fn func(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-
-    /// Writes `overrun`, field 4.
-    #[inline]
-    pub fn overrun(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(4, value);
-        self
-    }
-
-    /// Writes `rettime`, field 5.
-    #[inline]
-    pub fn rettime(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(5, value);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `GenericFtraceEvent`.
     GenericFtraceEvent
 );
@@ -3050,111 +2295,6 @@ impl GenericKernelTaskStateEvent<'_> {
     #[inline]
     pub fn prio(&mut self, value: i32) -> &mut Self {
         self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `GpuFrequencyFtraceEvent`.
-    GpuFrequencyFtraceEvent
-);
-
-impl GpuFrequencyFtraceEvent<'_> {
-    /// Field number of `gpu_id`.
-    pub const GPU_ID: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-
-    /// Writes `gpu_id`, field 1.
-    #[inline]
-    pub fn gpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `GpuPowerStateFtraceEvent`.
-    GpuPowerStateFtraceEvent
-);
-
-impl GpuPowerStateFtraceEvent<'_> {
-    /// Field number of `old_state`.
-    pub const OLD_STATE: u32 = 1;
-    /// Field number of `new_state`.
-    pub const NEW_STATE: u32 = 2;
-
-    /// Writes `old_state`, field 1.
-    #[inline]
-    pub fn old_state(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `new_state`, field 2.
-    #[inline]
-    pub fn new_state(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `GpuWorkPeriodFtraceEvent`.
-    GpuWorkPeriodFtraceEvent
-);
-
-impl GpuWorkPeriodFtraceEvent<'_> {
-    /// Field number of `gpu_id`.
-    pub const GPU_ID: u32 = 1;
-    /// Field number of `uid`.
-    pub const UID: u32 = 2;
-    /// Field number of `start_time_ns`.
-    pub const START_TIME_NS: u32 = 3;
-    /// Field number of `end_time_ns`.
-    pub const END_TIME_NS: u32 = 4;
-    /// Field number of `total_active_duration_ns`.
-    pub const TOTAL_ACTIVE_DURATION_NS: u32 = 5;
-
-    /// Writes `gpu_id`, field 1.
-    #[inline]
-    pub fn gpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `uid`, field 2.
-    #[inline]
-    pub fn uid(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-
-    /// Writes `start_time_ns`, field 3.
-    #[inline]
-    pub fn start_time_ns(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-
-    /// Writes `end_time_ns`, field 4.
-    #[inline]
-    pub fn end_time_ns(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(4, value);
-        self
-    }
-
-    /// Writes `total_active_duration_ns`, field 5.
-    #[inline]
-    pub fn total_active_duration_ns(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(5, value);
         self
     }
 }
@@ -3706,67 +2846,6 @@ pub mod interrupt_info {
 }
 
 message_writer!(
-    /// Writes a `IrqHandlerEntryFtraceEvent`.
-    IrqHandlerEntryFtraceEvent
-);
-
-impl IrqHandlerEntryFtraceEvent<'_> {
-    /// Field number of `irq`.
-    pub const IRQ: u32 = 1;
-    /// Field number of `name`.
-    pub const NAME: u32 = 2;
-    /// Field number of `handler`.
-    pub const HANDLER: u32 = 3;
-
-    /// Writes `irq`, field 1.
-    #[inline]
-    pub fn irq(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `name`, field 2.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(2, value.as_ref());
-        self
-    }
-
-    /// Writes `handler`, field 3.
-    #[inline]
-    pub fn handler(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `IrqHandlerExitFtraceEvent`.
-    IrqHandlerExitFtraceEvent
-);
-
-impl IrqHandlerExitFtraceEvent<'_> {
-    /// Field number of `irq`.
-    pub const IRQ: u32 = 1;
-    /// Field number of `ret`.
-    pub const RET: u32 = 2;
-
-    /// Writes `irq`, field 1.
-    #[inline]
-    pub fn irq(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `ret`, field 2.
-    #[inline]
-    pub fn ret(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `KprobeEvent`.
     KprobeEvent
 );
@@ -3953,28 +3032,182 @@ impl OneofDescriptorProto<'_> {
 }
 
 message_writer!(
-    /// Writes a `PrintFtraceEvent`.
-    PrintFtraceEvent
+    /// Writes a `PerfettoMetatrace`.
+    PerfettoMetatrace
 );
 
-impl PrintFtraceEvent<'_> {
-    /// Field number of `ip`.
-    pub const IP: u32 = 1;
-    /// Field number of `buf`.
-    pub const BUF: u32 = 2;
+impl PerfettoMetatrace<'_> {
+    /// Field number of `event_id`.
+    pub const EVENT_ID: u32 = 1;
+    /// Field number of `counter_id`.
+    pub const COUNTER_ID: u32 = 2;
+    /// Field number of `event_name`.
+    pub const EVENT_NAME: u32 = 8;
+    /// Field number of `event_name_iid`.
+    pub const EVENT_NAME_IID: u32 = 11;
+    /// Field number of `counter_name`.
+    pub const COUNTER_NAME: u32 = 9;
+    /// Field number of `event_duration_ns`.
+    pub const EVENT_DURATION_NS: u32 = 3;
+    /// Field number of `counter_value`.
+    pub const COUNTER_VALUE: u32 = 4;
+    /// Field number of `thread_id`.
+    pub const THREAD_ID: u32 = 5;
+    /// Field number of `has_overruns`.
+    pub const HAS_OVERRUNS: u32 = 6;
+    /// Field number of `args`.
+    pub const ARGS: u32 = 7;
+    /// Field number of `interned_strings`.
+    pub const INTERNED_STRINGS: u32 = 10;
 
-    /// Writes `ip`, field 1.
+    /// Writes `event_id`, field 1.
     #[inline]
-    pub fn ip(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
+    pub fn event_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(1, u64::from(value));
         self
     }
 
-    /// Writes `buf`, field 2.
+    /// Writes `counter_id`, field 2.
     #[inline]
-    pub fn buf(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(2, value.as_ref());
+    pub fn counter_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
         self
+    }
+
+    /// Writes `event_name`, field 8.
+    #[inline]
+    pub fn event_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(8, value.as_ref());
+        self
+    }
+
+    /// Writes `event_name_iid`, field 11.
+    #[inline]
+    pub fn event_name_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(11, value);
+        self
+    }
+
+    /// Writes `counter_name`, field 9.
+    #[inline]
+    pub fn counter_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(9, value.as_ref());
+        self
+    }
+
+    /// Writes `event_duration_ns`, field 3.
+    #[inline]
+    pub fn event_duration_ns(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(3, value);
+        self
+    }
+
+    /// Writes `counter_value`, field 4.
+    #[inline]
+    pub fn counter_value(&mut self, value: i32) -> &mut Self {
+        self.0.varint_field(4, i64::from(value) as u64);
+        self
+    }
+
+    /// Writes `thread_id`, field 5.
+    #[inline]
+    pub fn thread_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(5, u64::from(value));
+        self
+    }
+
+    /// Writes `has_overruns`, field 6.
+    #[inline]
+    pub fn has_overruns(&mut self, value: bool) -> &mut Self {
+        self.0.varint_field(6, u64::from(value));
+        self
+    }
+
+    /// Appends one `args`, field 7.
+    #[inline]
+    pub fn args(&mut self, fill: impl FnOnce(&mut crate::write::perfetto_metatrace::Arg<'_>)) -> &mut Self {
+        self.0.nested(7, |writer| fill(&mut crate::write::perfetto_metatrace::Arg::new(writer)));
+        self
+    }
+
+    /// Appends one `interned_strings`, field 10.
+    #[inline]
+    pub fn interned_strings(&mut self, fill: impl FnOnce(&mut crate::write::perfetto_metatrace::InternedString<'_>)) -> &mut Self {
+        self.0.nested(10, |writer| fill(&mut crate::write::perfetto_metatrace::InternedString::new(writer)));
+        self
+    }
+}
+
+/// Messages nested in `PerfettoMetatrace`.
+pub mod perfetto_metatrace {
+    message_writer!(
+        /// Writes a `Arg`.
+        Arg
+    );
+
+    impl Arg<'_> {
+        /// Field number of `key`.
+        pub const KEY: u32 = 1;
+        /// Field number of `key_iid`.
+        pub const KEY_IID: u32 = 3;
+        /// Field number of `value`.
+        pub const VALUE: u32 = 2;
+        /// Field number of `value_iid`.
+        pub const VALUE_IID: u32 = 4;
+
+        /// Writes `key`, field 1.
+        #[inline]
+        pub fn key(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(1, value.as_ref());
+            self
+        }
+
+        /// Writes `key_iid`, field 3.
+        #[inline]
+        pub fn key_iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(3, value);
+            self
+        }
+
+        /// Writes `value`, field 2.
+        #[inline]
+        pub fn value(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+
+        /// Writes `value_iid`, field 4.
+        #[inline]
+        pub fn value_iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(4, value);
+            self
+        }
+    }
+
+    message_writer!(
+        /// Writes a `InternedString`.
+        InternedString
+    );
+
+    impl InternedString<'_> {
+        /// Field number of `iid`.
+        pub const IID: u32 = 1;
+        /// Field number of `value`.
+        pub const VALUE: u32 = 2;
+
+        /// Writes `iid`, field 1.
+        #[inline]
+        pub fn iid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `value`, field 2.
+        #[inline]
+        pub fn value(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
     }
 }
 
@@ -4517,76 +3750,6 @@ pub mod process_tree {
 }
 
 message_writer!(
-    /// Writes a `PsciDomainIdleEnterFtraceEvent`.
-    PsciDomainIdleEnterFtraceEvent
-);
-
-impl PsciDomainIdleEnterFtraceEvent<'_> {
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-    /// Field number of `s2idle`.
-    pub const S2IDLE: u32 = 3;
-
-    /// Writes `cpu_id`, field 1.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-
-    /// Writes `s2idle`, field 3.
-    #[inline]
-    pub fn s2idle(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `PsciDomainIdleExitFtraceEvent`.
-    PsciDomainIdleExitFtraceEvent
-);
-
-impl PsciDomainIdleExitFtraceEvent<'_> {
-    /// Field number of `cpu_id`.
-    pub const CPU_ID: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-    /// Field number of `s2idle`.
-    pub const S2IDLE: u32 = 3;
-
-    /// Writes `cpu_id`, field 1.
-    #[inline]
-    pub fn cpu_id(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(2, u64::from(value));
-        self
-    }
-
-    /// Writes `s2idle`, field 3.
-    #[inline]
-    pub fn s2idle(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `ReadBuffersResponse`.
     ReadBuffersResponse
 );
@@ -4679,597 +3842,6 @@ pub mod remote_clock_sync {
 }
 
 message_writer!(
-    /// Writes a `SchedBlockedReasonFtraceEvent`.
-    SchedBlockedReasonFtraceEvent
-);
-
-impl SchedBlockedReasonFtraceEvent<'_> {
-    /// Field number of `pid`.
-    pub const PID: u32 = 1;
-    /// Field number of `caller`.
-    pub const CALLER: u32 = 2;
-    /// Field number of `io_wait`.
-    pub const IO_WAIT: u32 = 3;
-
-    /// Writes `pid`, field 1.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `caller`, field 2.
-    #[inline]
-    pub fn caller(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `io_wait`, field 3.
-    #[inline]
-    pub fn io_wait(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedCpuHotplugFtraceEvent`.
-    SchedCpuHotplugFtraceEvent
-);
-
-impl SchedCpuHotplugFtraceEvent<'_> {
-    /// Field number of `affected_cpu`.
-    pub const AFFECTED_CPU: u32 = 1;
-    /// Field number of `error`.
-    pub const ERROR: u32 = 2;
-    /// Field number of `status`.
-    pub const STATUS: u32 = 3;
-
-    /// Writes `affected_cpu`, field 1.
-    #[inline]
-    pub fn affected_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `error`, field 2.
-    #[inline]
-    pub fn error(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `status`, field 3.
-    #[inline]
-    pub fn status(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedCpuUtilCfsFtraceEvent`.
-    SchedCpuUtilCfsFtraceEvent
-);
-
-impl SchedCpuUtilCfsFtraceEvent<'_> {
-    /// Field number of `active`.
-    pub const ACTIVE: u32 = 1;
-    /// Field number of `capacity`.
-    pub const CAPACITY: u32 = 2;
-    /// Field number of `capacity_orig`.
-    pub const CAPACITY_ORIG: u32 = 3;
-    /// Field number of `cpu`.
-    pub const CPU: u32 = 4;
-    /// Field number of `cpu_importance`.
-    pub const CPU_IMPORTANCE: u32 = 5;
-    /// Field number of `cpu_util`.
-    pub const CPU_UTIL: u32 = 6;
-    /// Field number of `exit_lat`.
-    pub const EXIT_LAT: u32 = 7;
-    /// Field number of `group_capacity`.
-    pub const GROUP_CAPACITY: u32 = 8;
-    /// Field number of `grp_overutilized`.
-    pub const GRP_OVERUTILIZED: u32 = 9;
-    /// Field number of `idle_cpu`.
-    pub const IDLE_CPU: u32 = 10;
-    /// Field number of `nr_running`.
-    pub const NR_RUNNING: u32 = 11;
-    /// Field number of `spare_cap`.
-    pub const SPARE_CAP: u32 = 12;
-    /// Field number of `task_fits`.
-    pub const TASK_FITS: u32 = 13;
-    /// Field number of `wake_group_util`.
-    pub const WAKE_GROUP_UTIL: u32 = 14;
-    /// Field number of `wake_util`.
-    pub const WAKE_UTIL: u32 = 15;
-
-    /// Writes `active`, field 1.
-    #[inline]
-    pub fn active(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `capacity`, field 2.
-    #[inline]
-    pub fn capacity(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `capacity_orig`, field 3.
-    #[inline]
-    pub fn capacity_orig(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-
-    /// Writes `cpu`, field 4.
-    #[inline]
-    pub fn cpu(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(4, u64::from(value));
-        self
-    }
-
-    /// Writes `cpu_importance`, field 5.
-    #[inline]
-    pub fn cpu_importance(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(5, value);
-        self
-    }
-
-    /// Writes `cpu_util`, field 6.
-    #[inline]
-    pub fn cpu_util(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(6, value);
-        self
-    }
-
-    /// Writes `exit_lat`, field 7.
-    #[inline]
-    pub fn exit_lat(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(7, u64::from(value));
-        self
-    }
-
-    /// Writes `group_capacity`, field 8.
-    #[inline]
-    pub fn group_capacity(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(8, value);
-        self
-    }
-
-    /// Writes `grp_overutilized`, field 9.
-    #[inline]
-    pub fn grp_overutilized(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(9, u64::from(value));
-        self
-    }
-
-    /// Writes `idle_cpu`, field 10.
-    #[inline]
-    pub fn idle_cpu(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(10, u64::from(value));
-        self
-    }
-
-    /// Writes `nr_running`, field 11.
-    #[inline]
-    pub fn nr_running(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(11, u64::from(value));
-        self
-    }
-
-    /// Writes `spare_cap`, field 12.
-    #[inline]
-    pub fn spare_cap(&mut self, value: i64) -> &mut Self {
-        self.0.varint_field(12, value as u64);
-        self
-    }
-
-    /// Writes `task_fits`, field 13.
-    #[inline]
-    pub fn task_fits(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(13, u64::from(value));
-        self
-    }
-
-    /// Writes `wake_group_util`, field 14.
-    #[inline]
-    pub fn wake_group_util(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(14, value);
-        self
-    }
-
-    /// Writes `wake_util`, field 15.
-    #[inline]
-    pub fn wake_util(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(15, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedGroupTrackerFtraceEvent`.
-    SchedGroupTrackerFtraceEvent
-);
-
-impl SchedGroupTrackerFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `group`.
-    pub const GROUP: u32 = 3;
-    /// Field number of `group_num`.
-    pub const GROUP_NUM: u32 = 4;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `group`, field 3.
-    #[inline]
-    pub fn group(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(3, value.as_ref());
-        self
-    }
-
-    /// Writes `group_num`, field 4.
-    #[inline]
-    pub fn group_num(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedMigrateTaskFtraceEvent`.
-    SchedMigrateTaskFtraceEvent
-);
-
-impl SchedMigrateTaskFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 3;
-    /// Field number of `orig_cpu`.
-    pub const ORIG_CPU: u32 = 4;
-    /// Field number of `dest_cpu`.
-    pub const DEST_CPU: u32 = 5;
-    /// Field number of `running`.
-    pub const RUNNING: u32 = 6;
-    /// Field number of `load`.
-    pub const LOAD: u32 = 7;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 3.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `orig_cpu`, field 4.
-    #[inline]
-    pub fn orig_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `dest_cpu`, field 5.
-    #[inline]
-    pub fn dest_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `running`, field 6.
-    #[inline]
-    pub fn running(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(6, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `load`, field 7.
-    #[inline]
-    pub fn load(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(7, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedPiSetprioFtraceEvent`.
-    SchedPiSetprioFtraceEvent
-);
-
-impl SchedPiSetprioFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `newprio`.
-    pub const NEWPRIO: u32 = 2;
-    /// Field number of `oldprio`.
-    pub const OLDPRIO: u32 = 3;
-    /// Field number of `pid`.
-    pub const PID: u32 = 4;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `newprio`, field 2.
-    #[inline]
-    pub fn newprio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `oldprio`, field 3.
-    #[inline]
-    pub fn oldprio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `pid`, field 4.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessExecFtraceEvent`.
-    SchedProcessExecFtraceEvent
-);
-
-impl SchedProcessExecFtraceEvent<'_> {
-    /// Field number of `filename`.
-    pub const FILENAME: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `old_pid`.
-    pub const OLD_PID: u32 = 3;
-
-    /// Writes `filename`, field 1.
-    #[inline]
-    pub fn filename(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `old_pid`, field 3.
-    #[inline]
-    pub fn old_pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessExitFtraceEvent`.
-    SchedProcessExitFtraceEvent
-);
-
-impl SchedProcessExitFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `tgid`.
-    pub const TGID: u32 = 3;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 4;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `tgid`, field 3.
-    #[inline]
-    pub fn tgid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 4.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessForkFtraceEvent`.
-    SchedProcessForkFtraceEvent
-);
-
-impl SchedProcessForkFtraceEvent<'_> {
-    /// Field number of `parent_comm`.
-    pub const PARENT_COMM: u32 = 1;
-    /// Field number of `parent_pid`.
-    pub const PARENT_PID: u32 = 2;
-    /// Field number of `child_comm`.
-    pub const CHILD_COMM: u32 = 3;
-    /// Field number of `child_pid`.
-    pub const CHILD_PID: u32 = 4;
-
-    /// Writes `parent_comm`, field 1.
-    #[inline]
-    pub fn parent_comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `parent_pid`, field 2.
-    #[inline]
-    pub fn parent_pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `child_comm`, field 3.
-    #[inline]
-    pub fn child_comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(3, value.as_ref());
-        self
-    }
-
-    /// Writes `child_pid`, field 4.
-    #[inline]
-    pub fn child_pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessFreeFtraceEvent`.
-    SchedProcessFreeFtraceEvent
-);
-
-impl SchedProcessFreeFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 3;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 3.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessHangFtraceEvent`.
-    SchedProcessHangFtraceEvent
-);
-
-impl SchedProcessHangFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedProcessWaitFtraceEvent`.
-    SchedProcessWaitFtraceEvent
-);
-
-impl SchedProcessWaitFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 3;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 3.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `SchedSwitchFtraceEvent`.
     SchedSwitchFtraceEvent
 );
@@ -5341,201 +3913,6 @@ impl SchedSwitchFtraceEvent<'_> {
 }
 
 message_writer!(
-    /// Writes a `SchedWakeupFtraceEvent`.
-    SchedWakeupFtraceEvent
-);
-
-impl SchedWakeupFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 3;
-    /// Field number of `success`.
-    pub const SUCCESS: u32 = 4;
-    /// Field number of `target_cpu`.
-    pub const TARGET_CPU: u32 = 5;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 3.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `success`, field 4.
-    #[inline]
-    pub fn success(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `target_cpu`, field 5.
-    #[inline]
-    pub fn target_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedWakeupNewFtraceEvent`.
-    SchedWakeupNewFtraceEvent
-);
-
-impl SchedWakeupNewFtraceEvent<'_> {
-    /// Field number of `comm`.
-    pub const COMM: u32 = 1;
-    /// Field number of `pid`.
-    pub const PID: u32 = 2;
-    /// Field number of `prio`.
-    pub const PRIO: u32 = 3;
-    /// Field number of `success`.
-    pub const SUCCESS: u32 = 4;
-    /// Field number of `target_cpu`.
-    pub const TARGET_CPU: u32 = 5;
-
-    /// Writes `comm`, field 1.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `pid`, field 2.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `prio`, field 3.
-    #[inline]
-    pub fn prio(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(3, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `success`, field 4.
-    #[inline]
-    pub fn success(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `target_cpu`, field 5.
-    #[inline]
-    pub fn target_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SchedWakeupTaskAttrFtraceEvent`.
-    SchedWakeupTaskAttrFtraceEvent
-);
-
-impl SchedWakeupTaskAttrFtraceEvent<'_> {
-    /// Field number of `pid`.
-    pub const PID: u32 = 1;
-    /// Field number of `cpu_affinity`.
-    pub const CPU_AFFINITY: u32 = 2;
-    /// Field number of `task_util`.
-    pub const TASK_UTIL: u32 = 3;
-    /// Field number of `uclamp_min`.
-    pub const UCLAMP_MIN: u32 = 4;
-    /// Field number of `vruntime`.
-    pub const VRUNTIME: u32 = 5;
-    /// Field number of `sched_qos_user_defined_flag`.
-    pub const SCHED_QOS_USER_DEFINED_FLAG: u32 = 6;
-    /// Field number of `rampup_multiplier`.
-    pub const RAMPUP_MULTIPLIER: u32 = 7;
-    /// Field number of `effect_rampup_multiplier`.
-    pub const EFFECT_RAMPUP_MULTIPLIER: u32 = 8;
-    /// Field number of `tag_nice`.
-    pub const TAG_NICE: u32 = 9;
-
-    /// Writes `pid`, field 1.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `cpu_affinity`, field 2.
-    #[inline]
-    pub fn cpu_affinity(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `task_util`, field 3.
-    #[inline]
-    pub fn task_util(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-
-    /// Writes `uclamp_min`, field 4.
-    #[inline]
-    pub fn uclamp_min(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(4, value);
-        self
-    }
-
-    /// Writes `vruntime`, field 5.
-    #[inline]
-    pub fn vruntime(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(5, value);
-        self
-    }
-
-    /// Writes `sched_qos_user_defined_flag`, field 6.
-    #[inline]
-    pub fn sched_qos_user_defined_flag(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(6, value);
-        self
-    }
-
-    /// Writes `rampup_multiplier`, field 7.
-    #[inline]
-    pub fn rampup_multiplier(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(7, u64::from(value));
-        self
-    }
-
-    /// Writes `effect_rampup_multiplier`, field 8.
-    #[inline]
-    pub fn effect_rampup_multiplier(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(8, u64::from(value));
-        self
-    }
-
-    /// Writes `tag_nice`, field 9.
-    #[inline]
-    pub fn tag_nice(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(9, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `SchedWakingFtraceEvent`.
     SchedWakingFtraceEvent
 );
@@ -5584,57 +3961,6 @@ impl SchedWakingFtraceEvent<'_> {
     #[inline]
     pub fn target_cpu(&mut self, value: i32) -> &mut Self {
         self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SoftirqEntryFtraceEvent`.
-    SoftirqEntryFtraceEvent
-);
-
-impl SoftirqEntryFtraceEvent<'_> {
-    /// Field number of `vec`.
-    pub const VEC: u32 = 1;
-
-    /// Writes `vec`, field 1.
-    #[inline]
-    pub fn vec(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SoftirqExitFtraceEvent`.
-    SoftirqExitFtraceEvent
-);
-
-impl SoftirqExitFtraceEvent<'_> {
-    /// Field number of `vec`.
-    pub const VEC: u32 = 1;
-
-    /// Writes `vec`, field 1.
-    #[inline]
-    pub fn vec(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `SoftirqRaiseFtraceEvent`.
-    SoftirqRaiseFtraceEvent
-);
-
-impl SoftirqRaiseFtraceEvent<'_> {
-    /// Field number of `vec`.
-    pub const VEC: u32 = 1;
-
-    /// Writes `vec`, field 1.
-    #[inline]
-    pub fn vec(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(1, u64::from(value));
         self
     }
 }
@@ -5689,41 +4015,6 @@ message_writer!(
 );
 
 impl StateDescriptor<'_> {
-}
-
-message_writer!(
-    /// Writes a `SuspendResumeFtraceEvent`.
-    SuspendResumeFtraceEvent
-);
-
-impl SuspendResumeFtraceEvent<'_> {
-    /// Field number of `action`.
-    pub const ACTION: u32 = 1;
-    /// Field number of `val`.
-    pub const VAL: u32 = 2;
-    /// Field number of `start`.
-    pub const START: u32 = 3;
-
-    /// Writes `action`, field 1.
-    #[inline]
-    pub fn action(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `val`, field 2.
-    #[inline]
-    pub fn val(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(2, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `start`, field 3.
-    #[inline]
-    pub fn start(&mut self, value: u32) -> &mut Self {
-        self.0.varint_field(3, u64::from(value));
-        self
-    }
 }
 
 message_writer!(
@@ -6604,50 +4895,6 @@ impl TaskExecution<'_> {
 }
 
 message_writer!(
-    /// Writes a `TaskNewtaskFtraceEvent`.
-    TaskNewtaskFtraceEvent
-);
-
-impl TaskNewtaskFtraceEvent<'_> {
-    /// Field number of `pid`.
-    pub const PID: u32 = 1;
-    /// Field number of `comm`.
-    pub const COMM: u32 = 2;
-    /// Field number of `clone_flags`.
-    pub const CLONE_FLAGS: u32 = 3;
-    /// Field number of `oom_score_adj`.
-    pub const OOM_SCORE_ADJ: u32 = 4;
-
-    /// Writes `pid`, field 1.
-    #[inline]
-    pub fn pid(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(1, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `comm`, field 2.
-    #[inline]
-    pub fn comm(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(2, value.as_ref());
-        self
-    }
-
-    /// Writes `clone_flags`, field 3.
-    #[inline]
-    pub fn clone_flags(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(3, value);
-        self
-    }
-
-    /// Writes `oom_score_adj`, field 4.
-    #[inline]
-    pub fn oom_score_adj(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-}
-
-message_writer!(
     /// Writes a `TaskRenameFtraceEvent`.
     TaskRenameFtraceEvent
 );
@@ -7143,6 +5390,8 @@ impl TracePacket<'_> {
     pub const TIMESTAMP_CLOCK_ID: u32 = 58;
     /// Field number of `track_event`.
     pub const TRACK_EVENT: u32 = 11;
+    /// Field number of `perfetto_metatrace`.
+    pub const PERFETTO_METATRACE: u32 = 49;
     /// Field number of `track_descriptor`.
     pub const TRACK_DESCRIPTOR: u32 = 60;
     /// Field number of `generic_kernel_task_state_event`.
@@ -7252,6 +5501,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn track_event(&mut self, fill: impl FnOnce(&mut crate::write::TrackEvent<'_>)) -> &mut Self {
         self.0.nested(11, |writer| fill(&mut crate::write::TrackEvent::new(writer)));
+        self
+    }
+
+    /// Writes `perfetto_metatrace`, field 49.
+    #[inline]
+    pub fn perfetto_metatrace(&mut self, fill: impl FnOnce(&mut crate::write::PerfettoMetatrace<'_>)) -> &mut Self {
+        self.0.nested(49, |writer| fill(&mut crate::write::PerfettoMetatrace::new(writer)));
         self
     }
 
@@ -9258,189 +7514,6 @@ impl Utsname<'_> {
     #[inline]
     pub fn machine(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
         self.0.bytes_field(4, value.as_ref());
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WakeupSourceActivateFtraceEvent`.
-    WakeupSourceActivateFtraceEvent
-);
-
-impl WakeupSourceActivateFtraceEvent<'_> {
-    /// Field number of `name`.
-    pub const NAME: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-
-    /// Writes `name`, field 1.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WakeupSourceDeactivateFtraceEvent`.
-    WakeupSourceDeactivateFtraceEvent
-);
-
-impl WakeupSourceDeactivateFtraceEvent<'_> {
-    /// Field number of `name`.
-    pub const NAME: u32 = 1;
-    /// Field number of `state`.
-    pub const STATE: u32 = 2;
-
-    /// Writes `name`, field 1.
-    #[inline]
-    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(1, value.as_ref());
-        self
-    }
-
-    /// Writes `state`, field 2.
-    #[inline]
-    pub fn state(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WorkqueueActivateWorkFtraceEvent`.
-    WorkqueueActivateWorkFtraceEvent
-);
-
-impl WorkqueueActivateWorkFtraceEvent<'_> {
-    /// Field number of `work`.
-    pub const WORK: u32 = 1;
-    /// Field number of `function`.
-    pub const FUNCTION: u32 = 2;
-
-    /// Writes `work`, field 1.
-    #[inline]
-    pub fn work(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
-        self
-    }
-
-    /// Writes `function`, field 2.
-    #[inline]
-    pub fn function(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WorkqueueExecuteEndFtraceEvent`.
-    WorkqueueExecuteEndFtraceEvent
-);
-
-impl WorkqueueExecuteEndFtraceEvent<'_> {
-    /// Field number of `work`.
-    pub const WORK: u32 = 1;
-    /// Field number of `function`.
-    pub const FUNCTION: u32 = 2;
-
-    /// Writes `work`, field 1.
-    #[inline]
-    pub fn work(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
-        self
-    }
-
-    /// Writes `function`, field 2.
-    #[inline]
-    pub fn function(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WorkqueueExecuteStartFtraceEvent`.
-    WorkqueueExecuteStartFtraceEvent
-);
-
-impl WorkqueueExecuteStartFtraceEvent<'_> {
-    /// Field number of `work`.
-    pub const WORK: u32 = 1;
-    /// Field number of `function`.
-    pub const FUNCTION: u32 = 2;
-
-    /// Writes `work`, field 1.
-    #[inline]
-    pub fn work(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
-        self
-    }
-
-    /// Writes `function`, field 2.
-    #[inline]
-    pub fn function(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-}
-
-message_writer!(
-    /// Writes a `WorkqueueQueueWorkFtraceEvent`.
-    WorkqueueQueueWorkFtraceEvent
-);
-
-impl WorkqueueQueueWorkFtraceEvent<'_> {
-    /// Field number of `work`.
-    pub const WORK: u32 = 1;
-    /// Field number of `function`.
-    pub const FUNCTION: u32 = 2;
-    /// Field number of `req_cpu`.
-    pub const REQ_CPU: u32 = 4;
-    /// Field number of `cpu`.
-    pub const CPU: u32 = 5;
-    /// Field number of `workqueue`.
-    pub const WORKQUEUE: u32 = 6;
-
-    /// Writes `work`, field 1.
-    #[inline]
-    pub fn work(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(1, value);
-        self
-    }
-
-    /// Writes `function`, field 2.
-    #[inline]
-    pub fn function(&mut self, value: u64) -> &mut Self {
-        self.0.varint_field(2, value);
-        self
-    }
-
-    /// Writes `req_cpu`, field 4.
-    #[inline]
-    pub fn req_cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(4, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `cpu`, field 5.
-    #[inline]
-    pub fn cpu(&mut self, value: i32) -> &mut Self {
-        self.0.varint_field(5, i64::from(value) as u64);
-        self
-    }
-
-    /// Writes `workqueue`, field 6.
-    #[inline]
-    pub fn workqueue(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
-        self.0.bytes_field(6, value.as_ref());
         self
     }
 }

@@ -140,6 +140,19 @@ fn advice_for_a_full_discard_buffer_depends_on_whether_reading_makes_room() {
 }
 
 #[test]
+fn chunks_that_a_ring_buffer_turns_away_are_no_loss() {
+    let turned_away = || BufferStats {
+        chunks_discarded: Some(46_778),
+        ..Default::default()
+    };
+    for policy in [None, Some(FillPolicy::UNSPECIFIED), Some(FillPolicy::RING_BUFFER)] {
+        let ring = move |config: &mut TraceConfig| config.buffers[0].fill_policy = policy;
+        let findings = findings(&summary(ring, turned_away()), &END);
+        assert!(findings.is_empty(), "{policy:?}");
+    }
+}
+
+#[test]
 fn every_counter_of_a_buffer_has_a_finding_of_its_own() {
     let all = BufferStats {
         chunks_overwritten: Some(1),
@@ -150,7 +163,8 @@ fn every_counter_of_a_buffer_has_a_finding_of_its_own() {
         abi_violations: Some(6),
         ..Default::default()
     };
-    let causes: Vec<_> = findings(&summary(|_| {}, all), &END)
+    let discards = |config: &mut TraceConfig| config.buffers[0].fill_policy = Some(FillPolicy::DISCARD);
+    let causes: Vec<_> = findings(&summary(discards, all), &END)
         .into_iter()
         .map(|finding| (finding.cause, finding.what))
         .collect();

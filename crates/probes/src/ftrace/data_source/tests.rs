@@ -405,9 +405,9 @@ fn events_without_a_message_of_their_own_describe_themselves() {
     let Some(mut recorder) = Recorder::new() else {
         return;
     };
-    let config = recorder.config(&["signal/signal_generate"]);
+    let config = recorder.config(&["syscalls/sys_enter_kill"]);
     if !recorder.start(FIRST, &config).errors.unknown_events.is_empty() {
-        println!("skipped: this kernel has no signal/signal_generate");
+        println!("skipped: this kernel has no syscalls/sys_enter_kill");
         return;
     }
     let status = std::process::Command::new("sh")

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ftrace::test_instance::TestInstance;
+use crate::test_files::TempDir;
 use ferretto_proto::messages::ftrace_config::{KprobeEvent, TracefsOption};
 use proptest::prelude::*;
 
@@ -40,6 +41,27 @@ fn an_event_that_cannot_be_is_left_out_and_the_others_are_recorded() {
     for name in ["sched_switch", "sched/sched_switch", "sched/*", "a b", "*"] {
         assert!(is_event_pattern(name), "{name:?}");
     }
+}
+
+#[test]
+fn a_name_without_a_group_is_the_event_that_has_a_message() {
+    let folder = TempDir::new("bare-events");
+    folder.write("tracing_on", "1");
+    for event in [
+        "aaa/sched_switch",
+        "sched/sched_switch",
+        "aaa/made_up",
+        "bbb/made_up",
+    ] {
+        folder.write(&format!("events/{event}/format"), "");
+    }
+    let tracefs = Tracefs::at(folder.path()).unwrap();
+    let request = Request::new(&events(&["sched_switch", "made_up"]), &tracefs, InstanceRole::Top).unwrap();
+    let expected = [
+        EventName::new("aaa", "made_up"),
+        EventName::new("sched", "sched_switch"),
+    ];
+    assert_eq!(request.events, BTreeSet::from(expected));
 }
 
 #[test]

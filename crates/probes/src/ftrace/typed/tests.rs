@@ -1,100 +1,87 @@
 use super::*;
 use std::collections::BTreeSet;
 
-/// The schema as text: what this crate's messages are generated from.
-const SCHEMA: &[&str] = &[
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/ftrace_event.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/ftrace.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/irq.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/power.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/raw_syscalls.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/sched.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/task.proto"),
-    include_str!("../../../../proto/proto/perfetto/trace/ftrace/workqueue.proto"),
-];
-
-/// Message, type, name and number of every field in the schema.
-fn schema() -> BTreeSet<(String, String, String, u32)> {
-    let mut fields = BTreeSet::new();
-    for file in SCHEMA {
-        let mut message = String::new();
-        for line in file.lines() {
-            let words: Vec<&str> = line.trim().trim_end_matches(';').split_whitespace().collect();
-            match words.as_slice() {
-                ["message", name, "{"] => message = (*name).to_owned(),
-                ["optional" | "repeated", ty, name, "=", number] | [ty, name, "=", number] => {
-                    let number = number.parse().unwrap();
-                    fields.insert((message.clone(), (*ty).to_owned(), (*name).to_owned(), number));
-                }
-                _ => {}
-            }
-        }
-    }
-    fields
-}
-
-fn in_schema(proto_type: ProtoType) -> &'static str {
-    match proto_type {
-        ProtoType::Int32 => "int32",
-        ProtoType::Int64 => "int64",
-        ProtoType::Uint32 => "uint32",
-        ProtoType::Uint64 => "uint64",
-        ProtoType::String => "string",
-        ProtoType::Bytes => "bytes",
-    }
-}
-
 #[test]
-fn every_mapping_is_in_the_schema() {
-    let schema = schema();
-    for event in all() {
-        let of_event = |(message, _, name, number): &&(String, String, String, u32)| {
-            message == "FtraceEvent" && name == event.name && *number == event.number
-        };
-        let (_, message, ..) = schema
-            .iter()
-            .find(of_event)
-            .unwrap_or_else(|| panic!("{} is not in FtraceEvent", event.name));
-        for field in event.fields {
-            let key = (
-                message.clone(),
-                in_schema(field.proto_type).to_owned(),
-                field.name.to_owned(),
-                field.number,
-            );
-            assert!(schema.contains(&key), "{key:?} is not in the schema");
-        }
-    }
-}
-
-#[test]
-fn every_message_of_these_groups_is_mapped_whole() {
-    // Of `print` only the text is recorded.
-    let left_out = [("PrintFtraceEvent", "ip")];
-    let schema = schema();
-    let mapped: BTreeSet<&str> = all().map(|event| event.name).collect();
-    for (_, message, name, _) in schema.iter().filter(|(message, ..)| message == "FtraceEvent") {
-        if !message.ends_with("FtraceEvent") || message == "GenericFtraceEvent" {
-            continue;
-        }
-        assert!(
-            mapped.contains(name.as_str()),
-            "{name} is in the schema and has no mapping"
+fn every_line_of_the_table_is_an_event_with_all_its_fields() {
+    assert!(EVENTS.is_ascii());
+    assert_eq!(all().count(), EVENTS.lines().count());
+    for (event, line) in all().zip(EVENTS.lines()) {
+        let parsed = event
+            .fields
+            .split_ascii_whitespace()
+            .filter_map(TypedField::parse);
+        assert_eq!(
+            parsed.count(),
+            line.split_ascii_whitespace().count() - 1,
+            "{line}"
         );
-        let event = all().find(|event| event.name == name).unwrap();
-        for (of, _, field, number) in schema.iter().filter(|(of, ..)| of == message) {
-            let is_mapped = event
-                .fields
-                .iter()
-                .any(|mapped| mapped.name == field && mapped.number == *number);
-            let is_left_out = left_out.contains(&(of.as_str(), field.as_str()));
-            assert!(is_mapped != is_left_out, "{of}.{field}");
-        }
     }
 }
 
 #[test]
-fn a_name_counts_only_in_its_group() {
-    assert!(find("raw_syscalls", "sys_enter").is_some());
-    assert!(find("sched", "sys_enter").is_none());
+fn lines_are_sorted_and_numbers_are_unique() {
+    let keys: Vec<_> = all().map(|event| (event.group, event.name)).collect();
+    assert!(keys.is_sorted_by(|a, b| a < b));
+    let numbers: BTreeSet<u32> = all().map(|event| event.number).collect();
+    assert_eq!(numbers.len(), keys.len());
+}
+
+#[test]
+fn every_event_is_found() {
+    for event in all() {
+        assert_eq!(in_schema(event.group, event.name), Some(event));
+    }
+    assert_eq!(find("sched", "sched_switch").unwrap().number, 4);
+}
+
+#[test]
+fn names_before_between_and_behind_the_lines_are_none() {
+    for (group, name) in [
+        ("", ""),
+        ("zzz", "zzz"),
+        ("sched", "sched_switcha"),
+        ("hyp", ""),
+        ("sched", "sys_enter"),
+    ] {
+        assert_eq!(find(group, name), None, "{group}/{name}");
+    }
+}
+
+#[test]
+fn the_kernels_name_may_lack_the_group() {
+    assert_eq!(
+        find("mali", "tracing_mark_write").unwrap().name,
+        "mali_tracing_mark_write"
+    );
+    assert_eq!(find("kgsl", "gpu_frequency").unwrap().name, "kgsl_gpu_frequency");
+    assert_eq!(find("power", "gpu_frequency").unwrap().name, "gpu_frequency");
+    assert_eq!(find("systrace", "0").unwrap().name, "zero");
+}
+
+#[test]
+fn a_group_that_was_split_keeps_its_messages() {
+    assert_eq!(find("smbus", "smbus_read"), find("i2c", "smbus_read"));
+    assert!(find("smbus", "smbus_read").is_some());
+}
+
+#[test]
+fn every_exception_is_about_an_event_of_the_schema() {
+    for (group, _, name) in RENAMED {
+        assert!(in_schema(group, name).is_some(), "{group}/{name}");
+    }
+    for (group, event, field) in ADDRESSES.iter().chain(LEFT_OUT) {
+        let event = in_schema(group, event).unwrap();
+        let mut fields = event
+            .fields
+            .split_ascii_whitespace()
+            .filter_map(TypedField::parse);
+        assert!(fields.any(|known| known.name == *field), "{field}");
+    }
+    let fields = |event: &str| find("ftrace", event).unwrap().fields().collect::<Vec<_>>();
+    assert!(fields("print").iter().all(|field| field.name != "ip"));
+    assert!(
+        fields("funcgraph_entry")
+            .iter()
+            .any(|field| field.declared == Declared::AsInteger)
+    );
 }

@@ -1,6 +1,9 @@
 //! Bundles against the kernel's own rendering of the same events as text.
 
 use super::*;
+use crate::ftrace::field::ProtoType;
+use crate::ftrace::fixtures::{FORMATS, untyped_table};
+use crate::ftrace::typed;
 
 /// How the kernel would print an event that has a message of its own.
 fn print(event: &FtraceEvent) -> (String, String) {
@@ -333,7 +336,7 @@ const GENERIC: &[&str] = &[
 
 #[test]
 fn unknown_events_can_be_read_by_their_descriptors() {
-    let table = table();
+    let table = untyped_table();
     let mut session = Session::new(&table, only(&table, GENERIC));
     let mut packets: Vec<Vec<u8>> = Vec::new();
     BundleWriter::default().encode(&table, &mut session, &read_of(MIXED.pages), None, &mut packets);
@@ -356,7 +359,7 @@ fn unknown_events_can_be_read_by_their_descriptors() {
 
 #[test]
 fn unknown_events_can_spell_out_their_names() {
-    let table = table();
+    let table = untyped_table();
     let config = DecodeConfig {
         generic_encoding: GenericEncoding::Names,
         ..only(&table, GENERIC)
@@ -378,4 +381,76 @@ fn unknown_events_can_spell_out_their_names() {
         (generic.event_name.clone().unwrap(), fields.collect())
     });
     check_generic(&events.collect::<Vec<_>>());
+}
+
+/// Values of events by field name, read with the help of the table of typed events.
+fn by_table_of_types(encoded: &[u8]) -> Vec<(String, BTreeMap<String, String>)> {
+    let mut events = Vec::new();
+    let fields_of = |bytes: &'static [u8]| Reader::new(bytes).map(Result::unwrap);
+    let leaked: &'static [u8] = encoded.to_vec().leak();
+    for event in fields_of(leaked).filter(|field| field.number == write::FtraceEventBundle::EVENT) {
+        for field in fields_of(event.value.as_bytes().unwrap()) {
+            let Some(typed) = typed::all().find(|typed| typed.number == field.number) else {
+                continue;
+            };
+            let values = fields_of(field.value.as_bytes().unwrap()).map(|value| {
+                let known = typed.fields().find(|known| known.number == value.number).unwrap();
+                let text = match (known.proto_type, value.value) {
+                    (ProtoType::Int32 | ProtoType::Int64, Value::Varint(value)) => (value as i64).to_string(),
+                    (ProtoType::Uint32 | ProtoType::Uint64, Value::Varint(value)) => value.to_string(),
+                    (ProtoType::String, Value::Bytes(bytes)) => String::from_utf8(bytes.to_vec()).unwrap(),
+                    other => panic!("{}: type and value disagree: {other:?}", known.name),
+                };
+                (known.name.to_owned(), text)
+            });
+            events.push((typed.name.to_owned(), values.collect()));
+        }
+    }
+    events
+}
+
+#[test]
+fn events_with_messages_have_the_values_that_they_would_have_without() {
+    for recording in [SCHED, MIXED] {
+        let (typed, untyped) = (table(), untyped_table());
+        let names: Vec<&str> = FORMATS
+            .iter()
+            // The arguments of system calls are no field without a message; `rcu` has no messages.
+            .filter(|(group, ..)| !["raw_syscalls", "rcu"].contains(group))
+            .map(|(_, name, _)| *name)
+            .collect();
+        let encoded = |table: &Table| {
+            let config = DecodeConfig {
+                sched_encoding: SchedEncoding::Verbose,
+                ..only(table, &names)
+            };
+            let mut session = Session::new(table, config);
+            let mut packets: Vec<Vec<u8>> = Vec::new();
+            BundleWriter::default().encode(
+                table,
+                &mut session,
+                &read_of(recording.pages),
+                None,
+                &mut packets,
+            );
+            packets.remove(0)
+        };
+        let bundle_in = |packet: &[u8]| -> Vec<u8> {
+            let mut fields = Reader::new(packet).map(Result::unwrap);
+            let bundle = fields.find(|field| field.number == write::TracePacket::FTRACE_EVENTS);
+            bundle.unwrap().value.as_bytes().unwrap().to_vec()
+        };
+        let of_untyped = encoded(&untyped);
+        let packet = TracePacket::decode_from_slice(&of_untyped).unwrap();
+        let without = self_described(bundle_of(&packet), &bundle_in(&of_untyped));
+        let with = by_table_of_types(&bundle_in(&encoded(&typed)));
+        assert_eq!(with.len(), without.len());
+        for ((name, fields), (untyped_name, untyped_fields)) in with.iter().zip(&without) {
+            assert_eq!(name, untyped_name);
+            assert!(!fields.is_empty(), "{name}");
+            for (field, value) in fields {
+                assert_eq!(value, &untyped_fields[field], "{name}.{field}");
+            }
+        }
+    }
 }

@@ -1,0 +1,390 @@
+//! Kernel events of as many groups as a script can provoke, recorded by upstream's probes and ours at the same time: each event, with each of
+//! its fields, is the same to upstream's trace processor.
+//!
+//! Each side records from an instance of tracefs of its own. The kernel writes every event into both, and only those of the script's
+//! processes, so that the two recordings can be compared event for event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::tracefs::Tracefs;
+use crate::support::{Program, Programs, Side, System};
+use ferretto_probes::ftrace::field::FieldKind;
+use ferretto_probes::ftrace::format::EventFormat;
+use ferretto_probes::ftrace::typed;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{Message, Trace};
+use rustix::process::{Pid, Signal, kill_process};
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Groups that the script cannot provoke, or that only repeat others: each event that is recorded costs both probes some milliseconds.
+const NOT_RECORDED: &[&str] = &[
+    "ftrace", "syscalls", "initcall", "btrfs", "xfs", "kvm", "kvmmmu", "mei", "damon",
+];
+
+/// Waits for a line, then has the kernel do this and that. Steps that a machine does not allow are left out.
+const SCRIPT: &str = r#"
+read go
+d=$(mktemp -d)
+exec 2>/dev/null
+# Files, on a file system of their own.
+dd if=/dev/zero of=$d/image bs=1M count=8
+mkfs.ext4 -q $d/image; mkdir $d/mounted; mount -o loop $d/image $d/mounted
+mkdir $d/mounted/folder; dd if=/dev/zero of=$d/mounted/folder/file bs=64k count=16
+sync -f $d/mounted; cat $d/mounted/folder/file >/dev/null
+flock $d/mounted/folder/file true
+truncate -s 0 $d/mounted/folder/file; rm -r $d/mounted/folder; umount $d/mounted
+# Control groups.
+for root in /sys/fs/cgroup /sys/fs/cgroup/pids; do
+  mkdir $root/ferretto-$$ && sh -c "echo \$\$ >$root/ferretto-$$/cgroup.procs"; rmdir $root/ferretto-$$
+done
+# Sockets, also to nobody.
+exec 3<>/dev/tcp/127.0.0.1/$PORT && echo hello >&3; exec 3>&-
+exec 3<>/dev/tcp/127.0.0.1/9; exec 3<>/dev/tcp/::1/9
+exec 3<>/dev/udp/127.0.0.1/9 && echo hello >&3 && echo hello >&3; exec 3>&-
+# Signals, timers, processes, names, scores, the kernel's log.
+kill -CONT $$
+timeout 0.05 sleep 10
+timeout 1 sh -c 'kill -9 $$'
+echo 10 >/proc/self/oom_score_adj
+echo renamed >/proc/self/comm
+echo 'ferretto provokes kernel events' >/dev/kmsg
+chrt --fifo 1 true; taskset -c 0 true; nice true
+rm -r $d
+"#;
+
+/// An instance of tracefs that records the processes of one script only.
+struct Instance(PathBuf);
+
+impl Instance {
+    fn new(side: Side, script: &Child) -> Option<Instance> {
+        let name = format!("ferretto-events-{}-{side}", std::process::id());
+        let instance = Instance(Path::new(TRACEFS).join("instances").join(name));
+        if let Err(error) = std::fs::create_dir(&instance.0) {
+            println!("skipped: {}: {error}", instance.0.display());
+            return None;
+        }
+        for (file, value) in [
+            ("options/event-fork", "1".to_owned()),
+            ("set_event_pid", script.id().to_string()),
+        ] {
+            std::fs::write(instance.0.join(file), value).unwrap();
+        }
+        Some(instance)
+    }
+
+    fn config(&self, groups: &BTreeSet<String>) -> String {
+        let events: String = groups
+            .iter()
+            .map(|group| format!("ftrace_events: \"{group}/*\" "))
+            .collect();
+        format!(
+            "buffers {{ size_kb: 131072 fill_policy: DISCARD }}
+            data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
+                instance_name: \"{}\" buffer_size_kb: 16384 drain_period_ms: 250 symbolize_ksyms: true {events}
+            }} }} }}",
+            self.0.file_name().unwrap().display()
+        )
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Of one event: its name, the thread, and its fields.
+type Event = (String, String, BTreeMap<String, String>);
+
+/// The events of each CPU, in their order.
+fn events(processor: &TraceProcessor, trace: &Path) -> BTreeMap<String, Vec<Event>> {
+    let [losses, rows] = processor.query(
+        trace,
+        [
+            LOSSES,
+            "select e.cpu, e.name, t.tid,
+                group_concat(a.key || '=' || replace(replace(coalesce(a.display_value, ''), char(10), '|'), char(9), '|'), char(31))
+            from ftrace_event e join thread t using (utid) left join args a using (arg_set_id)
+            group by e.id order by e.cpu, e.ts, e.id",
+        ],
+    );
+    assert_eq!(losses, Rows::new());
+    let mut events: BTreeMap<String, Vec<Event>> = BTreeMap::new();
+    for row in rows {
+        let [cpu, name, tid, fields] = row.try_into().unwrap();
+        let fields = fields.split('\u{1f}').filter_map(|field| field.split_once('='));
+        let fields = fields
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        events.entry(cpu).or_default().push((name, tid, fields));
+    }
+    events
+}
+
+/// What the kernel says of its events' fields.
+struct Kernel(BTreeMap<String, (String, EventFormat)>);
+
+impl Kernel {
+    fn new(groups: &BTreeSet<String>) -> Kernel {
+        let mut formats = BTreeMap::new();
+        for group in groups {
+            for event in std::fs::read_dir(Path::new(TRACEFS).join("events").join(group))
+                .unwrap()
+                .flatten()
+            {
+                if let Ok(format) = std::fs::read_to_string(event.path().join("format")) {
+                    let name = event.file_name().into_string().unwrap();
+                    formats.insert(name, (group.clone(), EventFormat::parse(&format).unwrap()));
+                }
+            }
+        }
+        Kernel(formats)
+    }
+
+    fn group(&self, event: &str) -> &str {
+        &self.0[event].0
+    }
+
+    fn kind(&self, event: &str, field: &str) -> Option<FieldKind> {
+        let (_, format) = self.0.get(event)?;
+        let field = format.fields.iter().find(|known| known.name() == Some(field))?;
+        field.kind()
+    }
+
+    /// Whether a trace has a number of its own choice in the place of the field's value.
+    fn is_interned(&self, event: &str, field: &str) -> bool {
+        matches!(self.kind(event, field), Some(FieldKind::KernelAddress(_)))
+    }
+
+    /// Whether upstream drops the field of a typed event, because the kernel's integer has another width or sign than the message's.
+    fn is_another_integer(&self, event: &str, field: &str) -> bool {
+        let Some(typed) = typed::find(self.group(event), event) else {
+            return false;
+        };
+        let wanted = typed.fields().find(|known| known.name == field);
+        let kind = self.kind(event, field);
+        let read = wanted.and_then(|wanted| kind?.read_as(wanted.proto_type));
+        matches!(kind, Some(FieldKind::Unsigned(_) | FieldKind::Signed(_))) && read.is_some()
+    }
+}
+
+#[test]
+fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    if !Tracefs::is_usable() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut script = Command::new("bash")
+        .args(["-c", SCRIPT])
+        .env("PORT", listener.local_addr().unwrap().port().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let Some(instances) = [Side::Upstream, Side::Ours]
+        .into_iter()
+        .map(|side| Instance::new(side, &script).map(|instance| (side, instance)))
+        .collect::<Option<Vec<_>>>()
+    else {
+        return;
+    };
+    let groups: BTreeSet<String> = std::fs::read_dir(Path::new(TRACEFS).join("events"))
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.path().is_dir())
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .filter(|group| !NOT_RECORDED.contains(&group.as_str()))
+        .collect();
+    let systems: Vec<_> = instances
+        .iter()
+        .map(|(side, instance)| (System::with_daemons(&programs, Side::Ours, *side), instance))
+        .collect();
+    let recordings: Vec<_> = systems
+        .iter()
+        .map(|(system, instance)| system.record(Side::Ours, &instance.config(&groups)))
+        .collect();
+    script.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    script.wait().unwrap();
+    let traces: Vec<_> = recordings
+        .into_iter()
+        .map(|recording| recording.interrupt())
+        .collect();
+    let [upstreams, ours] = [&traces[0], &traces[1]].map(|trace| events(&processor, trace));
+
+    let kernel = Kernel::new(&groups);
+    let mut differences: BTreeMap<String, usize> = BTreeMap::new();
+    let mut seen: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut compared = 0;
+    for (cpu, theirs) in &upstreams {
+        for (their, our) in theirs.iter().zip(&ours[cpu]) {
+            assert_eq!(
+                (&their.0, &their.1),
+                (&our.0, &our.1),
+                "event {compared} of CPU {cpu}: {their:?} {our:?}"
+            );
+            let name = their.0.as_str();
+            seen.entry(kernel.group(name)).or_default().insert(name);
+            compared += 1;
+            for (field, value) in &their.2 {
+                match our.2.get(field) {
+                    Some(same) if same == value || kernel.is_interned(name, field) => {}
+                    other => {
+                        *differences
+                            .entry(format!("{name}.{field}: {value:?}, here {other:?}"))
+                            .or_default() += 1
+                    }
+                }
+            }
+            for field in our.2.keys().filter(|field| !their.2.contains_key(*field)) {
+                if !kernel.is_another_integer(name, field) {
+                    *differences
+                        .entry(format!("{name}.{field}: only here"))
+                        .or_default() += 1;
+                }
+            }
+        }
+        assert_eq!(theirs.len(), ours[cpu].len(), "events of CPU {cpu}");
+    }
+    assert_eq!(upstreams.len(), ours.len(), "CPUs");
+    let typed =
+        |group: &str, names: &BTreeSet<&str>| names.iter().any(|name| typed::find(group, name).is_some());
+    let typed_groups = seen.iter().filter(|(group, names)| typed(group, names)).count();
+    println!(
+        "{compared} events of {} groups, {typed_groups} of them with messages: {seen:?}",
+        seen.len()
+    );
+    assert!(differences.is_empty(), "{differences:#?}");
+    assert!(
+        seen.len() >= 30 && typed_groups >= 12,
+        "the script provoked little"
+    );
+}
+
+/// The processes that `linux.process_stats` describes in a trace.
+fn described_processes(trace: &Path) -> usize {
+    let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let trees = trace.packet.into_iter().filter_map(|packet| match packet.data {
+        Some(Data::ProcessTree(tree)) => Some(tree.processes.len()),
+        _ => None,
+    });
+    trees.sum()
+}
+
+#[test]
+fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
+    let programs = Programs::ours();
+    if !Tracefs::is_usable() {
+        return;
+    }
+    let unshare = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    if !Command::new(unshare[0])
+        .args(&unshare[1..])
+        .arg("true")
+        .status()
+        .is_ok_and(|status| status.success())
+    {
+        println!("skipped: no pid namespace of its own can be had here");
+        return;
+    }
+    let mut described = Vec::new();
+    for wrapper in [&[][..], &unshare] {
+        let instance = std::path::PathBuf::from(format!(
+            "{TRACEFS}/instances/ferretto-namespace-{}-{}",
+            std::process::id(),
+            wrapper.len()
+        ));
+        std::fs::create_dir(&instance).unwrap();
+        let mut system = System::new(&programs);
+        system.start(Side::Ours, Program::Traced);
+        let probes = programs.path(Side::Ours, Program::TracedProbes);
+        let pid = match wrapper.split_first() {
+            None => system.start_copy(&probes, Program::TracedProbes, |_| {}),
+            Some((unshare, flags)) => {
+                system.start_copy(Path::new(unshare), Program::TracedProbes, |command| {
+                    command.args(flags).arg(&probes);
+                })
+            }
+        };
+        let recording = system.record(
+            Side::Ours,
+            &format!(
+                "buffers {{ size_kb: 16384 }}
+                data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
+                    instance_name: \"{}\" ftrace_events: \"sched/sched_switch\"
+                }} }} }}
+                data_sources {{ config {{ name: \"linux.process_stats\" }} }}",
+                instance.file_name().unwrap().display()
+            ),
+        );
+        // Somebody runs.
+        assert!(Command::new("true").status().unwrap().success());
+        described.push(described_processes(&recording.interrupt()));
+        let told = system.log("traced_probes.log").contains("the machine's ids");
+        assert_eq!(told, !wrapper.is_empty());
+        // `unshare` does not pass signals on.
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        for child in children.split_whitespace() {
+            kill_process(Pid::from_raw(child.parse().unwrap()).unwrap(), Signal::TERM).unwrap();
+        }
+        drop(system);
+        std::fs::remove_dir(instance).unwrap();
+    }
+    assert!(described[0] > 0 && described[1] == 0, "{described:?}");
+}
+
+/// The slices and counters of the probes' own work, by name, with how many threads they are of.
+fn metatrace(processor: &TraceProcessor, trace: &Path) -> [BTreeSet<String>; 2] {
+    let queries = processor.query(
+        trace,
+        [
+            "select distinct s.name from slice s where s.category = 'metatrace'",
+            "select distinct t.name from counter c join track t on t.id = c.track_id where t.type = 'metatrace_counter'",
+            LOSSES,
+        ],
+    );
+    assert_eq!(queries[2], Rows::new());
+    let [slices, counters, _] = queries;
+    [slices, counters].map(|rows| rows.into_iter().flatten().collect())
+}
+
+#[test]
+fn the_probes_trace_their_own_work_as_upstreams_do() {
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let Some(_tracefs) = Tracefs::lock() else { return };
+    let config = r#"
+        buffers { size_kb: 16384 }
+        data_sources { config { name: "perfetto.metatrace" } }
+        data_sources { config { name: "linux.ftrace" ftrace_config {
+            ftrace_events: "sched/sched_switch" drain_period_ms: 100 symbolize_ksyms: true
+        } } }
+        data_sources { config { name: "linux.process_stats" process_stats_config {
+            scan_all_processes_on_start: true proc_stats_poll_ms: 200
+        } } }
+        data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 100 } } }
+        duration_ms: 1500"#;
+    let [upstreams, ours] = [Side::Upstream, Side::Ours].map(|side| {
+        // The service of either side has a metatrace of its own, and only upstream's offers it.
+        let system = System::with_daemons(&programs, Side::Ours, side);
+        let trace = system.record(Side::Ours, config).finish();
+        metatrace(&processor, &trace)
+    });
+    assert!(upstreams.iter().all(|names| names.len() >= 2), "{upstreams:?}");
+    assert_eq!(ours, upstreams);
+}

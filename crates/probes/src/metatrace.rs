@@ -1,0 +1,267 @@
+//! `perfetto.metatrace`: the work of the probes themselves, for people who ask what a recording costs.
+//!
+//! Data sources mark their work with [`span`] and [`count`]. While no session records it, a mark costs a load and a branch. Otherwise it goes
+//! into one ring of [`CAPACITY`] records, which the data source writes into the trace every [`PERIOD`], at flushes and at the stop. As with
+//! upstream's, only one session at a time gets the records. Numbers of events and counters are upstream's
+//! (`include/perfetto/ext/base/metatrace_events.h`), by which the trace processor names the slices and counters.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
+use ferretto_ipc::reactor::boot_now;
+use ferretto_proto::messages::DataSourceDescriptor;
+use ferretto_proto::write::{PerfettoMetatrace, TracePacket};
+use ferretto_wire::Writer;
+
+#[cfg(test)]
+mod tests;
+
+/// The name it is registered with.
+pub const NAME: &str = "perfetto.metatrace";
+
+/// Records that wait for being written; the oldest gives way to another one.
+const CAPACITY: usize = 8192;
+
+/// How often records are written into the trace.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// A step of the probes' work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Event {
+    /// Everything that a session's flush takes out of the kernel's buffers.
+    FtraceCpuFlush = 10,
+    /// Buffers that were drained because one was fuller than a session allows.
+    FtraceCpuBufferWatermark = 11,
+    /// One sample of `linux.sys_stats`.
+    ReadSysStats = 12,
+    /// The scan of all processes.
+    PsWriteAllProcesses = 13,
+    /// The description of threads that kernel events mentioned.
+    PsOnPids = 14,
+    /// Threads with a new name.
+    PsOnRenamePids = 15,
+    /// One sample of all processes' counters.
+    PsWriteAllProcessStats = 16,
+    /// All CPUs' buffers, at the drain period.
+    FtraceReadTick = 18,
+    /// One CPU's buffer.
+    FtraceCpuReadCycle = 19,
+    /// Some pages of one CPU's buffer: read and encoded.
+    FtraceCpuReadBatch = 20,
+    /// The kernel's symbols.
+    KallsymsParse = 21,
+    /// One sample of `linux.sysfs_power`.
+    LinuxPowerSysfsTick = 38,
+}
+
+/// A count of the probes' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Counter {
+    /// Pages in a batch out of a CPU's buffer.
+    FtracePagesDrained = 1,
+    /// Threads of kernel events that were not known before.
+    PsPidsScanned = 2,
+    /// Sessions that record kernel events.
+    FtraceSessions = 11,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Record {
+    Span {
+        event: Event,
+        began: BootTime,
+        ended: BootTime,
+    },
+    Count {
+        counter: Counter,
+        at: BootTime,
+        value: i32,
+    },
+}
+
+/// Records of one session, with the thread of each.
+#[derive(Debug, Default)]
+struct Ring {
+    records: VecDeque<(Record, i32)>,
+    overruns: bool,
+}
+
+impl Ring {
+    fn push(&mut self, record: Record, thread: i32) {
+        if self.records.len() == CAPACITY {
+            self.records.pop_front();
+            self.overruns = true;
+        }
+        self.records.push_back((record, thread));
+    }
+}
+
+/// Whether a session records. Set by the session that has the ring, and read by every mark.
+static RECORDING: AtomicBool = AtomicBool::new(false);
+
+static RING: Mutex<Ring> = Mutex::new(Ring {
+    records: VecDeque::new(),
+    overruns: false,
+});
+
+fn ring() -> MutexGuard<'static, Ring> {
+    RING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn record(record: Record) {
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    ring().push(record, thread);
+}
+
+/// Records how long something took, from its making until it is dropped.
+#[derive(Debug)]
+#[must_use = "a span ends when it is dropped"]
+pub struct Span(Option<(Event, BootTime)>);
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if let Some((event, began)) = self.0 {
+            record(Record::Span {
+                event,
+                began,
+                ended: boot_now(),
+            });
+        }
+    }
+}
+
+/// Begins a step of work.
+#[inline]
+pub fn span(event: Event) -> Span {
+    Span(RECORDING.load(Ordering::Relaxed).then(|| (event, boot_now())))
+}
+
+/// Records the value of a counter.
+#[inline]
+pub fn count(counter: Counter, value: usize) {
+    if RECORDING.load(Ordering::Relaxed) {
+        record(Record::Count {
+            counter,
+            at: boot_now(),
+            value: value.try_into().unwrap_or(i32::MAX),
+        });
+    }
+}
+
+/// The data source, as services are told of it. Every packet stands alone.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        ..Default::default()
+    }
+}
+
+/// One instance. It gets the records if no other instance had them when it started.
+#[derive(Debug, Default)]
+pub struct Metatrace {
+    role: Role,
+    next: Option<BootTime>,
+    packet: Writer,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Role {
+    #[default]
+    NotStarted,
+    GetsRecords,
+    CameLater,
+}
+
+impl Metatrace {
+    fn write_all(&mut self, sink: &mut dyn PacketSink) {
+        if self.role != Role::GetsRecords {
+            return;
+        }
+        let Ring { records, overruns } = std::mem::take(&mut *ring());
+        for (record, thread) in records {
+            self.packet.clear();
+            encode(&mut self.packet, record, thread, overruns);
+            sink.write_packet(self.packet.as_slice());
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.role) == Role::GetsRecords {
+            RECORDING.store(false, Ordering::Relaxed);
+            *ring() = Ring::default();
+        }
+    }
+}
+
+impl Probe for Metatrace {
+    fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
+        self.role = match RECORDING.swap(true, Ordering::Relaxed) {
+            true => Role::CameLater,
+            false => Role::GetsRecords,
+        };
+        self.next = (self.role == Role::GetsRecords).then_some(now + PERIOD.as_nanos() as u64);
+    }
+
+    fn next_deadline(&self) -> Option<BootTime> {
+        self.next
+    }
+
+    fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.write_all(sink);
+        self.next = Some(now + PERIOD.as_nanos() as u64);
+    }
+
+    fn flush(&mut self, _now: BootTime, sink: &mut dyn PacketSink) {
+        self.write_all(sink);
+    }
+
+    fn stop(&mut self, _now: BootTime, sink: &mut dyn PacketSink) {
+        self.write_all(sink);
+        self.end();
+    }
+
+    fn take_notices(&mut self) -> Vec<String> {
+        match self.role {
+            Role::CameLater => vec![format!(
+                "{NAME}: another session records it already, and only one at a time can"
+            )],
+            Role::NotStarted | Role::GetsRecords => Vec::new(),
+        }
+    }
+}
+
+impl Drop for Metatrace {
+    fn drop(&mut self) {
+        // An instance whose service has gone is not stopped.
+        self.end();
+    }
+}
+
+fn encode(packet: &mut Writer, record: Record, thread: i32, overruns: bool) {
+    let at = match record {
+        Record::Span { began, .. } => began,
+        Record::Count { at, .. } => at,
+    };
+    packet.varint_field(TracePacket::TIMESTAMP, at);
+    packet.nested(TracePacket::PERFETTO_METATRACE, |out| {
+        match record {
+            Record::Span { event, began, ended } => {
+                out.varint_field(PerfettoMetatrace::EVENT_ID, event as u64);
+                out.varint_field(PerfettoMetatrace::EVENT_DURATION_NS, ended.saturating_sub(began));
+            }
+            Record::Count { counter, value, .. } => {
+                out.varint_field(PerfettoMetatrace::COUNTER_ID, counter as u64);
+                out.varint_field(PerfettoMetatrace::COUNTER_VALUE, i64::from(value) as u64);
+            }
+        }
+        out.varint_field(PerfettoMetatrace::THREAD_ID, i64::from(thread) as u64);
+        if overruns {
+            out.varint_field(PerfettoMetatrace::HAS_OVERRUNS, 1);
+        }
+    });
+}
