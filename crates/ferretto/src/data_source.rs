@@ -1,4 +1,4 @@
-//! Data sources of the application's own: anything that is to be recorded into a trace, as packets of any kind.
+//! Data sources of the application: they record packets of any kind into traces.
 //!
 //! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`] by which it is registered and through which
 //! packets are written. Each session that has it in its config gets an *instance*: a value of the type, made from that config.
@@ -68,7 +68,7 @@ use crate::source::{Acknowledge, MAX_INSTANCES};
 use crate::track_event;
 use instances::{Bridge, InstanceSlot};
 
-/// Who decides what happens when the shared memory is full.
+/// The side that decides what happens when the shared memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicySource {
@@ -84,15 +84,14 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// By which trace configs name it: that of a domain in reverse, by custom.
     const NAME: &'static str;
 
-    /// What each thread's sequence of packets has said so far that later ones rely on (numbers for strings, say). Begins anew whenever
-    /// what was said may be lost; the packet that is written first then should say so, with
-    /// `SEQ_INCREMENTAL_STATE_CLEARED` in its `sequence_flags`. `()` if there is none.
+    /// The state of each thread's sequence that later packets rely on (numbers for strings, say). It begins anew whenever earlier packets of the
+    /// sequence may be lost; the next packet then should say so, with `SEQ_INCREMENTAL_STATE_CLEARED` in its `sequence_flags`. `()` if there is none.
     type Incremental: Default + 'static;
 
-    /// What each thread keeps for an instance, for as long as that records. `()` if nothing.
+    /// The state that each thread keeps for an instance, for as long as the instance records. `()` if there is none.
     type Thread: Default + 'static;
 
-    /// What writers do when the shared memory is full.
+    /// The behaviour of writers when the shared memory is full.
     const EXHAUSTED: BufferExhaustedPolicy = BufferExhaustedPolicy::Drop;
 
     /// Whether the trace config may decide on that.
@@ -101,9 +100,9 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// How many instances there may be at the same time.
     const CONCURRENCY: Concurrency = Concurrency::Many;
 
-    /// What services are told of it; without the feature `unstable-proto`, its name. The SDK adds what it does for all: the id, that starting
-    /// and stopping is acknowledged (stopping only if `will_notify_on_stop` is not set to false here), and that incremental state is
-    /// cleared. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// The descriptor that services get; without the feature `unstable-proto`, it has only the name. The SDK adds the fields that are the same for
+    /// all data sources: the id, that starting and stopping is acknowledged (stopping only if `will_notify_on_stop` is not set to false here), and
+    /// that incremental state is cleared. It is one of the schema's types, so it is [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     fn descriptor() -> DataSourceDescriptor {
         DataSourceDescriptor {
@@ -112,7 +111,7 @@ pub trait DataSource: Send + Sync + Sized + 'static {
         }
     }
 
-    /// Makes an instance, which is started soon after. What takes long should be done here.
+    /// Makes an instance, which is started soon after. Slow preparations belong here.
     fn set_up(set_up: &SetUp<'_>) -> Self;
 
     /// It has begun to record. Dropping `start` tells the service so: at once, or, if it is kept, whenever and wherever that is.
@@ -126,7 +125,7 @@ pub trait DataSource: Send + Sync + Sized + 'static {
         drop(stop);
     }
 
-    /// What it holds back is to be written. Dropping `flush` tells the service that it is; if it is kept, later.
+    /// Writes everything that the instance holds back. Dropping `flush` tells the service that this is done; keep it to tell the service later.
     fn flush(&self, flush: Flush) {
         drop(flush);
     }
@@ -134,23 +133,23 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// The incremental state of all threads is about to begin anew.
     fn will_clear_incremental_state(&self) {}
 
-    /// Whether what was recorded [from startup on](crate::startup_tracing) by one config is what a session asks for by another. Usually
-    /// if they are equal in all that services do not fill in; without the feature `unstable-proto`, always then. Of the schema's types, so
-    /// [not part of what stays stable](crate#stability).
+    /// Whether a session with the config `session` can take over an instance that has recorded [from startup on](crate::startup_tracing) with the
+    /// config `startup`. By default it can if the configs are equal in all fields that services do not fill in. Without the feature `unstable-proto`
+    /// that is always the rule. The configs are of the schema's types, so this is [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     fn can_adopt(startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
         crate::source::difference(startup, session).is_none()
     }
 }
 
-/// What an instance is made from.
+/// The input from which an instance is made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SetUp<'a> {
     /// Whose session it is for.
     pub backend: Backend,
-    /// The config, as far as this version of Perfetto's schema knows it. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// The config, as far as this version of Perfetto's schema knows it. It is one of the schema's types, so it is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub config: &'a DataSourceConfig,
     /// The config as the session has it, byte for byte: with fields of your own.
@@ -184,7 +183,7 @@ impl<D: DataSource> fmt::Debug for Stop<D> {
 #[derive(Debug)]
 pub struct Flush {
     _acknowledge: Acknowledge,
-    /// Who asks for it, and why: upstream's `FlushFlags`; 0 if unknown.
+    /// The flush's initiator and reason: upstream's `FlushFlags`; 0 if unknown.
     pub flags: u64,
 }
 
@@ -197,7 +196,7 @@ pub struct DataSourceHandle<D: DataSource> {
     registered: OnceLock<Registration>,
 }
 
-/// What registration gave.
+/// The result of registration.
 struct Registration {
     index: usize,
     entry: &'static muxer::Entry,
@@ -247,7 +246,7 @@ impl<D: DataSource> DataSourceHandle<D> {
         }
     }
 
-    /// Has services told what [`DataSource::descriptor`] says now.
+    /// Has services told the current result of [`DataSource::descriptor`].
     #[cfg(feature = "unstable-proto")]
     pub fn update_descriptor(&'static self) {
         if let Some(registration) = self.registered.get() {
@@ -261,8 +260,8 @@ impl<D: DataSource> DataSourceHandle<D> {
         !OFF && self.active.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `write` for each instance that records, if there are any: to write packets, or whatever else. What `write` traces in turn
-    /// with data sources is not recorded.
+    /// Calls `write` for each instance that records, if there are any: to write packets, or for anything else. Packets that `write` itself traces
+    /// with data sources are not recorded.
     #[inline]
     pub fn trace(&'static self, write: impl FnMut(&mut TraceContext<'_, D>)) {
         let active = self.active.load(Ordering::Relaxed);
@@ -277,9 +276,9 @@ impl<D: DataSource> DataSourceHandle<D> {
 pub struct TraceContext<'a, D: DataSource> {
     /// This thread's sequence of packets.
     pub writer: PacketWriter<'a>,
-    /// What the sequence has said that later packets rely on.
+    /// The state of the sequence that later packets rely on.
     pub incremental: &'a mut D::Incremental,
-    /// What this thread keeps.
+    /// This thread's state.
     pub thread: &'a mut D::Thread,
     /// The instance.
     pub instance: &'a D,
@@ -311,14 +310,14 @@ impl<D: DataSource> fmt::Debug for TraceContext<'_, D> {
 pub struct PacketWriter<'a>(&'a mut TraceWriter);
 
 impl PacketWriter<'_> {
-    /// Writes a packet: `fill` appends fields of a `TracePacket` by their numbers, straight into the memory shared with the service. Those
-    /// that only services write are not for it.
+    /// Writes a packet: `fill` appends fields of a `TracePacket` by their numbers, straight into the memory shared with the service. It must not
+    /// append the fields that only services write.
     pub fn encode<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
         self.0.packet(fill)
     }
 
-    /// As [`PacketWriter::encode`], with a method for each field. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// As [`PacketWriter::encode`], with a method for each field. The writer is one of the schema's types, so this is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
         self.encode(|writer| fill(&mut TracePacket::new(writer)))
@@ -329,13 +328,13 @@ impl PacketWriter<'_> {
         self.0.write_packet(packet);
     }
 
-    /// Hands what was written to the service, now.
+    /// Hands the packets written so far to the service, now.
     pub fn flush(&mut self) {
         let _confined = track_event::confine();
         self.0.flush();
     }
 
-    /// Hands what was written to the service, and has `done` called on the SDK's thread once the service has it. If the connection is
+    /// Hands the packets written so far to the service, and has `done` called on the SDK's thread once the service has them. If the connection is
     /// lost before, `done` is dropped.
     pub fn flush_then(&mut self, done: impl FnOnce() + Send + 'static) {
         self.flush();

@@ -1,8 +1,8 @@
 //! Debug annotations: the arguments of events, of any type.
 //!
-//! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given, and whoever wants
-//! a type of their own there derives or implements it, or wraps the value in [`display`], [`debug`], [`error()`] or [`from_fn`]. Values
-//! go straight into the packet: nothing here allocates, and nothing is kept.
+//! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given. To use a type of your own there,
+//! derive or implement the trait, or wrap the value in [`display`], [`debug`], [`error()`] or [`from_fn`]. Values go straight into the packet:
+//! nothing here allocates, and nothing is kept.
 //!
 //! ```
 //! use ferretto::debug_annotation::{AnnotationValue, DebugAnnotation};
@@ -110,7 +110,7 @@ impl Scalar<'_> {
     }
 }
 
-/// What a value is written into. Every method takes it by value, so that there is one value at most.
+/// The place in a packet that takes a value. Every method consumes it, so that it gets one value at most.
 #[derive(Debug)]
 pub struct AnnotationValue<'w> {
     /// At a message of type `DebugAnnotation` that has no value yet.
@@ -165,7 +165,7 @@ impl<'w> AnnotationValue<'w> {
         self.writer.varint_field(Field::INT_VALUE, value as u64);
     }
 
-    /// An unsigned integer. SQL has none: there, what does not fit an `i64` is negative.
+    /// An unsigned integer. SQL has none: there, a number that does not fit an `i64` is negative.
     #[inline]
     pub fn uint(self, value: u64) {
         self.writer.varint_field(Field::UINT_VALUE, value);
@@ -195,13 +195,13 @@ impl<'w> AnnotationValue<'w> {
         write_text(self.writer, Field::STRING_VALUE, text);
     }
 
-    /// What `{}` makes of a value, formatted in place.
+    /// The `{}` format of a value, written in place.
     #[inline]
     pub fn display(self, value: impl fmt::Display) {
         self.format(format_args!("{value}"));
     }
 
-    /// What `{:?}` makes of a value, formatted in place.
+    /// The `{:?}` format of a value, written in place.
     #[inline]
     pub fn debug(self, value: impl fmt::Debug) {
         self.format(format_args!("{value:?}"));
@@ -270,7 +270,7 @@ impl Dictionary<'_> {
         self
     }
 
-    /// Adds an entry whose name is what `{}` makes of `name`.
+    /// Adds an entry whose name is the `{}` format of `name`.
     #[inline]
     pub fn entry_display(&mut self, name: impl fmt::Display, value: impl DebugAnnotation) -> &mut Self {
         self.writer.nested(Field::DICT_ENTRIES, |entry| {
@@ -369,7 +369,7 @@ impl<T: fmt::Debug> DebugAnnotation for DebugValue<T> {
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
-/// A value that `write` writes, for what is put together on the spot.
+/// A value that the closure `write` puts together on the spot.
 ///
 /// ```
 /// # use ferretto::debug_annotation::from_fn;

@@ -52,7 +52,7 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// A service with nobody connected. It and its producers say that they are of `machine`. Each turn says in `has_files` whether
+    /// Makes a service without connections. The service and its producers say that they are of `machine`. Each turn says in `has_files` whether
     /// sessions stream into files.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl InProcess {
         self.connect(Port::Producer).map(|(stream, _)| stream)
     }
 
-    /// Connects a consumer: gives its end of the connection, and what lets trace data come or holds it back.
+    /// Connects a consumer. Returns the consumer's end of the connection, and a valve that lets trace data come or holds it back.
     ///
     /// # Errors
     /// As above.
@@ -109,8 +109,8 @@ impl InProcess {
         Ok((ours, token))
     }
 
-    /// Does what there is to do: what clients ask for, timers, what follows from what was written into files. If that is much, the rest is
-    /// left for another turn.
+    /// Does the pending work: requests of clients, timers, and the consequences of writes into files. If that is much, the rest is left for another
+    /// turn.
     pub(crate) fn turn(&self) -> Rest {
         let core = &mut *self.lock();
         let until = monotonic_now() + TIME_PER_TURN.as_nanos() as u64;
@@ -139,8 +139,7 @@ impl InProcess {
         std::mem::take(&mut self.surroundings.warnings())
     }
 
-    /// Ends all sessions, because the process does. What is due for files is still written, as far as they take it within
-    /// this time.
+    /// Ends all sessions, because the process ends. Pending data is still written into files, as far as they take it within this time.
     pub(crate) fn end(&self, patience: Duration) {
         let until = Instant::now() + patience;
         self.lock()
@@ -191,14 +190,14 @@ impl Program for Surroundings {
         system::timezone_offset_minutes()
     }
 
-    /// The application did not ask what its own service does.
+    /// Drops lines about the service's work: the application did not ask for them.
     fn info(&self, _: fmt::Arguments<'_>) {}
 
     fn warning(&self, line: fmt::Arguments<'_>) {
         self.warnings().push(line.to_string());
     }
 
-    /// Whoever asked gets the reason as an error.
+    /// Drops the line: the client that asked gets the reason as an error.
     fn refused(&self, _: fmt::Arguments<'_>) {}
 
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String> {

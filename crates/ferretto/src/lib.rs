@@ -65,7 +65,7 @@
 //! perfetto --txt -c trace.cfg -o trace.pftrace
 //! ```
 //!
-//! and the slices of each thread are below what the kernel says of it: running on which CPU, woken by whom.
+//! and the trace has the slices of each thread below the kernel's view of it: on which CPU it ran, and which thread woke it.
 //!
 //! # What there is
 //!
@@ -83,11 +83,11 @@
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
 //!
-//! **Categories** are what sessions choose events by: a literal, or a [`Category`] with a description and tags. Those tagged `slow` or
-//! `debug` are only recorded when a config asks for them. **Tracks** are the lines of the timeline: the thread's unless you name
-//! another ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]); [`observe_sessions`]
-//! and [`observe_category`] tell the program of them. Before the service can be reached, [`startup_tracing`] records what it will ask for;
-//! [`activate_triggers`] tells sessions in waiting that it happened. Of categories with very many events some can be
+//! **Categories** are the names by which sessions choose events: a literal, or a [`Category`] with a description and tags. Categories tagged `slow`
+//! or `debug` are only recorded when a config asks for them. **Tracks** are the lines of the timeline: the thread's unless you name another
+//! ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]); [`observe_sessions`] and
+//! [`observe_category`] tell the program of them. Before the service can be reached, [`startup_tracing`] records the events that a session will ask
+//! for. [`activate_triggers`] tells sessions that wait for a trigger that it has occurred. Of categories with very many events some can be
 //! [sampled](Category::sample), or [limited in their rate](Category::rate_limit).
 //!
 //! # Why is nothing recorded?
@@ -99,8 +99,9 @@
 //! system service: not connected: cannot connect to /run/perfetto/traced-producer.sock: Permission denied (os error 13)
 //! ```
 //!
-//! The first time, the same goes to standard error, or to [`Options::log`], which also gets what went well. If it says `recording`, the session may have left out the category: slow and
-//! debug ones by themselves, and whatever its config disables. [`trace_category_enabled!`] tells.
+//! The first time, the same goes to standard error, or to [`Options::log`], which also gets messages about successes. If the status is `recording`,
+//! the session may have left out the category: configs leave out slow and debug categories by default, and those that they disable.
+//! [`trace_category_enabled!`] tells.
 //!
 //! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory
 //! ([`Options::shared_memory_size`]) bridges longer bursts, a larger buffer in the config keeps more, and
@@ -120,19 +121,19 @@
 //!
 //! # Where nothing is recorded
 //!
-//! Linux is recorded, with any C library, on little-endian machines. Android should work too: the crate compiles for it in full, but nobody has
-//! run it there. Everywhere else the crate compiles and does nothing, with the same types, so that a library may depend on it without asking where
-//! it is used. The feature `off` does the same on every system. Cargo gives a crate all features that anybody asks for: it is for the package of
-//! the program to turn on, and then holds for all of its dependencies. What happens then:
+//! Linux is recorded, with any C library, on little-endian machines. Android should work too: the crate compiles for it in full, but has never been
+//! run there. Everywhere else the crate compiles and does nothing, with the same types, so that a library may depend on it without asking where it is
+//! used. The feature `off` does the same on every system. Cargo unifies features: if any package turns `off` on, it is on for all packages of the
+//! program. So leave it to the package of the program. Then:
 //!
-//! - Nobody listens to events, which the compiler knows: of a macro nothing is left, and of its arguments only the category is evaluated. What the
-//!   compiler says of them stays the same.
+//! - The compiler knows that no event is recorded. It removes each macro except for its category, which is still evaluated. Its warnings and errors
+//!   stay the same.
 //! - [`initialize`] does nothing, [`is_initialized`] says so, and the text of [`status()`] says why.
-//! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. What there
-//!   would be to know of a session or a service is [`SessionError::Off`](session::SessionError::Off).
+//! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. Questions about a
+//!   session or a service give [`SessionError::Off`](session::SessionError::Off).
 //! - [`startup_tracing`] is over at once; a data source has no instances.
 //! - [`clock::now`] begins at about 0 on systems other than Linux and Android, and stays there where the standard library has no clock.
-//! - What takes descriptors of files and sockets on Unix takes `OwnedHandle` and `OwnedSocket` on Windows.
+//! - Functions that take descriptors of files and sockets on Unix take `OwnedHandle` and `OwnedSocket` on Windows.
 //!
 //! # Stability
 //!
@@ -146,15 +147,15 @@
 //!
 //! - The processor has atomic operations on 64 bits; otherwise the crate does not compile.
 //! - Eight sessions can record a data source of this process at the same time.
-//! - The memory shared with a service is 2 MiB unless somebody asks for less or more, 32 MiB at most.
-//! - An event in the middle of another of the same thread, from the `Display` of an argument say, is not recorded. Allocators may trace, but what
-//!   they do for the SDK itself is recorded in part. Signal handlers may trace in [`without_waiting`]. [`nested_events`] counts what is
-//!   not recorded.
+//! - The memory shared with a service is 2 MiB unless the program or the trace config asks for another size, 32 MiB at most.
+//! - An event within another event of the same thread, from the `Display` of an argument for example, is not recorded. Allocators may trace, but
+//!   allocations of the SDK itself are recorded only in part. Signal handlers may trace in [`without_waiting`]. [`nested_events`] counts the events
+//!   that are not recorded for these reasons.
 //! - A forked child records nothing until it calls [`initialize`] itself.
 
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Much is only called by what records, and something by what the feature gives.
+// Many functions are only called by modules that record, and some only with the feature.
 #![cfg_attr(
     not(all(
         feature = "unstable-proto",
@@ -165,7 +166,7 @@
     allow(dead_code, unused_imports)
 )]
 
-// What procedural macros generate names this crate as its users do.
+// The code that procedural macros generate names this crate as users do.
 #[cfg(test)]
 extern crate self as ferretto;
 
@@ -275,8 +276,8 @@ pub use ferretto_macros::DebugAnnotation;
 /// # let _ = send("", vec![]);
 /// ```
 pub use ferretto_macros::trace_function;
-/// Perfetto's schema: messages of configs, and writers of packets. It follows upstream's and is [not part of what stays
-/// stable](crate#stability).
+/// Perfetto's schema: messages of configs, and writers of packets. It follows upstream's schema and is [not part of the stable
+/// interface](crate#stability).
 #[cfg(feature = "unstable-proto")]
 pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};

@@ -37,7 +37,7 @@ use crate::{clock, process_hooks, track, track_event};
 /// How often a process may fork, and the child initialize tracing, fork again, and so on.
 const MAX_INCARNATIONS: usize = 16;
 
-/// The threads of this process and of those it was forked from, whose threads are not here any more.
+/// The SDK's threads, of this process and of its ancestors. An ancestor's thread does not exist in a forked child.
 static INCARNATIONS: [OnceLock<Result<&'static Muxer, String>>; MAX_INCARNATIONS] =
     [const { OnceLock::new() }; MAX_INCARNATIONS];
 
@@ -51,7 +51,7 @@ thread_local! {
     static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the thread is told to do.
+/// The commands to the SDK's thread.
 pub(crate) enum Command {
     AddBackends(Vec<BackendOptions>, MemoryOptions),
     /// Some data source was registered, withdrawn or has changed.
@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Call(Box<dyn FnOnce() + Send>),
     /// To be called when services have seen all that was to be sent before.
     Sync(Box<dyn FnOnce() + Send>),
-    /// The process ends: to be told how far what is left to do has come.
+    /// The process ends. The thread reports through the sender how far the remaining work has come.
     Drain(Sender<Drained>),
 }
 
@@ -87,14 +87,14 @@ impl fmt::Debug for Muxer {
     }
 }
 
-/// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for them
-/// what their sessions ask for. Returns at once. Services that are not there are looked for again and again, at least every five
-/// seconds; why there is no connection is written to the log once, and [`status`](crate::status()) tells.
+/// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for their sessions.
+/// Returns at once. The thread tries again and again to reach services that are not there, at least every five seconds. It writes the reason to the
+/// log once, and [`status`](crate::status()) tells it.
 ///
-/// May be called again to add backends. Those that are there already stay as they are, and so does what concerns the whole process.
+/// May be called again to add backends. Existing backends stay as they are, and so do settings of the whole process.
 ///
-/// A child that a process forks has no tracing, until it calls this itself. If it is forked in a callback, on the SDK's thread, it must not
-/// return from that.
+/// A child that a process forks has no tracing, until it calls this itself. If it is forked in a callback, on the SDK's thread, it must not return
+/// from that callback.
 ///
 /// ```
 /// ferretto::initialize(ferretto::Options::system().producer_name("my-server"));
@@ -113,7 +113,7 @@ pub fn initialize(options: Options) {
             "no tracing: too many processes were forked from one another with it",
         );
     };
-    // An allocator's events must not need what is only being made here.
+    // An allocator's events must not need the muxer that is being made here.
     let _confined = track_event::confine();
     if place.get().is_none() {
         // Before anything is begun that a child, forked in the middle of it, would wait for.
@@ -123,7 +123,7 @@ pub fn initialize(options: Options) {
         }
         BEGUN.fetch_max(incarnation + 1, Ordering::AcqRel);
     }
-    // What went wrong was logged.
+    // A failure has been logged.
     if let Ok(muxer) = place.get_or_init(|| start(settings)) {
         muxer.post(Command::AddBackends(backends, memory));
     }
@@ -148,12 +148,12 @@ fn place() -> Option<&'static Result<&'static Muxer, String>> {
     INCARNATIONS.get(INCARNATION.load(Ordering::Acquire))?.get()
 }
 
-/// What the first [`initialize`] said that concerns the whole process.
+/// Returns the settings of the whole process, from the first [`initialize`].
 pub(crate) fn settings() -> Option<&'static Settings> {
     current().map(|muxer| &muxer.settings)
 }
 
-/// Offers a data source to all services, those that are connected later included. To be called through [`once`].
+/// Offers a data source to all services, also to services that are connected later. To be called through [`once`].
 pub(crate) fn register(source: Arc<dyn Source>) -> &'static Entry {
     let entry = registry::add(source);
     post(Command::LookAtSources);
@@ -202,19 +202,19 @@ pub(crate) fn log(level: LogLevel, line: &str) {
     }
 }
 
-/// Calls code of the application's, whose events are recorded as anywhere. The SDK's thread survives its panics, whose message has gone where
-/// those of panics go.
+/// Calls the application's code, and records its events as anywhere. The SDK's thread survives a panic of that code. The panic hook has then already
+/// reported the message.
 pub(crate) fn guarded<R>(call: impl FnOnce() -> R) -> Option<R> {
-    // What it leaves half done is its own.
+    // State that the code leaves unfinished by a panic is its own.
     track_event::unconfined(|| catch_unwind(AssertUnwindSafe(call))).ok()
 }
 
 fn log_to(settings: &Settings, level: LogLevel, line: &str) {
     match (&settings.log, level) {
         (Some(log), _) => drop(guarded(|| log(level, line))),
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         (None, LogLevel::Warning) => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
-        // Whoever asked for no log need not know that all is well.
+        // Without a log of its own, the application does not get good news.
         (None, LogLevel::Info) => {}
     }
 }
@@ -225,8 +225,8 @@ pub(crate) fn on_own_thread() -> bool {
     OWN_THREAD.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Activates triggers by name, in whatever sessions of the connected services wait for them. For a service that is not connected they
-/// are kept for `time_to_live`, so that a trigger shortly after the start of a process is not lost; with zero they are not.
+/// Activates triggers by name, in all sessions of the connected services that wait for them. For a service that is not connected, the triggers are
+/// kept for `time_to_live`, so that a trigger shortly after the start of a process is not lost; with zero they are not kept.
 ///
 /// ```
 /// ferretto::activate_triggers(&["frame-dropped"], std::time::Duration::from_secs(10));
@@ -265,13 +265,13 @@ pub(crate) enum Drained {
     All,
 }
 
-/// How long files that sessions of this process stream into may take for their last data when the process ends. Nobody else has that data, so
-/// it is longer than what other services are waited for: those have it in shared memory.
+/// How long files that sessions of this process stream into may take for their last data when the process ends. No other process has that data, so
+/// this is longer than the wait for other services, which have the data in shared memory.
 #[cfg(feature = "in-process")]
 const LAST_WRITE_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Sends what is left to send, and waits for that, but no longer than `patience`; and besides for [files](LAST_WRITE_PATIENCE), if there are
-/// any. What threads have not handed over, the service takes out of the shared memory.
+/// Sends all pending requests and waits until they are sent, but no longer than `patience`, plus the time for [files](LAST_WRITE_PATIENCE) if there
+/// are any. The service takes data that threads have not handed over out of the shared memory.
 fn drain(patience: Duration) {
     let Some(muxer) = current() else { return };
     if on_own_thread() {
@@ -341,13 +341,13 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
                     }));
                     drop(made.send(Ok(muxer)));
                     let run = || {
-                        // What its own work allocates is traced as far as that takes no work in turn.
+                        // An allocator's events are traced here only as far as that makes no work for this thread.
                         let _confined = track_event::confine();
                         thread::run(muxer, reactor)
                     };
                     if guarded(run).is_none() {
                         muxer.published().problem = Some("the SDK's thread has panicked".to_owned());
-                        // Nobody completes them.
+                        // Nothing will complete the files any more.
                         #[cfg(feature = "in-process")]
                         backend::HAS_FILES.store(false, Ordering::Release);
                     }

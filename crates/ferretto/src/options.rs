@@ -1,4 +1,4 @@
-//! How the SDK is set up: what [`initialize`](crate::initialize) takes.
+//! The options of the SDK, which [`initialize`](crate::initialize) takes.
 
 use std::fmt;
 use std::io;
@@ -19,7 +19,7 @@ pub use crate::track::SystemTracks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
-    /// The machine's service, `traced`: traces of this process beside those of the kernel and of others.
+    /// The machine's service, `traced`: traces of this process beside those of the kernel and of other processes.
     System,
     /// A service inside this process: for its own traces, without any daemon.
     #[cfg(feature = "in-process")]
@@ -64,9 +64,9 @@ impl fmt::Display for Backend {
 /// Which of the service's ports a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// What records.
+    /// The port of producers, which record.
     Producer,
-    /// What controls recording, and reads traces.
+    /// The port of consumers, which control recording and read traces.
     Consumer,
 }
 
@@ -75,11 +75,10 @@ pub enum Port {
 ///
 /// Called on the SDK's thread, which serves everything else meanwhile not at all: it should not take long.
 pub trait Transport: Send + 'static {
-    /// A connected stream socket to the service: a Unix one, or memory cannot be shared and all data is sent. The connection is shut down when
-    /// the SDK is done with it, even if it has other descriptors.
+    /// Opens a connected stream socket to the service. A Unix socket can share memory; over any other all data is sent. The connection is shut down
+    /// when the SDK is done with it, even if it has other descriptors.
     ///
-    /// # Errors
-    /// Whatever is in the way. For producers the SDK asks again after a while, up to every five seconds.
+    /// # Errors Any failure to connect. For producers the SDK tries again later, at least every five seconds.
     fn connect(&mut self, port: Port) -> io::Result<OwnedSocket>;
 }
 
@@ -102,7 +101,7 @@ pub enum LogLevel {
 /// Takes lines for the log.
 pub(crate) type Log = Arc<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// What [`initialize`](crate::initialize) is to set up. Made by naming the backends, then changed from what is usual:
+/// The options for [`initialize`](crate::initialize). A constructor names the backends, and methods change the defaults:
 ///
 /// ```
 /// use ferretto::Options;
@@ -121,7 +120,7 @@ pub struct Options {
     pub(crate) settings: Settings,
 }
 
-/// A backend with what only it needs.
+/// A backend, with the options that only it needs.
 pub(crate) enum BackendOptions {
     System {
         producer: Option<Address>,
@@ -145,13 +144,13 @@ impl BackendOptions {
     }
 }
 
-/// What is asked for of each service: bridges 80 ms of two million events a second.
+/// The shared memory that the SDK asks each service for: bridges 80 ms of two million events a second.
 const DEFAULT_MEMORY: u32 = 2 * 1024 * 1024;
 
-/// See [`Options::batch_commits`]: so short that nobody who looks at a trace while it is recorded sees it.
+/// See [`Options::batch_commits`]. Too short to notice for anyone who looks at a trace while it is recorded.
 const DEFAULT_BATCH: Duration = Duration::from_millis(10);
 
-/// What concerns the whole process: the first [`initialize`](crate::initialize) counts.
+/// The settings of the whole process: those of the first [`initialize`](crate::initialize) count.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) producer_name: String,
@@ -170,7 +169,7 @@ pub enum Concurrency {
     /// As many as there is room for: eight.
     #[default]
     Many,
-    /// One; those that come meanwhile get nothing.
+    /// One session at a time. Sessions that begin meanwhile get nothing.
     One,
 }
 
@@ -278,8 +277,8 @@ impl Options {
         self
     }
 
-    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; 0 leaves it to
-    /// the service (256 KiB). Usually 2 MiB, of which only what is needed is ever touched. A trace config may say otherwise.
+    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; 0 leaves it to the service
+    /// (256 KiB). The default is 2 MiB, of which only the parts in use are ever touched. A trace config may set another size.
     pub fn shared_memory_size(mut self, bytes: u32) -> Self {
         self.memory.size = bytes;
         self
@@ -292,8 +291,8 @@ impl Options {
         self
     }
 
-    /// How long full pages may be collected before the service is told of them in one go. Longer saves both sides wake-ups; when
-    /// half of the memory is full, or 256 KiB, nobody waits. Usually 10 ms; 0 is as soon as the SDK's thread gets to it.
+    /// How long full pages may be collected before the service is told of them in one go. Longer times save both sides wake-ups. When half of the
+    /// memory or 256 KiB are full, the service is told at once. The default is 10 ms; with 0 the SDK's thread tells it as soon as it can.
     pub fn batch_commits(mut self, duration: Duration) -> Self {
         self.memory.batch_commits = duration;
         self
@@ -306,7 +305,7 @@ impl Options {
         self
     }
 
-    /// What track events do when the shared memory is full, unless the trace config says. Usually they are dropped.
+    /// The behaviour of track events when the shared memory is full, unless the trace config sets another. By default they are dropped.
     pub fn track_event_policy(mut self, policy: BufferExhaustedPolicy) -> Self {
         self.settings.track_event_policy = policy;
         self
@@ -349,7 +348,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What the command line calls this process: the first of its arguments, as upstream's SDK does.
+/// Returns the first argument of this process's command line, as upstream's SDK does.
 fn process_name() -> String {
     let cmdline = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let name = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();

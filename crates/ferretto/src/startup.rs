@@ -14,10 +14,10 @@ use crate::off::OFF;
 use crate::options::Backend;
 use crate::session::TraceConfig;
 
-/// How long no session may ask for what is recorded, before it is thrown away; upstream's number.
+/// How long recorded events wait for a session that asks for them, before they are discarded; upstream's number.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a startup session is to be like.
+/// The options of a startup session.
 #[derive(Debug)]
 #[must_use = "nothing is recorded until it is given to ferretto::startup_tracing"]
 pub struct StartupOptions {
@@ -48,7 +48,7 @@ impl StartupOptions {
         self
     }
 
-    /// It is never given up: the shared memory keeps what was recorded first.
+    /// Never gives the startup session up: the shared memory keeps the oldest events.
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
         self
@@ -101,7 +101,7 @@ pub struct StartupSession {
 }
 
 impl StartupSession {
-    /// Gives it up: throws away what no session has asked for so far.
+    /// Gives the startup session up: discards everything that no session has asked for so far.
     pub fn abort(&self) {
         muxer::post(Command::AbortStartup(self.number));
     }
@@ -118,13 +118,12 @@ impl StartupSession {
     }
 }
 
-/// Starts the data sources of `config` at once, into memory of this process, and hands what they have recorded to the session that asks for
-/// them with the same config. That has ten seconds to come, or what [`StartupOptions::timeout`] says. What does not fit the shared memory
-/// until then is dropped.
+/// Starts the data sources of `config` at once, into memory of this process, and hands their recordings to the session that asks for them with the
+/// same config. The session has ten seconds to come, or [`StartupOptions::timeout`]. Until then events that do not fit the shared memory are dropped.
 ///
-/// The configs of data sources have to be equal in all that the service does not fill in itself; those of track events in their
-/// categories and filters. If a session asks for a data source with another config, [`status()`](crate::status()) says what differs, and so
-/// does the log, as a warning once the time is up.
+/// The configs of a data source have to be equal in all fields that the service does not fill in itself; configs of track events only in their
+/// categories and filters. If a session asks for a data source with another config, [`status()`](crate::status()) tells the difference, and so does
+/// the log, as a warning once the time is up.
 ///
 /// ```no_run
 /// use ferretto::session::{DataSource, TraceConfig};

@@ -9,7 +9,7 @@ use crate::muxer;
 use crate::off::WHY_OFF;
 use crate::options::Backend;
 
-/// What the SDK is doing. Its text says, a line for each backend, why nothing is recorded:
+/// The state of the SDK. Its text has a line for each backend, which says why nothing is recorded:
 ///
 /// ```text
 /// system service: not connected: cannot connect to /run/perfetto/traced-producer.sock: Permission denied (os error 13)
@@ -48,8 +48,8 @@ pub struct BackendStatus {
 pub struct StartupStatus {
     /// Its name.
     pub data_source: String,
-    /// If a session has asked for the data source with another config, in what that differs from the one given to
-    /// [`startup_tracing`](crate::startup_tracing).
+    /// How the config of a session that asked for the data source differs from the one given to [`startup_tracing`](crate::startup_tracing). `None`
+    /// if no session asked for it with another config.
     pub difference: Option<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct DataSourceStatus {
     pub instances: usize,
 }
 
-/// What the SDK is doing, and why nothing is recorded. See [`Status`].
+/// Returns the state of the SDK, with the reasons why nothing is recorded. See [`Status`].
 pub fn status() -> Status {
     match muxer::current() {
         Some(muxer) => muxer.status(),

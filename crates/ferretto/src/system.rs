@@ -1,7 +1,7 @@
-//! What the SDK asks the system that the standard library has not: who and where this process is, and what time it is there.
+//! System calls that the standard library lacks: the ids of process and thread, and the local time.
 //!
-//! Straight from the C library. The crate for system calls that the rest of the workspace uses has all of this as well, and takes
-//! twice as long to compile with it.
+//! Straight from the C library. The rest of the workspace uses a crate for system calls that has all of this as well, but takes twice as long to
+//! compile with it.
 #![allow(unsafe_code)]
 
 /// The process's number.
@@ -31,8 +31,8 @@ pub(crate) fn thread_name() -> Option<Vec<u8>> {
 #[cfg(feature = "in-process")]
 pub(crate) fn timezone_offset_minutes() -> Option<i32> {
     let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: the pointers are null and to a live local of the type that is written, which is one that zeroes are a value of. The environment
-    // is read, as by much else in the C library: whoever changes it has to make sure that no other thread runs.
+    // SAFETY: one pointer is null, the other points to a live local of the written type, for which zeroes are a valid value. The call reads the
+    // environment, as much of the C library does: code that changes the environment has to make sure that no other thread runs.
     let (result, local) = unsafe {
         let now = libc::time(std::ptr::null_mut());
         (libc::localtime_r(&now, local.as_mut_ptr()), local.assume_init())

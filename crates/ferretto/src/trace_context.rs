@@ -1,7 +1,7 @@
-//! What one process tells another of a request, so that their slices are joined: W3C's Trace Context.
+//! The identity of a request across processes, which joins their slices: W3C's Trace Context.
 //!
-//! A [`TraceContext`] is the value of the header `traceparent` (<https://www.w3.org/TR/trace-context/>). Sender and receiver each give their slice the
-//! flow that follows from it, and in a trace of both processes an arrow leads from one slice to the other.
+//! A [`TraceContext`] is the value of the header `traceparent` (<https://www.w3.org/TR/trace-context/>). Sender and receiver each give their slice
+//! the flow of this value, and in a trace of both processes an arrow leads from one slice to the other.
 //!
 //! ```
 //! use ferretto::future::TraceFuture;
@@ -57,7 +57,7 @@ mod tests;
 
 /// Bytes in a header of version 00, the only one so far.
 const LEN: usize = 55;
-/// Of the flags, those that the standard defines (level 2): sampled, and that the trace's id is random. Others are not passed on.
+/// The flags that the standard defines (level 2): sampled, and that the trace's id is random. Others are not passed on.
 const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
@@ -95,7 +95,7 @@ impl TraceContext {
         CURRENT.try_with(Cell::get).ok().flatten()
     }
 
-    /// What to send with a request: a child of the current one, or the start of a trace.
+    /// Returns the context to send with a request: a child of the current one, or the start of a trace.
     pub fn outgoing() -> Self {
         Self::current().map_or_else(Self::start, |current| current.child())
     }
@@ -110,7 +110,7 @@ impl TraceContext {
         self.parent_id.get()
     }
 
-    /// Whether the sender may have recorded the request. What is recorded here does not depend on it.
+    /// Whether the sender may have recorded the request. Recording here does not depend on it.
     pub const fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -258,7 +258,7 @@ impl<F: Future> Future for InContext<F> {
     }
 }
 
-/// What was current, to be so again.
+/// The previously current context, to be restored.
 struct Before(Option<TraceContext>);
 
 impl Drop for Before {

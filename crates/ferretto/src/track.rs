@@ -1,10 +1,9 @@
 //! Tracks: the lines of the timeline on which events are drawn.
 //!
-//! An event that says nothing else is drawn on its thread's track. What does not follow one thread gets a track of its own:
+//! An event without a track of its own is drawn on its thread's track. Activities that do not follow one thread get tracks:
 //!
-//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the
-//!   [process](Track::process);
-//! - [`NamedTrack`]: a line with a name, at whatever place of the hierarchy;
+//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the [process](Track::process);
+//! - [`NamedTrack`]: a line with a name, at any place of the hierarchy;
 //! - [`CounterTrack`]: a value over time, with its unit;
 //! - [`StateTrack`]: one state at a time, from a change to the next.
 //!
@@ -25,21 +24,21 @@
 //!
 //! # Identity
 //!
-//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of
-//! its parent; unless said otherwise the parent is the process. Uuids are those that Perfetto's C++ library computes,
-//! so if both are in one process, events that either records for "the same" track land on one line.
+//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of its parent; unless said
+//! otherwise the parent is the process. Perfetto's C++ library computes the same uuids, so if both are in one process, events that either records for
+//! "the same" track land on one line.
 //!
-//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold how to get from it
-//! to their own, and [`TrackLike::uuid`] does that step: a load and an exclusive or.
+//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold the difference between it and their own uuid, and
+//! [`TrackLike::uuid`] combines the two: a load and an exclusive or.
 //!
-//! Exclusive or is also why plain numbers below threads are to be chosen with care: 6 below the thread 7 is 1 below the
-//! process, for 6 ^ 7 = 1. Addresses, and names with numbers that are no thread's, do not meet.
+//! Choose plain numbers below threads with care, because of the exclusive or: 6 below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses,
+//! and names with numbers that are no thread's, do not collide.
 //!
 //! # Descriptors
 //!
-//! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event
-//! on the track, and again when the trace buffer may have lost it. Parents that the track knows are described with it.
-//! With the feature `unstable-proto`, `set_track_descriptor` replaces what would be written, for any track.
+//! A track's *descriptor* describes the meaning of its uuid: name, parent, unit. The SDK writes it before the first event on the track, and again
+//! when the trace buffer may have lost it. It describes known parents with the track. With the feature `unstable-proto`, `set_track_descriptor`
+//! replaces the descriptor of any track.
 
 use std::fmt;
 
@@ -71,7 +70,7 @@ pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
 pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::{SeenTracks, TrackField};
 
-/// What a uuid is relative to.
+/// The uuid that another one is relative to.
 #[derive(Clone, Copy, Debug)]
 enum Anchor {
     /// Nothing: the number is the uuid.
@@ -82,7 +81,7 @@ enum Anchor {
     Thread,
 }
 
-/// A uuid that is known but for what it is relative to.
+/// A uuid, relative to its anchor.
 #[derive(Clone, Copy, Debug)]
 struct Uuid {
     offset: u64,
@@ -118,7 +117,7 @@ impl Uuid {
     }
 }
 
-/// What a uuid stands for, as far as the SDK describes it by itself.
+/// The meaning of a uuid, as far as the SDK describes it by itself.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// The user says.
@@ -175,7 +174,7 @@ impl Track {
 
     /// The track with this number in the whole trace, below no other.
     ///
-    /// Whoever uses the same number, in whatever process, means the same track; so numbers are to be chosen with care.
+    /// All users of the same number, in any process, mean the same track; so choose numbers with care.
     pub const fn global(id: u64) -> Self {
         Self::with_parent(id, Self::root())
     }
@@ -190,7 +189,7 @@ impl Track {
         Self::new(pointer.addr() as u64)
     }
 
-    /// The process's track, for what is no single thread's.
+    /// The process's track, for events that belong to no single thread.
     pub const fn process() -> Self {
         Self {
             uuid: Uuid::PROCESS,
@@ -218,7 +217,7 @@ impl Track {
         }
     }
 
-    /// The root of the trace, uuid 0: what has no parent. Its descriptor may say how processes and threads are ordered.
+    /// The root of the trace, uuid 0, below which tracks without a parent are. Its descriptor may say how processes and threads are ordered.
     pub const fn root() -> Self {
         Self {
             uuid: Uuid::ROOT,
@@ -228,7 +227,7 @@ impl Track {
         }
     }
 
-    /// The parent, if what it stands for is known.
+    /// Returns the parent, if its kind is known.
     fn parent_track(&self) -> Option<Track> {
         match self.parent_kind {
             Kind::Custom => None,
@@ -243,9 +242,9 @@ impl Track {
     }
 }
 
-/// Whatever names a track: what the event macros take as one.
+/// A track, as the event macros take it.
 ///
-/// Types of your own can be tracks too, most simply by handing on to one that they hold.
+/// Types of your own can be tracks too. The simplest way is to forward to a track that they hold.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no track",
     note = "`trace_counter!` takes a category, a track and a value; `trace_state!` a category, a track and a state",
@@ -255,7 +254,7 @@ pub trait TrackLike {
     /// Identity and place in the hierarchy.
     fn track(&self) -> Track;
 
-    /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and whatever else there is to say.
+    /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and all other properties.
     ///
     /// Called when events are first recorded on the track, not for each. With the feature `unstable-proto`,
     /// `proto::write::TrackDescriptor::new(descriptor)` has a method for each field.
@@ -272,7 +271,7 @@ pub trait TrackLike {
         false
     }
 
-    /// What events say to be on this track.
+    /// The uuid by which events name this track.
     #[inline]
     fn uuid(&self) -> u64 {
         self.track().uuid.resolve()
@@ -333,7 +332,7 @@ impl TrackLike for Track {
     }
 }
 
-/// Writes what all descriptors begin with.
+/// Writes the fields that all descriptors begin with.
 fn write_identity(track: &impl TrackLike, descriptor: &mut write::TrackDescriptor<'_>) {
     descriptor.uuid(track.uuid());
     let parent = track.parent_uuid();
@@ -350,7 +349,7 @@ pub struct Parent<'a>(ParentKind<'a>);
 enum ParentKind<'a> {
     Track(Track),
     Named(&'a NamedTrack<'a>),
-    /// One that says itself what it is, and its identity.
+    /// A track that writes its own descriptor, and its identity.
     Like(Track, &'a (dyn TrackLike + Sync)),
 }
 
@@ -522,10 +521,10 @@ fn describe_changes_since(version: u64, sequence: &mut dyn DescriptorSink) -> u6
     changes.version
 }
 
-/// What is, or would be, written into traces about `track`. Of the schema's types, so [not part of what stays
-/// stable](crate#stability).
+/// Returns the descriptor that is, or would be, written into traces for `track`. Of the schema's types, so [not part of the stable
+/// interface](crate#stability).
 ///
-/// To change it, change this and give it to [`set_track_descriptor`].
+/// To change it, modify it and pass it to [`set_track_descriptor`].
 #[cfg(feature = "unstable-proto")]
 #[must_use]
 pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
@@ -538,20 +537,19 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
             TrackDescriptor::decode_from_slice(writer.as_slice())
         }
     };
-    // A track of the user's making may write what is no descriptor.
+    // A track type of the application may write bytes that are no descriptor.
     decoded.unwrap_or_else(|_| TrackDescriptor {
         uuid: Some(uuid),
         ..Default::default()
     })
 }
 
-/// Has `descriptor` written for `track` from now on, in this session and later ones, on whatever thread, instead of
-/// what the track itself says.
+/// Has `descriptor` written for `track` from now on, in this session and later ones, on any thread, in place of the track's own descriptor.
 ///
-/// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]).
-/// The uuid is filled in, and the parent if `descriptor` names none. Of a counter it decides whether values are told as differences
-/// (`is_incremental`), in traces that do not have the counter yet. What is registered takes memory until
-/// [`erase_track_descriptor`]. Of the schema's types, so [not part of what stays stable](crate#stability).
+/// It can name threads and processes, and order processes and threads (by the descriptor of [`Track::root`]). The uuid is filled in, and the parent
+/// if `descriptor` names none. For a counter it decides whether values are written as differences (`is_incremental`), in traces that do not have the
+/// counter yet. A registered descriptor takes memory until [`erase_track_descriptor`]. Of the schema's types, so [not part of the stable
+/// interface](crate#stability).
 ///
 /// ```
 /// use ferretto::track::{Track, set_track_descriptor, track_descriptor};
@@ -575,7 +573,7 @@ pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescrip
     track_event::describe_changed_tracks();
 }
 
-/// Forgets what [`set_track_descriptor`] registered for `track`. What traces already hold stays.
+/// Forgets the descriptor that [`set_track_descriptor`] registered for `track`. Existing traces keep it.
 #[cfg(feature = "unstable-proto")]
 pub fn erase_track_descriptor(track: &impl TrackLike) {
     registry::erase(track.uuid());

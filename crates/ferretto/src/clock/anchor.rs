@@ -1,12 +1,11 @@
-//! A thread's copy of the process's current piece of time: what events are stamped with.
+//! A thread's copy of the process's current piece of time. Events get their timestamps from it.
 //!
 //! Each sequence of events holds one and asks it for every timestamp. No call, no lock, one multiplication.
 
 use super::discipline::MAX_LEAD_NS;
 use super::{counter, timeline};
 
-/// A linear piece of the function from the counter's ticks to trace time: what it shows at `counter`, and how fast it goes
-/// for the next `limit` ticks.
+/// A linear piece of the function from the counter's ticks to trace time: the time at `counter`, and the rate for the next `limit` ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Anchor {
     /// The counter where the piece begins.
@@ -51,12 +50,12 @@ impl Anchor {
         (ticks < self.limit).then(|| self.after(ticks))
     }
 
-    /// Replaces an anchor that could not tell the time, and tells it. Neither this time nor any that the anchor tells until the
-    /// next renewal is before `at_least`, which is the last time that the caller had from it; one that is further ahead than that can be
-    /// ([`MAX_LEAD_NS`]) is ignored.
+    /// Replaces an anchor that can no longer tell the time, and tells the time. Neither this time nor any that the anchor tells until the next
+    /// renewal is before `at_least`, which is the last time that the caller got from it. The function ignores an `at_least` that is further ahead
+    /// than an anchor of this process can be ([`MAX_LEAD_NS`]).
     ///
-    /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here,
-    /// the others copy what it found. Never waits, never allocates.
+    /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here, and the others copy
+    /// its result. Never waits, never allocates.
     #[cold]
     #[inline(never)]
     pub(crate) fn renew(&mut self, at_least: u64) -> u64 {

@@ -3,12 +3,11 @@
 //! Arithmetic alone: no clock is read here, so tests drive it through suspends, drifts and moved virtual machines. The
 //! timeline calls [`Discipline::advance`] each time the current piece is over.
 //!
-//! The function from ticks to time is made of linear pieces. A piece begins with a reading of both clocks and goes at the rate
-//! measured over a *baseline*: from a reading that lies up to [`WINDOW_NS`] back, to this one. It is never longer than a part
-//! of its baseline ([`BASELINE_PER_PIECE`]), so what the readings of the baseline are off by, the piece is off by at most that part
-//! more, however short the baseline. So nobody has to wait for a calibration: the first pieces are short, each lets
-//! the next be longer. Pieces join without a step backwards: where the last one ran ahead of the kernel, the next goes slower until the
-//! kernel has caught up.
+//! The function from ticks to time is made of linear pieces. A piece begins with a reading of both clocks and goes at the rate measured over a
+//! *baseline*: from a reading that lies up to [`WINDOW_NS`] back, to this one. A piece is never longer than a fixed part of its baseline
+//! ([`BASELINE_PER_PIECE`]). Its error therefore exceeds the error of the baseline's readings by that part at most, however short the baseline. So no
+//! thread waits for a calibration: the first pieces are short, and each lets the next be longer. Pieces join without a step backwards: where the last
+//! one ran ahead of the kernel, the next goes slower until the kernel has caught up.
 
 use super::anchor::Anchor;
 
@@ -31,7 +30,8 @@ const MIN_BASELINE_NS: u64 = 100_000;
 /// older than this is relied on.
 pub(super) const WINDOW_NS: u64 = 1_000_000_000;
 
-/// A reading that took so many times the shortest one was interrupted, and is not used. It is off by half of what it took at most.
+/// A reading that took more than this many times as long as the shortest one was interrupted, and is not used. A reading is wrong by half its
+/// duration at most.
 const MAX_READING: u64 = 2;
 
 /// How often a reading is tried.
@@ -57,7 +57,7 @@ pub(super) struct Reading {
     pub(super) ns: u64,
 }
 
-/// What is known about the relation of the two clocks. The default knows nothing.
+/// The known relation of the two clocks. The default knows nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Discipline {
     /// The current piece.
@@ -162,7 +162,7 @@ impl Discipline {
         };
     }
 
-    /// Whether `reading` is what the ones before made expect.
+    /// Whether `reading` is as the earlier readings predict.
     fn judge(&self, reading: Reading) -> Judgement {
         let ticks = reading.counter.wrapping_sub(self.latest.counter);
         let Some(ns) = reading.ns.checked_sub(self.latest.ns) else {
@@ -177,8 +177,8 @@ impl Discipline {
         let Some(rate) = self.rate() else {
             return Judgement::Consistent;
         };
-        // Off may be: each reading, by as long as it took; the rate, by what the readings of its baseline were off; the speed of the
-        // kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
+        // The allowed deviation has three parts: the durations of the readings; the error of the rate, which comes from the errors of its baseline's
+        // readings; and a change in the speed of the kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
         let readings = 500 + rate.to_ns(self.longest());
         let allowed = readings + ns / 1024 + readings * ns / rate.baseline_ns;
         if rate.to_ns(ticks).abs_diff(ns) <= allowed {
@@ -264,7 +264,7 @@ impl Discipline {
     }
 }
 
-/// What a reading says about those before.
+/// The relation of a reading to the earlier ones.
 enum Judgement {
     /// Both clocks went on at the same rate.
     Consistent,
@@ -277,7 +277,7 @@ enum Judgement {
 /// How fast time goes by the counter.
 #[derive(Clone, Copy)]
 struct Rate {
-    /// What it was measured over.
+    /// The length of the baseline that the rate was measured over.
     baseline_ns: u64,
     /// Nanoseconds per tick, times 2^32; not 0.
     multiplier: u64,

@@ -8,13 +8,13 @@
 //! `timeline` keeps the process's current piece in a `seqlock`. `anchor` is a thread's copy of that piece. `pairing` converts times of the
 //! standard library's clocks.
 //!
-//! What is guaranteed of times from anchors:
-//! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened before
-//!   is stamped before. But a processor may read its counter before earlier loads are done: if a thread waits for a cache line
-//!   that another one writes, some hundreds of nanoseconds early. A fence would prevent that, and double what a timestamp costs.
-//! - They differ from the kernel's clock by tens of nanoseconds. Where someone turns the kernel's clock faster or slower
-//!   (`adjtimex`), by that much of `discipline::MAX_PIECE_NS` more, until the piece is over.
-//! - After a jump (the machine was suspended, a virtual machine moved) they are right again with the next piece.
+//! Times from anchors keep these guarantees:
+//! - A thread's times never go backwards. All threads compute with the same function, which never decreases, so an earlier event has no later
+//!   timestamp. But a processor may read its counter before earlier loads are done: some hundreds of nanoseconds early, if a thread waits for a cache
+//!   line that another thread writes. A fence would prevent that, and double the cost of a timestamp.
+//! - They differ from the kernel's clock by tens of nanoseconds. While someone turns the kernel's clock faster or slower (`adjtimex`), they differ
+//!   further by that fraction of `discipline::MAX_PIECE_NS`, until the piece is over.
+//! - After a jump (the machine was suspended, or a virtual machine moved) they are right again with the next piece.
 
 mod anchor;
 mod counter;
@@ -61,7 +61,7 @@ impl TraceClock {
         }
     }
 
-    /// What the clock shows, in nanoseconds.
+    /// Reads the clock, in nanoseconds.
     fn read(self) -> u64 {
         time::now(match self {
             TraceClock::Boottime => Clock::Boot,
@@ -85,7 +85,7 @@ pub fn now() -> u64 {
 
 /// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on how exact that is.
 pub(crate) fn of_instant(instant: Instant) -> u64 {
-    /// What instants are counted from.
+    /// The origin of the numbers that stand for instants.
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     static PAIRING: Pairing = Pairing::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
@@ -186,7 +186,7 @@ impl fmt::Display for AlreadyChosen {
 
 impl std::error::Error for AlreadyChosen {}
 
-/// What [`CHOICE`] counts from 1.
+/// The clocks that [`CHOICE`] numbers, from 1.
 const CHOICES: [TraceClock; 3] = [
     TraceClock::Boottime,
     TraceClock::Monotonic,

@@ -25,7 +25,7 @@ const UNKNOWN: i64 = i64::MIN;
 pub(super) struct Reading {
     /// Trace time before the other clock was read.
     pub(super) before: i64,
-    /// What the other clock shows.
+    /// The time of the other clock.
     pub(super) other: i64,
     /// Trace time afterwards.
     pub(super) after: i64,
@@ -36,7 +36,7 @@ impl Reading {
         self.after.saturating_sub(self.before)
     }
 
-    /// How far trace time is ahead, by this reading: wrong by half of what it took at most.
+    /// How far trace time is ahead by this reading. The error is half the duration of the reading at most.
     fn ahead(&self) -> i64 {
         let middle = self.before.saturating_add(self.duration() / 2);
         middle.saturating_sub(self.other)

@@ -1,7 +1,7 @@
-//! The process's trace time: the current piece, which all threads compute with, and who makes the next one.
+//! The process's trace time: the current piece, which all threads compute with, and the choice of the thread that makes the next one.
 //!
-//! Called by anchors that are over ([`renew`]), at initialization ([`restart`]) and in forked children. Never blocks: one
-//! thread makes the next piece, those that come meanwhile look again a few times, then ask the kernel's clock.
+//! Called by anchors that are over ([`renew`]), at initialization ([`restart`]) and in forked children. Never blocks: one thread makes the next
+//! piece; threads that come meanwhile look again a few times, then ask the kernel's clock.
 
 use std::hint;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,11 +12,11 @@ use super::discipline::Discipline;
 use super::seqlock::SeqLock;
 use super::{chosen, counter};
 
-/// What a thread gets when its anchor is over.
+/// The result of a renewal, for a thread whose anchor is over.
 pub(super) struct Renewed {
     /// The current piece; [expired](Anchor::EXPIRED) where there is none.
     pub(super) anchor: Anchor,
-    /// What the counter shows now.
+    /// The counter's current value.
     pub(super) counter: u64,
     /// Trace time now.
     pub(super) ns: u64,
@@ -86,7 +86,7 @@ pub(super) fn renew() -> Renewed {
     without_counter(used)
 }
 
-/// Forgets what is known of a clock that is not the trace clock any more, and finds out whether the counter can be used.
+/// Discards the state of a clock that is no longer the trace clock, and finds out whether the counter can be used.
 pub(super) fn restart() {
     uses_counter();
     loop {
@@ -108,7 +108,7 @@ pub(crate) fn recover_in_forked_child() {
     STATE.abandon();
 }
 
-/// The kernel's time, but not before what may have been `used`.
+/// The kernel's time, but not before `used`, a time that events may already have.
 fn without_counter(used: u64) -> Renewed {
     Renewed {
         anchor: Anchor::EXPIRED,

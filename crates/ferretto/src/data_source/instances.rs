@@ -87,7 +87,8 @@ impl<D: DataSource> Drop for End<D> {
         self.handle.active.fetch_and(!self.slot.bit(), Ordering::AcqRel);
         let slot = &self.handle.slots[self.slot.index()];
         let current = slot.lock().and_then(|mut current| current.take());
-        // Others do so when they come by, and what they have not handed over is taken out of the shared memory by the service.
+        // Other threads release their state the next time they trace. The service takes the packets that they have not handed over out of the shared
+        // memory.
         thread_state::release(self.handle, self.slot);
         drop(current);
     }

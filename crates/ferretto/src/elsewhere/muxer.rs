@@ -1,4 +1,4 @@
-//! In the place of `muxer.rs` where nothing is recorded: there is no thread, and nobody to leave commands to.
+//! In the place of `muxer.rs` where nothing is recorded: there is no thread that could take commands.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ use crate::status::Status;
 #[derive(Debug)]
 pub(crate) enum Muxer {}
 
-/// What the thread would be told to do.
+/// The commands to the SDK's thread.
 pub(crate) enum Command {
     StartUp(StartupRequest),
     AbortStartup(u64),
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// What wakes the thread.
+/// The waker of the SDK's thread.
 #[derive(Clone, Debug)]
 pub(crate) enum Waker {}
 

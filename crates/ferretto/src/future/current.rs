@@ -1,4 +1,4 @@
-//! Which slice a thread is polling the future of: what begins meanwhile is its child.
+//! The slice whose future a thread is polling. Slices that begin meanwhile are its children.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ thread_local! {
 
 /// The slice that this thread polls the future of, if it is recorded.
 pub(super) fn parent() -> Option<ParentSlice> {
-    // What is recorded in the destructors of thread-locals has no parent.
+    // Events in the destructors of thread-locals have no parent.
     CURRENT
         .try_with(|current| {
             let parent = current.take();

@@ -1,21 +1,21 @@
 //! Lanes: tracks for slices that are bound to no thread.
 //!
-//! Slices of one track must nest. A slice that begins in the poll of another's future, its *parent*, stands on that one's lane, above it,
-//! unless something else stands there already; then it has a lane of its own, below the parent's. A slice without a parent has a lane
-//! below `Async`. [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place that it is used at, which numbers those lanes. They are
-//! used again, so that a trace has as many tracks as there were slices at a time, and not as many as there were slices: for each track a
-//! descriptor is written, and each is a row of a table to whoever reads the trace.
+//! Slices of one track must nest. A slice that begins in the poll of another's future, its *parent*, stands on that one's lane, above it, unless
+//! something else stands there already; then it has a lane of its own, below the parent's. A slice without a parent has a lane below `Async`.
+//! [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place in the code, which numbers those lanes. Lanes are used again, so a
+//! trace has as many tracks as there were slices at a time, and not as many as there were slices in all. This matters because each track costs a
+//! descriptor in the trace and a row in each viewer.
 //!
 //! # A parent that ends first
-//! Futures and slices can be moved out of where they began. When a slice ends while others stand above it, those end with it on that lane, and go on
-//! at once on another one: under their names, but without arguments. So the tree says at each moment what was under way, and a slice
+//! Futures and slices can be moved out of their parents. When a slice ends while others stand above it, the others end with it on that lane, and go
+//! on at once on another one, under their names but without arguments. So the tree shows at each moment which slices were under way, and a slice
 //! above another is always within it. The old lane knows where they went, and is used again when they have ended.
 //!
 //! # Threads
-//! What stands on a lane is known to whoever has its [turn](super::turn). Nobody waits for that: a child whose parent's lane is
-//! being used goes to one of its own, and an end is left to whoever uses the lane. A lane is freed after the end of its slice was written, and the
-//! next is begun after it was taken; the processor is kept from reading the time of that any earlier. So slices on a lane do not overlap,
-//! whatever threads they are on.
+//! The thread that has a lane's [turn](super::turn) knows the slices on it. No thread waits for a turn: a child whose parent's lane is in use goes to
+//! a lane of its own, and an end is left to the thread that uses the lane. A lane is freed after the end of its slice was written, and the next slice
+//! begins after the lane was taken; the processor is kept from reading the time any earlier. So slices on a lane do not overlap, whatever threads
+//! they are on.
 
 use std::fmt;
 use std::ptr;
@@ -35,16 +35,16 @@ use ferretto_client::atomic_word::AtomicWord;
 #[cfg(test)]
 mod tests;
 
-/// What all lanes in a process are below.
+/// The parent of all lanes in a process.
 static ASYNC: NamedTrack<'static> =
     NamedTrack::new("Async").description("What is not bound to a thread: each task has a line to itself");
 
-/// Numbers that are used again; `64 * WORDS` of them. Those beyond are not: so many slices at a time are nothing to look at anyhow.
+/// Numbers that are used again; `64 * WORDS` of them. Higher numbers are not used again, because nobody looks at that many slices at a time.
 #[derive(Debug)]
 pub(super) struct Numbers<const WORDS: usize> {
     /// A bit for each that is taken.
     taken: [AtomicU64; WORDS],
-    /// How many there were beyond those.
+    /// The count of higher numbers given out so far.
     beyond: AtomicU32,
 }
 
@@ -76,12 +76,12 @@ impl<const WORDS: usize> Numbers<WORDS> {
     }
 }
 
-/// Takes the lowest bit that nobody has, if there is one.
+/// Takes the lowest bit that is not taken, if there is one.
 fn take_bit(word: &impl AtomicWord) -> Option<u32> {
     let mut taken = word.load(Ordering::Relaxed);
     while taken != u64::MAX {
         let lowest = taken.trailing_ones();
-        // Acquires what whoever had it before did.
+        // Acquires the writes of the bit's previous holder.
         taken = word.fetch_or(1 << lowest, Ordering::Acquire);
         if taken & 1 << lowest == 0 {
             return Some(lowest);
@@ -148,7 +148,7 @@ impl Lanes {
     fn own(&'static self, parent: Option<Arc<Lane>>) -> Taken {
         loop {
             let lane = Arc::new(Lane(Turn::new(self.identity(parent.clone()), Stack::default())));
-            // Nobody else has it yet.
+            // No other thread knows the lane yet.
             if let Ok(lane) = Turn::try_take(Use(lane)) {
                 return Taken {
                     lane,
@@ -173,13 +173,13 @@ impl Lanes {
         }
     }
 
-    /// The track of the lane that has this number, among those below `parent` or those without one.
+    /// Returns the track of the lane with this number, among the lanes below `parent`, or among those without one.
     fn track_of(&self, parent: Option<&Lane>, number: u32) -> NamedTrack<'static> {
         let id = u64::from(self.kind()) << 32 | u64::from(number);
         let (track, reused) = match parent {
             None => (self.track.id(id), Numbers::<LANES>::REUSED),
             Some(parent) => {
-                // Uuids are exclusive ors of what is above them: numbers that are small would meet.
+                // A uuid is the exclusive or of its ancestors, so small numbers would collide.
                 let track = self.track.id(scatter(id ^ scatter(parent.uuid())));
                 (track.parent(parent.track()), Numbers::<LANES_BELOW>::REUSED)
             }
@@ -219,7 +219,7 @@ impl Lanes {
 #[derive(Debug)]
 pub struct Lane(Turn<Identity, Stack>);
 
-/// What there is to know of a lane that does not change.
+/// The properties of a lane that do not change.
 #[derive(Debug)]
 struct Identity {
     /// Of the slice at the bottom.
@@ -370,7 +370,7 @@ pub(super) enum Children {
 }
 
 impl At {
-    /// Its lane, if that is what it is drawn on.
+    /// Returns its lane, if the slice is drawn on that.
     pub(super) fn drawn_on(&self) -> Option<&Lane> {
         Some(&*self.lane).filter(|lane| !ptr::eq(lane.0.shared.kind, &ELSEWHERE))
     }
@@ -413,11 +413,11 @@ impl At {
     }
 }
 
-/// What stands on a lane.
+/// The slices on a lane.
 #[derive(Default)]
 struct Stack {
     open: OpenSlices,
-    /// Slices that stood in these places and have gone elsewhere. Nobody gets their places until they have ended.
+    /// Slices that stood in these places and have moved to other lanes. The places stay reserved until they have ended.
     moved: Vec<(u32, At)>,
 }
 

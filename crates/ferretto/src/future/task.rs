@@ -1,7 +1,7 @@
-//! Tasks: a track for each, with its life, its polls, and what woke it.
+//! Tasks: a track for each, with its life, its polls and its wakes.
 //!
-//! The executor's waker is wrapped while somebody records, and handed on as it is otherwise: a future may keep either for as long as it likes, for
-//! both wake the task. A life that somebody else began to record meanwhile begins anew, so that each session has one.
+//! The executor's waker is wrapped while somebody records, and passed on as it is otherwise. A future may keep either for as long as it likes,
+//! because both wake the task. When another session begins to record during a life, the life begins anew, so that each session has one.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -30,7 +30,7 @@ mod tests;
 
 static CATEGORY: Category = Category::new("task").description("Futures as tasks: their polls and wakes");
 
-/// What the tracks of all tasks are below.
+/// The parent of the tracks of all tasks.
 static TASKS: NamedTrack<'static> =
     NamedTrack::new("Tasks").description("Futures that were given a name: when they were polled");
 
@@ -41,7 +41,7 @@ pin_project! {
     /// A future with a track of its own: see [`TraceFuture::in_task`](super::TraceFuture::in_task).
     #[must_use = "futures do nothing unless they are polled"]
     pub struct Task<F> {
-        // Dropped before the life, for what that does is part of it.
+        // Dropped before the life, because its destructor is part of the life.
         #[pin]
         future: F,
         name: Cow<'static, str>,
@@ -214,7 +214,7 @@ thread_local! {
 struct Polling<'a, S> {
     life: &'a mut Life,
     began: Instant,
-    /// What this thread polled before; `None` if it has no such memory any more.
+    /// The task that this thread polled before; `None` if the thread-local is gone.
     before: Option<*const Wakes>,
     _slices: S,
 }
@@ -231,7 +231,7 @@ impl<S> Drop for Polling<'_, S> {
     }
 }
 
-/// What became of a task's wakers.
+/// The wakes of a task.
 struct Wakes {
     task: Cow<'static, str>,
     /// From the wakes since the last poll to the next one; 0 if there were none.
@@ -240,7 +240,7 @@ struct Wakes {
     by_itself: AtomicU64,
 }
 
-/// A number for a flow that nobody else has; not 0.
+/// Returns a number for a flow, different at each call; not 0.
 fn next_flow() -> u64 {
     static FLOWS: AtomicU64 = AtomicU64::new(0);
     FLOWS.fetch_add(1, Ordering::Relaxed) + 1
@@ -278,7 +278,7 @@ impl Wakes {
     }
 }
 
-/// The executor's waker, and who is told of it.
+/// Wraps the executor's waker, and records each wake.
 struct TaskWaker {
     inner: Waker,
     wakes: Arc<Wakes>,

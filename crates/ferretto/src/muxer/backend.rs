@@ -1,6 +1,6 @@
 //! One of the services that this process knows: how to reach it, for producers and for consumers.
 //!
-//! [`super::thread`] keeps them. When a service is connected to, and what becomes of the connection, is the runtime's.
+//! [`super::thread`] keeps them. The runtime decides when to connect, and looks after the connection.
 
 #[cfg(feature = "in-process")]
 use std::sync::atomic::AtomicBool;
@@ -77,7 +77,7 @@ impl BackendState {
         })
     }
 
-    /// What the SDK's thread can do for the service while it waits for that.
+    /// Returns the work that the SDK's thread can do for the service while it waits for the service.
     fn help(&self) -> Option<Help> {
         #[cfg(feature = "in-process")]
         if let Some(service) = self.in_process().cloned() {

@@ -9,7 +9,7 @@ use crate::source::Source;
 
 static FIRST: OnceLock<&'static Entry> = OnceLock::new();
 
-/// Held by whoever registers one.
+/// Held while a data source is registered.
 static REGISTERING: Mutex<()> = Mutex::new(());
 
 fn registering() -> MutexGuard<'static, ()> {
@@ -28,7 +28,7 @@ pub(crate) fn once<T>(place: &'static OnceLock<T>, register: impl FnOnce() -> T)
 }
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The lock that this thread holds while it forks.
     static HELD_FOR_FORK: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
@@ -47,7 +47,7 @@ pub(super) fn release_after_fork() {
 /// A data source that was registered.
 pub(crate) struct Entry {
     pub(super) source: Arc<dyn Source>,
-    /// Different for any two; what services tell them apart by, should their names be the same.
+    /// Unique in the process. Services tell data sources of the same name apart by it.
     pub(super) id: u64,
     /// It is offered to services.
     offered: AtomicBool,
@@ -80,8 +80,8 @@ impl Entry {
     }
 }
 
-/// Adds a data source. It stays in the list for good, withdrawn or not: data sources are few, and those of a program are known when it
-/// is written.
+/// Adds a data source. It stays in the list for good, even when it is withdrawn: data sources are few, and a program declares them in its source
+/// code.
 pub(super) fn add(source: Arc<dyn Source>) -> &'static Entry {
     let entry: &'static Entry = Box::leak(Box::new(Entry {
         source,

@@ -1,8 +1,8 @@
 //! The SDK's thread: one loop around everything that has to be waited for.
 //!
-//! Each turn takes the commands of other threads, has the [`Runtime`] connect what is due to be connected and do what services say, serves
-//! sessions, and sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends
-//! that. All of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
+//! Each turn takes the commands of other threads, has the [`Runtime`] open connections that are due and carry out the services' commands, serves
+//! sessions, and sends pending requests. Then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) wakes it. All of
+//! it is cheap, and nothing of it blocks, except for callbacks of data sources.
 
 #[cfg(feature = "in-process")]
 mod in_process;
@@ -37,9 +37,9 @@ struct Client {
     watch: Watch,
 }
 
-/// What waits until services have seen what was sent before.
+/// A callback that waits until services have processed all earlier requests.
 struct Sync {
-    /// The connections that have not answered, and what they are to answer.
+    /// The connections that have not answered, and the calls that they are to answer.
     waiting: Vec<(ConnectionId, CallId)>,
     done: Box<dyn FnOnce() + Send>,
 }
@@ -52,7 +52,7 @@ struct Thread {
     /// The data sources that the runtime has.
     sources: Vec<(SourceId, &'static Entry)>,
     clients: Vec<Client>,
-    /// Whoever waits for the end of a startup session.
+    /// The startup sessions whose end the application waits for.
     startup: Vec<StartupRequest>,
     draining: Vec<Sender<Drained>>,
     syncs: Vec<Sync>,
@@ -85,7 +85,7 @@ pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
     }
 }
 
-/// What the descriptor watched so is ready for.
+/// The readiness that `ready` reports for the descriptor of `watch`.
 fn readiness(ready: &[Event], watch: &Watch) -> Readiness {
     let event = ready.iter().find(|event| event.token == watch.token());
     event.map_or_else(Readiness::default, |event| Readiness {
@@ -118,7 +118,7 @@ impl Thread {
 
     fn take_commands(&mut self) {
         let commands = self.muxer.take_commands();
-        // What a thread has acknowledged before it left a command comes before that.
+        // Acknowledgements that a thread made before it left a command take effect before that command.
         self.runtime.take_acknowledgements();
         for command in commands {
             match command {
@@ -177,7 +177,7 @@ impl Thread {
         self.take_events();
     }
 
-    /// Does what a service says; returns how much that was.
+    /// Carries out a service's commands; returns how many there were.
     fn serve_backend(&mut self, index: usize, ready: Readiness) -> usize {
         let connection = self.backends[index].backend().connection();
         if ready.readable {
@@ -373,7 +373,7 @@ impl Thread {
             deadlines.boot = deadlines.boot.into_iter().chain(more.boot).min();
         };
         if self.muxer.has_commands() {
-            // Of the thread to itself: nobody else will wake it for them.
+            // Commands that this thread left for itself: no other thread will wake it for them.
             add(Deadlines {
                 monotonic: Some(0),
                 boot: None,

@@ -1,7 +1,6 @@
-//! Session methods for asynchronous code: they ask at once, as the others do, and give a future of what comes of it.
+//! Session methods for asynchronous code. They send a request at once, as the others do, and return a future of the result.
 //!
-//! Answers come from the SDK's thread, which wakes whoever waits; so they work in every runtime, and there is none among the SDK's
-//! dependencies.
+//! Answers come from the SDK's thread, which wakes the waiting task. So the methods work in every runtime, and the SDK depends on none.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +18,7 @@ use super::error::SessionError;
 use super::{CloneSource, Cloned, ServiceState, Session, StateScope};
 use crate::handles::OwnedFile;
 
-/// The answer to a request that a session has already been sent. Dropping it cancels nothing: then nobody waits for the answer.
+/// The answer to a request that a session has already been sent. Dropping it cancels nothing; only the answer is lost.
 ///
 /// It may take any time; use the timeouts of your runtime. Callbacks run on the SDK's thread, which completes it, so they must not wait for
 /// it.
@@ -27,7 +26,7 @@ use crate::handles::OwnedFile;
 pub struct Reply<T>(Arc<Mutex<State<T>>>);
 
 enum State<T> {
-    /// With whoever is to be woken.
+    /// The waker of the task that awaits the answer.
     Awaited(Option<Waker>),
     Given(Result<T, SessionError>),
     Taken,
@@ -86,7 +85,7 @@ impl<T> fmt::Debug for Reply<T> {
     }
 }
 
-/// For asynchronous code: as the methods that wait, without a limit to how long they do.
+/// For asynchronous code: like the blocking methods, but without a time limit.
 ///
 /// ```
 /// # #[cfg(feature = "in-process")]

@@ -1,8 +1,8 @@
-//! What a session is to record: [`TraceConfig`] and its parts.
+//! The configs of sessions: [`TraceConfig`] and its parts.
 //!
-//! A config is kept as its encoding, to which every method adds. In protobuf what comes later wins, is one more of a list, or is
-//! merged: so a config that was read from somewhere can be added to and still reaches the service byte for byte, with the fields
-//! that this version does not know.
+//! A config is kept as its encoding, to which every method adds. In protobuf a later value replaces an earlier one, extends a list, or is merged. So
+//! a config that was read from elsewhere can be extended and still reaches the service byte for byte, with the fields that this version does not
+//! know.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::Writer;
 
-/// How often producers repeat what later packets refer to, unless a config with track events says.
+/// How often producers repeat the data that later packets refer to, unless a config with track events says otherwise.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often producers write out what they have, unless a config that streams into a file says. Services of Perfetto 54 and later flush as
+/// How often producers write out their data, unless a config that streams into a file says otherwise. Services of Perfetto 54 and later flush as
 /// often by themselves.
 const FLUSH_PERIOD: Duration = Duration::from_secs(5);
 
-/// What to record, for how long and where to: Perfetto's `TraceConfig`.
+/// The data to record, the duration and the destination: Perfetto's `TraceConfig`.
 ///
 /// A config needs a buffer, and a data source to be of use:
 ///
@@ -49,10 +49,9 @@ impl TraceConfig {
         TraceConfig::default()
     }
 
-    /// A config as others encoded it. It reaches the service as it is, also what this version knows nothing of.
+    /// Takes a config that is already encoded. It reaches the service as it is, with fields that this version does not know.
     ///
-    /// # Errors
-    /// If it is no `TraceConfig`.
+    /// # Errors If `encoded` is not a `TraceConfig`.
     pub fn from_encoded(encoded: impl Into<Vec<u8>>) -> Result<TraceConfig, InvalidConfig> {
         let encoded = encoded.into();
         match messages::TraceConfig::decode_from_slice(&encoded) {
@@ -85,8 +84,8 @@ impl TraceConfig {
         &self.encoded
     }
 
-    /// The config as far as this version knows its fields. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// The config, as far as this version knows its fields. It is one of the schema's types, so it is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn decode(&self) -> messages::TraceConfig {
         self.decoded()
@@ -108,8 +107,8 @@ impl TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::BUFFERS, &buffer.encoded))
     }
 
-    /// Adds a data source. With [`DataSource::track_event`] in a ring buffer producers repeat every 5 s what later packets refer to, unless
-    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise.
+    /// Adds a data source. If it is [`DataSource::track_event`] in a ring buffer, producers repeat every 5 s the data that later packets refer to,
+    /// unless [`clear_incremental_state`](TraceConfig::clear_incremental_state) sets another period.
     pub fn data_source(self, source: DataSource) -> TraceConfig {
         let encoded = source.encode();
         let added = self.add(|config| config.bytes_field(messages::TraceConfig::DATA_SOURCES, &encoded));
@@ -127,7 +126,7 @@ impl TraceConfig {
         self.milliseconds(messages::TraceConfig::DURATION_MS, duration)
     }
 
-    /// Has producers write out what they have every so often. In milliseconds; zero is never.
+    /// Has producers write out their data at this period. In milliseconds; zero is never.
     pub fn flush_period(self, period: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::FLUSH_PERIOD_MS, period)
     }
@@ -142,8 +141,8 @@ impl TraceConfig {
         self.milliseconds(messages::TraceConfig::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
     }
 
-    /// Has producers repeat every so often what later packets refer to, so that a ring buffer can lose the beginning. In
-    /// milliseconds; zero is never.
+    /// Has producers repeat at this period the data that later packets refer to, so that a ring buffer can lose the beginning. In milliseconds; zero
+    /// is never.
     pub fn clear_incremental_state(self, period: Duration) -> TraceConfig {
         let period = milliseconds(period);
         self.add(|config| {
@@ -158,12 +157,12 @@ impl TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::UNIQUE_SESSION_NAME, name.as_bytes()))
     }
 
-    /// Streams the trace into a file every so often (milliseconds, at least 100), instead of keeping it to be read. The file is
-    /// the one given to [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
+    /// Streams the trace into a file at this period (milliseconds, at least 100), instead of keeping it to be read. The file is the one given to
+    /// [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
     ///
-    /// Producers write out what they have every 5 s, unless [`flush_period`](TraceConfig::flush_period) says otherwise: without that the
-    /// file lacks for long what threads with few events have recorded. (Services of Perfetto 54 and later decide for themselves: every
-    /// 5 s, or before each write if those are rarer.)
+    /// Producers write out their data every 5 s, unless [`flush_period`](TraceConfig::flush_period) says otherwise. Without this the file would lack
+    /// the events of threads with few events for a long time. (Services of Perfetto 54 and later decide for themselves: every 5 s, or before each
+    /// write if writes are rarer.)
     pub fn write_into_file(self, period: Duration) -> TraceConfig {
         let streaming = self
             .add(|config| config.varint_field(messages::TraceConfig::WRITE_INTO_FILE, 1))
@@ -223,10 +222,10 @@ impl TraceConfig {
         })
     }
 
-    /// What will disappoint in the trace, if that can be told from the config.
+    /// Returns a warning if the config shows that the trace will disappoint.
     pub(super) fn advice(&self) -> Option<&'static str> {
         let config = self.decoded();
-        // A file has what the buffer overwrites, unless the buffer is too small.
+        // A file keeps data that the buffer overwrites later, unless the buffer is too small.
         let streams = config.write_into_file.unwrap_or_default();
         let mut sources = config.data_sources.iter();
         let forgets = !streams && sources.any(|source| names_are_overwritten(&config, source));
@@ -237,8 +236,7 @@ impl TraceConfig {
         )
     }
 
-    /// This config with the fields of another one: its buffers and data sources come after those that are there, other fields take
-    /// the place of those that are there.
+    /// Adds the fields of another config. Its buffers and data sources come after the existing ones; its other fields replace existing values.
     pub fn merge(self, other: &TraceConfig) -> TraceConfig {
         self.add(|config| config.raw(&other.encoded))
     }
@@ -284,7 +282,7 @@ impl fmt::Display for InvalidConfig {
 
 impl std::error::Error for InvalidConfig {}
 
-/// What a [trigger](TraceConfig::trigger) does. The numbers are the schema's.
+/// The effect of a [trigger](TraceConfig::trigger). The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TriggerAction {
@@ -342,8 +340,7 @@ impl DataSource {
         DataSource::default().configure(|config| config.bytes_field(DataSourceConfig::NAME, name.as_bytes()))
     }
 
-    /// Track events: slices, instants, counters. Without another word about categories all are recorded but those tagged `slow` or
-    /// `debug`.
+    /// Track events: slices, instants, counters. Unless categories are chosen, all are recorded except for those tagged `slow` or `debug`.
     pub fn track_event() -> DataSource {
         DataSource::new("track_event")
     }
@@ -360,7 +357,7 @@ impl DataSource {
             .configure(|config| config.bytes_field(DataSourceConfig::FTRACE_CONFIG, &ftrace))
     }
 
-    /// Adds what a data source has a message of its own for: the encoded fields of a `DataSourceConfig`.
+    /// Adds encoded fields of a `DataSourceConfig`, such as the message that a data source has for its own options.
     pub fn encoded_config(self, fields: &[u8]) -> DataSource {
         self.configure(|config| config.raw(fields))
     }
@@ -375,7 +372,7 @@ impl DataSource {
         self.configure(|config| config.bytes_field(DataSourceConfig::TARGET_BUFFER_NAME, name.as_bytes()))
     }
 
-    /// What its writers do when the shared memory is full; usually what the producer prefers.
+    /// The behaviour of the data source's writers when the shared memory is full. By default the producer decides.
     pub fn when_exhausted(self, policy: ExhaustedPolicy) -> DataSource {
         self.configure(|config| config.varint_field(DataSourceConfig::BUFFER_EXHAUSTED_POLICY, policy as u64))
     }
@@ -399,8 +396,8 @@ impl DataSource {
         self
     }
 
-    /// Records track events of the categories that this names, besides those that are recorded anyway; `*` stands for any characters. To
-    /// record these alone, [disable](DataSource::disable_category) `*` as well.
+    /// Records track events of the categories that match this name, besides the default ones; `*` stands for any characters. To record only these,
+    /// [disable](DataSource::disable_category) `*` as well.
     pub fn enable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_CATEGORIES, pattern)
     }
@@ -415,12 +412,12 @@ impl DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_TAGS, pattern)
     }
 
-    /// Records no track events of the categories that have this tag; usually those are `slow` and `debug`.
+    /// Records no track events of the categories that have this tag. By default these are `slow` and `debug`.
     pub fn disable_tag(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_TAGS, pattern)
     }
 
-    /// Leaves debug annotations out: what they tell is nobody's business.
+    /// Leaves debug annotations out, because they may hold private data.
     pub fn filter_debug_annotations(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DEBUG_ANNOTATIONS)
     }
@@ -466,7 +463,7 @@ impl DataSource {
     }
 }
 
-/// What writers do when the shared memory is full. The numbers are the schema's.
+/// The behaviour of writers when the shared memory is full. The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExhaustedPolicy {
@@ -478,7 +475,7 @@ pub enum ExhaustedPolicy {
     StallThenDrop = 3,
 }
 
-/// Whether the trace will lack what a data source's later packets refer to. A buffer that is not there yet may be a ring.
+/// Whether the buffer may overwrite names that later packets of the data source refer to. A buffer that is not in the config yet may be a ring.
 fn names_are_overwritten(
     config: &messages::TraceConfig,
     source: &messages::trace_config::DataSource,

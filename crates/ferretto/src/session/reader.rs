@@ -157,14 +157,14 @@ impl Drop for PipeWriter {
 
 /// Reads a trace: an iterator of [`TraceChunk`]s, and a [`Read`] of the bytes of a trace file.
 ///
-/// Waits for the service; when it is slower than the service, the service waits. What has been read is gone from the session's
-/// buffers: if this is dropped before its end, the rest of what this read would have given is lost.
+/// Waits for the service. When the reader is slower than the service, the service waits. Reading removes the data from the session's buffers: if the
+/// reader is dropped before the end, the rest of this read is lost.
 pub struct TraceReader {
     shared: Arc<Shared>,
     /// None where nothing is ever written.
     waker: Option<Waker>,
     patience: Duration,
-    /// What is being read as bytes.
+    /// The chunk that is being read as bytes.
     current: TraceChunk,
     position: usize,
 }
@@ -206,7 +206,7 @@ impl TraceReader {
         std::future::poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// As [`TraceReader::next_chunk_async`], for those who implement a `Stream`: they are woken when it is worth asking again.
+    /// As [`TraceReader::next_chunk_async`], for implementations of `Stream`: wakes the task when it is worth polling again.
     ///
     /// # Errors
     /// If the connection ends before.
@@ -260,10 +260,9 @@ impl TraceReader {
         })
     }
 
-    /// Writes everything into `output`; gives the number of bytes.
+    /// Writes everything into `output`; returns the number of bytes.
     ///
-    /// # Errors
-    /// As [`TraceReader::next_chunk`], and what the output has.
+    /// # Errors As [`TraceReader::next_chunk`], and errors of the output.
     pub fn write_to(mut self, output: &mut (impl Write + ?Sized)) -> Result<u64, SessionError> {
         let failed = |error| SessionError::Output(Arc::new(error));
         let mut bytes = 0;
@@ -316,7 +315,7 @@ impl Drop for TraceReader {
         state.reader_is_gone = true;
         state.chunks = VecDeque::new();
         state.bytes = 0;
-        // Who writes may wait for room.
+        // The thread that writes chunks may wait for room.
         self.wake_writer();
     }
 }

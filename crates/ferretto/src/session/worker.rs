@@ -1,4 +1,4 @@
-//! A session on the SDK's thread: does what the application asks for, in order, and tells what comes of it.
+//! A session on the SDK's thread: carries out the application's requests, in order, and reports the results.
 //!
 //! Made by [`Session`](super::Session), served by the muxer until the application drops its end or the connection is over.
 
@@ -25,7 +25,7 @@ use crate::options::LogLevel;
 /// Bytes of trace data that one turn moves, lest the thread's other work waits.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// Who asks for a flush and why, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
+/// The initiator and reason of a flush, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
 const FLUSH_FLAGS: u64 = 3 << 4 | 4;
 
 /// How far the session is.
@@ -60,7 +60,7 @@ enum Connection {
 pub(super) struct Worker {
     commands: Receiver<Command>,
     connection: Connection,
-    /// The service has closed its end: what it said before is little, and is read all at once.
+    /// The service has closed its end. The little that it sent before is read all at once.
     hung_up: bool,
     flow: DataFlow,
     /// There is more to do than one turn may.
@@ -260,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Tells whoever waits, or else whoever is told of errors.
+    /// Gives the result to the code that waits for it. If none does, errors go to the callback for errors.
     fn tell(&mut self, waiting: Waiting, result: Result<(), SessionError>) {
         match (waiting, result, &mut self.on_error) {
             (Some(answer), result, _) => answer.give(result),
@@ -277,7 +277,7 @@ impl Worker {
         )
     }
 
-    /// Frees what the service keeps of a session that has ended or is a clone.
+    /// Frees the service's buffers of a session that has ended or is a clone.
     fn give_up(&mut self) {
         if std::mem::take(&mut self.holds_buffers) {
             self.request(Pending::Unawaited, ConsumerEndpoint::free_buffers);
@@ -389,7 +389,7 @@ impl Worker {
             }
             Phase::Ended(result) => {
                 let result = result.clone();
-                // Who is told of errors knows this one.
+                // The error callback has already had this error.
                 if let Some(answer) = waiting {
                     answer.give(result);
                 }
@@ -431,7 +431,7 @@ impl Worker {
         self.read_next();
     }
 
-    /// Has the service tell what is of interest.
+    /// Has the service report the events of interest.
     fn observe(&mut self) {
         let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
         types.extend(self.observer.iter().flat_map(|observer| &observer.types));
@@ -474,7 +474,7 @@ impl Worker {
         match event {
             ConsumerEvent::Connected => Ok(0),
             ConsumerEvent::Disconnected(reason) => Err(SessionError::Disconnected(reason.to_string())),
-            // What ended the connection is told last.
+            // The reason for the end of the connection is reported last.
             ConsumerEvent::Reply {
                 reply: Err(CallError::ConnectionLost | CallError::UnknownService { .. }),
                 ..

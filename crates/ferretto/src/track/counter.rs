@@ -8,7 +8,7 @@ use super::label::{Label, labelled_track};
 /// Upstream's, so that names give the uuids that its libraries compute.
 const MAGIC: u64 = 0xb1a4_a67d_7970_839e;
 
-/// What a counter counts. For other units see [`CounterTrack::unit_name`].
+/// The unit of a counter's values. For other units see [`CounterTrack::unit_name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CounterUnit {
@@ -66,7 +66,7 @@ impl<'a> CounterTrack<'a> {
         Self::with_label(Label::new(name, MAGIC))
     }
 
-    /// A counter with a name made at run time. Traces tell such names apart, for they may hold what is private.
+    /// A counter with a name made at run time. Traces mark such names, because they may hold private data.
     pub const fn dynamic(name: &'a str) -> Self {
         Self::with_label(Label::dynamic(name, MAGIC))
     }
@@ -84,13 +84,13 @@ impl<'a> CounterTrack<'a> {
         }
     }
 
-    /// What the values count.
+    /// Sets the unit of the values.
     pub const fn unit(mut self, unit: CounterUnit) -> Self {
         self.unit = Some(unit);
         self
     }
 
-    /// What the values count, where [`CounterUnit`] has no word for it.
+    /// Sets the unit of the values, where [`CounterUnit`] has none for it.
     pub const fn unit_name(mut self, name: &'a str) -> Self {
         self.unit_name = Some(name);
         self

@@ -1,7 +1,7 @@
-//! What the kernel knows of this process and its threads, for the descriptors of their tracks.
+//! The kernel's data about this process and its threads, for the descriptors of their tracks.
 //!
-//! Called when a sequence begins. Names are made UTF-8 where they are not: the kernel cuts the names of threads at 15
-//! bytes, also in the middle of a character.
+//! Called when a sequence begins. Names that are not UTF-8 are converted: the kernel cuts the names of threads at 15 bytes, also in the middle of a
+//! character.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,7 +28,7 @@ pub(crate) fn set_system_tracks(choice: SystemTracks) {
     KEEP_APART.store(choice == SystemTracks::Separate, Ordering::Relaxed);
 }
 
-/// Writes what makes a track that of this process.
+/// Writes the fields that make a track that of this process.
 pub(super) fn write_process(descriptor: &mut write::TrackDescriptor<'_>) {
     let cmdline = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     descriptor.process(|process| {
@@ -55,7 +55,7 @@ pub(super) fn write_cmdline(cmdline: &[u8], process: &mut write::ProcessDescript
     }
 }
 
-/// Writes what makes a track that of the thread `tid` of this process.
+/// Writes the fields that make a track that of the thread `tid` of this process.
 pub(super) fn write_thread(tid: u32, descriptor: &mut write::TrackDescriptor<'_>) {
     descriptor.thread(|thread| {
         thread.pid(identity::process_id()).tid(i64::from(tid));

@@ -1,4 +1,4 @@
-//! Who this process and this thread are, in uuids and numbers; and the hash that uuids are made with.
+//! The identities of this process and this thread, as uuids and numbers; and the hash that uuids are made with.
 //!
 //! Called for each event on a track other than its thread's, so both are cached: the process's uuid in an atomic, the
 //! thread's number in thread-local memory. After a fork the child must call [`reset_after_fork`].

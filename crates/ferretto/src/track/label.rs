@@ -1,4 +1,4 @@
-//! What all tracks with a name have in common: the name, the place in the hierarchy, and how they are displayed.
+//! The common part of all tracks with a name: the name, the place in the hierarchy, and the display options.
 //!
 //! [`NamedTrack`](super::NamedTrack), [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each
 //! hold a [`Label`] and get their methods for it from [`labelled_track`].
@@ -26,13 +26,13 @@ pub enum ChildOrdering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SiblingMerge<'a> {
-    /// Those of the same name.
+    /// Tracks of the same name.
     ByName,
     /// None.
     Never,
-    /// Those with the same key.
+    /// Tracks with the same key.
     ByKey(&'a str),
-    /// Those with the same number.
+    /// Tracks with the same number.
     ByNumber(u64),
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Label<'a> {
     hash: u64,
     id: u64,
     parent: Parent<'a>,
-    /// What follows from these three, worked out when they are set.
+    /// The track that results from hash, id and parent, computed when they are set.
     track: Track,
     pub(super) description: Option<&'a str>,
     pub(super) sibling_order_rank: Option<i32>,
@@ -103,7 +103,7 @@ impl<'a> Label<'a> {
         self.track
     }
 
-    /// Writes everything but what is particular to the type of the track.
+    /// Writes all fields that do not depend on the type of the track.
     pub(super) fn write(&self, descriptor: &mut write::TrackDescriptor<'_>) {
         super::write_identity(&self.track, descriptor);
         match self.name {
@@ -155,7 +155,7 @@ macro_rules! labelled_track {
                 self
             }
 
-            /// With an address, of what it is about, as number.
+            /// Sets the number to an address: that of the object that the track shows.
             pub fn pointer<T: ?Sized>(self, pointer: *const T) -> Self {
                 self.id(pointer.addr() as u64)
             }
@@ -183,7 +183,7 @@ macro_rules! labelled_track {
                 self.parent($crate::track::Track::root())
             }
 
-            /// What viewers show of it on demand.
+            /// Sets the description, which viewers show on demand.
             pub const fn description(mut self, description: &'a str) -> Self {
                 self.label.description = Some(description);
                 self

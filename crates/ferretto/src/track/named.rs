@@ -35,7 +35,7 @@ impl<'a> NamedTrack<'a> {
         }
     }
 
-    /// A track with a name made at run time. Traces tell such names apart, for they may hold what is private.
+    /// A track with a name made at run time. Traces mark such names, because they may hold private data.
     pub const fn dynamic(name: &'a str) -> Self {
         Self {
             label: Label::dynamic(name, MAGIC),

@@ -1,7 +1,7 @@
-//! Which tracks a sequence has described.
+//! The tracks that a sequence has described.
 //!
-//! Asked for each event on a track, so it is a flat hash table that is probed in place, and holds what events say of their track
-//! as bytes; and bounded, for programs that make a track for each request and never forget one.
+//! Asked for each event on a track. So it is a flat hash table that is probed in place, and that holds, as bytes, the field by which events name
+//! their track. It is bounded, for programs that make a track for each request and never forget one.
 
 use ferretto_proto::write::TrackEvent;
 use ferretto_wire::{MAX_VARINT_LEN, WireType, Writer, tag};
@@ -89,7 +89,7 @@ impl SeenTracks {
         self.field(uuid).is_some()
     }
 
-    /// What events on this track say of it, if it is there.
+    /// The encoded field by which events name this track, if the track is there.
     #[inline(always)]
     pub(crate) fn field(&self, uuid: u64) -> Option<&TrackField> {
         if uuid == 0 {

@@ -1,9 +1,9 @@
-//! Categories: what sessions choose events by.
+//! Categories: the names by which sessions choose events.
 
-/// A category with what people should know of it when they choose.
+/// A category, with a description and tags for people and configs that choose categories.
 ///
-/// Events may name a category by a literal alone; one that is defined can say more, and is listed by the service before its
-/// first event (see [`register_categories`](crate::register_categories)):
+/// Events may name a category by a literal alone. A defined one can have a description and tags, and the service can list it before its first event
+/// (see [`register_categories`](crate::register_categories)):
 ///
 /// ```
 /// use ferretto::{Category, trace_event_instant};
@@ -40,7 +40,7 @@ impl Category {
         }
     }
 
-    /// What its events are about.
+    /// Sets the description of its events.
     #[must_use]
     pub const fn description(self, description: &'static str) -> Self {
         Self {

@@ -1,8 +1,8 @@
-//! Call sites that are made at run time, for crates that bring the events of other instrumentation here: `ferretto-tracing`.
+//! Call sites that are made at run time, for crates that forward the events of other instrumentation: `ferretto-tracing`.
 //!
-//! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's.
-//! Its annotations can be encoded before the event, once for all sessions: their names have the same ids everywhere.
-//! Locks of whoever does so can be held over forks ([`hold_over_forks`]).
+//! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's. Its annotations can be
+//! encoded before the event, once for all sessions: their names have the same ids everywhere. Such a crate can have its own locks held over forks
+//! ([`hold_over_forks`]).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ pub fn hold_over_forks(locks: ForkLocks) {
     fork_locks().push(locks);
 }
 
-/// What is held of others', of this file's and of the observers' while a thread forks.
+/// The locks that a thread holds while it forks: those of other crates, of this file and of the observers.
 pub(super) struct HeldForFork {
     all: MutexGuard<'static, Vec<ForkLocks>>,
     _observers: observer::HeldForFork,
@@ -79,7 +79,7 @@ pub fn anyone_listens() -> bool {
 }
 
 impl CallSite {
-    /// Makes and registers a site. `tags` decide with those of the category.
+    /// Makes and registers a site. `tags` count together with those of the category.
     pub fn leak(
         event: EventType,
         category: &'static str,
@@ -112,7 +112,7 @@ impl CallSite {
     }
 }
 
-/// What there is to keep of a slice on its thread's track, for those who know its site.
+/// The state of an open slice on its thread's track, for callers that keep its site themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     recorded: u32,
@@ -120,7 +120,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// These instances have just recorded a beginning: what [`emit`] has returned.
+    /// A beginning that these instances have just recorded: the result of [`emit`].
     #[inline(always)]
     pub fn now(recorded: u32) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl EncodedAnnotations {
 pub struct KeptAnnotations(Vec<u8>);
 
 impl KeptAnnotations {
-    /// Adds these, in the place of what there was of their names.
+    /// Adds these annotations, which replace existing ones of the same names.
     pub fn keep(&mut self, new: &EncodedAnnotations) {
         if !self.0.is_empty() {
             let replaced: Vec<u64> = split(new.as_bytes()).map(|(name, _)| name).collect();

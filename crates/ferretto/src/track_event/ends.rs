@@ -12,7 +12,7 @@ use crate::track::TrackLike;
 static END: CallSite = CallSite::new(EventType::SliceEnd, "", &[]);
 
 impl Slice {
-    /// Ends the slice, with what `fill` adds to the event: arguments that are known only now.
+    /// Ends the slice, with fields that `fill` adds to the event: arguments that are known only now.
     ///
     /// ```
     /// let query = ferretto::trace_slice!("database", "Query");
@@ -34,7 +34,7 @@ impl OpenSlice {
         self.end_on(site, track.map_or(TrackRef::Thread, TrackRef::Tell), fields);
     }
 
-    /// Ends the slice with what `fill` adds.
+    /// Ends the slice, with the fields that `fill` adds.
     pub(crate) fn end_by(self, fill: impl Fn(&mut EventContext<'_, '_>)) {
         if !self.is_recorded() {
             return;
@@ -63,7 +63,7 @@ impl OpenSlice {
     }
 }
 
-/// Writes an end with fields, for those of the listeners that had started when the count of starts was this.
+/// Writes an end with fields, for the listeners whose instances had started when the count of starts was `starts`.
 #[inline(never)]
 fn write_end(
     site: &'static CallSite,
@@ -121,7 +121,7 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
-    /// Begins it again, for those who recorded the first part. `name` is for sites without one.
+    /// Begins the slice again, for the listeners that recorded the first part. `name` is for sites without one.
     pub(crate) fn resume(self, name: &'static str, track: &dyn TrackLike) -> OpenSlice {
         let Self { site, begun, starts } = self;
         let whole = OpenSlice {
@@ -148,7 +148,7 @@ impl Suspended {
     }
 }
 
-/// Records that what the slice stands for failed: `#[trace_function(err)]`.
+/// Adds an error to the end of its slice: `#[trace_function(err)]`.
 #[doc(hidden)]
 pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'_>) {
     let error = error.to_string();
@@ -159,7 +159,7 @@ pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'
 #[cfg(test)]
 mod tests;
 
-/// Calls a closure that is called once: so the compiler knows that what it owns may be returned.
+/// Calls a closure. Its type tells the compiler that the closure runs once, and so may return values that it owns.
 #[doc(hidden)]
 #[inline(always)]
 pub fn call<T>(body: impl FnOnce() -> T) -> T {

@@ -1,8 +1,8 @@
-//! Ids for strings that events repeat: process-wide, so that a call site knows its ids whatever sequence it writes to.
+//! Ids for strings that events repeat. They are process-wide, so that a call site knows its ids whatever sequence it writes to.
 //!
-//! Called when call sites are first used, never per event. Perfetto's ids are those of a sequence; nothing says that two
-//! sequences may not use the same, so each emits what it uses of these tables when it first does ([`super::sequence`]).
-//! Nothing is allocated or freed under the locks, for events wait for them ([`ferretto_client::room`] says why).
+//! Called when call sites are first used, never per event. Perfetto's ids are local to a sequence, but two sequences may use the same ids. Each
+//! sequence emits the entries that it uses at their first use ([`super::sequence`]). Nothing is allocated or freed under the locks, because events
+//! wait for them ([`ferretto_client::room`] has the reasons).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};

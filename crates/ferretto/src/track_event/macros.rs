@@ -1,11 +1,11 @@
-//! The macros that users write; what they have in common is documented in [`super`].
+//! The macros that users write; [`super`] documents their common parts.
 //!
-//! Their statics have names that no user's constant has: macros do not hide the names of items from what their callers give them.
+//! Their statics have names that no user's constant has, because macros do not hide items from the expressions of their callers.
 
 /// Records a slice from here to the end of the enclosing block.
 ///
-/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). What the name may
-/// be, and what else can follow, is listed in the [module's documentation](crate::track_event).
+/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). The [module's
+/// documentation](crate::track_event) lists the forms of the name and the options that can follow.
 ///
 /// ```
 /// use ferretto::trace_event;
@@ -39,7 +39,7 @@ macro_rules! trace_slice {
     };
 }
 
-/// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the track given.
+/// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the given track.
 ///
 /// ```
 /// use ferretto::track::Track;
@@ -168,10 +168,10 @@ macro_rules! trace_category_enabled {
     }};
 }
 
-/// What the macros of events have in common: a category, a name, and options one at a time, until the event can be emitted.
+/// The common part of the event macros: parses a category, a name, and options one at a time, until the event can be emitted.
 ///
-/// What is known of an event so far is its *head*, `[macro [how type] (category) (name)]`, where the name is `(static constant)` or
-/// `(dynamic expression)`; and its names of annotations, track, timestamp and fields, each in brackets.
+/// The known part of an event so far is its *head*, `[macro [how type] (category) (name)]`, where the name is `(static constant)` or `(dynamic
+/// expression)`. Its names of annotations, track, timestamp and fields follow, each in brackets.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {
@@ -214,7 +214,7 @@ macro_rules! __event {
                 [] $track [] []; $($($rest)*)?)
         })
     };
-    // No variable has such a path, so it is of something constant: what that is shows in its type.
+    // No variable has such a path, so it names a constant; the type tells which kind.
     (@named $macro:literal $kind:tt $category:tt $track:tt; $first:ident $(:: $next:ident)+ $(, $($rest:tt)*)?) => {
         $crate::__event!(@options [$macro $kind $category
             (dynamic match &$crate::private::NameOfPath($first $(:: $next)+) {
@@ -231,7 +231,7 @@ macro_rules! __event {
             ::core::stringify!($($wrong)*), "`"))
     };
 
-    // --- Options, one at a time: head [names] [track] [timestamp] [fields]; what is left. ---
+    // --- Options, one at a time: head [names] [track] [timestamp] [fields]; the remaining tokens. ---
     (@options [$macro:literal [$how:ident $($kind:tt)*] $($head:tt)*] $names:tt $track:tt $timestamp:tt $fields:tt;) => {
         $crate::__event!(@$how [$($kind)* $($head)*] $names $track $timestamp $fields)
     };
@@ -269,7 +269,7 @@ macro_rules! __event {
             [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
     };
 
-    // What is no option, nor an argument. Literals and `name =` cannot begin a closure.
+    // Tokens that are neither an option nor an argument. Literals and `name =` cannot begin a closure.
     (@options [$macro:literal [emit LooseEnd] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $name:literal $(, $($rest:tt)*)?) => {
         ::core::compile_error!(::core::concat!("`trace_event_end!` takes no name: it ends the slice that began last; `",
             ::core::stringify!($name), "` is too much"))

@@ -1,11 +1,10 @@
 //! One sequence of track events: those of one thread for one instance.
 //!
-//! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
-//! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
-//! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
-//! When packets were lost it starts over, for readers trust nothing from before a loss, and makes up for the ends of slices among them
-//! (`nesting.rs`). It also starts over after every
-//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which are those that told the names.
+//! Called through [`super::thread`]. A sequence is a trace writer together with the *incremental state*, which is everything that readers know from
+//! its packets so far: the last time, the strings and the tracks. It starts with a packet that clears all earlier state and sets the thread's track
+//! and the clock as defaults. Then it describes everything that an event refers to right before the event. When packets were lost it starts over,
+//! because readers trust nothing from before a loss, and makes up for lost ends of slices (`nesting.rs`). It also starts over after every
+//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which have the descriptions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,8 +46,8 @@ const ABSOLUTE_CLOCK: u32 = 65;
 /// more than these it does.
 const MAX_LAST_VALUES: usize = 4096;
 
-/// Bytes after which a sequence starts over. A ring buffer overwrites what readers were told, and leaves events that nobody can read:
-/// with this a thread's events are readable if the buffer holds so many bytes of the thread. Few enough for small buffers.
+/// Bytes after which a sequence starts over. A ring buffer overwrites the descriptions, and leaves events that nobody can read. With this a thread's
+/// events are readable if the buffer holds this many bytes of the thread. Few enough for small buffers.
 const STARTS_OVER_AFTER: u64 = 128 << 10;
 
 /// For each byte that told of tracks or sites, a sequence starts over this many bytes later: a thread that goes round among thousands of
@@ -58,7 +57,7 @@ const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
 /// But never later than after so many bytes, for there are threads whose tracks are new ones all the time.
 const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
 
-/// What is to be written of an event, but for its fields.
+/// An event to be written, except for its fields.
 pub(super) struct Event<'a> {
     pub(super) kind: EventType,
     /// Where it happens; ends of slices need none.
@@ -118,11 +117,11 @@ pub(super) struct Sequence {
     instance: InstanceKey,
     options: Arc<TrackEventOptions>,
     losses: u64,
-    /// What the writer will have returned when the sequence is to start over.
+    /// The number of bytes that the writer has returned when the sequence is due to start over.
     starts_over_at: u64,
     /// The most that this may come to be.
     starts_over_by: u64,
-    /// The first packets were written: what readers go by from here on.
+    /// The first packets were written, on which later ones build.
     begun: bool,
     left_out: LeftOut,
     thread: Track,
@@ -135,7 +134,7 @@ pub(super) struct Sequence {
     has_loose_slices: bool,
 }
 
-/// What the sequence's readers know.
+/// The state that the sequence's readers know.
 #[derive(Default)]
 struct Told {
     /// Sites of which all strings were told.
@@ -144,8 +143,8 @@ struct Told {
     categories: IdSet,
     annotation_names: IdSet,
     tracks: SeenTracks,
-    /// Counters that are told in differences, whatever they were described for. They are not among `tracks`, so that
-    /// [`ThreadState::write_short`] leaves them alone.
+    /// Counters that are written as differences, whatever they were described for. They are not among `tracks`, so that [`ThreadState::write_short`]
+    /// leaves them alone.
     last_values: HashMap<u64, LastValue>,
     local: LocalStrings,
 }
@@ -188,7 +187,7 @@ impl Sequence {
         sequence
     }
 
-    /// Forgets what readers know.
+    /// Starts over: nothing counts as known to readers any more.
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
@@ -213,8 +212,8 @@ impl Sequence {
         lost
     }
 
-    /// Writes an event that happens now, and whatever has to be told before; false if something of it was lost. If the user's code
-    /// panics meanwhile, readers miss what was counted as told, be it only the time that has passed: then the sequence starts over.
+    /// Writes an event that happens now, after everything that it refers to; false if a part was lost. If the user's code panics meanwhile, readers
+    /// miss data that already counts as written (the elapsed time at least), so the sequence starts over.
     fn write_at(&mut self, now: u64, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
         struct Unfinished<'a>(&'a mut Sequence);
         impl Drop for Unfinished<'_> {
@@ -333,7 +332,7 @@ impl Sequence {
         });
     }
 
-    /// The time now, never before what this sequence took for now earlier.
+    /// The time now, never before an earlier result of this sequence.
     #[inline]
     fn now(&mut self) -> u64 {
         match self.anchor.now() {
@@ -342,7 +341,7 @@ impl Sequence {
         }
     }
 
-    /// Writes the first packets: the defaults, and who this is. False if there is no room for them.
+    /// Writes the first packets: the defaults, and the descriptions of thread and process. False if there is no room for them.
     #[cold]
     fn begin(&mut self, now: u64) -> bool {
         self.last = now;
@@ -455,7 +454,7 @@ impl Sequence {
         }
     }
 
-    /// How a time that the caller supplies is told: whole, for what happens next may have been before.
+    /// The stamp of a time that the caller supplies. It is absolute, because the next event may have an earlier time.
     fn stamp_of(&self, timestamp: Timestamp) -> Stamp {
         let multiplier = self.options.timestamp_unit_multiplier.get();
         let (value, clock) = match timestamp {
@@ -509,13 +508,13 @@ impl Sequence {
         self.note_told(data.len());
     }
 
-    /// Tells what a track is, and its parents, once.
+    /// Describes a track and its parents, once.
     #[inline]
     fn describe(&mut self, track: &impl TrackLike, now: u64) {
         track::describe(track, &mut Describing { sequence: self, now });
     }
 
-    /// Tells again what tracks are that were told and have changed since.
+    /// Describes tracks again that were described and have changed since.
     #[inline]
     fn describe_changes(&mut self, now: u64) {
         let version = self.tracks_version;

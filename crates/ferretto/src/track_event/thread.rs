@@ -1,16 +1,16 @@
-//! What each thread has of its own: its sequences, found through one thread-local pointer.
+//! Each thread's own state: its sequences, found through one thread-local pointer.
 //!
-//! Called for every event that somebody records. [`with`] lends a thread's state to one caller at a time: while it is lent the
-//! pointer is null, so that an event in the middle of another, from a `Display` of the user's say, finds nothing there. It
-//! is dropped then, and counted. When the thread ends its state is dropped, and with it every chunk goes back; an event even
-//! later, from the destructor of another thread-local, gets a state for itself alone.
+//! Called for every event that somebody records. [`with`] lends a thread's state to one caller at a time. While it is lent the pointer is null, so
+//! that an event in the middle of another, from a `Display` of the user's for example, finds nothing there. Such an event is dropped and counted.
+//! When the thread ends its state is dropped, which returns every chunk. An event even later, from the destructor of another thread-local, gets a
+//! state for itself alone.
 //!
-//! **Confined threads.** Events come from anywhere: from allocators, also while the SDK itself allocates; from signal handlers, also
-//! while the interrupted code holds a lock of the SDK's or of the C library's. A thread is [confined](confine) while it must not
-//! allocate, free, or wait for a lock to record an event. The SDK confines its own thread, but for the application's code
-//! there, and every thread where it allocates for an event or holds a lock that an event may need. [`without_waiting`](super::without_waiting)
-//! confines the caller. An event on a confined thread is recorded if it can be stored with what is there: the sequence has begun, the
-//! chunk has room, and readers know the site and the track. It is dropped otherwise, and counted.
+//! **Confined threads.** Events come from anywhere: from allocators, also while the SDK itself allocates; from signal handlers, also while the
+//! interrupted code holds a lock of the SDK's or of the C library's. A thread is [confined](confine) while it must not allocate, free, or wait for a
+//! lock to record an event. The SDK confines its own thread, except in the application's code there, and every thread where it allocates for an event
+//! or holds a lock that an event may need. [`without_waiting`](super::without_waiting) confines the caller. An event on a confined thread is recorded
+//! if the existing state suffices: the sequence has begun, the chunk has room, and readers know the site and the track. It is dropped otherwise, and
+//! counted.
 //!
 //! **Locks.** An event on a thread that is not confined may wait for these locks. The last column says why it never waits for ever.
 //!
@@ -90,9 +90,8 @@ pub(super) fn with<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R
     set_state(null_mut());
     compiler_fence(Ordering::SeqCst);
     let (Lent::OfThread(state) | Lent::Otherwise(state)) = lent;
-    // SAFETY: the pointer came from a box that nobody has freed: of one in `STATE` or `SET_ASIDE` only `End` does so, which takes it out
-    // first, and a temporary one is freed with `lent`. It is in neither until then, not for signal handlers either: there is no other
-    // reference.
+    // SAFETY: the pointer came from a box that is not freed: only `End` frees one in `STATE` or `SET_ASIDE`, after it has taken it out, and a
+    // temporary one is freed with `lent`. Until then it is in neither, not for signal handlers either, so there is no other reference.
     Some(use_state(unsafe { &mut *state }))
 }
 
@@ -159,15 +158,15 @@ pub(crate) fn confine() -> Confined {
     before
 }
 
-/// A locked mutex, whose thread is confined as long: changing what it guards allocates, and the allocator may trace an event that needs this
-/// lock.
+/// A locked mutex. Its thread is confined while this exists, because changes to the value allocate, and the allocator may trace an event that needs
+/// this lock.
 pub(crate) struct LockedConfined<T: 'static> {
     // Unlocked before the thread is confined no more.
     guard: MutexGuard<'static, T>,
     _confined: Confined,
 }
 
-/// Locks the mutex that `find` finds, on a thread that is confined by then. Nothing may panic halfway through a change of what it guards.
+/// Locks the mutex that `find` returns, after confining the thread. Nothing may panic halfway through a change of the value.
 pub(crate) fn lock_confined<T>(find: impl FnOnce() -> &'static Mutex<T>) -> LockedConfined<T> {
     let confined = confine();
     LockedConfined {
@@ -190,8 +189,8 @@ impl<T> DerefMut for LockedConfined<T> {
     }
 }
 
-/// As [`confine`], for a thread that is about to fork: until this is dropped its state is out of reach too, for what it writes to belongs
-/// to the parent alone.
+/// As [`confine`], for a thread that is about to fork. Until this is dropped, events do not reach its state either, because that writes to memory of
+/// the parent alone.
 pub(super) fn confine_for_fork() -> Confined {
     let before = confine();
     put_aside(null_mut());
@@ -294,7 +293,7 @@ fn lend_another() -> Option<Lent> {
         }
         put_aside(null_mut());
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: it was set aside, so nobody has a reference, and now nobody else gets one.
+        // SAFETY: it was set aside, so there is no other reference, and now no one can make one.
         unsafe { (*state).begin_confined_use() };
         return Some(Lent::Otherwise(state));
     }

@@ -14,12 +14,12 @@ use crate::clock;
 /// ferretto::trace_event_instant!("network", "Packet", timestamp = arrived);
 /// ```
 ///
-/// An `Instant` and a `SystemTime` become trace time where they are converted. That reads both clocks together, three
-/// readings in all where [`clock::now`] is one. The result is wrong by half of what the reading took, usually less than 100 ns. Instants keep
-/// their order and distances, on the clocks [`Boottime`](clock::TraceClock::Boottime) and [`Monotonic`](clock::TraceClock::Monotonic), unless
-/// the machine was suspended between them. An instant from before a suspension is late by the duration of the suspension on the clock
-/// `Boottime`; a `SystemTime` from before the time of day was set is wrong by as much as that was changed. Times from before the clock
-/// began become 0, and those after its end, in 292 years, that end.
+/// Conversion turns an `Instant` or a `SystemTime` into trace time. It reads both clocks together, three readings in all where [`clock::now`] is one.
+/// The error is half the duration of the reading, usually less than 100 ns. Instants keep their order and distances, on the clocks
+/// [`Boottime`](clock::TraceClock::Boottime) and [`Monotonic`](clock::TraceClock::Monotonic), unless the machine was suspended between them. An
+/// instant from before a suspension is late by the duration of the suspension on the clock `Boottime`; a `SystemTime` from before the time of day was
+/// set is wrong by as much as that was changed. Times from before the clock began become 0; times after the end of its range, in 292 years, become
+/// that end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timestamp {
@@ -29,7 +29,7 @@ pub enum Timestamp {
     OnClock {
         /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
         clock_id: u32,
-        /// What it shows.
+        /// The reading of that clock.
         value: u64,
     },
 }

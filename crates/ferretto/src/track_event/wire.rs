@@ -1,7 +1,6 @@
-//! How packets of track events begin, in bytes.
+//! The first bytes of packets of track events.
 //!
-//! Fields are put in an order in which what changes comes last: `sequence_flags`, `track_event`, `timestamp`. To readers all
-//! orders are the same.
+//! Variable fields come last: `sequence_flags`, `track_event`, `timestamp`. To readers all orders are the same.
 
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::track_event::Type;
@@ -17,7 +16,7 @@ pub(super) const INCREMENTAL_STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// Of a slice with a handle, which knows who has recorded the beginning.
+    /// A slice with a handle, which knows which instances have recorded the beginning.
     SliceBegin,
     SliceEnd,
     /// Of a slice without one.
@@ -140,7 +139,7 @@ impl AnnotationFront {
     }
 }
 
-/// What all events begin with.
+/// Writes the fields that all events begin with.
 #[inline(always)]
 pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categories: &[u32], name: u32) {
     track_event.r#type(event.to_wire());

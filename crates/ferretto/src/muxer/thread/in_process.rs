@@ -17,7 +17,7 @@ use crate::options::{Backend, LogLevel};
 const LAST_REQUESTS_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Thread {
-    /// Has the service in this process do what its producer asks for, and the producer what follows. So a session that the application
+    /// Has the service in this process carry out its producer's requests, and the producer the resulting commands. So a session that the application
     /// begins later finds the data sources that were registered before, unless they are too many for one turn.
     pub(super) fn serve_in_process(&mut self, index: usize) {
         let Some(service) = self.backends[index].in_process().cloned() else {
@@ -61,7 +61,7 @@ impl Thread {
             loop {
                 self.runtime.pump_now(connection);
                 let rest = service.turn();
-                // The service takes nothing from who does not read what it says.
+                // The service reads no requests from a client that does not read its replies.
                 self.runtime.on_readable(connection);
                 if rest == Rest::None && self.runtime.is_idle(connection) || monotonic_now() >= until {
                     break;

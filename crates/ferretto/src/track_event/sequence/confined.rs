@@ -1,7 +1,7 @@
 //! Events on a thread that is confined: only the fast paths may be taken, for the others lock and allocate ([`super::super::thread`]).
 //!
-//! What these cannot write is left out. Slices nest all the same: the sequence counts what it left out, and makes up for it when it next takes
-//! its time.
+//! Events that the fast paths cannot write are left out. Slices nest all the same: the sequence counts the events that it left out, and makes up for
+//! them on its next slow path.
 
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Cursor, ShortMessage};
@@ -72,8 +72,8 @@ impl Sequence {
         self.update_plain_epoch();
     }
 
-    /// Makes up for what was left out, as far as that can be: slices that were begun in the trace end now, and the ends of those that were not are
-    /// going to be left out.
+    /// Makes up for events that were left out, as far as possible: slices whose beginning is in the trace end now. The ends of slices whose beginning
+    /// is not will be left out.
     #[cold]
     pub(super) fn make_up(&mut self, now: u64) {
         let left_out = std::mem::take(&mut self.left_out);
