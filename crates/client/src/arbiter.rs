@@ -54,18 +54,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use writer_ids::WriterIds;
 
-/// How long a writer that may wait waits for a free chunk before it drops data after all. A service that takes longer is
-/// stuck; upstream ends the process after about the same time. It is long because waiting loses least: what the writer has
-/// is kept, while dropping would only make room for more that the same service does not take. Whoever has a reason not
-/// to wait (the connection broke, the process is to end) calls [`Arbiter::close`].
+/// How long a writer with a waiting policy waits for a free chunk before it drops data after all. A service that takes longer is stuck; upstream ends
+/// the process after about the same time. It is long because waiting loses least: the writer keeps its data, while dropping would only make room for
+/// more data that the stuck service does not take either. A caller with a reason not to wait (the connection broke, the process ends) calls
+/// [`Arbiter::close`].
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Chunks of so many bytes are committed at once, even if the buffer has room for more: what the service has freed soon is still in the
-/// processor's caches when it is written again.
+/// Chunks of this many bytes are committed at once, even if the buffer has room for more: chunks that the service frees soon are still in the
+/// processor's caches when they are written again.
 const MAX_BATCH_BYTES: usize = 256 * 1024;
 
-/// Chunks are taken back when one part in so many of the memory is open: in the rest is what the service has yet to read, and what
-/// writers take meanwhile.
+/// Chunks are taken back when one part in this many of the memory is open. The rest is for chunks that the service has yet to read, and for chunks
+/// that writers take meanwhile.
 const MAX_OPEN_PART: usize = 2;
 
 /// And then so many that one part in so many less is.
@@ -83,13 +83,13 @@ const NO_BUFFER: BufferId = BufferId(0);
 /// For how many targets there is somebody to tell of losses at a time: no data source has more instances.
 const MAX_TELLERS: usize = 8;
 
-/// For how many targets losses wait to be told of. Those of more have ended sessions among them, which are the oldest.
+/// The number of targets with losses that wait to be reported. Beyond it, the oldest ones are dropped, which belong to ended sessions.
 const MAX_UNTOLD_TARGETS: usize = 64;
 
-/// How many losses wait to be told of for each. Each takes a chunk, and who reads that there were so many need not know how many more.
+/// The number of losses per target that wait to be reported. Each takes a chunk, and beyond this many the exact number no longer matters.
 const MAX_UNTOLD_ROWS: u16 = 1000;
 
-/// What a trace writer does when all chunks are in use.
+/// The behaviour of a trace writer when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferExhaustedPolicy {
     /// Drops packets until a chunk is free.
@@ -111,12 +111,12 @@ pub enum Wake {
     /// As soon as possible, for half of the buffer waits for the service, or as much as should wait. If this is the endpoint's own thread, and is not
     /// going to be back in its loop soon, it should send before it returns.
     HalfFull,
-    /// As soon as possible, for a writer waits for chunks to be freed. If this is the endpoint's own thread, it must
-    /// send before it returns: nobody else will.
+    /// As soon as possible, because a writer waits for chunks to be freed. If this is the endpoint's own thread, it must send before it returns: no
+    /// other thread will.
     Stalled,
 }
 
-/// How the arbiter reaches its endpoint. Called without locks held, on the thread of whatever trace writer has caused it.
+/// How the arbiter reaches its endpoint. Called without locks held, on the thread of the trace writer that caused the call.
 pub trait Notify: Send + Sync {
     /// Has [`Arbiter::take_requests`] called, and its result sent, by the endpoint.
     fn wake(&self, wake: Wake);
@@ -125,7 +125,7 @@ pub trait Notify: Send + Sync {
 /// A request that the endpoint sends to the service.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Chunks written by this writer belong to that buffer, also those that are scraped.
+    /// Assigns the chunks of this writer to that buffer, including scraped chunks.
     RegisterTraceWriter(WriterId, BufferId),
     /// Chunks are complete, flushes are done.
     CommitData(CommitDataRequest),
@@ -179,7 +179,7 @@ pub struct Arbiter {
     pending: Mutex<Pending>,
 }
 
-/// What was not taken by the endpoint yet.
+/// The requests that the endpoint has not taken yet.
 struct Pending {
     destination: Destination,
     registered: Vec<(WriterId, BufferId)>,
@@ -313,9 +313,9 @@ impl Arbiter {
         })
     }
 
-    /// An arbiter over the same memory whose writers record before the service has told which buffer their packets are for.
-    /// Whatever target they are created with, [`Arbiter::take_requests`] yields nothing until [`Arbiter::bind`]; then everything
-    /// goes to the buffer bound. Until then chunks are not freed, so that writers should not wait for any.
+    /// Makes an arbiter over the same memory, whose writers record before the service has said which buffer their packets are for. Whatever target
+    /// its writers are created with, [`Arbiter::take_requests`] returns nothing until [`Arbiter::bind`]; then everything goes to the bound buffer.
+    /// Until then chunks are not freed, so writers should not wait for any.
     ///
     /// The endpoint takes its requests besides those of `self`, and before them if `self` acknowledges a flush of both.
     pub fn for_startup(&self) -> Arc<Self> {
@@ -337,8 +337,8 @@ impl Arbiter {
         })
     }
 
-    /// Says which buffer the packets of an arbiter [for startup](Arbiter::for_startup) go to, the later ones too, and has what was
-    /// kept back sent. Without effect on any other.
+    /// Sets the buffer for all packets of an arbiter [for startup](Arbiter::for_startup), past and future, and has the packets that were kept back
+    /// sent. Without effect on any other.
     pub fn bind(&self, target: BufferId) {
         {
             let mut pending = self.pending();
@@ -346,14 +346,14 @@ impl Arbiter {
                 return;
             }
             pending.destination = Destination::Bound(target);
-            // Whoever was woken before has found nothing to take.
+            // An endpoint that was woken before has found nothing to take.
             pending.woken = Woken::No;
         }
         self.wake_now();
     }
 
-    /// As [`Arbiter::bind`], when nobody wants the packets: hands the chunks to the service, which frees those for no buffer, and
-    /// lets writers drop what else they are given.
+    /// As [`Arbiter::bind`], when no session wants the packets: hands the chunks to the service, which frees chunks for no buffer, and has writers
+    /// drop all further packets.
     pub fn discard(&self) {
         self.close();
         self.bind(NO_BUFFER);
@@ -390,8 +390,8 @@ impl Arbiter {
         Ok(TraceWriter::new(self.clone(), writer, target, policy))
     }
 
-    /// Takes what is to be sent to the service, in the order in which it has to be sent. Requests taken by different
-    /// calls must be sent in the order of the calls, so all calls are the endpoint's.
+    /// Takes the requests for the service, in the order in which they have to be sent. Requests taken by different calls must be sent in the order of
+    /// the calls, so all calls are the endpoint's.
     pub fn take_requests(&self) -> Vec<Request> {
         // To take chunks back that are not sent would free nothing.
         if self.pending().destination != Destination::Unbound {
@@ -400,7 +400,7 @@ impl Arbiter {
         let mut pending = self.pending();
         let bound = match pending.destination {
             Destination::PerWriter => None,
-            // Those who wake the endpoint need not do so again in vain.
+            // `woken` stays as it is, so that writers do not wake the endpoint again in vain.
             Destination::Unbound => return Vec::new(),
             Destination::Bound(target) => Some(target),
         };
@@ -478,8 +478,8 @@ impl Arbiter {
         self.wake_now();
     }
 
-    /// Stops handing out chunks, because the service is gone or the process ends: writers drop what they are given, and
-    /// those that wait give up. May be called by [`Notify::wake`].
+    /// Stops handing out chunks, because the service is gone or the process ends: writers drop their packets, and waiting writers give up. May be
+    /// called by [`Notify::wake`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -526,7 +526,7 @@ impl Arbiter {
         let start = Instant::now();
         let mut sleep = Duration::from_micros(8);
         while start.elapsed() < self.stall_limit && !self.closed.load(Ordering::Relaxed) {
-            // Other writers may fill what the service frees as fast as it does so: their chunks have to be committed too.
+            // Other writers may fill chunks as fast as the service frees them: these chunks have to be committed too.
             self.notify.wake(Wake::Stalled);
             // The service frees chunks without a word, so all there is to do is to look again.
             std::thread::sleep(sleep);
@@ -612,7 +612,7 @@ impl Arbiter {
         }
     }
 
-    /// Who tells of losses for `target`. There are few ids, so it is one for all of them.
+    /// Returns the writer that reports losses for `target`. All writers for a target share one, because there are few ids.
     fn teller<'p>(&self, pending: &'p mut Pending, target: BufferId) -> Option<&'p mut Teller> {
         let known = pending.tellers.iter().position(|teller| teller.target == target);
         let at = match known {
@@ -635,7 +635,7 @@ impl Arbiter {
         pending.tellers.get_mut(at)
     }
 
-    /// Has what is pending sent at once.
+    /// Has pending requests sent at once.
     pub(crate) fn wake_now(&self) {
         self.wake(self.pending(), Woken::Now);
     }
@@ -691,7 +691,7 @@ impl Pending {
     }
 }
 
-/// What a commit says of a chunk.
+/// The description of a chunk in a commit.
 fn to_move(chunk: &WriteChunk, target: BufferId) -> ChunksToMove {
     ChunksToMove {
         page: Some(chunk.page() as u32),
@@ -701,7 +701,7 @@ fn to_move(chunk: &WriteChunk, target: BufferId) -> ChunksToMove {
     }
 }
 
-/// Does what the service would on being told of these chunks: takes their bytes, and frees them.
+/// Does the service's work on a commit of these chunks: copies their bytes, and frees them.
 fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
     let mut payload = Vec::new();
     for chunk in chunks {
@@ -709,7 +709,7 @@ fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
             chunk.page.unwrap_or_default() as usize,
             chunk.chunk.unwrap_or_default() as usize,
         );
-        // They are complete, for nobody else writes this memory.
+        // The chunks are complete, and no other thread writes this memory.
         if let Ok(header) = service_end.copy_chunk(page, index, &mut payload) {
             chunk.data = Some(header.join(&payload));
             // It tells nothing where the bytes come along, but services up to v56 drop chunks of pages that their own memory, which

@@ -1,9 +1,8 @@
 //! The border between a producer's runtime and data sources.
 //!
-//! The runtime (the module `runtime`) knows connections, instances and acknowledgements; a [`DataSource`] knows what it records. The SDK's
-//! track events are one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all
-//! methods. A data source that works only when it is called, for example at deadlines, is easier to write as a
-//! `runtime::probe::Probe`.
+//! The runtime (the module `runtime`) knows connections, instances and acknowledgements; a [`DataSource`] knows its data. The SDK's track events are
+//! one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all methods. A data source that works only
+//! when it is called, for example at deadlines, is easier to write as a `runtime::probe::Probe`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,8 +19,7 @@ use crate::trace_writer::TraceWriter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// An instance's place among those of its data source: below [`DataSource::max_instances`], free again when the instance has
-/// stopped.
+/// An instance's place among the instances of its data source: below [`DataSource::max_instances`], free again when the instance has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u32);
 
@@ -67,11 +65,11 @@ pub struct Instance {
 /// Where a started instance's packets go.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// What hands out the shared memory of its connection.
+    /// The arbiter of its connection, which hands out shared memory.
     pub arbiter: Arc<Arbiter>,
     /// The trace buffer.
     pub target: BufferId,
-    /// What its writers do when the memory is full.
+    /// The behaviour of its writers when the memory is full.
     pub policy: BufferExhaustedPolicy,
 }
 
@@ -112,8 +110,8 @@ impl fmt::Debug for Acknowledge {
 /// A data source, as the runtime drives it. Its methods are called on the runtime's thread, and nothing else is served meanwhile: they must
 /// not block.
 pub trait DataSource: Send + Sync {
-    /// What is registered with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise), and
-    /// asks again when it hears that the data source has changed.
+    /// The descriptor to register with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise),
+    /// and asks again when it hears that the data source has changed.
     fn descriptor(&self) -> DataSourceDescriptor;
 
     /// An instance will be started soon.
@@ -152,7 +150,7 @@ pub trait DataSource: Send + Sync {
     /// The deadline has passed.
     fn on_deadline(&self) {}
 
-    /// What writers of an instance with this config do when there is no room.
+    /// The behaviour of an instance's writers when there is no room, for this config.
     fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::Drop
     }
@@ -178,7 +176,7 @@ pub fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolicy) -> B
     }
 }
 
-/// In which fields a config for startup and one of a session differ, but for those that the service fills in.
+/// Returns how the config of a startup session and that of a session differ, except for the fields that the service fills in.
 pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
     let (startup, session) = (asked_for(startup), asked_for(session));
     let numbers: BTreeSet<u32> = startup.keys().chain(session.keys()).copied().collect();
@@ -215,7 +213,7 @@ fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
     asked_for
 }
 
-/// What a field of `DataSourceConfig` is called, as far as data sources of applications use it.
+/// Returns the name of a field of `DataSourceConfig`, as far as data sources of applications use it.
 fn name_of(field: u32) -> String {
     let name = match field {
         DataSourceConfig::NAME => "name",

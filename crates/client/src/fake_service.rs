@@ -58,7 +58,7 @@ impl FakeService {
         self.flush();
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends waiting frames, as far as the socket takes them.
     pub(crate) fn flush(&mut self) {
         self.stream.flush(self.host.outgoing()).unwrap();
     }

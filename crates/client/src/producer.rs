@@ -1,10 +1,9 @@
 //! The producer's end of the connection to the tracing service (`ProducerPort`).
 //!
-//! Called by whoever runs data sources: the probes' daemon, the SDK's thread. The caller watches the endpoint's
-//! descriptor for [`interest`](ProducerEndpoint::interest), calls [`on_readable`](ProducerEndpoint::on_readable) and
-//! [`flush`](ProducerEndpoint::flush), and takes events until there are none. Requests are queued in order and leave
-//! with the next flush; none of them blocks. When the connection ends, the endpoint is done for:
-//! [`ProducerEvent::Disconnected`] comes last, and whether and when to connect again is the caller's decision.
+//! Called by programs with data sources: the probes' daemon, the SDK's thread. The caller watches the endpoint's descriptor for
+//! [`interest`](ProducerEndpoint::interest), calls [`on_readable`](ProducerEndpoint::on_readable) and [`flush`](ProducerEndpoint::flush), and takes
+//! events until there are none. Requests are queued in order and leave with the next flush; none of them blocks. When the connection ends, the
+//! endpoint is of no further use: [`ProducerEvent::Disconnected`] comes last, and the caller decides whether and when to connect again.
 
 mod command;
 #[cfg(test)]
@@ -50,7 +49,7 @@ pub enum Scraping {
     Disabled,
 }
 
-/// What a producer says of itself when it connects.
+/// The producer's description of itself when it connects.
 #[derive(Debug, Default)]
 pub struct ProducerOptions {
     /// By which trace configs select it (`producer_name_filter`) and people recognise it.
@@ -69,7 +68,7 @@ pub struct ProducerOptions {
     pub shared_memory: Option<OwnedFd>,
 }
 
-/// What the service agreed to.
+/// The options that the service agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionFeatures {
     /// It adopted the shared memory that we offered.
@@ -80,10 +79,10 @@ pub struct ConnectionFeatures {
     pub emulates_shared_memory: bool,
 }
 
-/// What happened.
+/// An event of the connection.
 #[derive(Debug)]
 pub enum ProducerEvent {
-    /// The service accepted us. What was requested before is on its way already.
+    /// The service accepted us. Earlier requests are on their way already.
     Connected(ConnectionFeatures),
     /// The service wants something.
     Command(ProducerCommand),
@@ -148,7 +147,7 @@ pub enum CommitReply {
 #[derive(Debug)]
 pub struct ProducerEndpoint {
     channel: Channel,
-    /// What calls with an awaited reply are.
+    /// The methods of calls whose reply is awaited.
     calls: HashMap<CallId, ProducerMethod>,
     features: Option<ConnectionFeatures>,
     offered_shared_memory: bool,
@@ -205,17 +204,17 @@ impl ProducerEndpoint {
         Ok(())
     }
 
-    /// What to wait for on the descriptor ([`AsFd`]).
+    /// The readiness to wait for on the descriptor ([`AsFd`]).
     pub fn interest(&self) -> Interest {
         self.channel.interest()
     }
 
-    /// Reads what has arrived; call when the descriptor is readable, then take events.
+    /// Reads the data that has arrived. Call it when the descriptor is readable, then take events.
     pub fn on_readable(&mut self) {
         self.channel.on_readable();
     }
 
-    /// Sends what waits, as far as the socket takes it; call after making requests and when the descriptor is writable.
+    /// Sends waiting requests, as far as the socket takes them. Call it after making requests and when the descriptor is writable.
     pub fn flush(&mut self) {
         self.channel.flush();
     }
@@ -253,7 +252,7 @@ impl ProducerEndpoint {
         }
     }
 
-    /// Whether the service accepted us, and what it agreed to.
+    /// The options that the service agreed to; `None` until it has accepted us.
     pub fn features(&self) -> Option<ConnectionFeatures> {
         self.features
     }
@@ -347,7 +346,7 @@ impl ProducerEndpoint {
         }
     }
 
-    /// Sends what the arbiter collected.
+    /// Sends a request of the arbiter.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room.
@@ -395,7 +394,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::NotifyDataSourceStopped, request.encode_to_vec())
     }
 
-    /// Activates triggers by name, in whatever sessions wait for them.
+    /// Activates triggers by name, in all sessions that wait for them.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -448,7 +447,7 @@ impl ProducerEndpoint {
             (Some(ProducerMethod::InitializeConnection), _) => {
                 self.channel.end(Disconnect::Rejected);
             }
-            // A service too old for it has still seen what came before: a weaker fence, but one.
+            // A service too old for `Sync` has still processed the earlier requests, so its error is a weaker fence.
             (Some(ProducerMethod::Sync), _) => self.ready.push_back(ProducerEvent::Synced(call)),
             (Some(method), error) => {
                 self.ready.push_back(ProducerEvent::RequestFailed {
@@ -456,7 +455,7 @@ impl ProducerEndpoint {
                     reason: error.into(),
                 });
             }
-            // Nobody waits for the reply, but an old service that lacks the method is worth knowing.
+            // The reply is not awaited, but an old service that lacks the method is worth reporting.
             (
                 None,
                 CallError::UnknownMethod {

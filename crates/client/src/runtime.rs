@@ -1,14 +1,13 @@
-//! What every producer needs besides its data sources: connections to services, and the instances that these ask for.
+//! The runtime of every producer besides its data sources: connections to services, and the instances that services ask for.
 //!
-//! A daemon or the SDK's thread owns one [`Runtime`], adds connections and data sources, and gives it a turn whenever a descriptor or a
-//! deadline is due. The runtime connects, again and again if need be, sets up shared memory, registers data sources, drives their
-//! instances as services say, and acknowledges what they have done. It has no thread and no loop of its own, and blocks in one case
-//! only: a writer on the runtime's own thread that may wait for a free chunk does so there. Meanwhile the runtime goes on sending what the service
-//! needs to free one (see `link`).
+//! A daemon or the SDK's thread owns one [`Runtime`], adds connections and data sources, and gives it a turn whenever a descriptor or a deadline is
+//! due. The runtime connects (and reconnects), sets up shared memory, registers data sources, drives their instances as services command, and
+//! acknowledges finished commands. It has no thread and no loop of its own, and blocks in one case only: a writer on the runtime's own thread that
+//! may wait for a free chunk does so there. Meanwhile the runtime goes on sending the requests that let the service free one (see `link`).
 //!
 //! A turn goes like this:
 //!
-//! 1. [`Runtime::take_acknowledgements`]: what data sources have done on other threads;
+//! 1. [`Runtime::take_acknowledgements`]: work that data sources have finished on other threads;
 //! 2. for each connection [`Runtime::connect_if_due`], and [`Runtime::serve`];
 //! 3. [`Runtime::settle`]: deadlines, changed descriptors, and all that is to be sent;
 //! 4. [`Runtime::next_event`] until there is none, then waiting until [`Runtime::deadlines`] or for [`Runtime::interest`].
@@ -50,7 +49,7 @@ use startup::StartupSession;
 pub use startup::{StartupOutcome, StartupRequest};
 pub use status::{ConnectionState, StartupState};
 
-/// What the runtime needs from the program around it. It calls all of this on its own thread, but for [`ProducerProgram::is_own_thread`].
+/// The program around the runtime. The runtime calls all of this on its own thread, except for [`ProducerProgram::is_own_thread`].
 pub trait ProducerProgram: Send + Sync {
     /// Logs something that is in order, and good to know.
     fn info(&self, line: &str);
@@ -85,7 +84,7 @@ pub trait ProducerProgram: Send + Sync {
     fn lower_priority(&self, _instance: u32) {}
 }
 
-/// What has become of connections, for the program.
+/// An event for the program, about connections and startup sessions.
 #[derive(Debug)]
 pub enum Event {
     /// The service has answered, and is being told of all data sources.
@@ -98,8 +97,8 @@ pub enum Event {
         connection: ConnectionId,
         /// Why, if that is another reason than the last time.
         news: Option<String>,
-        /// What the connection was. A program that watches its descriptor ends that before it drops this: another process may have a copy, and
-        /// the next connection may have the same number.
+        /// The lost connection. A program that watches its descriptor stops watching before it drops this: another process may have a copy, and the
+        /// next connection may have the same number.
         closed: Option<Closed>,
     },
     /// The service has seen all that was requested before a [`Runtime::sync`].
@@ -171,7 +170,7 @@ impl Runtime {
         self.connections.push(connection);
     }
 
-    /// Takes what data sources have done since, on whatever thread.
+    /// Takes the acknowledgements that data sources have made since the last call, on any thread.
     pub fn take_acknowledgements(&mut self) {
         for done in self.inbox.take() {
             match done {
@@ -207,7 +206,7 @@ impl Runtime {
         let monotonic = of_connections
             .chain(of_updates)
             .chain(of_startup.map(|session| session.deadline))
-            // What the thread has left for itself: nobody else wakes it for that.
+            // Acknowledgements that this thread has left for itself: no other thread wakes it for them.
             .chain([(!self.inbox.is_empty()).then_some(0)]);
         let of_sources = self.sources.all.iter().map(|state| state.source.next_deadline());
         Deadlines {
@@ -216,11 +215,11 @@ impl Runtime {
         }
     }
 
-    /// Does what is due: has data sources do their work, tells services of changed descriptors, acknowledges flushes, and sends what there is to
-    /// send.
+    /// Does pending work: has data sources keep their deadlines, tells services of changed descriptors, acknowledges flushes, and sends pending
+    /// requests.
     pub fn settle(&mut self) {
         self.keep_deadlines();
-        // Of those data sources that have done at once what they were asked for.
+        // Acknowledgements of data sources that have carried out a command at once.
         self.take_acknowledgements();
         self.update_sources();
         self.end_startup_sessions();
@@ -254,7 +253,7 @@ impl Runtime {
         Some(&self.connections[self.index(id)?].link)
     }
 
-    /// Gives the descriptor to watch, as long as there is a connection, and for what, to `watch`. That must not call the runtime.
+    /// While there is a connection, calls `watch` with its descriptor and the readiness to watch for. `watch` must not call the runtime.
     pub fn interest(&self, id: ConnectionId, watch: impl FnOnce(BorrowedFd<'_>, Interest)) {
         if let Some(link) = self.link(id) {
             link.with(|producer| watch(producer.as_fd(), producer.interest()));
@@ -285,14 +284,14 @@ impl Runtime {
         }
     }
 
-    /// Takes what the service has sent; to be called when the descriptor is readable.
+    /// Reads the service's messages. To be called when the descriptor is readable.
     pub fn on_readable(&self, id: ConnectionId) {
         if let Some(link) = self.link(id) {
             link.with(ProducerEndpoint::on_readable);
         }
     }
 
-    /// Does what the service has said so far; returns how much that was.
+    /// Carries out the service's commands received so far; returns how many there were.
     pub fn serve(&mut self, id: ConnectionId) -> usize {
         let Some(index) = self.index(id) else { return 0 };
         let mut count = 0;
@@ -310,7 +309,7 @@ impl Runtime {
         count
     }
 
-    /// Sends what is due now, and not only in [`Runtime::settle`].
+    /// Sends due requests now, without waiting for [`Runtime::settle`].
     pub fn pump(&self, id: ConnectionId) {
         if let Some(link) = self.link(id) {
             link.pump();
@@ -340,7 +339,7 @@ impl Runtime {
             .is_some_and(|index| self.connections[index].arbiter.is_some())
     }
 
-    /// Activates triggers on all connections. Those that have no service keep them until `expiry`, in nanoseconds of boot time.
+    /// Activates triggers on all connections. Connections without a service keep them until `expiry`, in nanoseconds of boot time.
     pub fn activate_triggers(&mut self, names: &[String], expiry: u64) {
         for connection in &mut self.connections {
             connection.activate_triggers(names, expiry);
@@ -390,7 +389,7 @@ impl Runtime {
         self.tell_disconnected(index, news, closed);
     }
 
-    /// Ends the connection, and what was recorded for it.
+    /// Ends the connection, and the recordings for it.
     fn give_up(&mut self, index: usize, reason: String) -> (Option<String>, Option<Closed>) {
         self.changed = true;
         let generation = self.connections[index].generation;

@@ -4,21 +4,19 @@
 //! chunk costs two copies into it and one store of the packet count: no lock, no allocation, no system call. Locks are
 //! taken only when a chunk is full (see [`crate::arbiter`]).
 //!
-//! **Four ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes
-//! one straight into the chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_short`] does so faster, but
-//! gives up on what is not short. [`TraceWriter::write_prepared`] is for packets of which all but the end was known beforehand, and
-//! stores them in a dozen instructions.
+//! **Four ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes one straight into the
+//! chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_short`] does so faster, but gives up on packets that are not short.
+//! [`TraceWriter::write_prepared`] is for packets of which all but the end was known beforehand, and stores them in a dozen instructions.
 //!
 //! **Finished packets.** A packet that does not fit the chunk is cut into fragments that fill chunk after chunk. By then it is
 //! finished, in private memory, so each fragment has its final length, and nothing ever has to be patched afterwards.
 //!
-//! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one.
-//! The chunk in hand is returned at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The
-//! first packet after a loss says so in `previous_packet_dropped`, for the reader to distrust what it learnt before.
+//! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one. The chunk in hand is returned
+//! at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The first packet after a loss says so in
+//! `previous_packet_dropped`, so that the reader distrusts everything it learnt before.
 //!
-//! **Scraping.** While a chunk is being written, the service takes the last packet that it counts for unfinished. So the
-//! count is one ahead of the packets written, and a chunk that is returned with room to spare ends in an empty packet to
-//! make it true. Readers skip empty packets.
+//! **Scraping.** While a chunk is being written, the service takes the last counted packet for unfinished. So the count is one ahead of the packets
+//! written, and a chunk that is returned with room to spare ends in an empty packet, which makes the count correct. Readers skip empty packets.
 
 use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, HadChunks};
 use ferretto_smb::{
@@ -46,7 +44,7 @@ const MAX_SIZE_LEN: usize = 4;
 /// be room for [`DROPPED_PACKET_SIZE`] in place of the fragment.
 const MIN_FRAGMENT_ROOM: usize = MAX_SIZE_LEN + 8;
 
-/// What the encoder keeps of its private memory for the next packet that spills, in bytes.
+/// The private memory that the encoder keeps for the next packet that spills, in bytes.
 const MAX_KEPT_CAPACITY: usize = 64 * 1024;
 
 /// Fields that only the writer can know, in front of a packet's own.
@@ -73,14 +71,14 @@ impl Preamble {
     }
 }
 
-/// Writes one sequence of packets; see the [module's documentation](self). Returns what it holds when dropped.
+/// Writes one sequence of packets; see the [module's documentation](self). Returns its chunk when dropped.
 #[derive(Debug)]
 pub struct TraceWriter {
     arbiter: Arc<Arbiter>,
     id: WriterId,
     target: BufferId,
     policy: BufferExhaustedPolicy,
-    /// The chunk in hand, between packets and while those are written that fit it. There is none while a preamble has to be told.
+    /// The chunk in hand, between packets and while packets are written that fit it. `None` while a preamble has to be written first.
     held: Held,
     /// The chunk in hand, while a packet is written that may need another.
     current: Option<OpenChunk>,
@@ -117,13 +115,13 @@ impl TraceWriter {
         }
     }
 
-    /// The writer's id, unique among those of its producer.
+    /// The writer's id, unique among the ids of its producer.
     pub fn id(&self) -> WriterId {
         self.id
     }
 
-    /// How often packets had to be dropped: once for each uninterrupted row of them. When this has grown, what later
-    /// packets rely on may be lost and must be written again.
+    /// How often packets had to be dropped: once for each uninterrupted row of them. When this has grown, data that later packets rely on may be lost
+    /// and must be written again.
     pub fn losses(&self) -> u64 {
         self.losses
     }
@@ -254,7 +252,7 @@ impl TraceWriter {
                     if told == Told::No {
                         self.arbiter.note_untold_loss(self.target);
                     }
-                    // What waits for the end of a batch is in the way.
+                    // A batch that waits for its end holds up the writer.
                     self.arbiter.wake_now();
                 }
             }
@@ -363,7 +361,7 @@ impl Drop for TraceWriter {
 #[derive(Debug)]
 struct NoChunk;
 
-/// The preamble and the packet, or what is left of them.
+/// The preamble and the packet, or the remaining part of them.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
     head: &'a [u8],
@@ -394,7 +392,7 @@ struct OpenChunk {
     chunk: WriteChunk,
     /// Bytes of the payload that finished packets and fragments take up.
     used: usize,
-    /// How many those are.
+    /// The number of these packets and fragments.
     packets: u16,
 }
 
@@ -407,7 +405,7 @@ impl OpenChunk {
         }
     }
 
-    /// What others see of it: that it has packets, and whether more have come.
+    /// The packet count, as other threads see it: whether the chunk has packets, and whether more have come.
     #[inline(always)]
     fn mark(&self) -> u32 {
         self.packets.into()
@@ -469,13 +467,13 @@ impl OpenChunk {
         self.chunk.set_flags(ChunkFlags::LAST_CONTINUES);
     }
 
-    /// Writes a packet behind its length, which takes `size_len` bytes, at the end of what is used.
+    /// Writes a packet behind its length, which takes `size_len` bytes, at the end of the used payload.
     #[inline]
     fn put(&mut self, packet: Parts<'_>, size_len: usize) {
         let mut size = [0; MAX_SIZE_LEN];
         put_padded_varint(&mut size[..size_len], packet.len() as u64);
         if self.room() >= MAX_SIZE_LEN {
-            // A store of constant length. What is too much of it is overwritten by the packet, or unused.
+            // A store of constant length. The packet overwrites the excess bytes, or they are unused.
             self.chunk.write(self.used, &size);
         } else {
             self.chunk.write(self.used, &size[..size_len]);
@@ -487,7 +485,7 @@ impl OpenChunk {
         self.chunk.write(at + packet.head.len(), packet.tail);
     }
 
-    /// Lets the service see what was appended: counts the packet that comes next, be it the empty one at the end.
+    /// Shows the service the appended packets: the count includes the next packet, which may be the empty one at the end.
     #[inline]
     fn publish(&mut self) {
         self.chunk.publish(self.packets + 1);

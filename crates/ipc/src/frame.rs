@@ -119,7 +119,7 @@ impl FrameDecoder {
         Self::default()
     }
 
-    /// Takes what one read brought: some bytes and perhaps a descriptor.
+    /// Takes the result of one read: some bytes and perhaps a descriptor.
     ///
     /// Memory is bounded when callers read only while [`wants_input`](Self::wants_input), and no more than
     /// [`MAX_FRAME`] bytes at a time.
@@ -196,7 +196,7 @@ impl FrameDecoder {
         &self.buffer[frame.body.clone()]
     }
 
-    /// No whole frame is left: nothing is kept until the next read but what that one will need.
+    /// No whole frame is left: frees all memory that the next read will not need.
     fn rest(&mut self) {
         // All descriptors that wait came with the frame whose end is yet to come, which gets the first.
         self.fds.truncate(1);

@@ -49,7 +49,7 @@ pub struct OutgoingQueue {
     limit: usize,
 }
 
-/// What to pass to one `sendmsg`.
+/// The arguments of one `sendmsg`.
 #[derive(Debug)]
 pub struct Transmit<'a> {
     /// The bytes, never empty.
@@ -119,10 +119,9 @@ impl OutgoingQueue {
         Some(Transmit { slices, fd })
     }
 
-    /// Records that the first `bytes` of what waits were sent.
+    /// Records that the first `bytes` of the queue were sent.
     ///
-    /// # Panics
-    /// When more are reported than wait.
+    /// # Panics When more are reported than are queued.
     pub fn sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.queued,

@@ -1,13 +1,13 @@
 //! One event loop for daemons, command line and the SDK's thread: descriptors, a deadline, signals, wake-ups from
 //! other threads.
 //!
-//! Called by whoever owns a loop: `reactor.wait(&mut events, deadline)` sleeps until something happens and says
-//! what; nothing calls back. Readiness is level-triggered: what is not dealt with is reported again.
+//! Called by the owner of a loop: `reactor.wait(&mut events, deadline)` sleeps until something happens and reports it; nothing calls back. Readiness
+//! is level-triggered: it is reported again until it is dealt with.
 //!
-//! Which clock a deadline is on matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile
-//! (upstream's delayed tasks do), [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time
-//! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only. A monotonic one that is waited
-//! for again gets one too: neither we nor the kernel then look at a clock or set a timer for each wait.
+//! The clock of a deadline matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile (upstream's delayed tasks do),
+//! [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time deadline needs a timer descriptor, since the timeout of
+//! `epoll_wait` counts monotonic time only. A monotonic deadline that is waited for again gets one too: neither we nor the kernel then look at a
+//! clock or set a timer for each wait.
 
 use std::fmt;
 use std::io;
@@ -43,7 +43,7 @@ const BOOT_ALARM: u64 = u64::MAX - 3;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// What to wait for on a descriptor. Errors and hang-ups are reported whatever the interest.
+/// The readiness to wait for on a descriptor. Errors and hang-ups are reported whatever the interest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Errors and hang-ups only.
@@ -182,12 +182,12 @@ pub fn boot_now() -> u64 {
     time::now(Clock::Boot)
 }
 
-/// What failed in the event loop.
+/// A failure in the event loop.
 #[derive(Debug)]
 pub enum ReactorError {
     /// The kernel gave us no descriptor.
     Create {
-        /// What was to be made.
+        /// The object that could not be made.
         what: &'static str,
         /// Why not.
         source: std::io::Error,
@@ -240,12 +240,12 @@ impl std::error::Error for ReactorError {
     }
 }
 
-/// What one [`Reactor::wait`] brought; reuse it.
+/// The results of one [`Reactor::wait`]; reuse it.
 #[derive(Debug, Default)]
 pub struct Events {
     ready: Vec<Event>,
     signals: Vec<Signal>,
-    /// Those of them that the kernel sent.
+    /// The signals that the kernel sent, among `signals`.
     of_kernel: Vec<Signal>,
     woken: bool,
     deadline_passed: bool,
@@ -307,7 +307,7 @@ impl Waker {
 
 /// A source of signals. A trait, so that the reactor compiles without the feature `signals`.
 trait TakeSignals: Send {
-    /// Adds those that have arrived.
+    /// Adds the signals that have arrived.
     fn take(&mut self, events: &mut Events);
 }
 
@@ -322,7 +322,7 @@ pub struct Reactor {
     last_deadline: Option<u64>,
 }
 
-/// What goes off at a deadline.
+/// A timer for a deadline.
 #[derive(Debug)]
 struct Alarm {
     clock: Clock,
@@ -444,7 +444,7 @@ impl Reactor {
             .map_err(|source| ReactorError::Watch { token, source })
     }
 
-    /// Changes what to wait for on a watched descriptor.
+    /// Changes the readiness to wait for on a watched descriptor.
     ///
     /// # Errors
     /// If the descriptor is not watched.
@@ -468,8 +468,8 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until something happens or one of the deadlines has passed, and says in `events` what did: nothing, when
-    /// it was a deadline.
+    /// Sleeps until something happens or one of the deadlines has passed, and reports in `events` what happened. It has no events if a deadline
+    /// passed.
     ///
     /// # Errors
     /// If the system refuses to set the timer or to wait.

@@ -24,7 +24,7 @@ const RUN_DIRECTORY: &str = "/run/perfetto/";
 pub struct SocketNameError {
     /// The variable.
     pub variable: &'static str,
-    /// What is wrong with its value.
+    /// The error in its value.
     pub reason: AddressError,
 }
 
@@ -101,7 +101,7 @@ fn place() -> Place {
     if cfg!(target_os = "android") {
         return Place::Android;
     }
-    // Only whoever may search a folder finds the dot in it.
+    // The dot in a folder can only be found by processes that may search the folder.
     match Path::new(RUN_DIRECTORY).join(".").metadata() {
         Ok(_) => Place::Run,
         Err(_) => Place::Tmp,

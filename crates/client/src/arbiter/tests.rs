@@ -1,4 +1,4 @@
-//! Arbiters for startup: what is kept back, and what becomes of it.
+//! Arbiters for startup: the packets that they keep back, and their fate.
 
 use super::*;
 use ferretto_smb::PageLayout;
@@ -68,7 +68,7 @@ fn what_is_written_for_startup_is_kept_back_until_the_buffer_is_known() {
     startup.bind(BufferId(7));
     let (writers, chunks, ended) = targets(&startup.take_requests());
     assert_eq!((writers, chunks, ended), (vec![7, 7], vec![7, 7], 1));
-    // And so is what comes later.
+    // Later packets go to the bound buffer too.
     second.write_packet(b"packet");
     drop(second);
     let late = startup
@@ -194,7 +194,7 @@ fn losses_of_ever_new_sessions_wait_to_be_told_of_for_the_latest_only() {
             .unwrap();
         writer.write_packet(b"lost");
         drop(writer);
-        // Nothing of what was sent is read.
+        // The service's end is never read.
         arbiter.take_requests();
     }
     let pending = arbiter.pending();

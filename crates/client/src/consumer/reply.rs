@@ -1,4 +1,4 @@
-//! What the service answers a consumer: decoded, with what comes in parts put together.
+//! The service's answers to a consumer: decoded, with answers in parts put together.
 //!
 //! Called by [`super::ConsumerEndpoint`]. Packets larger than a frame arrive in slices over several replies; the
 //! service's state arrives in parts that make one message when joined.
@@ -56,7 +56,7 @@ pub enum ConsumerReply {
         /// As it came.
         encoded: Vec<u8>,
     },
-    /// What the service can do.
+    /// The capabilities of the service.
     Capabilities(Box<TracingServiceCapabilities>),
     /// Whether a trace was saved for a bug report.
     BugreportSaved(Box<SaveTraceForBugreportResponse>),

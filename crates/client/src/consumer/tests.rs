@@ -43,7 +43,7 @@ impl Connected {
         events
     }
 
-    /// The replies in what has arrived.
+    /// The replies among the events that have arrived.
     fn replies(&mut self) -> Vec<(CallId, ConsumerReply)> {
         let reply = |event| match event {
             ConsumerEvent::Reply {

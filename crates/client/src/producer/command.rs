@@ -1,7 +1,7 @@
-//! What the service tells a producer to do: `GetAsyncCommandResponse`, decoded.
+//! The service's commands to a producer: `GetAsyncCommandResponse`, decoded.
 //!
-//! Called by [`super::ProducerEndpoint`]. Configs are kept as the bytes that the consumer wrote, beside their decoded
-//! form: a data source of a newer schema finds its fields there.
+//! Called by [`super::ProducerEndpoint`]. Configs are kept as the bytes that the consumer wrote, beside their decoded form, so that a data source of
+//! a newer schema finds its fields there.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +21,7 @@ pub enum SharedMemoryOffer {
         /// Bytes of a page in it.
         page_size: u32,
     },
-    /// What we offered is used.
+    /// The memory that we offered is used.
     Ours,
     /// None can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
     Emulated {
@@ -41,14 +41,14 @@ pub struct DataSourceSetup {
     pub encoded_config: Vec<u8>,
 }
 
-/// A flush of some data sources: write out what is buffered, then acknowledge.
+/// A flush of some data sources: write out buffered data, then acknowledge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
     /// To be acknowledged.
     pub id: FlushRequestId,
     /// The instances to flush.
     pub instances: Vec<DataSourceInstanceId>,
-    /// Who flushes and why (upstream's `FlushFlags`); 0 when unknown.
+    /// The flush's initiator and reason (upstream's `FlushFlags`); 0 when unknown.
     pub flags: u64,
 }
 
@@ -63,9 +63,9 @@ pub enum ProducerCommand {
     StartDataSource(DataSourceSetup),
     /// Stop an instance.
     StopDataSource(DataSourceInstanceId),
-    /// Write out what is buffered.
+    /// Write out buffered data.
     Flush(Flush),
-    /// Repeat whatever later packets would refer to: the earlier ones may be gone.
+    /// Repeat everything that later packets refer to, because the earlier packets may be gone.
     ClearIncrementalState(Vec<DataSourceInstanceId>),
 }
 

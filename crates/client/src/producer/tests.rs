@@ -63,7 +63,7 @@ fn simply_connected() -> Connected {
 }
 
 impl Connected {
-    /// Sends a command and takes what becomes of it.
+    /// Sends a command and takes the resulting events.
     fn command(
         &mut self,
         number: u32,

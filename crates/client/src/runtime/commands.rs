@@ -1,4 +1,4 @@
-//! What services command, and what data sources make of it: instances that are set up, started, flushed and stopped.
+//! The services' commands, and how data sources carry them out: instances are set up, started, flushed and stopped.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Runtime {
             ProducerCommand::StartDataSource(setup) => self.start(index, setup.instance),
             ProducerCommand::StopDataSource(id) => match self.place(index, id) {
                 Some(place) => self.stop(place),
-                // Nobody should wait for it.
+                // The service should not wait for an instance that does not exist.
                 None => {
                     let link = &self.connections[index].link;
                     link.request(|producer| producer.notify_data_source_stopped(id));
@@ -127,7 +127,7 @@ impl Runtime {
 
     fn start(&mut self, index: usize, id: DataSourceInstanceId) {
         let Some(place) = self.place(index, id) else {
-            // One for which there was no room, say: nobody should wait for it.
+            // There may have been no room for it, for example. The service should not wait for it.
             self.notify_started(index, id);
             return;
         };
@@ -265,7 +265,7 @@ impl Runtime {
         if let Some(connection) = self.live_connection_of(serial) {
             connection.flushed(serial, None);
             if let (Some(id), Some(true)) = (id, notify) {
-                // What it wrote last comes before.
+                // The last packets of the instance come before the notification.
                 connection.link.pump_now();
                 connection
                     .link

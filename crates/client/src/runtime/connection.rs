@@ -21,8 +21,8 @@ use crate::producer::{
 
 /// The first wait before connecting again. Each further one is twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The longest. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds. Upstream's daemons wait
-/// up to 30 s.
+/// The longest interval. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds.
+/// Upstream's daemons wait up to 30 s.
 const LAST_RETRY: Duration = Duration::from_secs(5);
 /// A connection that ends sooner than this is no reason to begin anew with short waits: the service accepts and closes at once. One that crashes
 /// and comes back is to be recorded for again soon.
@@ -34,29 +34,29 @@ const MAX_MAPPED_SMB: usize = 256 * 1024 * 1024;
 /// Memory is made present so far before it is written; chunks are taken from its beginning, so that it suffices unless the service is slow.
 const POPULATED_BYTES: usize = 1024 * 1024;
 
-/// What memory of our own is like if the options do not say: the size that services choose, in pages that they accept.
+/// The size and page size of memory of our own if the options have none: the size that services choose, in pages that they accept.
 const OWN_SMB_SIZE: u32 = 256 * 1024;
 const OWN_PAGE_SIZE: u32 = 4096;
 
 /// More triggers than this are not kept for a service that is not there: the oldest go.
 const MAX_WAITING_TRIGGERS: usize = 1000;
 
-/// What a connection is to be like.
+/// The options of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// What data sources know the connection by. No two connections have the same.
+    /// The id by which data sources know the connection. No two connections have the same.
     pub id: ConnectionId,
-    /// What the program's log calls the service.
+    /// The service's name in the program's log.
     pub name: String,
     /// The name by which trace configs select this producer (`producer_name_filter`).
     pub producer_name: String,
     /// Free text, shown in the service's state.
     pub sdk_version: String,
-    /// What to ask for in the way of shared memory.
+    /// The shared memory to ask for.
     pub memory: MemoryOptions,
 }
 
-/// What a program has connected.
+/// A connection that a program has opened.
 pub struct Connected {
     /// The producer's end.
     pub producer: Producer,
@@ -112,7 +112,7 @@ pub(super) struct Connection {
     /// Why there was no connection the last time that it was told.
     told: Option<String>,
     pub(super) link: Link,
-    /// What chunks come from: once the service has set up tracing, or since memory of our own is offered.
+    /// The arbiter that hands out chunks: `Some` once the service has set up tracing, or when memory of our own is offered.
     pub(super) arbiter: Option<Arc<Arbiter>>,
     /// The memory of the arbiter, if it is ours, to be offered.
     offered: Option<Arc<SharedMemory>>,
@@ -121,8 +121,8 @@ pub(super) struct Connection {
     pub(super) own_memory: OwnMemory,
     /// The data sources that the service was told of, by index.
     pub(super) registered: Vec<usize>,
-    /// All flushes that were not acknowledged, in the order in which they came, and by serial number which instances have not done
-    /// what they are to do for them.
+    /// The flushes that were not acknowledged, in the order in which they came, each with the serial numbers of the instances that have not flushed
+    /// yet.
     flushes: VecDeque<(FlushRequestId, Vec<u32>)>,
     /// With the boot time at which they expire.
     triggers: VecDeque<(String, u64)>,
@@ -220,8 +220,8 @@ impl Connection {
             sdk_version: self.options.sdk_version.clone(),
             page_size_hint: page_size,
             shared_memory_size_hint: size,
-            // Upstream's probes have it off. With it, what a killed producer had written is not lost: nothing is committed before a chunk is full
-            // or somebody asks for a flush.
+            // Upstream's probes have scraping off. With it, the packets of a killed producer are not lost: nothing is committed before a chunk is
+            // full or somebody asks for a flush.
             scraping: Scraping::Enabled,
             shared_memory: offered,
         })
@@ -255,8 +255,8 @@ impl Connection {
         self.own_memory
     }
 
-    /// The connection is lost, or to be given up: begins the next generation. Writers of this one drop what they are given from now
-    /// on. Says why, if that is news, and gives back what the connection was.
+    /// Begins the next generation, because the connection is lost, or is given up. Writers of this generation drop their packets from now on. Returns
+    /// the reason, if that is news, and the old connection.
     pub(super) fn lost(&mut self, reason: String) -> (Option<String>, Option<Producer>) {
         if let Phase::Connected { since } = self.phase
             && monotonic_now() - since >= GOOD_CONNECTION.as_nanos() as u64
@@ -333,8 +333,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What is written from now on finds memory present: its first touch costs a microsecond a page, and would be an application
-    /// thread's.
+    /// Makes memory present before it is first written. Otherwise the first touch would cost an application's thread a microsecond per page.
     pub(super) fn populate_memory(&mut self) {
         if let Some(memory) = self.unpopulated.take() {
             memory.populate(POPULATED_BYTES);
@@ -366,7 +365,7 @@ impl Connection {
         }
         if let Some(flush) = done {
             match &self.arbiter {
-                // After what is still to be committed.
+                // After the remaining commits.
                 Some(arbiter) => arbiter.acknowledge_flush(flush.0),
                 None => self.link.request(|producer| producer.acknowledge_flush(flush)),
             }
@@ -393,7 +392,7 @@ impl Connection {
         }
     }
 
-    /// Those that have not expired.
+    /// Takes the triggers that have not expired.
     fn take_waiting_triggers(&mut self, now: u64) -> Vec<String> {
         std::mem::take(&mut self.triggers)
             .into_iter()

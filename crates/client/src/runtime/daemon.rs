@@ -32,8 +32,8 @@ impl ServiceSocket {
         &self.address
     }
 
-    /// Gives the runtime its turn after `events`, which may be none, and has the reactor watch the socket. Whatever has become of the
-    /// connection is told to `tell`. To be called before each wait until [`Runtime::deadlines`].
+    /// Gives the runtime its turn after `events`, which may be none, and has the reactor watch the socket. Passes events about the connection to
+    /// `tell`. To be called before each wait until [`Runtime::deadlines`].
     pub fn turn(
         &mut self,
         runtime: &mut Runtime,

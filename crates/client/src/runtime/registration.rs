@@ -1,4 +1,4 @@
-//! Which data sources there are, and what services know of them.
+//! The data sources of the runtime, and their registration with services.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Runtime {
         }
     }
 
-    /// Tells services of data sources that they do not know. Those for which there is no room come later.
+    /// Tells services of data sources that they do not know. Data sources for which there is no room are registered later.
     pub fn register_sources(&mut self) {
         self.has_unregistered = false;
         for connection in &mut self.connections {

@@ -1,4 +1,4 @@
-//! Startup tracing: instances that no session has asked for, those that one has taken over, and what is given up.
+//! Startup tracing: instances that no session has asked for, their takeover by sessions, and their end without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::arbiter::BufferId;
 use crate::data_source::{ConnectionId, Instance, Output};
 use crate::producer::DataSourceSetup;
 
-/// What is to be recorded before a session asks for it.
+/// A request to record before a session asks for it.
 #[derive(Clone, Debug)]
 pub struct StartupRequest {
     /// Names the startup session. The program chooses it, each time another.
@@ -48,11 +48,10 @@ pub(super) struct StartupSession {
 }
 
 impl Runtime {
-    /// Starts what `request` says, in memory that is offered to the service when it is connected to; says how many instances that are. If there
-    /// are any, [`Event::StartupEnded`] comes once.
+    /// Starts the data sources of `request`, in memory that is offered to the service when it is connected to. Returns the number of instances. If
+    /// there are any, [`Event::StartupEnded`] comes once.
     ///
-    /// # Errors
-    /// Why that cannot be.
+    /// # Errors Why nothing can be recorded.
     pub fn start_up(&mut self, request: StartupRequest) -> Result<usize, String> {
         let Some(index) = self.index(request.connection) else {
             return Err("there is no such connection".to_owned());
@@ -202,7 +201,7 @@ impl Runtime {
         false
     }
 
-    /// In what sessions asked for something else than a startup session records.
+    /// Returns how the configs of sessions differ from that of a startup session.
     fn differences(&self, number: u64) -> Vec<String> {
         let of = |state: &SourceState, running: &Running| {
             let startup = running
@@ -217,14 +216,14 @@ impl Runtime {
             .collect()
     }
 
-    /// Gives up the startup session of this number: throws away what no session has asked for.
+    /// Gives up the startup session of this number: discards the recordings that no session has asked for.
     pub fn abort_startup(&mut self, number: u64) {
         for session in &mut self.startup {
             if session.number == number {
                 session.aborting = true;
             }
         }
-        // Those that a session has asked for already are that session's.
+        // Instances that a session has already asked for belong to that session.
         for place in self.sources.places(|running| {
             let startup = running.startup.as_ref();
             running.id.is_none() && startup.is_some_and(|startup| startup.session == number)
@@ -233,7 +232,7 @@ impl Runtime {
         }
     }
 
-    /// Gives up startup sessions whose time is up, and tells of those that are over.
+    /// Gives up startup sessions whose time is up, and reports sessions that are over.
     pub(super) fn end_startup_sessions(&mut self) {
         let now = monotonic_now();
         let late: Vec<u64> = self

@@ -1,4 +1,4 @@
-//! What the runtime is doing, for those who ask why nothing is recorded.
+//! The state of the runtime, which shows why nothing is recorded.
 
 use super::Runtime;
 use super::instances::{Phase, Running};
@@ -25,7 +25,7 @@ pub enum ConnectionState {
 pub struct StartupState {
     /// Its name.
     pub data_source: String,
-    /// If a session has asked for the data source with another config, in what that differs from the one for startup.
+    /// How the config of a session that asked for the data source differs from the one for startup, if it does.
     pub difference: Option<String>,
 }
 

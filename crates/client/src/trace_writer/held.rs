@@ -15,12 +15,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// What a writer and the arbiter share of the chunk. On cache lines of its own, for the writer stores into it with each packet.
+/// The state of a chunk that a writer and the arbiter share. On cache lines of its own, because the writer stores into it with each packet.
 #[repr(align(128))]
 pub(crate) struct Holder {
     turns: Turns,
     chunk: UnsafeCell<Option<OpenChunk>>,
-    /// Held by whoever may be the arbiter in `turns`, and by a writer that wants to know that nobody is.
+    /// Held by a thread that may act as the arbiter in `turns`, and by a writer that has to exclude such a thread.
     arbiter: Mutex<()>,
     /// Where the writer's packets go.
     target: BufferId,
@@ -32,9 +32,9 @@ pub(crate) struct Holder {
     taken_back: AtomicU64,
 }
 
-// SAFETY: only the side whose turn it is touches the cell. The writer, of which there is one, does so in turns that it begins, or while it has the
-// lock; the arbiter in turns that it was granted while it has the lock. A turn acquires what the last one released, and so does the
-// lock. The chunk itself may be sent.
+// SAFETY: only the side whose turn it is touches the cell. The one writer does so in turns that it begins, or while it has the lock; the arbiter in
+// turns that it was granted while it has the lock. A turn acquires the writes that the last one released, and so does the lock. The chunk itself may
+// be sent.
 unsafe impl Sync for Holder {}
 
 impl fmt::Debug for Holder {
@@ -46,7 +46,7 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// What the arbiter can see of a writer's chunk from outside.
+/// The state of a writer's chunk, as the arbiter sees it from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// There is none, or it is being written to.
@@ -90,7 +90,7 @@ impl Holder {
         let passed = !wanted.is_empty() && barrier::heavy();
         for (holder, _lock) in wanted {
             if passed && holder.turns.is_granted() {
-                // SAFETY: it is the arbiter's turn until `done`, and whoever else may be the arbiter needs the lock.
+                // SAFETY: it is the arbiter's turn until `done`, and every other thread needs the lock to be the arbiter.
                 let chunk = unsafe { (*holder.chunk.get()).take() };
                 if let Some(mut open) = chunk {
                     open.close();

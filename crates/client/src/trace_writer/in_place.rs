@@ -43,8 +43,7 @@ impl OpenChunk {
         true
     }
 
-    /// Encodes a packet behind its size at the end of what is used. The encoder ends up on the heap, whatever happens, holding
-    /// the packet if it did not fit.
+    /// Encodes a packet behind its size at the end of the used payload. The encoder always ends up on the heap, with the packet if it did not fit.
     #[inline]
     pub(super) fn encode_in_place<R>(
         &mut self,
@@ -67,9 +66,9 @@ impl OpenChunk {
         }
 
         let (region, room) = self.chunk.region(self.used);
-        // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and nobody but the
-        // encoder writes there meanwhile. It leaves the region in `Lent::drop`; if `fill` has put it elsewhere the process ends
-        // there. One byte is kept, for the empty packet at the end of a chunk.
+        // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and only the encoder writes there meanwhile.
+        // It leaves the region in `Lent::drop`; if `fill` has put it elsewhere the process ends there. One byte is kept, for the empty packet at the
+        // end of a chunk.
         unsafe { encoder.start_in_region(region, room - 1) };
         let lent = Lent { encoder, region };
         let mut len = 0;

@@ -1,8 +1,7 @@
-//! Packets that are known beforehand, but for a number at their end.
+//! Packets that are known beforehand, except for a number at their end.
 //!
-//! Made once per call site by the SDK, and written by [`TraceWriter::write_prepared`](super::TraceWriter::write_prepared) each time:
-//! three loads and four stores of constant width, whatever the lengths are. What is stored too much is overwritten by the next
-//! packet.
+//! Made once per call site by the SDK, and written by [`TraceWriter::write_prepared`](super::TraceWriter::write_prepared) each time: three loads and
+//! four stores of constant width, whatever the lengths are. The next packet overwrites the excess bytes.
 
 use super::OpenChunk;
 use ferretto_wire::{MAX_SHORT_VARINT, short_varint};

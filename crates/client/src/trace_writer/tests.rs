@@ -37,7 +37,7 @@ impl Notify for Silent {
     fn wake(&self, _: Wake) {}
 }
 
-/// What arrived of one writer.
+/// The packets of one writer that have arrived.
 #[derive(Debug, Default)]
 struct Sequence {
     next_chunk: u32,
@@ -114,7 +114,7 @@ fn packets(count: u16, mut payload: &[u8]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// The service's end: does what the endpoint sends.
+/// The service's end: carries out the endpoint's requests.
 struct Service {
     smb: ServiceSmb,
     arbiter: Arc<Arbiter>,
@@ -198,7 +198,7 @@ impl Service {
         self.flushed.extend(commit.flush_request_id);
     }
 
-    /// What arrived from `writer`, without what the writer put in front.
+    /// The packets that arrived from `writer`, without the fields that the writer put in front.
     fn packets(&self, writer: WriterId) -> Vec<Received> {
         self.sequences[&writer]
             .packets
@@ -282,7 +282,7 @@ enum Way {
     Prepared,
 }
 
-/// Bytes that are put eight by eight: whatever they are, they are a front.
+/// Bytes that are put eight at a time. Any bytes can be a front.
 struct Fronts<'a>(&'a [u8]);
 
 impl ShortMessage for Fronts<'_> {
@@ -310,7 +310,7 @@ impl Way {
                 }
             }
             Way::Prepared => {
-                // A last byte below 0x80 is a varint, whatever it is to the packet.
+                // A last byte below 0x80 is a varint, whatever it means in the packet.
                 let prepared = packet
                     .split_last()
                     .filter(|(end, _)| **end < 0x80)
@@ -623,7 +623,7 @@ fn what_was_written_is_counted_and_not_the_room_for_it() {
 #[test]
 fn an_id_is_free_again_only_after_its_end_was_sent() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
-    // One that never had a chunk, and of which nobody has heard, comes to no end either.
+    // A writer that never had a chunk, and that the service does not know, is not unregistered either.
     drop(service.writer(BufferExhaustedPolicy::Drop));
     assert_eq!(service.arbiter.take_requests(), []);
     let writer = service.writer(BufferExhaustedPolicy::Drop);

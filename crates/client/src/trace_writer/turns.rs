@@ -53,7 +53,7 @@ impl<W: Word> Turns<W> {
     pub(super) fn begin(&self) -> bool {
         self.mark.store(IN_USE, Ordering::Relaxed);
         W::light_barrier();
-        // Acquires what the arbiter did in its last turn.
+        // Acquires the arbiter's writes in its last turn.
         if self.wanted.load(Ordering::Acquire) == 0 {
             return true;
         }

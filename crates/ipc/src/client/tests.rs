@@ -1,4 +1,4 @@
-//! A client against a host: binding, calling, and what happens to calls that cannot be made.
+//! A client against a host: binding, calling, and the failure of calls that cannot be made.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! What wakes a reactor, and what does not.
+//! The events that wake a reactor, and others that do not.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::{Interest, Reactor, Token};
 
-/// What is waited for, and under which token.
+/// A watched descriptor, with its token.
 #[derive(Debug)]
 pub struct Watch {
     token: Token,
@@ -22,7 +22,7 @@ impl Watch {
         self.token
     }
 
-    /// Has the loop wait for what is wanted now.
+    /// Has the reactor watch the wanted descriptor for the wanted readiness, or nothing.
     pub fn update(&mut self, reactor: &Reactor, wanted: Option<(BorrowedFd<'_>, Interest)>) {
         let Some((fd, interest)) = wanted else {
             // A descriptor that was closed is watched no more.

@@ -1,7 +1,7 @@
 //! Group and mode of a socket file, as `traced --set-socket-permissions group:mode:…` asks for.
 //!
-//! Called by [`Listener`](super::Listener) between binding and listening: nobody connects before. Upstream never changes modes
-//! unasked: without this, the umask decides.
+//! Called by [`Listener`](super::Listener) between binding and listening, so that no client connects before. Upstream never changes modes unasked:
+//! without this, the umask decides.
 
 use std::ffi::CString;
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct SocketPermissions {
     mode: u32,
 }
 
-/// What kept a socket from getting its permissions.
+/// Why a socket did not get its permissions.
 #[derive(Debug)]
 pub enum PermissionsError {
     /// The text is not `group:mode`.

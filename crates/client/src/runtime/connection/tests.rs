@@ -1,4 +1,4 @@
-//! A connection without a runtime: when it is made again, and what it keeps until then.
+//! A connection without a runtime: when it reconnects, and what it keeps until then.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ fn waiting() -> Connection {
     Connection::new(options, Arc::new(Nobody), waker)
 }
 
-/// Tries in vain to connect; gives what is to be told.
+/// Tries in vain to connect; returns the error to report.
 fn fail(connection: &mut Connection, reason: &str) -> Option<String> {
     connection.connect(|_| Err(reason.to_owned()))
 }

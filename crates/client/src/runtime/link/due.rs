@@ -1,7 +1,7 @@
-//! When the runtime's thread is to send the requests of a connection: brought forward by writers on any thread, taken by that one.
+//! When the runtime's thread is to send the requests of a connection. Writers on any thread bring the time forward, and that thread takes it.
 //!
-//! No request may be left behind: a writer that has left one either finds that the thread will look in time anyhow, or is told to wake it. That
-//! holds whatever the order, since the thread takes the time before it takes requests.
+//! No request may be left behind: a writer that has left one either finds that the thread will look in time anyhow, or is told to wake it. That holds
+//! whatever the order, since the thread takes the time before it takes requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ impl<W: AtomicWord> Due<W> {
         self.0.fetch_min(at, Ordering::Release) > at
     }
 
-    /// Requests are about to be taken: those that come meanwhile bring it forward again, those that came before are seen.
+    /// Requests are about to be taken. Requests that come after this bring the time forward again; earlier ones are seen.
     pub(super) fn take(&self) {
         self.0.swap(NEVER, Ordering::AcqRel);
     }

@@ -1,4 +1,4 @@
-//! Writers that wait for chunks: what they may cost, and what ends the wait.
+//! Writers that wait for chunks: the cost of the wait, and the ways in which it ends.
 
 use super::*;
 

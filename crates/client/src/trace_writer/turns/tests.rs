@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, fence};
 use loom::sync::{Arc, Mutex};
 
-/// What the writer's side passes.
+/// The barrier on the writer's side.
 trait Light: 'static {
     fn pass();
 }

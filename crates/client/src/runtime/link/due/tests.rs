@@ -1,4 +1,4 @@
-//! In all orders: what writers leave, and how the thread comes by it. The arbiter's part is played by a lock around a count.
+//! Writers leave requests and the thread takes them, in all orders. A lock around a count plays the arbiter's part.
 
 use loom::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use crate::atomic_word::model::{Modelled, check};
 struct Connection {
     due: Due<Modelled>,
     arbiter: Mutex<Waiting>,
-    /// What wakes the thread from its sleep.
+    /// Set to wake the thread from its sleep.
     woken: Modelled,
 }
 
