@@ -78,7 +78,8 @@ pub trait Transport: Send + 'static {
     /// Opens a connected stream socket to the service. A Unix socket can share memory; over any other all data is sent. The connection is shut down
     /// when the SDK is done with it, even if it has other descriptors.
     ///
-    /// # Errors Any failure to connect. For producers the SDK tries again later, at least every five seconds.
+    /// # Errors
+    /// Any failure to connect. For producers the SDK tries again later, at least every five seconds.
     fn connect(&mut self, port: Port) -> io::Result<OwnedSocket>;
 }
 

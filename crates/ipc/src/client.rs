@@ -354,7 +354,8 @@ impl ClientConnection {
     /// The next event, or `None` when there is none for now. A violation, reported once, ends the connection: the next calls report that all
     /// outstanding calls fail.
     ///
-    /// # Errors If the host sent something that is no frame, or a frame that is too large.
+    /// # Errors
+    /// If the host sent something that is no frame, or a frame that is too large.
     pub fn next_event(&mut self) -> Result<Option<ClientEvent<'_>>, Violation> {
         loop {
             if let Some(event) = self.local.pop_front() {

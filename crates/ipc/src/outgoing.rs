@@ -121,7 +121,8 @@ impl OutgoingQueue {
 
     /// Records that the first `bytes` of the queue were sent.
     ///
-    /// # Panics When more are reported than are queued.
+    /// # Panics
+    /// When more are reported than are queued.
     pub fn sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.queued,

@@ -51,7 +51,8 @@ impl Runtime {
     /// Starts the data sources of `request`, in memory that is offered to the service when it is connected to. Returns the number of instances. If
     /// there are any, [`Event::StartupEnded`] comes once.
     ///
-    /// # Errors Why nothing can be recorded.
+    /// # Errors
+    /// Why nothing can be recorded.
     pub fn start_up(&mut self, request: StartupRequest) -> Result<usize, String> {
         let Some(index) = self.index(request.connection) else {
             return Err("there is no such connection".to_owned());

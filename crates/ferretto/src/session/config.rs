@@ -51,7 +51,8 @@ impl TraceConfig {
 
     /// Takes a config that is already encoded. It reaches the service as it is, with fields that this version does not know.
     ///
-    /// # Errors If `encoded` is not a `TraceConfig`.
+    /// # Errors
+    /// If `encoded` is not a `TraceConfig`.
     pub fn from_encoded(encoded: impl Into<Vec<u8>>) -> Result<TraceConfig, InvalidConfig> {
         let encoded = encoded.into();
         match messages::TraceConfig::decode_from_slice(&encoded) {

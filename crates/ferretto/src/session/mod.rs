@@ -167,7 +167,8 @@ impl Session {
     ///
     /// Waits until the session is set up, which does not take long. In callbacks it does not wait, and errors go to [`Session::on_error`].
     ///
-    /// # Errors If the service cannot be reached, or the session is running.
+    /// # Errors
+    /// If the service cannot be reached, or the session is running.
     pub fn setup(&self, config: &TraceConfig) -> Result<(), SessionError> {
         self.set_up(config, None)
     }
@@ -262,7 +263,8 @@ impl Session {
     /// # Ok::<(), ferretto::session::SessionError>(())
     /// ```
     ///
-    /// # Errors If this is the SDK's thread, which has [`Session::read_with`]. The reader reports failures to read the trace.
+    /// # Errors
+    /// If this is the SDK's thread, which has [`Session::read_with`]. The reader reports failures to read the trace.
     pub fn read(&self) -> Result<TraceReader, SessionError> {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread {
@@ -317,7 +319,8 @@ impl Session {
     /// Turns this session into a clone of another one, which goes on: a snapshot of its buffers, to be read. Not while this session records. Before
     /// the snapshot, producers hand over the events that they have recorded.
     ///
-    /// # Errors If the service cannot make the clone; the error has its reason.
+    /// # Errors
+    /// If the service cannot make the clone; the error has its reason.
     pub fn clone_session(&self, original: &CloneSource) -> Result<Cloned, SessionError> {
         let request = original.request();
         self.wait("clone the session", |answer| {

@@ -262,7 +262,8 @@ impl TraceReader {
 
     /// Writes everything into `output`; returns the number of bytes.
     ///
-    /// # Errors As [`TraceReader::next_chunk`], and errors of the output.
+    /// # Errors
+    /// As [`TraceReader::next_chunk`], and errors of the output.
     pub fn write_to(mut self, output: &mut (impl Write + ?Sized)) -> Result<u64, SessionError> {
         let failed = |error| SessionError::Output(Arc::new(error));
         let mut bytes = 0;

@@ -168,7 +168,8 @@ impl RecordingOptions {
     /// Returns when everything is being recorded. With [`RecordingOptions::system`] it waits up to 5 s until the service knows this program, and logs
     /// a line if that takes longer.
     ///
-    /// # Errors If the file cannot be written, another recording writes it, or the service cannot be reached or refuses the session. Also in
+    /// # Errors
+    /// If the file cannot be written, another recording writes it, or the service cannot be reached or refuses the session. Also in
     /// callbacks, because they run on the thread that would have to start the recording.
     pub fn record_to(self, path: impl AsRef<Path>) -> Result<Recording, SessionError> {
         if muxer::on_own_thread() {
@@ -308,7 +309,8 @@ impl Recording {
 
     /// Ends the recording and returns its result: the path of the file, which is complete.
     ///
-    /// # Errors If the recording ended before, because the disk was full for example; the file has the data written by then.
+    /// # Errors
+    /// If the recording ended before, because the disk was full for example; the file has the data written by then.
     pub fn finish(mut self) -> Result<PathBuf, SessionError> {
         self.end()?;
         Ok(std::mem::take(&mut self.path))

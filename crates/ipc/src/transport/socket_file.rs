@@ -15,7 +15,8 @@ use crate::address::Address;
 
 /// Makes sure that a socket can be bound to `path`: removes a socket file on which no process listens.
 ///
-/// # Errors If a process listens there, or may, or the file is no socket.
+/// # Errors
+/// If a process listens there, or may, or the file is no socket.
 pub(super) fn make_way(path: &Path, address: &Address) -> Result<(), TransportError> {
     let failed = |source| TransportError::Listen {
         address: address.clone(),
