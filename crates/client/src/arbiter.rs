@@ -1,34 +1,33 @@
-//! The shared-memory arbiter: hands chunks of the producer's shared memory buffer to its trace writers, and collects
-//! what the endpoint has to tell the service about them.
+//! The shared-memory arbiter: hands chunks of the producer's shared memory buffer to its trace writers, and collects the requests with which the
+//! endpoint tells the service about them.
 //!
-//! One per connection. Trace writers call it from any thread, when they turn over a chunk and never per packet. The
-//! endpoint, on its own thread, is woken through [`Notify`] and then sends what [`Arbiter::take_requests`] yields.
+//! One per connection. Trace writers call it from any thread, when they turn over a chunk and never per packet. It wakes the endpoint, on its own
+//! thread, through [`Notify`]; the endpoint then sends the requests that [`Arbiter::take_requests`] returns.
 //!
-//! **When it wakes the endpoint.** The first chunk returned starts a batching period, at the end of which whatever came
-//! together is committed in one request. When completed chunks fill half of the buffer, or 256 KB, it does not wait that long, and
-//! for flushes neither. An endpoint that shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), for
-//! the service should be emptying one half while the other is filled.
+//! **When it wakes the endpoint.** The first chunk returned starts a batching period, and all chunks returned until its end are committed in one
+//! request. When completed chunks fill half of the buffer, or 256 KB, the arbiter wakes the endpoint at once, and for flushes too. An endpoint that
+//! shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), because the service should empty one half while the writer fills the
+//! other.
 //!
-//! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each keeps one open, and all of them should not have all of
-//! the memory.
+//! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each writer keeps one open, and together they should not hold all of the
+//! memory.
 //!
-//! **Chunks are taken back** when writers keep half of the memory open all the same, because they are more than there are chunks, or have
-//! chunks from when they were few. The endpoint is woken, and [`Arbiter::take_requests`] commits chunks of those who are not writing a packet,
-//! of the idle ones first, until there is room. They take new ones when they write again. So a thread that sleeps for ever keeps nothing
-//! from others. It takes a kernel with `membarrier(2)`, Linux since 4.14; elsewhere, writers keep what they have.
+//! **Chunks are taken back** when writers still keep half of the memory open, because there are more writers than chunks, or because they have large
+//! chunks from a time when there were few writers. The endpoint is woken, and [`Arbiter::take_requests`] commits chunks of writers that are not
+//! writing a packet, idle ones first, until there is room. These writers take new chunks when they write again. So a thread that sleeps for ever
+//! keeps nothing from others. This needs a kernel with `membarrier(2)`, Linux since 4.14; on others, writers keep their chunks.
 //!
-//! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
-//! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
-//! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
-//! writers that need patches keeps their list in the writer, and hands it over where `Arbiter::return_chunk` adds to
-//! the request; patches for a chunk must be sent no earlier than the chunk.
+//! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its length is known, and a patch
+//! has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Our writers write finished packets, see [`crate::trace_writer`]: all
+//! lengths are known before the first byte leaves. To add writers that need patches, keep their list of patches in the writer, and hand it over where
+//! `Arbiter::return_chunk` adds to the request; patches for a chunk must be sent no earlier than the chunk.
 //!
-//! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of memory of its own, and plays the
-//! service's part on it: what is committed goes along in the request, and the chunks are free again. Whoever sends the requests
-//! should take no more of them than there is room for: it is then that writers find the memory full, as they would otherwise.
+//! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of private memory, and plays the service's part on it:
+//! the request carries the bytes of committed chunks, and the chunks are free again. The sender of the requests should take no more of them than
+//! there is room for. Then writers find the memory full, as they would with shared memory.
 //!
-//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
-//! keeps everything back until [`Arbiter::bind`].
+//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] makes an arbiter over the same memory that keeps everything
+//! back until [`Arbiter::bind`].
 
 pub(crate) mod barrier;
 mod holders;

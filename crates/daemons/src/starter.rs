@@ -1,4 +1,4 @@
-//! What a daemon has to know that `ferretto` started for one recording: variables of the environment, set by the command line.
+//! The settings of a daemon that `ferretto` started for one recording: variables of the environment, set by the command line.
 
 use std::io;
 

@@ -1,14 +1,14 @@
 //! How many clients the host takes, in all and of each user.
 //!
-//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost
-//! more. So the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for
-//! whatever else the host opens. One user gets at most a part of them.
+//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost more. So
+//! the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for other uses of
+//! the host. One user gets at most a part of them.
 
 use ferretto_service::ledger::Ledger;
 use ferretto_service::limits;
 use ferretto_service::ordered::OrderedSet;
 
-/// Who is connected, and how many more may be.
+/// The number of connections, of all users and of each, and their limits.
 #[derive(Debug)]
 pub struct Admission {
     most: usize,
@@ -51,7 +51,7 @@ impl Admission {
         }
     }
 
-    /// Whether nobody can be taken at all for now: who comes waits in the queue of the socket.
+    /// Whether no client can be accepted for now: new clients wait in the queue of the socket.
     pub(crate) fn is_full(&self) -> bool {
         self.connected.total() >= self.most
     }
@@ -59,7 +59,7 @@ impl Admission {
     /// Takes a connection of this user.
     ///
     /// # Errors
-    /// If the user has as many as one user may have. It is to be closed then, for those that wait behind it may be of others.
+    /// If the user has as many as one user may have. Then close the connection, because clients behind it in the queue may belong to other users.
     pub(crate) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
         if !self.connected.has_room(&uid, 1, self.most_per_user) {
             let first = self.turned_away.insert(uid);
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
         assert_eq!(admission.holds(2, 0, MOST), Holding::Fine);
         assert_eq!(admission.holds(1, MOST / 2, MOST / 2 + 1), Holding::TooMuch);
-        // Who gives something back is not the one to be asked.
+        // A connection that gives memory back is never the one that holds too much.
         assert_eq!(admission.holds(1, MOST / 2 + 1, MOST / 2), Holding::Fine);
         assert_eq!(admission.holds(1, MOST / 2, 0), Holding::Fine);
         assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);

@@ -16,10 +16,10 @@ use super::program::Program;
 use super::relay_port::RelayLink;
 use super::turns::Candidate;
 
-/// Bytes of replies that may wait for room in the outgoing queue; a client that lets more pile up is cut off. Requests
-/// are not handled while any wait, so this bounds the answers to one request and what the service says unasked.
+/// Bytes of replies that may wait for room in the outgoing queue; a client with more is cut off. Requests are not handled while any wait, so this
+/// bounds the answers to one request and the service's own messages.
 const MAX_WAITING_REPLIES: usize = 64 * 1024 * 1024;
-/// What a reply is counted as besides its payload.
+/// The size that a reply counts for besides its payload.
 const REPLY_OVERHEAD: usize = 64;
 
 /// Replies on their way to a client, in order.
@@ -52,15 +52,15 @@ pub(crate) struct Connection {
     pub(crate) host: HostConnection,
     pub(crate) peer: PeerCredentials,
     pub(crate) role: Role,
-    /// What the reactor watches for now.
+    /// The readiness that the reactor watches for now.
     pub(crate) interest: Interest,
     /// Replies that did not fit into the outgoing queue yet.
     pub(crate) replies: Replies,
     /// Why the connection is to be closed.
     pub(crate) closing: Option<String>,
-    /// The peer sends no more, for this reason if it is one; what it sent before is still handled.
+    /// The peer sends no more; the text is an error, or empty if it closed. Its earlier requests are still handled.
     gone: Option<String>,
-    /// The peer takes no more replies, which does not keep what it sent from being handled.
+    /// The peer takes no more replies. Its earlier requests are still handled.
     deaf: bool,
     /// Requests may be waiting that were not handed out because the client has to read its replies first.
     held_up: bool,
@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     pub(crate) takes_packets: bool,
     /// Whether more of it may follow.
     pub(crate) packet_flow: PacketFlow,
-    /// What of its bytes the host was last found to hold.
+    /// The bytes that the host held for it when they were last counted.
     pub(crate) held: usize,
     /// In which round it was last served.
     pub(crate) served: u64,
@@ -85,7 +85,7 @@ pub enum PacketFlow {
     Paused,
 }
 
-/// What is at the other end.
+/// The client at the other end.
 pub(crate) enum Role {
     /// A producer or, on sockets that they may use, a relay; a client may be both.
     Producer(ProducerLink, RelayLink),
@@ -120,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// Itself, as one of those whose turn it may be.
+    /// This connection, as a candidate for the next turn.
     pub(crate) fn candidate(&self, token: Token) -> Candidate {
         Candidate {
             token,
@@ -144,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// Queues a reply, behind those that wait already.
+    /// Queues a reply, behind earlier ones.
     pub(crate) fn reply(&mut self, to: ReplyTo, reply: Reply) {
         self.replies.push(to, reply);
         self.release_replies();
@@ -168,7 +168,7 @@ impl Connection {
         self.replies.waiting.is_empty() && self.host.outgoing_room() >= 4 * MAX_FRAME
     }
 
-    /// Whether another frame may be produced for who asked for many, before whatever it asks next.
+    /// Whether another frame may be produced for a client that asked for many, before its next request.
     pub(crate) fn has_room_for_a_frame(&self) -> bool {
         self.replies.waiting.is_empty() && !self.host.is_congested()
     }
@@ -195,7 +195,7 @@ impl Connection {
             let is_last = !reply.has_more();
             match self.host.reply(to, reply) {
                 Ok(()) => {}
-                // Nothing of ours is; what a consumer or producer made us repeat may be.
+                // None of the host's own replies is too large; one that repeats input of a consumer or producer may be.
                 Err(ReplyError::TooLarge(error)) if is_last => {
                     self.program
                         .warning(format_args!("{error}; the call is rejected"));
@@ -230,8 +230,7 @@ impl Connection {
         turn_is_over
     }
 
-    /// Sends what waits, as far as the socket takes it. Returns whether there is work that no event of the socket will
-    /// announce.
+    /// Sends pending replies, as far as the socket takes them. Returns whether there is work that no event of the socket will announce.
     pub(crate) fn send(&mut self) -> bool {
         self.deaf = self.deaf || self.gone.is_some() || self.stream.flush(self.host.outgoing()).is_err();
         if self.deaf {
@@ -257,7 +256,7 @@ impl Connection {
         all_sent && std::mem::take(&mut self.takes_packets)
     }
 
-    /// What to watch the socket for.
+    /// Returns the readiness to watch the socket for.
     pub(crate) fn wanted(&mut self) -> Interest {
         if self.gone.is_some() {
             return Interest::None;

@@ -65,7 +65,7 @@ fn total_memory() -> Option<u64> {
     (result == 0).then(|| info.totalram as u64 * u64::from(info.mem_unit))
 }
 
-/// What `uname` says of the system.
+/// The result of `uname`.
 struct Uname {
     system: String,
     release: String,
@@ -73,7 +73,7 @@ struct Uname {
     machine: String,
 }
 
-/// What `uname` says.
+/// Calls `uname`.
 fn uname() -> Option<Uname> {
     let mut names = std::mem::MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: the pointer is to a live local of the type that is written, which consists of bytes.

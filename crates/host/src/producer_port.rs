@@ -32,10 +32,10 @@ use super::repair;
 
 /// Commands that may wait for a producer to ask for them.
 const MAX_EARLY_COMMANDS: usize = 4096;
-/// Bytes of them: configs of data sources, most of all. Who listens to commands at all asks for them right away.
+/// Bytes of these commands: configs of data sources, most of all. A producer that listens to commands at all asks for them right away.
 const MAX_EARLY_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the host keeps of a producer's connection.
+/// The host's state for a producer's connection.
 #[derive(Default)]
 pub(crate) struct ProducerLink {
     sharing: MemorySharing,
@@ -61,7 +61,7 @@ impl ProducerLink {
         self.early_bytes
     }
 
-    /// Handles one call; what there is to say to it at once goes to `replies`.
+    /// Handles one call; immediate answers go to `replies`.
     ///
     /// # Errors
     /// Why the call is rejected.

@@ -14,13 +14,13 @@ use ferretto_wire::{Reader, Value};
 use super::clocks::{self, TurnTime};
 use super::connection::Replies;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 pub(crate) struct Caller<'a> {
     /// The connection.
     pub(crate) stream: &'a Stream,
-    /// What the kernel says.
+    /// The kernel's word.
     pub(crate) credentials: PeerCredentials,
-    /// What a relay says, where the kernel cannot.
+    /// A relay's word, where the kernel has none.
     pub(crate) identity: Option<&'a PeerIdentity>,
     /// The service's own machine.
     pub(crate) host: MachineId,
@@ -65,7 +65,7 @@ impl Caller<'_> {
     }
 }
 
-/// What the host keeps of a relay's connection.
+/// The host's state for a relay's connection.
 #[derive(Debug, Default)]
 pub(crate) struct RelayLink {
     pub(crate) id: Option<RelayId>,

@@ -1,4 +1,4 @@
-//! Texts that are not UTF-8, in what producers say of themselves.
+//! Repairs texts that are not UTF-8 in producers' requests.
 //!
 //! The protocol's schema calls them strings, but upstream's C++ never checks. The kernel allows any bytes in the name of a process, and a producer may
 //! pass that name on. Our messages take only UTF-8, and so do the consumers that receive these texts. So when a request does not decode, the producer
@@ -23,10 +23,10 @@ pub(crate) static UNREGISTER_DATA_SOURCE: [u32; 1] = [UnregisterDataSourceReques
 pub(crate) static ACTIVATE_TRIGGERS: [u32; 1] = [ActivateTriggersRequest::TRIGGER_NAMES];
 pub(crate) static DESCRIPTOR: [u32; 1] = [DataSourceDescriptor::NAME];
 
-/// Decodes a request, repaired if need be, and gives the bytes that did decode with it.
+/// Decodes a request, repaired if need be. Also returns the bytes that did decode.
 ///
 /// # Errors
-/// What is wrong with the bytes as they came.
+/// The error of the original bytes.
 pub(crate) fn decode<'a, M: Message>(
     bytes: &'a [u8],
     texts: &Texts,
@@ -34,10 +34,10 @@ pub(crate) fn decode<'a, M: Message>(
     in_need(bytes, texts, M::decode_from_slice)
 }
 
-/// The same with another way to decode it.
+/// The same with another decoder.
 ///
 /// # Errors
-/// What is wrong with the bytes as they came.
+/// The error of the original bytes.
 pub(crate) fn in_need<'a, M>(
     bytes: &'a [u8],
     texts: &Texts,

@@ -1,4 +1,5 @@
-//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever its descriptor leads to.
+//! One trace file that a session streams into (`write_into_file`): opens it, and writes whole packets into the file, pipe or socket behind its
+//! descriptor.
 //!
 //! The thread of the file uses this (`files.rs`). A write into anything but a regular file may last for ever, for example into a pipe without a
 //! reader. It ends with an error when it is [cancelled](CancelWrites). If a full disk took only a part of a packet, that part is removed, so that the
@@ -16,7 +17,7 @@ use ferretto_wire::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
-/// What a pipe that can be written to takes without waiting.
+/// The bytes that a writable pipe takes without waiting.
 const PIPE_BUF: usize = 4096;
 
 /// An open trace file that nothing is written into yet.
@@ -72,8 +73,8 @@ impl TraceFile {
         }
     }
 
-    /// Ready to be written, and what cancels that. What the file is, the thread that writes it finds out: even that may take long
-    /// if its disk is at the other end of a network.
+    /// Makes the file ready to be written, and returns a value that cancels its writes. The thread that writes the file finds out its kind: even that
+    /// may take long if the disk is at the other end of a network.
     pub(crate) fn into_writer(self) -> io::Result<(PacketWriter, CancelWrites)> {
         let (cancelled, cancel) = io::pipe()?;
         let writer = PacketWriter {
@@ -92,15 +93,15 @@ pub(crate) struct CancelWrites {
     _end: PipeWriter,
 }
 
-/// What a descriptor leads to, as far as writing goes.
+/// The kind of file behind a descriptor, as far as writing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// What is written can be taken back.
+    /// Written data can be taken back.
     RegularFile,
     /// A disk as well, but of one size.
     BlockDevice,
     Socket,
-    /// Pipes, terminals, whatever else there is.
+    /// Pipes, terminals, and all other kinds.
     Other,
 }
 
@@ -143,10 +144,10 @@ impl PacketWriter {
         }
     }
 
-    /// Another descriptor of the file, and its size.
+    /// Returns another descriptor of the file, and its size.
     ///
     /// # Errors
-    /// If what was written cannot be read again, too.
+    /// If the file cannot also be read.
     pub(crate) fn share(&mut self) -> io::Result<(File, u64)> {
         if self.kind()? != Kind::RegularFile {
             return Err(io::Error::other(
@@ -161,8 +162,8 @@ impl PacketWriter {
         Ok((self.file.try_clone()?, self.file.metadata()?.len()))
     }
 
-    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is. What was copied when
-    /// this fails or is cancelled is taken back: it may end anywhere in a packet.
+    /// Writes the first `size` bytes of another file, whose own position does not change. If this fails or is cancelled, the bytes copied so far are
+    /// taken back, because they may end in the middle of a packet.
     pub(crate) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
         let mut copied = 0;
         self.copy_all(from, size, &mut copied).inspect_err(|_| {
@@ -176,7 +177,7 @@ impl PacketWriter {
         const CHUNK: u64 = 1024 * 1024;
         let mut chunk = vec![0; size.min(CHUNK) as usize];
         while *copied < size {
-            // The file may be large, and whoever wanted the copy gone.
+            // The file may be large, and the client that wanted the copy gone.
             self.check_cancelled()?;
             let count = (size - *copied).min(CHUNK) as usize;
             from.read_exact_at(&mut chunk[..count], *copied)?;
@@ -262,7 +263,7 @@ impl PacketWriter {
             return Ok(());
         }
         let end = self.file.stream_position()?;
-        // Not what others added to the file.
+        // Bytes that others added to the file stay.
         if self.file.metadata()?.len() == end {
             self.file.set_len(end - bytes)?;
             self.file.seek(SeekFrom::Start(end - bytes))?;
@@ -270,7 +271,7 @@ impl PacketWriter {
         Ok(())
     }
 
-    /// Has the kernel bring what was written to the disk.
+    /// Has the kernel bring all written data to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.file.sync_data() {
             // Pipes and sockets cannot.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ferretto_ipc::reactor::Token;
 use ferretto_ipc::time::{self, Clock};
 
-/// How long connections are served until it is looked again who has something to say. Who is left comes next.
+/// The duration of a round. After it, the host looks for new input; connections that were not served come next.
 const TIME_PER_ROUND: Duration = Duration::from_millis(20);
 
 /// When a round that begins now has taken long enough, by the coarse clock: the precise one would cost as much as a small commit.
@@ -61,7 +61,7 @@ enum Crowded {
     Yes,
 }
 
-/// The rounds, and what of earlier ones decides whose turn it is.
+/// The rounds, and the data of earlier rounds that decide whose turn it is.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     round: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Turns {
     was: Crowded,
     /// This one.
     is: Crowded,
-    /// When those were served whose connections are closed, of the rounds since there was time for everybody: who comes again is not new.
+    /// When closed connections were last served, since there was time for all. With this, a client that reconnects does not count as new.
     gone: LastServed,
 }
 
@@ -100,15 +100,15 @@ impl Turns {
         }
     }
 
-    /// Puts those that wait, in the order of their tokens, into the order in which they are served, if there was no time for all in the
-    /// last round. `connections` are all there are: whoever waits for nothing may have been served just now.
+    /// Sorts the waiting connections, which are in the order of their tokens, into the order in which to serve them, if there was no time for all in
+    /// the last round. `connections` are all connections, because one that does not wait may have been served just now.
     pub(crate) fn put_in_turn(&self, waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>) {
         if self.was == Crowded::Yes {
             put_in_turn(waiting, connections, self.gone.clone());
         }
     }
 
-    /// The same for those that are to be closed: whose last one was closed longest ago comes first.
+    /// The same for connections that are to be closed: first the user and process whose last one was closed longest ago.
     pub(crate) fn put_in_turn_to_close(
         &self,
         waiting: &mut Vec<Token>,

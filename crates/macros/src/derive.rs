@@ -1,4 +1,4 @@
-//! `#[derive(DebugAnnotation)]`: what it generates for an [`Item`].
+//! `#[derive(DebugAnnotation)]`: the code that it generates for an [`Item`].
 
 use proc_macro::{Ident, Literal, TokenStream, TokenTree};
 

@@ -1,4 +1,4 @@
-//! What is wrong with the code that a macro is applied to, and where.
+//! Errors in the code that a macro is applied to, with their positions.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 

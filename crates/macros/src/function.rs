@@ -1,5 +1,5 @@
-//! `#[trace_function]`: a statement at the top of a function's body that begins its slice. What is asynchronous, or has its output recorded,
-//! has its body in a block of its own, within the slice.
+//! `#[trace_function]`: a statement at the top of a function's body that begins its slice. The body of a function that is asynchronous, or whose
+//! output is recorded, goes into a block of its own, within the slice.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
@@ -87,7 +87,7 @@ struct Function {
     /// Everything before the body.
     declaration: TokenStream,
     name: Ident,
-    /// Those that have a name. `self` is not among them.
+    /// The parameters that have a name, without `self`.
     parameters: Vec<Ident>,
     returned: Returned,
     kind: Kind,
@@ -225,7 +225,7 @@ fn is_boxed_future(body: &Group) -> bool {
     is_async && argument.take_group(Delimiter::Brace).is_some() && argument.at_end()
 }
 
-/// `group` with what `change` makes of its last group, which it has.
+/// Replaces the last group in `group`, which must have one, by the result of `change`.
 fn in_last_group(group: &Group, change: impl FnOnce(&Group) -> Group) -> Group {
     let mut tokens: Vec<TokenTree> = group.stream().into_iter().collect();
     if let Some(TokenTree::Group(last)) = tokens.last_mut() {
@@ -234,7 +234,7 @@ fn in_last_group(group: &Group, change: impl FnOnce(&Group) -> Group) -> Group {
     with_stream(group, tokens.into_iter().collect())
 }
 
-/// `block` as `record` has it, which gets it without the attributes in it: those stay in front.
+/// Passes `block` without its inner attributes to `record`, and puts the attributes in front of the result.
 fn recorded(block: &Group, record: impl FnOnce(Group) -> TokenStream) -> Group {
     let mut cursor = Cursor::inside(block);
     let mut stream = cursor.take_inner_attributes();

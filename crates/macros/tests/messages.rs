@@ -1,5 +1,5 @@
-//! What the macros say of code that is wrong, and where: `tests/wrong.rs.txt` is compiled, and each line of it that ends in
-//! `//~ ERROR text` has to be reported with that text, and no others.
+//! The messages of the macros about wrong code: `tests/wrong.rs.txt` is compiled, and each line of it that ends in `//~ ERROR text` has to be
+//! reported with that text, and no other line.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What the header of a chunk says. Values only, no memory.
+//! The contents of a chunk's header. Values only, no memory.
 //!
 //! Eight bytes: `u32` chunk id, `u16` writer id, `u16` packet count (bits 0-9) and flags (bits 10-15). Packets follow,
 //! each behind its size as a varint of up to four bytes.
@@ -47,7 +47,7 @@ impl ChunkId {
     }
 }
 
-/// Six bits beside a chunk's packet count. Those without a name are kept as they are.
+/// Six bits beside a chunk's packet count. Flags without a name are kept as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkFlags(u8);
 
@@ -117,7 +117,7 @@ impl ChunkHeader {
         Some((header, payload))
     }
 
-    /// A chunk as it goes over a socket: what [`ChunkHeader::split`] takes apart.
+    /// A chunk as it goes over a socket: the inverse of [`ChunkHeader::split`].
     pub fn join(&self, payload: &[u8]) -> Vec<u8> {
         let mut chunk = Vec::with_capacity(CHUNK_HEADER_SIZE + payload.len());
         chunk.extend_from_slice(&self.chunk.0.to_le_bytes());

@@ -22,10 +22,10 @@ pub enum FirstPacket {
     Continued,
 }
 
-/// What a chunk's header says from the moment on at which it is won.
+/// The header of a chunk, from the moment at which it is won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewChunk {
-    /// Who writes it.
+    /// The chunk's writer.
     pub writer: WriterId,
     /// Its place in the writer's sequence.
     pub chunk: ChunkId,
@@ -85,8 +85,8 @@ impl ProducerSmb {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, for it will soon have freed
-    /// those before: so a large buffer is used only as far as need be, and what is used stays in the processor's caches.
+    /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, because it will soon have freed the
+    /// chunks before: so a large buffer is used only as far as need be, and the used part stays in the processor's caches.
     pub fn rewind(&self) {
         self.cursor.store(0, Ordering::Relaxed);
     }
@@ -201,7 +201,7 @@ pub struct WriteChunk {
     packets: NonNull<AtomicU16>,
     smb: Arc<ProducerSmb>,
     place: ChunkPlace,
-    /// What the header was last told; never read back from shared memory.
+    /// The flags that were last written into the header; never read back from shared memory.
     flags: ChunkFlags,
 }
 

@@ -82,7 +82,7 @@ impl Model {
                     packet_count: 0,
                     flags: ChunkFlags::NONE,
                 };
-                // What the chunk's last owner left there is not cleared.
+                // The bytes of the chunk's last owner are not cleared.
                 let payload = vec![0xcc; chunk.payload_len()];
                 chunk.write(0, &payload);
                 self.written.push((chunk, Expected { header, payload }));

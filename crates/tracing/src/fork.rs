@@ -1,8 +1,8 @@
 //! The locks of this crate over forks.
 //!
-//! A forked child has locks as they were, and none of the threads that would release them. So a thread that forks holds all of them
-//! meanwhile: [`ferretto`] has it do so, before it holds its own, for some of those are taken under some of these. What `tracing` itself
-//! locks (when call sites and subscribers are new) is not in our hands.
+//! A forked child has copies of the locks, and none of the threads that would release them. So a thread that forks holds all of them meanwhile.
+//! [`ferretto`] calls this before it takes its own locks, because some of its locks are taken under some of these. The locks of `tracing` itself (for
+//! new call sites and subscribers) are out of our reach.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use crate::sites::{LOG_SITES, LogCallSites, SITES};
 /// To be told before any of them is first taken.
 pub(crate) const LOCKS: ForkLocks = ForkLocks { hold, release };
 
-/// What a thread holds while it forks. The lists keep their memory: releasing frees none, which a child had better not do.
+/// The locks that a thread holds while it forks. The lists keep their memory: releasing frees none, which a child had better not do.
 struct Held {
     few: Option<Few>,
     sums: Vec<MutexGuard<'static, Total>>,

@@ -14,7 +14,7 @@ const REST: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct Lanes(Mutex<VecDeque<Free>>);
 
-/// A lane that nobody is on.
+/// A lane that no span uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Free {
     lane: u64,
@@ -34,7 +34,7 @@ impl Lanes {
 
     /// A lane on which nothing is at `time` or later. It is the caller's until given back.
     pub(crate) fn take(&self, time: u64) -> u64 {
-        // Nobody else's number, if users make tracks of the same name.
+        // No user's track has these numbers, even if it has the same name.
         static NEXT: AtomicU64 = AtomicU64::new(0x7ac1_1a9e_0000_0000);
         let mut free = self.hold();
         match free.front() {

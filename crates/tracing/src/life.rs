@@ -16,7 +16,7 @@ pub(crate) struct Life {
     /// The instances that recorded its beginning.
     recorded: u32,
     place: LanePlace,
-    /// What marks the slices of what the span does on threads as belonging to this.
+    /// The number that marks the slices of the span on threads as belonging to this one.
     pub(crate) correlation: u64,
     /// Arguments that were recorded since it began.
     pub(crate) late: KeptAnnotations,
@@ -94,7 +94,7 @@ impl Life {
         &self.place
     }
 
-    /// Whether everybody who records the span now has its life.
+    /// Whether all instances that record the span now have its life.
     pub(crate) fn is_known_to(&self, listeners: u32) -> bool {
         listeners & !self.recorded == 0
     }

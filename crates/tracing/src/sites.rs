@@ -1,4 +1,4 @@
-//! What is known of each call site of `tracing`, found by the address of its metadata.
+//! The state of each call site of `tracing`, found by the address of its metadata.
 //!
 //! Asked for each span that is made and each event, so a lookup takes no lock: sites are leaked, put into a hash table that only ever
 //! grows, and never taken out. A site is made when `tracing` first asks whether anyone is interested in it.
@@ -36,16 +36,16 @@ pub(crate) struct Site {
     instant: OnceLock<&'static CallSite>,
 }
 
-/// What a field is for.
+/// The purpose of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// An argument.
     Argument,
-    /// What the event says.
+    /// The event's text.
     Message,
     /// A sample of this counter of the site's.
     Counter(usize),
-    /// Of what a record of the crate `log` is about.
+    /// The origin of a record of the crate `log`, in four fields.
     LogTarget,
     LogFile,
     LogLine,
@@ -155,7 +155,7 @@ impl Site {
     }
 }
 
-/// What is made when it is first asked for, under the lock of whoever makes sites: a fork would leave it half made otherwise.
+/// Makes a value at its first use, under the lock for making sites: otherwise a fork could leave it half made.
 fn made_once(
     place: &OnceLock<&'static CallSite>,
     make: impl FnOnce() -> &'static CallSite,
@@ -169,7 +169,7 @@ fn made_once(
     }
 }
 
-/// The level, as configs can choose by it. What is `debug` they have to ask for, and even more so `trace`.
+/// The level as tags, by which configs can choose. Configs have to ask for `debug`, and for `trace` as well.
 pub(crate) fn tags(level: Level) -> &'static [&'static str] {
     match level {
         Level::ERROR => &["error"],
@@ -195,12 +195,12 @@ const PROBES: usize = 8;
 
 type Place = OnceLock<&'static Site>;
 
-/// A hash table that is read without a lock: places are filled once, and when those that a site might be in are all taken, it goes to the next
-/// table. So the first free place on a site's way says that it is nowhere.
+/// A hash table that is read without a lock: places are filled once, and when all places for a site are taken, it goes to the next table. So the
+/// first free place on a site's way shows that the site is in no table.
 #[derive(Debug)]
 pub(crate) struct Sites {
     tables: [OnceLock<Box<[Place]>>; TABLES],
-    /// Held by whoever adds one, or to one.
+    /// Held while a site is added, or completed.
     making: Mutex<()>,
 }
 
@@ -280,7 +280,7 @@ fn way(address: usize, index: usize, table: &[Place]) -> impl Iterator<Item = &P
 /// Call sites for records of the crate `log`, whose targets are only known from each.
 pub(crate) static LOG_SITES: LogSites = LogSites(Mutex::new(BTreeMap::new()));
 
-/// Targets that are kept apart; those that come later are one.
+/// The number of targets that are kept apart; later ones are merged.
 const MAX_LOG_TARGETS: usize = 4096;
 
 /// By their targets and levels.

@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 #[cfg(test)]
 mod tests;
 
-/// Room that is asked for before each field, whatever it takes: one comparison for all. The longest tag and varint take fifteen bytes.
+/// The room that is required before each field, whatever its size: one comparison for all. The longest tag and varint take fifteen bytes.
 const FIELD_ROOM: usize = 16;
 
 /// The longest message that a nested one can be here: its length takes one byte.
@@ -29,7 +29,7 @@ pub struct Cursor<'w> {
     window: PhantomData<fn(&'w ()) -> &'w ()>,
 }
 
-/// A message that writes itself with a cursor. No closure, for those are not always inlined.
+/// A message that writes itself with a cursor. Not a closure, because closures are not always inlined.
 pub trait ShortMessage {
     /// Appends its fields; `None` if they do not fit.
     fn put<'w>(self, cursor: Cursor<'w>) -> Option<Cursor<'w>>;
@@ -45,8 +45,8 @@ pub struct NestedLength<'w> {
 }
 
 impl<'w> Cursor<'w> {
-    /// Has a message of up to [`MAX_SHORT_LEN`] bytes write itself, behind its length, to the start of the window. Returns how
-    /// many bytes that took; `None` if it did not fit, and what the window holds is garbage then.
+    /// Has a message of up to [`MAX_SHORT_LEN`] bytes write itself, behind its length, to the start of the window. Returns how many bytes that took;
+    /// `None` if it did not fit, and then the window holds garbage.
     ///
     /// # Safety
     /// During the call `window` must be valid for writing `capacity` bytes, and nothing else in this process may access it. Another
@@ -69,7 +69,7 @@ impl<'w> Cursor<'w> {
             limit,
             window: PhantomData,
         })?;
-        // SAFETY: only a cursor of this window has its lifetime, and those never pass the window's end. A byte was kept for the length,
+        // SAFETY: only a cursor of this window has its lifetime, and such a cursor never passes the window's end. A byte was kept for the length,
         // which fits it because of the capacity.
         unsafe {
             let len = filled.at.offset_from(at) as usize;
@@ -183,7 +183,7 @@ impl<'w> Cursor<'w> {
         let start = self.at;
         let cursor = self.front_of(front, len)?;
         let length = NestedLength {
-            // SAFETY: the byte is one of those that were just written.
+            // SAFETY: `length_at` is below `N`, so the byte is in the window, which has room for `N` bytes.
             at: unsafe { start.add(length_at) },
             window: PhantomData,
         };

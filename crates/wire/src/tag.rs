@@ -34,11 +34,11 @@ pub const fn field_number(tag: u64) -> u64 {
     tag >> 3
 }
 
-/// The wire type in a tag; the bits themselves if they are those of a group (3, 4) or of no type (6, 7). To be matched on at once:
+/// Returns the wire type in a tag; the bits themselves if they are those of a group (3, 4) or of no type (6, 7). Match on the result at once:
 /// compilers then make one jump of both matches.
 ///
 /// # Errors
-/// If the bits stand for no type that we read.
+/// If the bits are those of a group or of no type.
 #[inline(always)]
 pub const fn wire_type(tag: u64) -> Result<WireType, u8> {
     match tag as u8 & 7 {

@@ -4,13 +4,13 @@
 //! of no bits at its end change nothing, up to ten bytes in all.
 //!
 //! Several encoders and decoders, for different places:
-//! - [`encode_varint`] and [`push_varint`] are the plain encoders, `put_varint` (in this crate) what they are made of.
-//!   `put_varint_without_loop` and [`short_varint`] do the same in steps that do not depend on the value.
+//! - [`encode_varint`] and [`push_varint`] are the plain encoders, based on `put_varint` (in this crate). `put_varint_without_loop` and
+//!   [`short_varint`] do the same in steps that do not depend on the value.
 //! - [`put_padded_varint`] fills a place of given size, for lengths that are written before they are known.
-//! - [`decode_varint`] and [`take_varint`] refuse what has more than 64 bits. [`decode_varint_wrapping`] cuts such bits off, as upstream
-//!   does: for bytes that upstream has to understand in the same way.
-//! - [`load_varint`] and [`load_length`] are for loops that are hot: they decode the common cases from one load, and leave
-//!   the others to the decoders above.
+//! - [`decode_varint`] and [`take_varint`] refuse varints of more than 64 bits. [`decode_varint_wrapping`] cuts excess bits off, as upstream does:
+//!   for bytes that upstream has to understand in the same way.
+//! - [`load_varint`] and [`load_length`] are for loops that are hot: they decode the common cases from one load, and leave the others to the decoders
+//!   above.
 
 /// The most bytes that a 64-bit varint takes.
 pub const MAX_VARINT_LEN: usize = 10;
@@ -82,7 +82,7 @@ pub(crate) unsafe fn put_varint_without_loop(at: *mut u8, value: u64) -> *mut u8
         if value < MAX_SHORT_VARINT as u64 {
             return put_short_varint(at, value as u32);
         }
-        // Seven bits into each of eight bytes: first into two halves, then those into two each, and again.
+        // Seven bits into each of eight bytes: first into two halves, then each half into two, and again.
         let halves = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
         let quarters = halves & 0x0000_3fff_0000_3fff | (halves & 0x0fff_c000_0fff_c000) << 2;
         let spread = quarters & 0x007f_007f_007f_007f | (quarters & 0x3f80_3f80_3f80_3f80) << 1;
@@ -188,7 +188,7 @@ pub fn decode_varint_wrapping(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
-/// The varint and its size if it ends within nine bytes; else the bits of those, or of all bytes if they are fewer.
+/// The varint and its size if it ends within nine bytes; else the bits of the first nine bytes, or of all bytes if they are fewer.
 #[inline(always)]
 fn decode_up_to_nine_bytes(bytes: &[u8]) -> Result<(u64, usize), u64> {
     match bytes.first() {
@@ -213,8 +213,8 @@ fn decode_two_to_nine_bytes(bytes: &[u8]) -> Result<(u64, usize), u64> {
     Err(value)
 }
 
-/// Takes a varint off the bytes; `None`, and nothing taken, if they do not begin with one. For what is packed; the fields of a
-/// message are walked by [`Reader`](crate::Reader).
+/// Takes a varint off the bytes; `None`, and nothing taken, if they do not begin with one. For packed fields; [`Reader`](crate::Reader) walks the
+/// fields of a message.
 #[inline]
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let (value, len) = decode_varint(bytes).ok()?;

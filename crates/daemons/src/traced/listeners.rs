@@ -1,7 +1,7 @@
-//! Where the service listens: on sockets that were handed over by whoever started it, systemd or Android's init, else on those that the
-//! environment names, else on upstream's usual ones.
+//! The sockets on which the service listens: those that its starter (systemd or Android's init) handed over, else those that the environment names,
+//! else upstream's usual ones.
 //!
-//! Called once, when the daemon starts. All or nothing: what was bound before an error is removed again.
+//! Called once, when the daemon starts. All or nothing: after an error, sockets that were already bound are removed again.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -46,12 +46,12 @@ impl FromStr for Permissions {
 pub(super) struct Relays {
     /// All of them, but for one that Android's init made: it is for this machine, as upstream.
     pub(super) everywhere: bool,
-    /// Those with these names.
+    /// The sockets with these names.
     pub(super) at: Vec<Address>,
 }
 
 impl Relays {
-    /// Who may use a producers' socket of this name; systemd's have none.
+    /// Returns the clients that may use a producers' socket of this name; systemd's have none.
     fn port(&self, name: Option<&Address>) -> Port {
         if self.everywhere || name.is_some_and(|name| self.at.contains(name)) {
             Port::ProducerOrRelay
@@ -132,7 +132,7 @@ impl Handed {
         Ok(())
     }
 
-    /// Android's, and what upstream heeds everywhere.
+    /// Takes the sockets of Android's init, whose variables upstream heeds everywhere.
     fn take_from_init(&mut self) -> Result<(), ListenError> {
         const PRODUCER: &str = "ANDROID_SOCKET_traced_producer";
         const CONSUMER: &str = "ANDROID_SOCKET_traced_consumer";
@@ -202,8 +202,8 @@ impl Listeners {
     }
 }
 
-/// Listens. Of producers and consumers, those that no socket was handed over for find the service under the names in the environment.
-/// `permissions` are for sockets that are files; network addresses for producers have none, as upstream.
+/// Listens. Where no socket for producers or consumers was handed over, they find the service under the names in the environment. `permissions` are
+/// for sockets that are files; network addresses for producers have none, as in upstream.
 pub(super) fn listen(
     handed: Handed,
     permissions: Option<&Permissions>,

@@ -143,7 +143,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Nobody can be let in for now: the queue stays full, so stop looking at it for a while.
+    /// No client can be accepted for now. The queue stays full, so stop looking at it for a while.
     fn rest(&mut self, why: &dyn std::fmt::Display) -> Result<(), ReactorError> {
         if !std::mem::replace(&mut self.accept_fails, true) {
             crate::log::warning(format_args!("new clients have to wait: {why}"));

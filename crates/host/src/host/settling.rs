@@ -12,7 +12,7 @@ use crate::clocks::TurnTime;
 use crate::turns;
 
 impl Host {
-    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
+    /// Sends pending replies, closes connections that are over, and tells the reactor what to watch for.
     pub(super) fn settle(&mut self, turn: &TurnTime) {
         self.settle_touched();
         if self.ending.is_empty() {
@@ -105,7 +105,7 @@ impl Host {
         self.busy.remove(&token);
         self.admission.holds(connection.peer.uid, connection.held, 0);
         self.admission.leave(connection.peer.uid);
-        // Told first: whoever is hung up on may look for the reason at once.
+        // The log line comes first: a client that is hung up on may look for the reason at once.
         if let Some(why) = connection.closing.as_ref().filter(|why| !why.is_empty()) {
             let pid = connection
                 .peer

@@ -1,4 +1,4 @@
-//! What the derive macro knows of the type that it stands on.
+//! The derive macro's knowledge of the type that it stands on.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
@@ -11,11 +11,11 @@ use crate::error::Error;
 pub(super) struct Item {
     pub(super) name: Ident,
     pub(super) generics: Generics,
-    /// What is in the where clause, with a comma behind it.
+    /// The contents of the where clause, with a comma behind them.
     pub(super) conditions: TokenStream,
     pub(super) body: Body,
     pub(super) how: How,
-    /// In place of those that would be inferred.
+    /// The explicit bounds, which replace inferred ones.
     pub(super) bounds: Option<TokenStream>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Generics {
     pub(super) parameters: TokenStream,
     /// As the type is named with them.
     pub(super) arguments: TokenStream,
-    /// Those that are types.
+    /// The names of type parameters.
     pub(super) types: Vec<Ident>,
 }
 
@@ -196,7 +196,7 @@ impl Fields {
         Ok(Self { shape, all })
     }
 
-    /// Those that are not skipped.
+    /// The fields that are not skipped.
     pub(super) fn recorded(&self) -> impl Iterator<Item = &Field> {
         self.all.iter().filter(|field| !matches!(field.how, How::Skip))
     }

@@ -1,4 +1,4 @@
-//! What stands in the parentheses of `#[trace_function]`.
+//! The options in the parentheses of `#[trace_function]`.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
@@ -22,7 +22,7 @@ const OPTIONS: [&str; 11] = [
     "correlation_id = ...",
 ];
 
-/// What is called otherwise elsewhere.
+/// Options that have other names in similar macros.
 const SYNONYMS: [(&str, &str); 4] = [
     ("fields", "args"),
     ("return", "ret"),
@@ -164,7 +164,7 @@ impl Options {
         Ok(())
     }
 
-    /// What the macro that records is given.
+    /// Returns the arguments of the macro that records.
     pub(super) fn event(&self, function: &Function) -> Result<TokenStream, Error> {
         let name = match &self.name {
             Some(name) => name.clone(),
@@ -182,7 +182,8 @@ impl Options {
         ))
     }
 
-    /// `, "name" => expression` for each argument: those of `args(...)` behind the parameters, of which they replace those of the same name.
+    /// Returns `, "name" => expression` for each argument: the parameters, then the arguments of `args(...)`, which replace parameters of the same
+    /// name.
     fn arguments(&self, parameters: &[Ident]) -> Result<TokenStream, Error> {
         let listed = self.args.as_deref().unwrap_or_default();
         let is = |one: &Ident, other: &Ident| one.to_string() == other.to_string();
@@ -334,7 +335,7 @@ fn parse_names(list: &Group) -> Result<Vec<Ident>, Error> {
     Ok(names)
 }
 
-/// Parses what is in the parentheses of `ret(...)` and `err(...)`, if there are any.
+/// Parses the parentheses of `ret(...)` and `err(...)`, if there are any.
 fn parse_format(group: Option<&Group>, option: &str) -> Result<Format, Error> {
     let Some(group) = group else {
         return Ok(Format::Default);

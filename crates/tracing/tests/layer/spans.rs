@@ -399,7 +399,7 @@ fn a_thread_that_ends_within_a_span_ends_its_slice() {
             std::mem::forget(span.enter());
             *kept.lock().unwrap() = Some(span);
         });
-        // A scope does not wait for what threads do at their very end, which is what this is about.
+        // A scope does not wait for the very end of its threads, which this test is about.
         ends.join().unwrap();
     });
     drop(kept);

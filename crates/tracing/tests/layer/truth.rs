@@ -1,4 +1,4 @@
-//! What Perfetto's own trace processor reads of a recording; found through `FERRETTO_TPQ`.
+//! Recordings as Perfetto's own trace processor reads them; found through `FERRETTO_TPQ`.
 
 use std::pin::Pin;
 use std::process::Command;

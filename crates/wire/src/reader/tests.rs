@@ -1,4 +1,4 @@
-//! The reader on what the writer made, and on bytes that nobody should have made.
+//! The reader on the output of the writer, and on bytes that no writer should have made.
 
 use super::{Field, Reader, Value, WireError};
 use crate::{MAX_FIELD_NUMBER, Writer};
@@ -154,7 +154,7 @@ fn varints_beyond_64_bits_are_refused() {
 
 #[test]
 fn padded_varints_are_fine() {
-    // Upstream writes lengths that it patches later as four bytes, whatever they hold.
+    // Upstream writes lengths that it patches later as four bytes, whatever their value.
     let field = Reader::new(&[0x0a, 0x81, 0x80, 0x80, 0x00, 7])
         .next()
         .unwrap()

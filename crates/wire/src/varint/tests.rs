@@ -23,7 +23,7 @@ fn naive_decode(bytes: &[u8]) -> Option<(u128, usize)> {
     ))
 }
 
-/// Varints of every length, padded and overlong ones, and what comes close.
+/// Varints of every length, padded and overlong ones, and bytes that are nearly varints.
 fn nearly_varints() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![8 => 0x80..=0xffu8, 1 => any::<u8>(), 1 => 0..3u8];
     proptest::collection::vec(byte, 0..14)

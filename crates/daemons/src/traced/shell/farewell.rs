@@ -19,9 +19,9 @@ pub(super) const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 /// How long a daemon that was told to end still serves: times of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
-    /// Whatever is left to do.
+    /// The end of the wait for all remaining work.
     until: u64,
-    /// Since when nobody but consumers is waited for, and none of them reads.
+    /// The time since which only consumers are waited for, and none of them reads.
     unread_since: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(farewell.deadline(), SECOND + PATIENCE.as_nanos() as u64);
         farewell.only_readers_are_awaited(4 * SECOND);
         assert_eq!(farewell.deadline(), 4 * SECOND + READING);
-        // A turn in which nobody read.
+        // A turn in which no consumer read.
         farewell.only_readers_are_awaited(5 * SECOND);
         assert_eq!(farewell.deadline(), 4 * SECOND + READING);
         farewell.somebody_reads(6 * SECOND);
