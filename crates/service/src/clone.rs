@@ -2,12 +2,12 @@
 
 use ferretto_proto::messages::trace_config::BufferConfig;
 
-/// What a consumer wants cloned, and how.
+/// A consumer's request for a clone.
 #[derive(Clone, Debug)]
 pub struct CloneRequest {
     /// Which session.
     pub original: Original,
-    /// What for.
+    /// The purpose of the clone.
     pub purpose: ClonePurpose,
     /// Whether the original's filter applies.
     pub filter: CloneFilter,
@@ -31,7 +31,7 @@ impl Original {
     pub const BUGREPORT: Original = Original::Id(u64::MAX);
 }
 
-/// What a clone is for. Producers are told with the flush.
+/// The purpose of a clone. Producers get it with the flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonePurpose {
     /// Nothing in particular.
@@ -55,7 +55,7 @@ pub enum CloneFilter {
 pub enum CloneFile {
     /// There was none.
     None,
-    /// The driver has it. [`Output::CopyFile`](crate::Output::CopyFile) and later outputs say what to write into it.
+    /// The driver has it. [`Output::CopyFile`](crate::Output::CopyFile) and later outputs tell the driver what to write into it.
     Passed,
     /// The driver cannot write into it, for this reason.
     Unusable(String),
@@ -66,7 +66,7 @@ pub enum CloneFile {
 pub struct CloneTrigger {
     /// Its name.
     pub name: String,
-    /// Who activated it.
+    /// The producer that activated it.
     pub producer_name: String,
     /// As which user.
     pub producer_uid: i32,
@@ -97,9 +97,9 @@ pub enum ClonedContent {
 /// Buffers that are flushed and copied together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferGroup {
-    /// Those of which the clone gets copies.
+    /// The buffers of which the clone gets copies.
     Copied,
-    /// Those with `transfer_on_clone`.
+    /// The buffers with `transfer_on_clone`.
     Transferred,
 }
 

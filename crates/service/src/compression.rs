@@ -24,8 +24,7 @@ mod codecs;
 pub enum Codec {
     /// Deflate, as a zlib stream.
     Deflate,
-    /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as
-    /// the nearest of these.
+    /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as the nearest of these.
     Zstd {
         /// See there.
         level: i32,
@@ -89,7 +88,7 @@ pub(crate) fn is_unmet(config: &TraceConfig) -> bool {
 /// How a batch is to be compressed on its way into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCompression {
-    /// With what.
+    /// The codec of the packet.
     pub codec: Codec,
     /// The bytes put into the file, compressed and framed, have to be fewer than this.
     pub room: u64,
@@ -253,8 +252,8 @@ impl fmt::Display for ExpandError {
 
 impl std::error::Error for ExpandError {}
 
-/// What is inside a compressed packet, as it stands in a trace file, expanded as it is read: however much that is, no more is
-/// in memory than the codec needs.
+/// The contents of a compressed packet, as it stands in a trace file, expanded as they are read. Memory holds no more than the codec needs, however
+/// large the contents are.
 pub struct Expander<'a> {
     field: u32,
     compressed: usize,

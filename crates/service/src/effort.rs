@@ -1,4 +1,4 @@
-//! The processor time of work whose cost nobody knows beforehand: matching regular expressions of configs against what producers wrote.
+//! The processor time of work whose cost is unknown beforehand: matching regular expressions of configs against texts of producers.
 //!
 //! The code that does such work announces it in units, each of which takes some picoseconds at worst ([`Effort::spend`]), and asks from time to
 //! time how long the work has taken ([`Effort::taken`]). The driver lends a clock of processor time
@@ -21,7 +21,7 @@ pub(crate) struct Effort {
     began: u64,
     last_look: Cell<u64>,
     units: Cell<u64>,
-    /// What may be spent, if that is what counts.
+    /// The remaining units, if the effort is limited in units.
     left: Cell<Option<u64>>,
 }
 
@@ -66,7 +66,7 @@ impl Effort {
         }
     }
 
-    /// What the clock showed when it was last looked at.
+    /// The time of the clock when it was last read.
     pub(crate) fn last_look(&self) -> u64 {
         self.last_look.get()
     }

@@ -38,8 +38,7 @@ impl Expression {
         self.weight.saturating_mul(bytes as u64)
     }
 
-    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after what else `effort` is
-    /// for.
+    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after the other work of `effort`.
     pub(crate) fn matches_name(&self, name: &str, effort: &Effort) -> bool {
         let work = self.work(name.len());
         if work > limits::MAX_NAME_WORK || effort.taken() >= limits::MAX_MATCHING_TIME {
@@ -70,10 +69,10 @@ pub(crate) fn build(expression: &str, memory: usize) -> Result<Expression, Strin
     }
 }
 
-/// What each of these expressions may take: they share what one `field` of a config may.
+/// Returns the memory that each of these expressions may take. They share the memory of one `field` of a config.
 ///
 /// # Errors
-/// If they are too long together.
+/// If the expressions are too long together.
 pub(crate) fn memory_for_each<'c>(
     field: &str,
     expressions: impl Iterator<Item = &'c str>,
@@ -90,7 +89,7 @@ pub(crate) fn memory_for_each<'c>(
     Ok((limits::MAX_REGEX_MEMORY / count.max(1)).max(limits::MIN_REGEX_MEMORY))
 }
 
-/// The expression that matches all of what `expression` matches some of, in so many bytes at most.
+/// Compiles an expression that matches a text if `expression` matches all of it. It takes at most `memory` bytes.
 pub(crate) fn whole(expression: &str, memory: usize) -> Result<Expression, String> {
     // With something around it, `a)|(?:b` would be an expression.
     check_syntax(expression)?;
@@ -147,8 +146,7 @@ impl<'c> NameExpressions<'c> {
     }
 }
 
-/// An expression on bytes, classes of which are those of ASCII. Its automaton takes `size` bytes at most, and what it needs to be searched
-/// for about `memory`.
+/// Compiles an expression on bytes, with classes of ASCII. Its automaton takes `size` bytes at most, and a search takes about `memory`.
 #[cfg(feature = "regex")]
 fn build_within(expression: &str, size: usize, memory: usize) -> Result<Regex, String> {
     regex::bytes::RegexBuilder::new(expression)

@@ -1,11 +1,11 @@
-//! What a service says about itself and its machine in every trace. The driver of the service collects it once, at the start.
+//! The description of a service and its machine in every trace. The driver of the service collects it once, at the start.
 
 use crate::ids::MachineId;
 
-/// What the service says about itself and the machine in every trace.
+/// The description of the service and its machine in every trace.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// User under whom the service runs: the trusted uid of its own packets.
+    /// User of the service: the trusted uid of its own packets.
     pub uid: u32,
     /// Version line, as `--version` prints it.
     pub version: String,
@@ -40,7 +40,7 @@ pub enum DescriptorEncoding {
     Gzip,
 }
 
-/// What `SystemInfo` says of the machine; absent facts are left out.
+/// The machine's description in `SystemInfo`; absent facts are left out.
 #[derive(Clone, Debug, Default)]
 pub struct SystemFacts {
     /// `uname`: system name, release, version, machine.

@@ -20,8 +20,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service. No two have the same:
-    /// what one left in a buffer would pass for the other's. Upstream's have 16 bits and go round.
+    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service. No two have the same, because data
+    /// that one left in a buffer would pass for the other's. Upstream's have 16 bits and go round.
     ProducerId(u32)
 }
 id! {

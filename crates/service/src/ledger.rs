@@ -21,12 +21,12 @@ impl<K: Ord> Ledger<K> {
         }
     }
 
-    /// What this owner has.
+    /// Returns the amount of this owner.
     pub fn of(&self, owner: &K) -> usize {
         self.amounts.get(owner).copied().unwrap_or_default()
     }
 
-    /// What all have together.
+    /// Returns the amount of all owners together.
     pub fn total(&self) -> usize {
         self.total
     }

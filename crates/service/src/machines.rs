@@ -19,7 +19,7 @@ pub enum Machine {
 pub struct OtherMachine {
     /// Tells it from others. Not [`MachineId::HOST`].
     pub id: MachineId,
-    /// What people call it, not necessarily it alone. May be empty.
+    /// The name by which people know it, which need not be unique. May be empty.
     pub name: String,
 }
 

@@ -1,7 +1,7 @@
-//! What the service wants done, in order, until [`Service::poll`](crate::Service::poll) hands it out.
+//! The outputs of the service, in order, until [`Service::poll`](crate::Service::poll) hands them out.
 //!
-//! Everything that the service says to clients and to its driver goes through here, so the rules are kept in one place. An output names only
-//! clients that are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
+//! All messages of the service to clients and to its driver go through here, so the rules are kept in one place. An output names only clients that
+//! are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
 
 use std::collections::VecDeque;
 
@@ -100,7 +100,7 @@ impl Outbox {
         Some(observer.events.get_or_insert_default())
     }
 
-    /// The events that wait to be sent to a consumer, whatever it observes.
+    /// The events that wait to be sent to a consumer, of all types that it observes.
     pub(crate) fn waiting_events(&self, consumer: ConsumerId) -> Option<&ObservableEvents> {
         self.observers.get(&consumer)?.events.as_deref()
     }

@@ -20,7 +20,7 @@ use crate::output::ProducerCommand;
 use crate::trace_buffer::{ChunkInfo, ChunkState, ProducerIdentity, TraceBuffer};
 use crate::triggers::{TriggerBudget, beginning};
 
-/// Whom the transport says a producer is.
+/// The identity of a producer, from its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// User id.
@@ -35,7 +35,7 @@ pub struct Credentials {
 pub(crate) enum Owner {
     /// A user of this machine.
     User(u32),
-    /// Whoever is not known to be one.
+    /// A user of another machine, or one whose machine is unknown.
     Network,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a producer says of itself when it connects.
+/// A producer's description of itself when it connects.
 #[derive(Debug, Default)]
 pub struct Introduction {
     /// Name of the process or program.
@@ -83,7 +83,7 @@ pub enum Scraping {
     /// They are left there. Only when the producer goes away while a session records are they copied.
     #[default]
     Disabled,
-    /// At a flush, a stop and when the producer goes away, whatever its registered writers have finished is copied.
+    /// At a flush, a stop and when the producer goes away, finished packets of its registered writers are copied.
     Enabled,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Producer {
     pub(crate) sharing: MemorySharing,
     pub(crate) machine: Machine,
     pub(crate) smb: Option<ServiceSmb>,
-    /// Bytes of it, or of what the driver was asked to make: they count as its owner's.
+    /// Bytes of the shared memory, or of the memory that the driver was asked to make: they count as its owner's.
     shared_bytes: usize,
     /// The driver was asked to make shared memory and has not yet answered.
     pub(crate) smb_requested: bool,
@@ -191,8 +191,8 @@ impl Producer {
         self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
     }
 
-    /// Copies a chunk, by now in private memory, into the buffer that it is for, if this producer may write there. `id` is its own,
-    /// `protovm_work` the work that may still be done to merge what is overwritten.
+    /// Copies a chunk, by now in private memory, into its target buffer, if this producer may write there. `id` is the producer's own; `protovm_work`
+    /// is the work that may still be done to merge overwritten packets.
     pub(crate) fn copy_chunk(
         &self,
         id: ProducerId,
@@ -234,11 +234,11 @@ impl Producer {
     }
 }
 
-/// All producers that are connected, and what they offer.
+/// All producers that are connected, and their data sources.
 #[derive(Default)]
 pub(crate) struct Producers {
     by_id: OrderedMap<ProducerId, Producer>,
-    /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
+    /// The offers of each data source name, in the order of registration: a producer may register a name more than once.
     offers: BTreeMap<String, Vec<Offer>>,
     data_sources: Ledger<Owner>,
     descriptor_bytes: Ledger<Owner>,
@@ -339,8 +339,8 @@ impl Producers {
         }
     }
 
-    /// A producer takes part in a session of this config, and may write into this buffer of it. The command for its shared memory, if it has
-    /// none yet: sizes are those that the config wishes for it, or else its own wishes. Memory that is to be made counts from now on.
+    /// Lets a producer take part in a session of this config, and write into this buffer of it. Returns the command for its shared memory, if it has
+    /// none yet: the config's sizes for the producer, or else the producer's own. Memory that is to be made counts from now on.
     pub(crate) fn takes_part(
         &mut self,
         id: ProducerId,
@@ -383,7 +383,7 @@ impl Producers {
         }
     }
 
-    /// Who offers data sources of this name.
+    /// The offers of data sources of this name.
     pub(crate) fn offers(&self, name: &str) -> &[Offer] {
         self.offers.get(name).map_or(&[], Vec::as_slice)
     }
@@ -539,7 +539,7 @@ impl Producers {
         }
     }
 
-    /// Nobody may write into these buffers any more: they are gone.
+    /// Lets no producer write into these buffers any more: they are gone.
     pub(crate) fn forget_buffers(&mut self, buffers: &[BufferId]) {
         for producer in self.by_id.values_mut() {
             for buffer in buffers {

@@ -1,6 +1,6 @@
 //! Triggers: names that producers activate, and that start, stop or snapshot the sessions whose configs name them.
 //!
-//! [`Triggers`] is the session's part: the triggers of its config, and those that came. Each producer has a budget of activations.
+//! [`Triggers`] is the session's part: the triggers of its config, and the activations. Each producer has a budget of activations.
 
 mod budget;
 mod config;

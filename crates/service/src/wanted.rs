@@ -59,7 +59,7 @@ impl Wanted {
         Ok(Wanted { by_name })
     }
 
-    /// Those of this name, in the order of the config.
+    /// The data sources of this name, in the order of the config.
     pub(crate) fn named(&self, name: &str) -> &[WantedSource] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
@@ -92,7 +92,7 @@ pub struct ProducerFilter {
 struct MachineFilter {
     /// This one, by its name or as the host.
     host: bool,
-    /// Producers that did not say where they are, which make no difference to those of this machine but that it has no name.
+    /// Producers of an undeclared machine, which are treated like those of this machine, except that it has no name.
     undeclared: bool,
     others: OtherMachines,
 }
@@ -136,11 +136,10 @@ impl MachineFilter {
 }
 
 impl ProducerFilter {
-    /// The filter of a data source, for whoever wants to know what a service of `this_machine` would make of it if its config
-    /// does not say `trace_all_machines`.
+    /// The filter of a data source, as a service of `this_machine` would apply it if its config does not say `trace_all_machines`.
     ///
     /// # Errors
-    /// The expression that is none.
+    /// The expression that is invalid.
     pub fn of(source: &trace_config::DataSource, this_machine: &str) -> Result<ProducerFilter, String> {
         let machines = MachineFilter::new(source, OtherMachines::None, this_machine);
         let most = limits::MAX_REGEXES_PER_CONFIG;

@@ -99,7 +99,7 @@ impl<S> Filter<S> for Recorded {
                 ferretto::private::anyone_listens()
                     && LOG_SITES.of(metadata.target(), *metadata.level()).recorded_by() != 0
             }
-            // The level is compared when an event or span comes.
+            // The decision is made when the event or record itself comes.
             _ => ferretto::private::anyone_listens(),
         }
     }

@@ -14,9 +14,9 @@ const DEFLATE_LEVEL: u32 = 6;
 #[cfg(feature = "zstd")]
 const ZSTD_WINDOW_LOG: u32 = 20;
 
-/// What a codec keeps between batches.
+/// The state that a codec keeps between batches.
 pub(super) trait Engine: Send {
-    /// Adds to `out` what `bytes` become.
+    /// Appends the compressed `bytes` to `out`.
     fn compress(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()>;
 }
 
@@ -47,7 +47,7 @@ pub(super) fn engine(codec: Codec) -> io::Result<Box<dyn Engine>> {
     }
 }
 
-/// What expands `compressed`, made with a codec of this kind; `None` if that is not built in.
+/// Returns a reader that expands `compressed`, made with a codec of this kind; `None` if the codec is not built in.
 #[cfg_attr(not(any(feature = "deflate", feature = "zstd")), allow(unused_variables))]
 pub(super) fn decoder<'a>(kind: Codec, compressed: &'a [u8]) -> io::Result<Option<Box<dyn Read + 'a>>> {
     match kind {

@@ -15,7 +15,7 @@ pub(super) struct Budget {
     memory_limit: u64,
     memory_used: u64,
     work: u64,
-    /// Of that, what may be used for now.
+    /// The part of `work` that may be used for now.
     at_once: u64,
 }
 
@@ -30,8 +30,8 @@ impl Budget {
         }
     }
 
-    /// Work is earned with what was overwritten: a producer that writes little has little done for it. What was not used is
-    /// kept, up to a limit, for packets that need more.
+    /// Earns work for an overwritten packet: a producer that writes little has little done for it. Unused work is kept, up to a limit, for packets
+    /// that need more.
     pub(super) fn earn(&mut self, packet_bytes: usize) {
         let earned = limits::PROTOVM_WORK_PER_BYTE.saturating_mul(packet_bytes as u64);
         let work = self
@@ -61,7 +61,7 @@ impl Budget {
         self.at_once = at_once;
     }
 
-    /// What is left of that.
+    /// The rest of the work that may be used for now.
     pub(super) fn left_at_once(&self) -> u64 {
         self.at_once
     }
@@ -112,7 +112,7 @@ mod tests {
         budget.earn(usize::MAX);
         assert_eq!(budget.work(MOST - 10), Ok(()));
         assert_eq!(budget.work(11), Err(Reason::TooMuchWork));
-        // What is left then is little, and would let a program that is too much begin again and again.
+        // The small rest would let a program that does too much begin again and again.
         assert_eq!(budget.work(1), Err(Reason::TooMuchWork));
         budget.earn(1);
         let earned = limits::PROTOVM_WORK_PER_PACKET + limits::PROTOVM_WORK_PER_BYTE;

@@ -64,7 +64,7 @@ impl fmt::Display for SetUpError {
 
 impl std::error::Error for SetUpError {}
 
-/// What an instance has become.
+/// The state of an instance.
 #[derive(Debug)]
 enum State {
     Running(Box<ProtoVm>),
@@ -113,16 +113,16 @@ impl ProtoVms {
         self.work_left = left;
     }
 
-    /// What is left of that.
+    /// The rest of the restricted work.
     pub fn work_left(&self) -> u64 {
         self.work_left
     }
 
-    /// A producer starts to write what this program is for. If there is no instance for it yet one is made, with this
-    /// limit to the memory of its state.
+    /// Prepares for a producer that starts to write packets for this program. If there is no instance for it yet one is made, with this limit to the
+    /// memory of its state.
     ///
     /// # Errors
-    /// If that cannot be; the producer's packets are then overwritten as those of others.
+    /// If there can be no such instance; the producer's packets are then overwritten as those of others.
     pub fn set_up(
         &mut self,
         data_source: &str,
@@ -249,7 +249,7 @@ impl ProtoVms {
         self.instances.iter()
     }
 
-    /// What went wrong, a line for each instance of which that is true.
+    /// The errors of the instances, one line for each instance with errors.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         self.instances.iter().filter_map(|instance| {
             let first = instance.first_abort.as_ref()?;

@@ -1,8 +1,8 @@
 //! A map from numbers to nodes, in ascending order: the fields of a message, or the elements of a repeated field.
 //!
-//! Most messages have few fields and there are many of them, so small maps are sorted vectors that grow by little. Large
-//! ones are trees, for producers choose the keys. An entry is 40 bytes; either way it takes at most about
-//! [`ENTRY`](super::budget::ENTRY) with what is unused beside it and what the allocator adds.
+//! Most messages have few fields and there are many of them, so small maps are sorted vectors that grow by little. Large ones are trees, because
+//! producers choose the keys. An entry is 40 bytes; either way it takes at most about [`ENTRY`](super::budget::ENTRY), with unused room beside it and
+//! the allocator's overhead.
 
 use std::collections::{BTreeMap, btree_map};
 use std::slice;

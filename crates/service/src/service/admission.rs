@@ -1,7 +1,7 @@
 //! Whether a session may begin beside the existing ones: exclusive sessions, semaphores, names, limits and guardrails.
 //!
-//! `enable` calls this before anything of a new session exists. A freed session that is only completing its file blocks nobody. The number of
-//! such sessions is limited too, because they hold memory.
+//! `enable` calls this before anything of a new session exists. A freed session that is only completing its file blocks no other. The number of such
+//! sessions is limited too, because they hold memory.
 
 use std::time::Duration;
 
@@ -224,10 +224,10 @@ impl Service {
     }
 }
 
-/// Checks that concern the config alone: its duration, what `enable_extra_guardrails` forbids, and what this service
-/// does not do.
+/// Checks that concern the config alone: its duration, the limits of `enable_extra_guardrails`, and options that this service does not support.
 ///
 /// # Errors
+/// A description of the first error.
 /// What is wrong with it.
 pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
     check_duration(config)?;
@@ -353,7 +353,7 @@ mod tests {
                 ..Now::default()
             };
             starts.note(minute.to_string(), 1, &now);
-            // Those of the last five minutes, both ends included.
+            // The starts of the last five minutes, both ends included.
             assert_eq!(starts.0.len() as u64, (minute + 1).min(6));
         }
     }

@@ -104,7 +104,7 @@ impl Service {
             let eligible = self.sessions.iter().filter(|session| {
                 session.state == State::Started && session.config.bugreport_score.unwrap_or_default() > 0
             });
-            // The first of those with the highest score.
+            // The first of the sessions with the highest score.
             let best = eligible
                 .rev()
                 .max_by_key(|session| session.config.bugreport_score)
@@ -308,7 +308,7 @@ impl Service {
     ) -> Result<Option<Cloned>, String> {
         let (consumer, uid) = (pending.consumer, pending.uid);
         self.check_free_of_sessions(consumer)?;
-        // Nobody writes into them, but their ids are taken, as upstream's are.
+        // No producer writes into them, but their ids are taken, as upstream's are.
         let buffer_ids = self.sessions.allocate_buffer_ids(pending.snapshots.len())?;
         let content = pending.content;
         let original = self.sessions.get(pending.original);
@@ -334,12 +334,12 @@ impl Service {
             id,
             consumer,
             uid,
-            // It was decoded from these, but for what decides which producers take part: none do.
+            // `config` was decoded from these bytes, but lacks the filters of producers. No producer takes part in a clone.
             config: TraceConfig::decode_from_slice(&original.config_bytes).unwrap_or_default(),
             config_bytes: original.config_bytes.clone(),
             data_source_configs: Vec::new(),
             wanted: Wanted::default(),
-            // The lower half is what ties a trace to the subscription that led to it.
+            // The lower half ties a trace to the subscription that led to it.
             uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
             buffer_ids,
             buffers,
@@ -383,7 +383,7 @@ impl Service {
         if content == ClonedContent::Buffers {
             return Ok(Some(Cloned { uuid, content }));
         }
-        // Before anything that is due for the file already: what that takes out of the buffers is in the clone's.
+        // Goes first, before data that is already due for the original's file: reading that takes it out of the buffers, and the clone has it.
         self.common.outbox.push_first(Output::CopyFile {
             from: pending.original,
             to: id,
@@ -392,8 +392,8 @@ impl Service {
         Ok(None)
     }
 
-    /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
-    /// go on after a gap that nothing marks.
+    /// A batch arrived in the file of a session, or a part of it did. The rest is lost, so clones that wait for this file fail: theirs would go on
+    /// after a gap that nothing marks.
     pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
         let clones = self.clones.iter_mut();
         let failed: Vec<SessionId> = clones
@@ -408,7 +408,7 @@ impl Service {
         }
     }
 
-    /// What [`Output::CopyFile`] asked for is done, or failed for this reason.
+    /// The copy that [`Output::CopyFile`] asked for is done, or failed for this reason.
     pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>, now: &Now) {
         if !self.sessions.contains(clone) {
             return;

@@ -36,7 +36,7 @@ struct Move {
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Vec<(Move, Option<Range<usize>>)>);
 
-/// What else a request holds.
+/// The rest of a request, besides its chunks.
 #[derive(Debug, Default, PartialEq)]
 struct Rest {
     patches: Vec<ChunkToPatch>,
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use crate::producers::{Credentials, Introduction};
 
-    /// What a request says: its chunks with the bytes that came along, and the rest.
+    /// The contents of a request: its chunks with the bytes that came along, and the rest.
     type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);
 
     /// By the message that it is.

@@ -1,6 +1,6 @@
 //! The end of the service: it flushes and stops its sessions, and their consumers can still read them.
 //!
-//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until nobody reads any more or its time is up, and
+//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until no consumer reads any more or its time is up, and
 //! then calls [`Service::end_all_sessions`].
 
 use crate::clock::Now;
@@ -38,8 +38,8 @@ impl Service {
         !self.sessions.is_empty()
     }
 
-    /// The service ends now, and every session with it, detached ones as well. Their files are still completed. Pending flushes get no
-    /// answer: they did not fail, and the end of the connection tells the consumer what happened.
+    /// The service ends now, and every session with it, detached ones as well. Their files are still completed. Pending flushes get no answer: they
+    /// did not fail, and the consumer sees the end of the connection.
     pub fn end_all_sessions(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {

@@ -1,4 +1,4 @@
-//! Other machines: the machine of a producer, the relays that connect on behalf of machines, and what traces tell of both.
+//! Other machines: the machine of a producer, the relays that connect on behalf of machines, and their descriptions in traces.
 //!
 //! A relay (`traced_relay`) forwards the connections of its machine's producers, which are producers here like any other, and has one
 //! connection of its own. On that connection it describes its machine and compares its clocks with ours again and again. Readers of the trace need
@@ -39,7 +39,7 @@ impl Service {
     /// A relay describes its machine: an encoded `SystemInfo`, which goes into traces as it came.
     ///
     /// # Errors
-    /// If it is too long, or no such message. What it said before stays.
+    /// If it is too long, or no such message. The previous description stays.
     pub fn describe_machine(&mut self, relay: RelayId, system: &[u8]) -> Result<(), String> {
         let Some(relay) = self.machines.relays.get_mut(&relay) else {
             return Ok(());
@@ -81,8 +81,8 @@ impl Service {
         Ok(())
     }
 
-    /// A relay is gone. Sessions that have begun so far still write what it told; upstream forgets it, and with it when all that
-    /// happened which its machine recorded.
+    /// A relay is gone. Sessions that have begun so far still write its description and clocks. Upstream forgets both, and readers cannot place the
+    /// events of its machine.
     pub fn disconnect_relay(&mut self, id: RelayId) {
         let last = self.sessions.last_id();
         let machines = &mut self.machines;

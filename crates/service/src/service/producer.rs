@@ -37,10 +37,10 @@ impl Service {
         smb_sizes(size, page_size_hint) == (size, page_size_hint)
     }
 
-    /// Whether this producer may bring as much shared memory, beside what others of its user have.
+    /// Whether this producer may bring this much shared memory, besides that of its user's other producers.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn check_shared_memory(&self, producer: ProducerId, size: usize) -> Result<(), String> {
         let producers = &self.common.producers;
         let ram_bytes = self.common.identity.system.ram_bytes;
@@ -55,8 +55,8 @@ impl Service {
         ))
     }
 
-    /// The producer's shared memory is there: what `CreateSharedMemory` asked for, or what the producer offered
-    /// (then `SharedMemoryAdopted` follows).
+    /// The producer's shared memory is there: the memory that `CreateSharedMemory` asked for, or memory that the producer offered (then
+    /// `SharedMemoryAdopted` follows).
     pub fn attach_shared_memory(&mut self, producer: ProducerId, smb: ServiceSmb, origin: SmbOrigin) {
         let common = &mut self.common;
         common.producers.set_shared_bytes(producer, smb.memory().size());

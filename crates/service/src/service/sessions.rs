@@ -87,8 +87,8 @@ impl Sessions {
         self.iter().filter(|session| !session.is_freed)
     }
 
-    /// Those of them that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's
-    /// clones cannot keep others from recording.
+    /// The live sessions that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's clones cannot
+    /// keep others from recording.
     pub(crate) fn recordings(&self) -> impl DoubleEndedIterator<Item = &Session> + Clone {
         self.live().filter(|session| !session.is_clone())
     }
@@ -138,7 +138,7 @@ impl Sessions {
         }
     }
 
-    /// All buffers, those of clones too.
+    /// All buffers, clones' buffers included.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &TraceBuffer> {
         self.iter().flat_map(|session| &session.buffers)
     }

@@ -1,4 +1,4 @@
-//! What the sessions of a service share: the clients, the outputs, the timers.
+//! The state that the sessions of a service share: the clients, the outputs, the timers.
 //!
 //! [`Service`](crate::Service) owns it beside the sessions and lends it to the session that an input concerns. That session reaches nothing
 //! else. If others have to know, it leaves an [`Effect`], and the service handles that next.
@@ -37,7 +37,7 @@ pub(crate) struct Common {
     last_flush: u64,
 }
 
-/// A consequence for others of what happened to a session.
+/// A consequence of an input for others than its session.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A session's state changed. Sessions that record such changes are told.
@@ -77,7 +77,7 @@ impl Common {
         }
     }
 
-    /// Flushes that end from now on have nothing in common with those before: to be called where acknowledgements and deadlines come in.
+    /// Separates the flushes that end from now on from earlier ones: to be called where acknowledgements and deadlines come in.
     pub(crate) fn begin_turn(&mut self) {
         self.scraped = OrderedSet::new();
     }

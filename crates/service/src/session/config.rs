@@ -1,4 +1,4 @@
-//! What a config says by itself: its checks, and values derived from it.
+//! Checks of a config by itself, and values derived from it.
 //!
 //! `enable` refuses a config with these before anything of a session exists. `admission` checks a config against the other sessions and the
 //! guardrails.
@@ -14,7 +14,7 @@ use crate::session::{AfterWrite, FileSink, FlushStrategy, millis_or};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
 
-/// What the driver has for a config with `write_into_file`.
+/// The driver's output file for a config with `write_into_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputFile {
     /// The consumer passed no descriptor.
@@ -251,7 +251,7 @@ fn without_filters(config: &TraceConfig) -> Vec<u8> {
 /// Which producers a data source may be of: `producer_name_filter` and `producer_name_regex_filter`.
 pub(crate) type ProducerFilters = (Vec<String>, Vec<String>);
 
-/// The producer filters of each data source: those of the new config, if it names it too.
+/// The producer filters of each data source: those of the new config, if it names the data source too.
 pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<ProducerFilters> {
     // The first of a name counts.
     let by_name: OrderedMap<_, _> = new
@@ -270,7 +270,7 @@ pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<Pr
     adopted.collect()
 }
 
-/// Swaps these filters with those of the data sources.
+/// Swaps these filters with the filters of the data sources.
 pub(crate) fn exchange_filters(config: &mut TraceConfig, filters: &mut [ProducerFilters]) {
     for (source, (names, expressions)) in config.data_sources.iter_mut().zip(filters) {
         std::mem::swap(&mut source.producer_name_filter, names);

@@ -1,7 +1,7 @@
-//! The file that a session streams into: when data is due for it, and what follows when the data has arrived.
+//! The file that a session streams into: when data is due for it, and the next step when the data has arrived.
 //!
 //! [`FileSink`] is the machine. The driver does the writing: it reads a batch, writes it however long that takes, and reports. The machine then
-//! says what comes next.
+//! decides the next step.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub(crate) enum Drain {
     Closing,
 }
 
-/// What a batch left undone.
+/// How a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchEnd {
     /// There is more to read.
@@ -57,7 +57,7 @@ pub(crate) enum BatchEnd {
     Full,
 }
 
-/// What comes after a batch has arrived.
+/// The next step after a batch has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextStep {
     /// The next batch is read at once.
@@ -147,7 +147,7 @@ impl FileSink {
         Some(end)
     }
 
-    /// What comes after a batch that ended like this.
+    /// Decides the next step after a batch that ended like this.
     fn next_step(&mut self, end: BatchEnd) -> NextStep {
         let next = match (end, self.drain) {
             (BatchEnd::More, _) => NextStep::ReadOn,
@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// The session has no file any more: whatever waited for the file continues.
+    /// The session has no file any more. Everything that waited for the file continues.
     fn file_over(&mut self, common: &mut Common) {
         match self.state {
             State::Disabled => self.announce_disabled(common),
@@ -292,7 +292,7 @@ mod tests {
         FileSink::new(Duration::from_secs(1), 100, AfterWrite::LeaveToTheKernel)
     }
 
-    /// A batch of so many bytes goes into the file. What comes next.
+    /// Writes a batch of this size into the file. Returns the next step.
     fn write(file: &mut FileSink, bytes: u64, end: BatchEnd) -> NextStep {
         file.hand_out(end);
         let end = file.arrived(Some(bytes), &Now::default()).expect("a batch");

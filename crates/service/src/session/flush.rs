@@ -1,4 +1,4 @@
-//! Flushes: producers are asked to commit what they hold, and acknowledge. The service then scrapes what is left in their shared memory.
+//! Flushes: producers are asked to commit their chunks, and acknowledge. The service then scrapes the rest out of their shared memory.
 //!
 //! [`Flushes`] is the machine: it knows the pending flushes, the producers that each waits for, and how flushes ended. The session sends the
 //! commands, and continues with the work that a flush was for.
@@ -19,7 +19,7 @@ use crate::producers::Producer;
 use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
-/// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).
+/// `FlushFlags` of the schema: the purpose of a clone (bits 8 to 11), the initiator (bits 4 to 7) and the reason (bits 0 to 3).
 pub(crate) mod flags {
     const INITIATOR_TRACED: u64 = 1 << 4;
     const REASON_PERIODIC: u64 = 1;
@@ -65,7 +65,7 @@ pub(crate) enum FlushStrategy {
 struct PendingFlush {
     waiting_for: OrderedSet<ProducerId>,
     purpose: FlushPurpose,
-    /// Who asked and why: `FlushFlags` of the schema.
+    /// The initiator and the reason: `FlushFlags` of the schema.
     flags: u64,
 }
 
@@ -125,8 +125,7 @@ impl Flushes {
         self.pending.insert(request, flush);
     }
 
-    /// The producer has committed all that it was asked for up to this request, or will never do. The flushes that wait for nobody any more
-    /// because of that: they are to be finished.
+    /// The producer has finished all flushes up to this request, or will never do so. Returns the flushes that now wait for no producer: finish them.
     pub(crate) fn acknowledged(
         &mut self,
         producer: ProducerId,
@@ -140,7 +139,7 @@ impl Flushes {
         })
     }
 
-    /// Removes and counts a flush that has ended. Returns what it was for.
+    /// Removes and counts a flush that has ended. Returns its purpose.
     fn finish(&mut self, request: FlushRequestId, outcome: FlushOutcome) -> Option<FlushPurpose> {
         let flush = self.pending.remove(&request)?;
         match outcome {
@@ -179,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Flushes all data sources, but for those that want no flushes. No timeout means the config's.
+    /// Flushes all data sources, except those that want no flushes. Without a timeout, the config's counts.
     pub(crate) fn flush(
         &mut self,
         timeout: Option<Duration>,
@@ -193,7 +192,7 @@ impl Session {
         self.flush_instances(timeout, purpose, flags, common, now, |_| true);
     }
 
-    /// Flushes the data sources that `picks` picks, but for those that want no flushes.
+    /// Flushes the data sources that `picks` picks, except those that want no flushes.
     pub(crate) fn flush_instances(
         &mut self,
         timeout: Duration,
@@ -283,7 +282,7 @@ impl Session {
         self.flush_ended(request, FlushOutcome::Succeeded, Scrape::Shared, common, now);
     }
 
-    /// Nobody is waited for any more in this flush.
+    /// Ends this flush, which waits for no producer any more.
     fn flush_ended(
         &mut self,
         request: FlushRequestId,
@@ -305,7 +304,7 @@ impl Session {
         self.flush_finished(purpose, outcome, common, now);
     }
 
-    /// What a flush was wanted for can go on.
+    /// Continues with the work that a flush was for.
     fn flush_finished(
         &mut self,
         purpose: FlushPurpose,

@@ -153,7 +153,7 @@ impl Instances {
         self.by_producer.contains_key(&producer)
     }
 
-    /// Those of one producer, in the order in which they were set up.
+    /// The instances of one producer, in the order in which they were set up.
     pub(crate) fn of_producer(
         &self,
         producer: ProducerId,
@@ -173,7 +173,7 @@ impl Instances {
         self.by_id.len()
     }
 
-    /// Those that a condition picks, for each producer that has some.
+    /// The instances that a condition picks, for each producer that has some.
     pub(crate) fn grouped(
         &self,
         picks: impl Fn(&Instance) -> bool,
@@ -204,7 +204,7 @@ mod tests {
         InstanceState::Stopped,
     ];
 
-    /// What happens to the instances.
+    /// A change of the instances.
     #[derive(Clone, Debug)]
     enum Event {
         Insert { producer: u32, size: usize },

@@ -259,7 +259,7 @@ impl Session {
         self.stopped(common, now);
     }
 
-    /// Nothing records any more: saves what producers did not return, completes the file, tells the consumer.
+    /// No producer records any more: saves chunks that producers did not return, completes the file, tells the consumer.
     fn stopped(&mut self, common: &mut Common, now: &Now) {
         self.enter(State::Disabled, common, now);
         for id in self.instances.ids() {

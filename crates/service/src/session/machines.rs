@@ -1,4 +1,4 @@
-//! What relays of other machines told, and what traces tell of it.
+//! The relays of other machines, with their descriptions and clocks, and the packets about them in traces.
 
 use std::collections::VecDeque;
 
@@ -27,7 +27,7 @@ pub(crate) struct Relay {
     pub(crate) system: Vec<u8>,
     /// The latest of them.
     pub(crate) exchanges: VecDeque<Exchange>,
-    /// It is gone; the last session that had begun by then. That one and those before it may hold data of its machine.
+    /// Once the relay is gone: the last session that had begun by then. That session and earlier ones may hold data of its machine.
     pub(crate) gone: Option<SessionId>,
 }
 
@@ -71,7 +71,7 @@ impl Machines {
             .filter(move |relay| relay.gone.is_none_or(|last| session <= last))
     }
 
-    /// Writes what relays said of their machines, of each machine once.
+    /// Writes the relays' descriptions of their machines, of each machine once.
     pub(crate) fn write_systems(&self, session: &mut Session, uid: u32, out: &mut Readout) {
         let told = &mut session.notes.machines_told.systems;
         for relay in self.relevant_to(session.recorded_by) {
@@ -88,9 +88,8 @@ impl Machines {
         }
     }
 
-    /// Writes how the clocks of other machines relate to ours, of each machine once. Upstream does so at the first read-back at
-    /// which a relay is connected and never again: what machines recorded whose clocks were not compared by then, readers cannot
-    /// place.
+    /// Writes how the clocks of other machines relate to ours, of each machine once. Upstream does so at the first read-back at which a relay is
+    /// connected and never again: readers cannot place the events of machines whose clocks were not compared by then.
     pub(crate) fn write_clocks(&self, session: &mut Session, uid: u32, out: &mut Readout) {
         let told = &mut session.notes.machines_told.clocks;
         for relay in self.relevant_to(session.recorded_by) {

@@ -34,7 +34,7 @@ impl Piece {
 /// How packets follow each other in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// As fields of the `Trace` message, which is what a trace file consists of.
+    /// As fields of the `Trace` message, the format of trace files.
     #[default]
     Trace,
     /// Bare: a transport marks their borders.
@@ -117,7 +117,7 @@ impl Readout {
         self.filter = filter;
     }
 
-    /// Adds what the filter lets stay of a packet of `size` bytes.
+    /// Adds the part of a packet of `size` bytes that the filter lets stay.
     pub(crate) fn filtered_packet<'p>(
         &mut self,
         pieces: impl Iterator<Item = &'p [u8]>,
@@ -141,7 +141,7 @@ impl Readout {
         self.filter = Some(filter);
     }
 
-    /// Adds a packet that lies in a trace buffer, and after it what `scratch` holds.
+    /// Adds a packet that lies in a trace buffer, and after it the contents of `scratch`.
     pub(crate) fn buffered_packet(&mut self, buffer: usize, size: usize, spans: &[Span]) {
         self.frame(size + self.scratch.len());
         self.bytes += size;
@@ -168,7 +168,7 @@ impl Readout {
         });
     }
 
-    /// Writes what precedes a packet of this size.
+    /// Writes the head of a packet of this size.
     fn frame(&mut self, size: usize) {
         if self.framing == Framing::Trace {
             let start = self.own.len();
@@ -207,7 +207,7 @@ impl Readout {
         while self.bytes as u64 >= limit && self.packet_ends.pop().is_some() {
             let end = self.packet_ends.last().copied().unwrap_or_default();
             let whole_pieces: usize = self.pieces.drain(end.pieces..).map(|piece| piece.len()).sum();
-            // The rest of the packet, if any, is the service's own bytes, in one piece with those before them.
+            // The rest of the packet, if any, is the service's own bytes, in one piece with earlier ones.
             let rest = self.bytes - end.bytes - whole_pieces;
             if let Some(Piece::Own(shared)) = self.pieces.last_mut() {
                 shared.end -= rest;
@@ -217,7 +217,7 @@ impl Readout {
     }
 }
 
-/// What a batch consists of. The last one of a read takes the memory with it.
+/// The contents of a batch. The last one of a read takes the memory with it.
 enum Contents<'a> {
     Kept(&'a Readout),
     Last(Readout),

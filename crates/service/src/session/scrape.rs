@@ -15,7 +15,7 @@ use crate::session::Session;
 use crate::session::common::Common;
 use crate::trace_buffer::{ChunkState, TraceBuffer};
 
-/// What scraping may still take.
+/// The remaining budget of a scrape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrapeBudget {
     /// To be copied.
@@ -58,7 +58,7 @@ pub(crate) enum Strangers {
 }
 
 impl Strangers {
-    /// What to do with them when a producer goes away that writes into these buffers of sessions that record.
+    /// How to treat them when a producer goes away that writes into these buffers of sessions that record.
     pub(crate) fn of_one_that_writes_into(targets: &OrderedSet<BufferId>) -> Strangers {
         match (targets.first(), targets.len()) {
             (None, _) => Strangers::Stay,

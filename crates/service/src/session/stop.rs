@@ -34,7 +34,7 @@ impl State {
         matches!(self, State::Started | State::DisablingWaitingStopAcks)
     }
 
-    /// What a stop means for a session in this state; `None` if it has no effect.
+    /// The work of a stop for a session in this state; `None` if it has no effect.
     pub(super) fn on_stop(self, stop: Stop) -> Option<Stopping> {
         match (self, stop) {
             // Nothing ran, so nothing has to be brought to an end.
@@ -54,7 +54,7 @@ pub(crate) enum Stop {
     AtOnce,
 }
 
-/// What a stop has to do.
+/// The work of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopping {
     /// All instances are told.

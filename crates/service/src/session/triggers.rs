@@ -142,7 +142,7 @@ impl Session {
         let (Some(hit), Some(consumer)) = (self.triggers.take_pending(number), self.consumer) else {
             return;
         };
-        // A message has room for one; what waits with an earlier one goes ahead.
+        // A message has room for one; events that wait with an earlier one go ahead.
         let waiting = common.outbox.waiting_events(consumer);
         if waiting.is_some_and(|events| events.clone_trigger_hit.is_set()) {
             common.outbox.push_events(consumer);

@@ -1,9 +1,8 @@
 //! Reading: packets in the order of the buffer, put together in the order of their sequence.
 //!
-//! A read cycle walks the records from the oldest to the newest. Arriving at a chunk it reads that chunk's
-//! sequence, from the front up to this chunk: normally that is this chunk alone, after commits out of order it
-//! may be several. The end of a packet that begins there is fetched from later chunks; the rest of those is left
-//! for when the walk arrives, which keeps sequences interleaved as they were written.
+//! A read cycle walks the records from the oldest to the newest. Arriving at a chunk it reads that chunk's sequence, from the front up to this chunk:
+//! normally that is this chunk alone, after commits out of order it may be several. The end of a packet that begins there is fetched from later
+//! chunks; the rest of these chunks is left until the walk arrives there, which keeps sequences interleaved as they were written.
 //!
 //! The walk joins the free runs it passes, so that the next cycle steps over them at once.
 
@@ -180,8 +179,8 @@ impl TraceBuffer {
         Some(slot)
     }
 
-    /// Makes `span` the packet. Leaves the vector's length alone where it can: the reader loads it together with
-    /// the pointer beside it, and waits for a store to half of what it loads.
+    /// Makes `span` the packet. Leaves the vector's length alone where it can: the reader loads it together with the pointer beside it, and such a
+    /// load has to wait for a store to half of its bytes.
     #[inline]
     fn set_only_span(&mut self, span: Span) {
         match &mut self.spans[..] {

@@ -1,8 +1,7 @@
 //! Writing: commits of chunks, recommits of scraped ones, overwriting the oldest, patches.
 //!
-//! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, whatever stands
-//! there is evicted; as a sequence gives up its chunks from the front only, evicting one evicts the earlier ones
-//! of its sequence too, wherever they lie.
+//! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, the records there are evicted; as a sequence gives up
+//! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie.
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
@@ -17,7 +16,7 @@ use crate::ids::{ChunkId, ProducerId, WriterId};
 /// which covers fewer chunks than this; without a limit a producer could make every commit move megabytes.
 const MAX_DISPLACED: usize = 1 << 16;
 
-/// Where a chunk belongs among those its sequence holds.
+/// The place of a chunk among the chunks of its sequence.
 enum Place {
     /// After all of them.
     Last,
@@ -30,8 +29,7 @@ enum Place {
 }
 
 impl TraceBuffer {
-    /// Takes in the payload of one chunk (what follows its header in shared memory, already copied to private
-    /// memory). Ends the read cycle.
+    /// Takes in the payload of one chunk (the bytes after its header in shared memory, already copied to private memory). Ends the read cycle.
     pub fn copy_chunk(&mut self, info: &ChunkInfo, payload: &[u8]) -> CopyOutcome {
         if self.read_only {
             return CopyOutcome::Discarded(Discard::ReadOnly);
@@ -136,7 +134,7 @@ impl TraceBuffer {
         };
         let mut chunk = self.ring.chunk(at);
         self.sequences.get_mut(chunk.slot).waits = false;
-        // What was consumed has been given out: patching it would be too late to matter.
+        // Consumed bytes have been given out, so patching them would be too late.
         let patchable = u32::from(chunk.consumed)..=u32::from(chunk.payload);
         let fits = |patch: &Patch| {
             let end = patch.offset.checked_add(patch.data.len() as u32);
@@ -173,7 +171,7 @@ impl TraceBuffer {
         if let Some(taken) = &mut sequence.last_taken {
             let after = distance(chunk.id, taken.id);
             if after == 0 && taken.incomplete && chunk.payload > taken.payload {
-                // The scraped copy was evicted; what is new of the chunk is welcome.
+                // The scraped copy was evicted; the new part of the chunk is welcome.
                 chunk.consumed = taken.payload;
             } else if after <= 0 {
                 if after == 0 && complete && std::mem::take(&mut taken.incomplete) {
@@ -239,9 +237,8 @@ impl TraceBuffer {
         let grows = chunk.payload > copy.payload;
         let complete = !chunk.flags.has(Flags::INCOMPLETE);
 
-        // A scraped copy that has been read to its end may lie right in front of the write cursor by now: what
-        // the commit adds would be overwritten before anyone could read it. So it moves to the cursor. Only the
-        // first chunk of a sequence can be taken out.
+        // A scraped copy that has been read to its end may lie right in front of the write cursor by now: the new data of the commit would be
+        // overwritten before anyone could read it. So it moves to the cursor. Only the first chunk of a sequence can be taken out.
         let moves = grows
             && complete
             && index == 0
@@ -259,11 +256,11 @@ impl TraceBuffer {
         if grows {
             self.ring.overwrite(at, payload);
             copy.payload = chunk.payload;
-            // It has all that the producer had said of the copy, and what was wrong with that may have been put right.
+            // The new flags include the producer's flags of the copy. Errors of the copy may have been corrected.
             copy.flags = chunk.flags;
             self.stats.chunks_rewritten += 1;
         } else {
-            // What was withheld of the copy turns out to be no fragment.
+            // The part that the copy left out turns out to be no fragment.
             for flag in [Flags::WRITER_ABORTED, Flags::MALFORMED] {
                 if chunk.flags.has(flag) {
                     copy.flags.insert(flag);
@@ -349,7 +346,7 @@ impl TraceBuffer {
             FillPolicy::Discard if self.full => false,
             FillPolicy::Discard if outer <= room => self.is_read(self.write_at, outer),
             FillPolicy::Discard => self.is_read(self.write_at, room) && self.is_read(0, outer),
-            // This buffer never laps, so the chunk is in nobody's way.
+            // This buffer never laps, so the chunk can stay.
             FillPolicy::DiscardAtEnd => false,
         }
     }
@@ -412,8 +409,8 @@ impl TraceBuffer {
         self.refuse(Some(chunk.slot), chunk.id, Discard::Full)
     }
 
-    /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond. What is at the
-    /// cursor then is one free run of `bytes` bytes, but for its header, which is up to the caller.
+    /// Frees `bytes` bytes from the write cursor on, and the rest of the last record that this cuts through. Then one free run of `bytes` bytes is at
+    /// the cursor, but for its header, which is up to the caller.
     fn evict(&mut self, bytes: u32) {
         let end = self.write_at + bytes;
         let mut at = self.write_at;
@@ -449,7 +446,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Takes the chunk at `until` out of its sequence, and those before it in the sequence.
+    /// Takes the chunk at `until` and all earlier chunks of its sequence out of the sequence.
     fn evict_chunk(&mut self, slot: Slot, until: u32) {
         while let Some(&Held { at, .. }) = self.sequences.get(slot).chunks.front() {
             let chunk = self.ring.chunk(at);

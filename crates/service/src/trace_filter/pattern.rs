@@ -1,9 +1,8 @@
 //! Compiles the patterns of string filters.
 //!
-//! Patterns are written for ECMAScript's grammar. What upstream compiles them with depends on its build (std::regex, RE2,
-//! PCRE2); this is the `regex` crate on bytes, which like RE2 takes linear time and so has no look-around and no
-//! back-references. What the crate reads otherwise than ECMAScript is translated. As with upstream's std::regex, `.` is
-//! any byte but a line feed, and classes like `\w` are of ASCII.
+//! Patterns are written for ECMAScript's grammar. Upstream compiles them with std::regex, RE2 or PCRE2, depending on its build. This is the `regex`
+//! crate on bytes, which like RE2 takes linear time and so has no look-around and no back-references. Syntax that the crate reads otherwise than
+//! ECMAScript is translated. As with upstream's std::regex, `.` is any byte but a line feed, and classes like `\w` are of ASCII.
 
 use std::fmt;
 
@@ -37,7 +36,7 @@ impl fmt::Display for PatternError {
 
 impl std::error::Error for PatternError {}
 
-/// What a pattern is to match.
+/// The part of a text that a pattern has to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// All of a string.

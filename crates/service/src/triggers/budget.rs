@@ -5,17 +5,17 @@ use crate::limits;
 
 const NANOSECONDS_PER_TRIGGER: u64 = 1_000_000_000 / limits::TRIGGERS_PER_SECOND;
 
-/// What one producer has left.
+/// The remaining budget of one producer.
 #[derive(Debug)]
 pub(crate) struct TriggerBudget {
     left: u64,
-    /// Up to which time, on the monotonic clock, it has been given what it earns.
+    /// The time on the monotonic clock up to which its earnings are included.
     paid_until: u64,
     /// It sent more than it may, and has not recovered since.
     exceeded: bool,
 }
 
-/// What became of triggers that a producer sent.
+/// The outcome for triggers that a producer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
     /// All may pass.

@@ -13,7 +13,7 @@ use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::ordered::OrderedSet;
 
-/// What a trigger does to the session that waits for it.
+/// The effect of a trigger on the session that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// It is recorded; without one there is nothing to be read.

@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(history.count("t1", now), 0, "the longest silent");
         assert_eq!(history.count("t0", now), 2);
         assert_eq!(history.count("new", now), 1);
-        // What is no longer in the window makes room first.
+        // Names that are out of the window make room first.
         history.add(&"much later".into(), now + 25 * HOUR);
         assert_eq!(history.names.len(), 1);
     }

@@ -1,4 +1,4 @@
-//! The triggers of one session: those that it waits for, and those that were activated.
+//! The triggers of one session: the names that it waits for, and the activations.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub(crate) struct Hit {
     /// When, in boot time, nanoseconds.
     pub(crate) at: u64,
     pub(crate) trigger: Arc<str>,
-    /// Who sent it.
+    /// The producer that sent it.
     pub(crate) producer: Arc<str>,
     pub(crate) producer_uid: u32,
     /// How long after the activation it takes effect.
@@ -28,7 +28,7 @@ pub(crate) struct Triggers {
     config: TriggerConfig,
     /// Whether any came.
     hit: bool,
-    /// Those that came, in order, up to a limit; the first `written` of them are in what was read of the trace.
+    /// The activations, in order, up to a limit; the first `written` of them are in the part of the trace that was read.
     received: VecDeque<Hit>,
     written: usize,
     /// The log was told that there are more than are kept.
@@ -114,14 +114,14 @@ impl Triggers {
         Kept::Yes
     }
 
-    /// Those that came since this was last asked, to be written into the trace.
+    /// Takes the activations since the last call, to be written into the trace.
     pub(crate) fn take_unwritten(&mut self) -> impl Iterator<Item = &Hit> {
         let from = std::mem::replace(&mut self.written, self.received.len());
         self.received.range(from..)
     }
 
-    /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written.
-    /// They are not in later clones.
+    /// Takes the triggers for a clone of this session: those that came since the last clone, all of them still to be written. They are not in later
+    /// clones.
     pub(crate) fn for_clone(&mut self) -> Triggers {
         self.written = 0;
         Triggers {

@@ -1,4 +1,4 @@
-//! An unfinished clone: what it is waiting for, and the buffers that it has so far.
+//! An unfinished clone: the step that it waits for, and the buffers that it has so far.
 //!
 //! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied, and the buffers are
 //! written behind it.
@@ -30,7 +30,7 @@ pub(crate) struct PendingClone {
     pub(super) snapshots: Vec<Option<Snapshot>>,
 }
 
-/// What a clone waits for.
+/// The step that a clone waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Flushes of so many groups of buffers.
@@ -89,7 +89,7 @@ impl PendingClone {
         std::mem::take(&mut self.snapshots).into_iter().flatten()
     }
 
-    /// Its buffers are there; what remains is its file, if the original has this one.
+    /// The buffers are complete. Its file remains, if the original has this one.
     pub(super) fn write_file(&mut self, original: Option<&FileSink>) {
         self.stage = match original {
             Some(file) if file.awaits_batch() => Stage::AwaitingBatch,
