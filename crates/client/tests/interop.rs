@@ -83,7 +83,7 @@ struct Producer {
     waker: Waker,
     arbiter: Option<Arc<Arbiter>>,
     writers: HashMap<DataSourceInstanceId, TraceWriter>,
-    /// What the service wanted, in order.
+    /// The service's commands, in order.
     log: Vec<&'static str>,
     started_with: Option<DataSourceSetup>,
 }
@@ -146,7 +146,7 @@ impl Producer {
     }
 }
 
-/// One loop for whatever endpoints a test has.
+/// One loop for all endpoints of a test.
 struct Stage {
     reactor: Reactor,
     events: Events,

@@ -1,4 +1,4 @@
-//! What is in the file of a recording, however the program ends. The tests are those programs, too.
+//! The contents of a recording's file, however the program ends. The tests are those programs, too.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn command(test: &str, trace: &OsStr) -> Command {
     command
 }
 
-/// Runs this test as a program of its own; gives what became of it, and how many slices its trace has.
+/// Runs this test as a program of its own; returns its output, and the number of slices in its trace.
 fn run(test: &str) -> (Output, Counts) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.pftrace");
@@ -85,7 +85,7 @@ fn ask_trace_processor(trace: &Path) {
     }
 }
 
-/// Recordings have what the whole process does, so tests that record in this one take turns.
+/// Recordings contain the events of the whole process, so tests that record in this one take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,7 +138,7 @@ fn a_program_that_returns_an_error_has_everything() {
         Ok(())
     }
     if let Some(trace) = of_child() {
-        // As `main` does with what it returns.
+        // As `main` does with its result.
         std::process::exit(i32::from(program(&trace).is_err()));
     }
     let (output, counts) = run("a_program_that_returns_an_error_has_everything");
@@ -204,7 +204,7 @@ fn a_forked_child_leaves_the_recording_to_its_parent() {
             // There is a thread that could be waited for, but it knows nothing of the parent's session.
             ferretto::initialize(ferretto::Options::in_process());
             drop(recording);
-            // SAFETY: ends the child, without what libtest would do.
+            // SAFETY: ends the child, without libtest's own end.
             unsafe { libc::_exit(4) };
         }
         let mut status = 0;
@@ -280,7 +280,7 @@ fn a_program_that_aborts_keeps_what_was_streamed() {
     assert_eq!(counts, Counts::whole(SLICES));
 }
 
-/// Ends the child that it has, whatever becomes of the test.
+/// Ends its child when it is dropped, whatever the result of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -450,7 +450,7 @@ fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() 
     assert!(error.contains("another recording writes it"), "{error}");
     let path = first.finish().unwrap();
     assert_eq!(counts(&std::fs::read(path).unwrap()), Counts::whole(SLICES));
-    // Now nobody writes it.
+    // Now no recording writes it.
     drop(ferretto::record_to(&trace).unwrap());
 }
 

@@ -1,4 +1,4 @@
-//! What an application is told that has not initialized tracing. A program of its own, for nothing undoes that.
+//! The messages to an application that has not initialized tracing. A program of its own, because nothing undoes initialization.
 
 use std::time::Duration;
 

@@ -392,7 +392,8 @@ pub const MAX_REGEX_MEMORY: usize = 2 << 20;
 ///
 /// Met by `all_of_a_kind_share_length_and_memory`.
 pub const MIN_REGEX_MEMORY: usize = 16 * 1024;
-/// Bytes that each search of an expression may take again, as it needs them. With less, a search would be slow. Upstream: no limit.
+/// Bytes that searches for an expression may take besides its automaton, at least; else as many as the automaton. With less they would be slow.
+/// Upstream: no limit.
 ///
 /// Met by no test: with another cache a search is slower or faster, and finds the same.
 pub const MIN_REGEX_CACHE: usize = 64 * 1024;

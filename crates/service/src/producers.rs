@@ -35,7 +35,7 @@ pub struct Credentials {
 pub(crate) enum Owner {
     /// A user of this machine.
     User(u32),
-    /// A user of another machine, or one whose machine is unknown.
+    /// Anyone who is not known to be a user of this machine.
     Network,
 }
 

@@ -183,7 +183,7 @@ impl<'w> Cursor<'w> {
         let start = self.at;
         let cursor = self.front_of(front, len)?;
         let length = NestedLength {
-            // SAFETY: `length_at` is below `N`, so the byte is in the window, which has room for `N` bytes.
+            // SAFETY: `front_of` has stored `N` bytes at `start`, and `length_at` is below `N`.
             at: unsafe { start.add(length_at) },
             window: PhantomData,
         };

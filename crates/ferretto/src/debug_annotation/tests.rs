@@ -22,7 +22,7 @@ mod derive;
 use super::text::write_lossy;
 use super::{AnnotationValue, DebugAnnotation, debug, display, from_fn};
 
-/// What a decoder makes of an annotation. Written, it is the simplest user of everything that nests.
+/// The decoded value of an annotation. Writing one is the simplest use of everything that nests.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Nothing,
@@ -57,7 +57,7 @@ impl DebugAnnotation for Value {
 }
 
 impl Value {
-    /// What readers can tell of it.
+    /// The value as readers can tell it.
     fn as_read(&self) -> Value {
         match self {
             Value::Array(elements) if elements.is_empty() => Value::Nothing,

@@ -34,7 +34,7 @@ async fn pauses(mut count: u32) {
     .await;
 }
 
-/// The events of each track in the order of their times, by the names that the track and those above it have.
+/// The events of each track in the order of their times, by the names of the track and of the tracks above it.
 fn by_track(events: &Events) -> BTreeMap<(String, u64), Vec<(Type, String)>> {
     let mut all: Vec<_> = events
         .events
@@ -374,7 +374,7 @@ fn begin() -> Ends {
     Ends("end")
 }
 
-/// A slice whose end nobody records.
+/// A slice whose end is not recorded.
 fn begin_slice() -> AsyncSlice {
     log("begin");
     trace_async!("nobody's", "slice")

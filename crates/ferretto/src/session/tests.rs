@@ -1,4 +1,4 @@
-//! Sessions of the service in this process, as an application runs them, with a data source that writes what it is told to.
+//! Sessions of the service in this process, as an application runs them, with a data source that writes on command.
 #![cfg(feature = "in-process")]
 
 mod asynchronous;
@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes what tests tell it to, into all sessions that record it. Waits when the shared memory is full.
+/// Writes the texts that tests give it into all sessions that record it. Waits when the shared memory is full.
 struct Recorder {
     name: String,
     writers: Mutex<BTreeMap<usize, TraceWriter>>,
@@ -152,7 +152,7 @@ fn started(config: &TraceConfig) -> Session {
     session
 }
 
-/// What recorders wrote into a trace file, in order.
+/// The texts of the recorders in a trace file, in order.
 fn texts(trace: &[u8]) -> Vec<String> {
     let trace = Trace::decode_from_slice(trace).unwrap();
     trace.packet.iter().filter_map(text).collect()
@@ -245,7 +245,7 @@ fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
     session.stop();
     assert_eq!(told.recv_timeout(PATIENCE), Ok("stopped"));
     session.stop_blocking().unwrap();
-    // Who asks late is told at once.
+    // A callback that comes late is called at once.
     let (sender, told) = mpsc::channel();
     session.on_stop(move || sender.send(()).unwrap());
     told.recv_timeout(PATIENCE).unwrap();

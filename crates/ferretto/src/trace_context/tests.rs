@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn no_header_panics(header in "[0-9a-f-]{0,60}|.{50,60}") {
         if let Ok(context) = header.parse::<TraceContext>() {
-            // But for version and flags it is what was read.
+            // Except for version and flags it is the parsed header.
             prop_assert_eq!(&context.to_string()[2..53], &header[2..53]);
         }
     }

@@ -1,4 +1,4 @@
-//! Uuids and descriptors against upstream's, what sequences are given to emit, and the set of tracks they have seen.
+//! Uuids and descriptors against upstream's, the descriptors that sequences have to emit, and the set of tracks they have seen.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -15,7 +15,7 @@ use super::*;
 
 mod truth;
 
-/// Runs `body`, of the test `name`, in a process of its own: for what would be seen by other tests.
+/// Runs `body`, of the test `name`, in a process of its own: for effects that other tests would see.
 pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
     const CHILD: &str = "FERRETTO_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -36,7 +36,7 @@ pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
     assert!(stdout.contains("1 passed"), "no test {name}");
 }
 
-/// What `track` says of itself.
+/// The descriptor that `track` writes.
 fn written(track: &impl TrackLike) -> TrackDescriptor {
     let mut writer = Writer::new();
     track.write_descriptor(&mut writer);
@@ -322,7 +322,7 @@ fn a_threads_track_says_which_thread_it_is_whoever_asks() {
     assert_eq!(own.disallow_merging_with_system_tracks, None);
     assert_eq!(written(&track), own, "as seen by another thread");
     done();
-    // Whoever joins a thread may still find it on its way out.
+    // A joined thread may still be on its way out.
     let began = std::time::Instant::now();
     while written(&track).thread.thread_name.is_some() {
         let waited = began.elapsed();
@@ -360,7 +360,7 @@ fn addresses_are_numbers() {
     );
 }
 
-/// A sequence that writes down what it is told to emit.
+/// A sequence that collects the descriptors that it has to emit.
 #[derive(Default)]
 struct Emitted {
     seen: SeenTracks,

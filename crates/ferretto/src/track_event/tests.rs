@@ -24,7 +24,7 @@ use crate::{
 mod macros;
 mod nesting;
 
-/// Who listens is the process's, so tests that record take turns.
+/// The listeners are global to the process, so tests that record take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,7 +77,7 @@ impl Recording {
         );
     }
 
-    /// Records what `events` does, on a thread of its own.
+    /// Records the events of `events`, on a thread of its own.
     pub(crate) fn of(config: TrackEventConfig, events: impl FnOnce() + Send) -> Vec<TracePacket> {
         let recording = Self::start(config);
         on_a_thread(events);
@@ -89,7 +89,7 @@ impl Recording {
         self.take()
     }
 
-    /// What was committed so far: of each writer one after the other.
+    /// The packets committed so far, one writer after the other.
     fn take(&self) -> Vec<TracePacket> {
         let mut sequences: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
         for request in self.arbiter.take_requests() {
@@ -467,7 +467,7 @@ fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() 
     assert_eq!(told(&packets), expected);
 }
 
-/// Values of counters as readers have them, who take differences from when the track was described so, and start from 0 with the sequence.
+/// Values of counters as readers compute them: they take differences from when the track was described so, and start from 0 with the sequence.
 fn read_values(packets: &[TracePacket]) -> Vec<(u64, i64)> {
     let mut differing: BTreeMap<u64, Option<i64>> = BTreeMap::new();
     let mut values = Vec::new();
@@ -512,7 +512,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
     let mut descriptor = crate::track::track_descriptor(&BY_CHILD);
     descriptor.description = Some("registered".to_owned());
     crate::track::set_track_descriptor(&BY_CHILD, descriptor);
-    // Whoever says otherwise of a counter is to be taken at their word.
+    // A descriptor that sets something else for a counter counts.
     let mut descriptor = crate::track::track_descriptor(&REPLACED);
     descriptor.counter.get_or_insert_default().is_incremental = None;
     crate::track::set_track_descriptor(&REPLACED, descriptor);
@@ -731,7 +731,7 @@ fn events_after_one_that_has_panicked_are_not_early() {
     let mut before = 0;
     let packets = Recording::of(TrackEventConfig::default(), || {
         trace_event_instant!("c", "First");
-        // What readers would miss.
+        // The time that readers would miss.
         let first = crate::clock::now();
         while crate::clock::now() < first + 10 * MILLISECOND {}
         std::panic::catch_unwind(|| {

@@ -43,7 +43,7 @@ fn packet(text: &[u8]) -> Vec<u8> {
     packet.as_slice().to_vec()
 }
 
-/// What no codec makes smaller, different each time.
+/// Bytes that no codec makes smaller, different for each seed.
 fn noise(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

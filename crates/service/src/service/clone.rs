@@ -392,8 +392,8 @@ impl Service {
         Ok(None)
     }
 
-    /// A batch arrived in the file of a session, or a part of it did. The rest is lost, so clones that wait for this file fail: theirs would go on
-    /// after a gap that nothing marks.
+    /// A batch arrived in the file of a session, or only a part of it, and the rest is lost. Then clones that wait for this file fail: theirs would
+    /// go on after a gap that nothing marks.
     pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
         let clones = self.clones.iter_mut();
         let failed: Vec<SessionId> = clones

@@ -39,7 +39,7 @@ impl Service {
     /// A relay describes its machine: an encoded `SystemInfo`, which goes into traces as it came.
     ///
     /// # Errors
-    /// If it is too long, or no such message. The previous description stays.
+    /// If it is too long, or is not a `SystemInfo`. The previous description stays.
     pub fn describe_machine(&mut self, relay: RelayId, system: &[u8]) -> Result<(), String> {
         let Some(relay) = self.machines.relays.get_mut(&relay) else {
             return Ok(());

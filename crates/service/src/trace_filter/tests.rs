@@ -255,7 +255,7 @@ fn there_is_a_limit_to_rules() {
     };
     filter(&with(limits::MAX_STRING_FILTER_RULES));
     assert!(refused(&with(limits::MAX_STRING_FILTER_RULES + 1)).contains("rules for strings"));
-    // Those that replace others count: it took as long to compile the others.
+    // Rules that replace others count, because the others were compiled too.
     let mut replaced = with(limits::MAX_STRING_FILTER_RULES - 1);
     let same = |count| chain(&vec![named("same", "b"); count]).into();
     replaced.string_filter_chain_v54 = same(1);

@@ -1,5 +1,4 @@
-//! What a trace says of data sources that it lacks: those that went away, those that nobody offered, and those that never
-//! acknowledged their start.
+//! Data sources that a trace names as missing: those that went away, those that no producer offered, and those that never acknowledged their start.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};

@@ -1,5 +1,5 @@
-//! What the clients of one user may use up together, so that there is some left for others, and what one request may take, so that there
-//! is time for others. What a single client may is in `limits`.
+//! The budgets that the clients of one user share, so that some is left for others, and the bounds of one request, so that there is time for others.
+//! `limits` has the limits of a single client.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ fn the_producers_of_a_user_take_part_in_a_session_with_so_many_instances() {
     }
     assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
     assert_eq!(told(&world), 1, "{:?}", world.log);
-    // Whoever goes away makes room.
+    // A producer that goes away makes room.
     world.lose_producer(crowd[0]);
     let late = world.introduce(7, named("late"));
     world.offer(late, "d");
@@ -86,7 +86,7 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
     let consumer = world.consumer();
     world.enable(consumer, &large);
     assert_eq!(instances(&world, consumer), most + 1);
-    // Whoever goes away makes room.
+    // A producer that goes away makes room.
     world.lose_producer(first);
     assert_eq!(instances(&world, consumer), most);
     join(&mut world);
@@ -147,7 +147,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
         world.service.register_data_source(producer, b"\x0a\x01d", &now);
     }
     let mut filtered = config(&["d"]);
-    // Nobody is meant, but all have to be asked.
+    // The filter matches no producer, but all have to be tried.
     filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
     filtered.data_sources = vec![filtered.data_sources[0].clone(); limits::MAX_DATA_SOURCES_PER_CONFIG];
     let consumer = world.consumer();
@@ -159,7 +159,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
             .count()
     };
     assert_eq!(told(&world), 1);
-    // Nobody knows what the others would have been.
+    // The service does not know which producers the others would have been.
     let lacked = |world: &mut World, consumer| {
         world.service.disable_tracing(consumer, &now);
         let packets = world.read(consumer);
@@ -200,7 +200,7 @@ fn what_others_say_they_are_uses_up_nothing_of_who_they_say() {
     let now = world.now;
     let count = limits::MAX_DESCRIPTOR_BYTES_PER_UID / limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
     for number in 0..2 * count {
-        // As whatever users, of whatever machines.
+        // Under any users, of any machines.
         let (credentials, who) = remote(1000 + number as u32 % 2, ["a", "b"][number % 2]);
         let id = world
             .service
@@ -280,7 +280,7 @@ fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() 
             .check_shared_memory(producer, limits::MAX_SMB_SIZE)
             .is_ok();
         if has_room {
-            // Nobody touches it, so that it takes no memory.
+            // The test does not touch it, so that it takes no memory.
             let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
             let smb = ServiceSmb::new(memory, page_size).unwrap();
             world
@@ -347,7 +347,7 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
         world.acknowledge_flushes(*producer);
     }
     assert_eq!(world.log.iter().filter(told).count(), 1, "once");
-    // What somebody leaves behind is there all the same.
+    // The leftovers of a producer that goes away are there all the same.
     producers
         .iter()
         .for_each(|producer| world.lose_producer(*producer));
@@ -359,8 +359,7 @@ fn a_flush_looks_at_so_many_pages_of_a_user() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
-    // The memory of all, or it would be a gigabyte. Its pages are full of what a writer left whom nobody has registered: there is
-    // nothing to be taken.
+    // One memory for all, or it would be a gigabyte. Its pages are full of chunks of an unregistered writer, so there is nothing to take.
     let page_size = PageSize::new(limits::MIN_SMB_PAGE_SIZE).unwrap();
     let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
     let writes = Arc::new(ProducerSmb::new(memory.clone(), page_size).unwrap());

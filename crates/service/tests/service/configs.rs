@@ -1,5 +1,4 @@
-//! Fields of the trace config that say for how long to record and what the service itself writes, each with its effect and without;
-//! and what becomes of those that have none.
+//! Fields of the trace config about the duration and the service's own packets, each with its effect and without; and fields that have no effect.
 
 use ferretto_proto::messages::trace_config::BuiltinDataSource;
 use ferretto_proto::messages::trace_packet::Data;

@@ -1,4 +1,4 @@
-//! What becomes of the data that producers commit, and what the service adds to every trace.
+//! The fate of the data that producers commit, and the packets that the service adds to every trace.
 
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_proto::messages::trace_config::trigger_config::Trigger;
@@ -62,7 +62,7 @@ fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
     }
     let other = world.producer_of(1000, "p", Scraping::Disabled);
     world.offer(other, "d");
-    // The sequence of the one who is gone stands at its first chunk: the next one would go on with it.
+    // The sequence of the producer that is gone stands at its first chunk: the next chunk would continue it.
     for _ in 0..2 {
         world.commit(other, 1, target, &[&packet("another's")]);
     }
@@ -267,7 +267,7 @@ fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     world.service.register_trace_writer(producer, 2, target.into());
-    // A complete chunk nobody was told of, and one that is still being written, whose last packet may be half there.
+    // A complete chunk that was never committed, and one that is still being written, whose last packet may be half there.
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
     let open = world.write_open(producer, 2, &[&packet("finished"), &packet("unfinished")]);
     let now = world.now;

@@ -1,5 +1,5 @@
-//! What becomes of a data source: in each state of its session whatever happens, when it is registered twice, changed or
-//! comes back, and which producers a session is meant for.
+//! The life of a data source: every event in each state of its session; double registration, changes and returns; and the producers that a session
+//! selects.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TrackEventCategory, TrackEventDescriptor, observable_events,
@@ -23,7 +23,7 @@ enum In {
     Disabled,
 }
 
-/// What may happen then.
+/// The events that may happen then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     StartIsAcknowledged,
@@ -68,7 +68,7 @@ pub(crate) fn commands(producer: &FakeProducer, from: usize) -> Vec<&'static str
     names.collect()
 }
 
-/// What a consumer was told beyond the first `changes`, `started` and `ended`.
+/// The consumer's messages beyond the first `changes`, `started` and `ended`.
 pub(crate) fn told(
     world: &World,
     consumer: ConsumerId,
@@ -90,7 +90,7 @@ pub(crate) fn told(
     told
 }
 
-/// State of the session, commands to the first and the other producer, what the consumer is told.
+/// State of the session, commands to the first and the other producer, messages to the consumer.
 fn what_follows(state: In, event: When) -> String {
     let mut world = World::new();
     let (producer, consumer) = (world.producer("p"), world.consumer());

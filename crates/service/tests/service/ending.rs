@@ -1,4 +1,4 @@
-//! A service that is told to end: what its sessions recorded can still be read.
+//! A service that is told to end: the recordings of its sessions can still be read.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;

@@ -1,4 +1,4 @@
-//! What the service tells in a trace of the session itself and of others: service events and concurrent sessions.
+//! Events of the session itself and of others in a trace: service events and concurrent sessions.
 
 use ferretto_proto::messages::concurrent_session_event::State;
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
@@ -227,7 +227,7 @@ fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
         world.advance(30_000);
         let told = service_events(&world.read(consumer));
         let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-        // Nor that all have started, for there was nobody to hear it.
+        // Nor that all have started, because no consumer was there to hear it.
         assert_eq!(names, ["tracing started", "read"]);
     }
 }
@@ -460,7 +460,7 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
     }
     let seen = told(&world.read(a)).len();
     assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
-    // What was read makes room.
+    // Events that were read make room.
     world.enable(b, &long);
     assert_eq!(told(&world.read(a)).len(), 2);
 }
@@ -536,7 +536,7 @@ fn a_clone_tells_what_its_original_was_told_and_of_itself() {
         (at, clone.consumer_uid, clone.num_data_sources),
         (1010, Some(0), Some(0))
     );
-    // The original keeps all of it, and hears of what comes later.
+    // The original keeps all of it, and gets later events.
     assert_eq!(told(&world.read(a))[..3], told(&seen));
     assert!(told(&world.read(d)).is_empty(), "once");
 }

@@ -170,7 +170,7 @@ fn how_producers_are_flushed_follows_the_write_period() {
     use trace_config::WriteFlushMode::{
         WRITE_FLUSH_AUTO, WRITE_FLUSH_DISABLED, WRITE_FLUSH_ENABLED, WRITE_FLUSH_UNSPECIFIED,
     };
-    // Write period, mode and flush period in ms, and at the multiples of what producers are flushed.
+    // Write period, mode and flush period in ms, and the period of the producers' flushes.
     let cases = [
         ((1000, None, None), Some(5000)),
         ((1000, Some(WRITE_FLUSH_UNSPECIFIED), None), Some(5000)),
@@ -282,7 +282,7 @@ fn who_waits_for_a_file_is_told_that_a_part_of_it_did_not_reach_the_disk_though_
     );
     let lines = world.log.iter().filter(|line| line.contains("on the disk"));
     assert_eq!(lines.count(), 1);
-    // Of a session that is gone there is nobody to be told.
+    // The session is gone, and with it the consumer that would be told.
     world.lose_consumer(consumer);
     world.service.file_sync_failed(session, "input/output error");
     world.run();

@@ -1,4 +1,4 @@
-//! Flushes: acknowledgements, timeouts, and what they are for.
+//! Flushes: acknowledgements, timeouts, and their purposes.
 
 use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig, trace_config, trace_packet, trace_stats};
 use ferretto_service::{FlushOutcome, Introduction, MemorySharing, ProducerCommand, Scraping};

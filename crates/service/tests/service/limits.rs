@@ -48,7 +48,7 @@ fn shared_memory_is_granted_up_to_its_limits() {
     let in_kb = |(size, page): (usize, usize)| ((size / KB) as u32, (page / KB) as u32);
     assert_eq!(shared_memory(most, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(most)), most);
-    // More is cut, whoever asks.
+    // Larger wishes are cut, of producers and of configs.
     let more = (2 * most.0, 2 * most.1);
     assert_eq!(shared_memory(more, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(more)), most);
@@ -429,7 +429,7 @@ fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
     world.enable(another, &config(&[]));
 }
 
-/// A packet is limited only by what a buffer holds: it comes in as many fragments as it takes.
+/// A packet is limited only by the size of its buffer: it comes in as many fragments as it takes.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {
     let mut world = World::new();
@@ -548,7 +548,7 @@ fn the_descriptors_of_a_user_are_bounded_in_all() {
     let other = world.introduce(1001, named("other"));
     world.service.register_data_source(other, &exact, &now);
     assert_eq!(count(&world), all + 1, "another user has room of its own");
-    // What is taken back, or goes away, makes room.
+    // A data source that is withdrawn, and a producer that goes away, make room.
     world.service.unregister_data_source(producers[0], "d", &now);
     world.service.disconnect_producer(producers[1], &now);
     for _ in 0..3 {

@@ -1,5 +1,5 @@
-//! Producers of other machines, and relays: which of them a config means, what marks their packets, and what the trace tells of
-//! their machines' systems and clocks.
+//! Producers of other machines, and relays: the producers that a config selects, the marks of their packets, and the trace's packets about their
+//! machines' systems and clocks.
 
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, LockdownModeOperation};
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
@@ -29,8 +29,8 @@ fn introduction(machine: Machine) -> Introduction {
     }
 }
 
-/// A producer on this machine, one who came over a network and said nothing of himself, and one on each of two others; all
-/// offer the same data source.
+/// A producer on this machine, one that came over a network and said nothing of itself, and one on each of two others; all offer the same data
+/// source.
 fn producers(world: &mut World) -> [ProducerId; 4] {
     let machines = [
         Machine::Host,
@@ -147,7 +147,7 @@ fn packets_of_other_machines_bear_their_ids_and_the_users_and_processes_there() 
     assert!(users.eq([1000, 1000]));
 }
 
-/// Upstream looks for the sequences of its statistics under another machine, and so numbers those of other machines twice.
+/// Upstream looks for the sequences of its statistics under another machine, and so gives sequences of other machines two numbers.
 #[test]
 fn the_statistics_name_sequences_of_other_machines_as_their_packets_do() {
     let mut world = World::new();
@@ -438,7 +438,7 @@ fn a_trace_describes_each_machine_in_its_relays_own_words() {
     let sequence = Some(OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(1));
     let marked = packets.iter().find(|packet| packet.machine_id.is_some());
     assert_eq!(marked.unwrap().optional_trusted_packet_sequence_id, sequence);
-    // Once, whatever it says later.
+    // Once, whatever the relay says later.
     describe(&mut world, relay, 9);
     assert_eq!(described(&world.read(consumer)), []);
 }
@@ -486,7 +486,7 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
     let after = recording(&mut world, &of_all_machines());
     let packets = world.read(after);
     assert_eq!((synced(&packets).len(), described(&packets).len()), (0, 1));
-    // A clone holds what the original recorded, whenever it is made and of whichever clone.
+    // A clone holds the recording of the original, whenever it is made and of whichever clone.
     let cloners = [world.consumer(), world.consumer()];
     let mut original = session;
     for cloner in cloners {
@@ -532,7 +532,7 @@ fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
     let during = recording(&mut world, &config(&[]));
     world.service.disconnect_relay(relay);
     let after = recording(&mut world, &config(&[]));
-    // As many again as may be: those that are gone make room, and are forgotten before.
+    // As many relays again as there may be: disconnected ones make room, and are forgotten before.
     let relays = |world: &mut World| {
         let relays: Vec<RelayId> = (0..limits::MAX_RELAYS as u32)
             .map(|n| world.service.connect_relay(MachineId(n + 1)).unwrap())
@@ -545,7 +545,7 @@ fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
     world.lose_consumer(during);
     relays(&mut world);
     assert_eq!(synced(&world.read(after)), []);
-    // Nobody records: nothing to be kept for.
+    // No session records, so nothing is kept.
     world.lose_consumer(after);
     let relay = synced_relay(&mut world, GUEST, 5);
     world.service.disconnect_relay(relay);

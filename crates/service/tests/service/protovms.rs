@@ -1,5 +1,5 @@
-//! Programs of data sources that merge what a ring buffer overwrites (`protovm_config`): whose packets go through which, and
-//! what the trace tells of them.
+//! Programs of data sources that merge packets which a ring buffer overwrites (`protovm_config`): which packets go through which program, and the
+//! trace's packets about programs.
 
 use ferretto_proto::messages::test_event::ProtoVmPatch;
 use ferretto_proto::messages::trace_packet::{self, proto_vms};
@@ -119,7 +119,7 @@ fn patches(packets: &[TracePacket]) -> Vec<String> {
     texts.map(unfilled).collect()
 }
 
-/// What the trace tells of programs, packet by packet.
+/// The trace's packets about programs, with their instances.
 fn instances(packets: &[TracePacket]) -> Vec<Vec<proto_vms::Instance>> {
     let told = packets.iter().filter_map(|packet| match &packet.data {
         Some(trace_packet::Data::Protovms(vms)) => Some(vms.instance.clone()),
@@ -581,7 +581,7 @@ fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begin
     let mut state = ferretto_wire::Writer::new();
     state.bytes_field(4, &numbers(8));
     let (state, visits) = (state.into_vec(), numbers(1));
-    // What two programs have saved up is what all of them may use at once.
+    // The saved work of two programs is the work that all programs may use at once.
     assert_eq!(2 * limits::MAX_PROTOVM_WORK, limits::MAX_PROTOVM_WORK_AT_ONCE);
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
@@ -624,7 +624,7 @@ fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begin
     let merged = merged.state.as_option().and_then(event);
     let text = merged.and_then(|event| event.protovm_incremental_state.string_merged.as_deref());
     assert_eq!(text.map(unfilled).as_deref(), Some("early"));
-    // What took so much, and the patches that were overwritten in one go with it.
+    // The packet that took so much, and the patches that were overwritten in one go with it.
     let complaint = |line: &&String| line.contains("of data source \"c\"") && line.contains("takes too long");
     let complaints: Vec<_> = world.log.iter().filter(complaint).collect();
     assert!(

@@ -1,4 +1,4 @@
-//! What a consumer can ask the service: its state with each option, capabilities, statistics of its session.
+//! The questions of a consumer to the service: its state with each option, capabilities, statistics of its session.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TracingServiceCapabilities, TracingServiceState,
@@ -73,7 +73,7 @@ fn a_session_tells_how_much_of_its_buffers_was_written() {
         panic!("{:?}", used(&world))
     };
     assert!((1000..2000).contains(&once), "{once}");
-    // What was read was written nevertheless; and a ring that has gone around is full.
+    // Packets that were read still count as written; and a ring that has gone around is full.
     world.read(consumer);
     assert_eq!(used(&world), [once]);
     for _ in 0..100 {
@@ -234,7 +234,7 @@ fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
     ];
     let expected = expected.map(|(name, producer, id)| (name.to_owned(), producer, id));
     assert_eq!(told(&world), expected);
-    // Who changes a descriptor keeps its place.
+    // A producer that changes a descriptor keeps its place.
     let changed = DataSourceDescriptor {
         name: Some("b".into()),
         id: Some(1),

@@ -1,4 +1,4 @@
-//! Data that producers did not commit, or committed wrongly: what is taken out of their shared memory, and when.
+//! Data that producers did not commit, or committed wrongly: when and how much of it is taken out of their shared memory.
 
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, commit_data_request, trace_config,
@@ -26,14 +26,14 @@ fn flush(world: &mut World, consumer: ConsumerId, timeout_ms: u32) {
     world.run();
 }
 
-/// Flushes, and reads what there is then.
+/// Flushes, and reads the buffers then.
 fn flush_and_read(world: &mut World, producer: ProducerId, consumer: ConsumerId) -> Vec<String> {
     flush(world, consumer, 0);
     world.acknowledge_flushes(producer);
     texts(&world.read(consumer))
 }
 
-/// What a writer puts in front of a packet, and the packet.
+/// A packet behind its length, as a writer puts it.
 fn framed(text: &str) -> Vec<u8> {
     let packet = packet(text);
     let mut framed = ferretto_wire::Writer::new();

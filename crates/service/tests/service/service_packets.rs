@@ -1,5 +1,4 @@
-//! What the service itself writes into a trace: events in the life of the session, clocks, markers, statistics, and who
-//! wrote what.
+//! The service's own packets in a trace: events in the life of the session, clocks, markers, statistics, and the writers of packets.
 
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
@@ -443,6 +442,6 @@ fn ticks_of_the_counter_are_told_at_every_interval() {
             )
         })
         .collect();
-    // With the first alone, readers would misplace what happened last by seconds.
+    // With the first alone, readers would misplace the last events by seconds.
     assert_eq!(told, expected);
 }

@@ -1,5 +1,5 @@
-//! Whose a session is: names, detaching and attaching, what a consumer without one may ask, what it observes, and what
-//! remains when it leaves.
+//! The owners of sessions: names, detaching and attaching, the requests of a consumer without a session, observed events, and the state that remains
+//! when a consumer leaves.
 
 use std::sync::Arc;
 
@@ -178,7 +178,7 @@ fn a_key_names_one_detached_session_of_a_user_and_nothing_else() {
     assert!(attach(&mut world, 5, "key"));
     assert!(!attach(&mut world, 5, "key"), "it is attached");
     world.service.detach(second, "key").unwrap();
-    // Who detached may begin anew.
+    // A consumer that has detached may begin anew.
     world.enable(first, &config(&[]));
 }
 
@@ -258,7 +258,7 @@ fn a_consumer_that_leaves_during_the_last_flush_ends_its_session_at_once() {
     world.lose_consumer(consumer);
     assert_eq!(world.count(producer, stops), 1);
     assert_eq!(world.service.buffer_bytes(), 0);
-    // What the producer says now is of no interest.
+    // Later messages of the producer have no effect.
     world.acknowledge_flushes(producer);
     let instance = world.instances(producer)[0].0;
     let now = world.now;
@@ -444,7 +444,7 @@ fn that_all_have_started_is_told_in_each_session_and_not_before_the_start() {
     }
 }
 
-/// How many packets of what can be read say that all data sources have started.
+/// The number of readable packets that say that all data sources have started.
 fn all_started_events(world: &mut World, consumer: ConsumerId) -> usize {
     let packets = world.read(consumer);
     let told = packets.iter().filter(|packet| match &packet.data {

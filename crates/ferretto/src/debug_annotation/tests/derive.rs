@@ -1,4 +1,4 @@
-//! What `#[derive(DebugAnnotation)]` writes.
+//! The output of `#[derive(DebugAnnotation)]`.
 
 use std::borrow::Cow;
 use std::fmt;

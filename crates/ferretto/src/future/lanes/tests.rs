@@ -45,7 +45,7 @@ fn there_are_lanes_beyond_those_that_are_used_again() {
     let again: HashSet<u64> = (0..REUSED).map(|_| take(&LANES).uuid()).collect();
     assert!(again.is_subset(&uuids));
     assert_eq!(again.len(), 1);
-    // Those beyond are new each time.
+    // Lanes beyond that number are new each time.
     let lanes: Vec<Arc<Lane>> = (0..=REUSED).map(|_| take(&LANES)).collect();
     assert!(!uuids.contains(&lanes[REUSED].uuid()));
 }

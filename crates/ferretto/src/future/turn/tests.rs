@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use ferretto_client::atomic_word::model::{Modelled, check};
 
-/// Counts what it did of each mark.
+/// Counts the handling of each mark.
 #[derive(Default)]
 struct Done(Vec<u32>);
 

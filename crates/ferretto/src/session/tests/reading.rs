@@ -182,7 +182,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// Replies to the last call, again and again, with what `answer` says to its method.
+    /// Replies to the last call, again and again, with the result of `answer` for its method.
     fn start(mut answer: impl FnMut(&str) -> Vec<Reply> + Send + 'static) -> (Session, Scripted) {
         static SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
         const ROOM: usize = 1 << 18;

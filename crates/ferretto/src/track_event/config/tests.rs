@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A config by its lists, of words: categories and tags, those disabled with a `-`, tags with a `#`.
+/// A config from words: categories and tags, disabled ones with a `-`, tags with a `#`.
 fn config(words: &str) -> TrackEventConfig {
     let mut config = TrackEventConfig::default();
     for word in words.split_whitespace() {
@@ -208,7 +208,7 @@ fn commas_too_many_are_no_categories() {
     assert!(!filter.is_group_enabled("bar,", tags_of));
 }
 
-/// The rules again as a table: every entry of the config is a rule with a rank, and of those that match the first decides.
+/// The rules again as a table: every entry of the config is a rule with a rank, and the first one that matches decides.
 fn naive(config: &TrackEventConfig, name: &str, tags: &[&str]) -> bool {
     let mut disabled_tags = config.disabled_tags.clone();
     if config.disabled_tags.len() + config.enabled_tags.len() == 0 {

@@ -12,7 +12,7 @@ use crate::{
 
 const EVENTS: u64 = 10_000;
 
-/// What a trace tells of one sampled category.
+/// The contents of a trace about one sampled category.
 #[derive(Debug, Default)]
 struct Told {
     begun: u64,
@@ -53,7 +53,7 @@ fn slices_are_sampled_with_their_ends_and_stand_for_those_that_are_left_out() {
     });
     let told = told(&Events::of(&packets));
     assert_eq!(told.begun, told.ended);
-    // 2500 ± 43; what is further off than six times that does not happen.
+    // 2500 ± 43; a deviation of more than six times that does not happen.
     assert!((2240..=2760).contains(&told.begun), "{}", told.begun);
     assert_eq!(told.begun + SAMPLED.left_out(), EVENTS);
     let after_the_last = EVENTS - told.weights.iter().sum::<u64>();
@@ -161,7 +161,7 @@ proptest! {
         for pause in pauses {
             now += pause;
             let admits = limit.admits(now);
-            // In any stretch that ends now there are no more than a burst and what the rate gives.
+            // In any stretch that ends now there are no more than a burst and the events that the rate allows.
             let exceeds = admitted.iter().enumerate().any(|(earlier, since)| {
                 let count = (admitted.len() - earlier + 1) as u64;
                 count > burst + (now - since) / interval

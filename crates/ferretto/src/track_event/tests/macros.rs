@@ -1,4 +1,4 @@
-//! What the macros take: names that are part of the program, options in any order, times of the standard library.
+//! The arguments of the macros: names that are part of the program, options in any order, times of the standard library.
 
 use std::time::{Duration, Instant, SystemTime};
 

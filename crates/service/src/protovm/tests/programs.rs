@@ -1,4 +1,4 @@
-//! What instructions do, and what follows when one cannot.
+//! The effect of instructions, and the consequences when one cannot be carried out.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn elements_are_set_merged_and_deleted_by_their_keys() {
         .message(ELEMENTS, with_value(0, 10))
         .message(ELEMENTS, with_value(1, 11));
     machine.has_state(&state);
-    // Merged: what the patch does not have stays. Set: nothing does.
+    // Merged: fields that the patch lacks stay. Set: no field stays.
     machine.merges(
         &Fields::new()
             .message(TO_MERGE, element(0))
@@ -303,7 +303,7 @@ fn a_merge_replaces_single_fields_and_all_elements_of_repeated_ones() {
     machine.has_state(&kept().number(4, 5).number(4, 6).number(4, 7));
     machine.merges(&Fields::new());
     machine.has_state(&kept().number(4, 5).number(4, 6).number(4, 7));
-    // What was single may come to be repeated.
+    // A single field may become repeated.
     machine.merges(&Fields::new().number(1, 8).number(1, 9));
     let repeated = Fields::new().number(1, 8).number(1, 9);
     machine.has_state(
@@ -355,7 +355,7 @@ fn a_merge_may_delete_what_the_packet_has_empty() {
                 .message(4, Fields::new()),
         );
         machine.has_state(&Fields::new().number(1, 1));
-        // What is not there is not deleted but made.
+        // A field that is not there is not deleted but made.
         machine.merges(&Fields::new().number(1, 1).message(5, Fields::new()));
         machine.has_state(&Fields::new().number(1, 1).message(5, Fields::new()));
     }

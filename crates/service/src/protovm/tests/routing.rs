@@ -18,7 +18,7 @@ fn apply(vms: &mut ProtoVms, producer: ProducerId, packet: &Fields) {
     vms.apply(producer, std::iter::once(packet.0.as_slice()));
 }
 
-/// What is written of each instance: program, state, limit and producers.
+/// The written form of each instance: program, state, limit and producers.
 fn written(vms: &ProtoVms) -> Vec<Vec<u8>> {
     let each = vms.instances().map(|instance| {
         let mut out = Writer::new();
@@ -158,7 +158,7 @@ fn all_programs_together_do_the_work_that_may_be_done_and_no_more() {
     vms.restrict_work(PLENTY);
     apply(&mut vms, ONE, &packet(1));
     assert!(has(&vms, 1));
-    // What there is to copy, and what the first program did in vain.
+    // The cost of copying, and of the work that the first program did in vain.
     let cost = PLENTY - vms.work_left();
     assert!((100 + 2..200).contains(&cost), "{cost}");
     vms.restrict_work(2 * cost);

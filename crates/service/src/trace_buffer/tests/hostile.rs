@@ -305,7 +305,7 @@ fn what_was_missing_is_found_when_it_comes_however_it_comes() {
             assert_eq!(buffer.0.lookahead.is_empty(), attempts > 1, "attempt {attempts}");
         }
     };
-    // The end was there already, and what was missing came between.
+    // The end was there already, and the missing part came in between.
     let mut buffer = ring(4096);
     buffer.commit(begun());
     buffer.commit(chunk(1, 1, 1).middle('b', 10).needs_patching());

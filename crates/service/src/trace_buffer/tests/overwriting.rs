@@ -1,4 +1,4 @@
-//! What happens at the end of the buffer: wrapping around, padding, discarding, and how it is counted.
+//! The end of the buffer: wrapping around, padding, discarding, and their counters.
 
 use super::*;
 

@@ -104,7 +104,7 @@ fn what_was_given_out_cannot_be_patched() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 16).whole('b', 16));
     assert_eq!(buffer.read_some(1), ["a16"]);
-    // Nor what only ends behind it.
+    // Nor a patch that only ends behind it.
     for offset in [4, 13, 15] {
         assert!(!buffer.patch((1, 1, 0), offset, b"late", DONE), "{offset}");
     }

@@ -6,8 +6,7 @@ use crate::trace_filter::strings::{Policy, SemanticTypes};
 use crate::trace_filter::tests::filter_bytecode::{Rule, bytecode};
 use ferretto_wire::{Writer, push_varint};
 
-/// A filter of these messages, the first of which is the root. Of strings, what follows an `s` at the beginning is
-/// hidden.
+/// A filter of these messages, the first of which is the root. In a string that begins with an `s`, the rest is hidden.
 struct Filter {
     table: FieldTable,
     strings: StringFilter,
@@ -195,7 +194,7 @@ fn strings_are_filtered_where_they_stay() {
     };
     let mut whole = with(b"secret");
     assert_eq!(filter.of(&whole), Ok(with(b"sP60RE")));
-    // What goes before it does not matter.
+    // Fields before it do not matter.
     whole.splice(0..0, b"\xc0\x3e\x01".to_vec());
     assert_eq!(filter.of(&whole), Ok(with(b"sP60RE")));
 }
@@ -513,7 +512,7 @@ fn random_messages_are_filtered_as_a_naive_filter_does() {
                 Some(stays) => {
                     changed += 1;
                     assert!(stays.len() <= bytes.len());
-                    // What stays is what would stay of it, but for the bytes of lengths.
+                    // Filtering the output again changes nothing but the bytes of lengths.
                     let again = filter.of(&stays).expect("it is a message");
                     assert_eq!(naive::filter(&messages, 0, &stays), Some(again), "seed {seed}");
                 }

@@ -1,9 +1,9 @@
-//! Every policy on what it is for, and what rules do together.
+//! Every policy in its intended use, and rules in combination.
 
 use super::*;
 use Policy::*;
 
-/// A chain of rules and what applying it gives.
+/// A chain of rules, for testing the result of applying it.
 struct Chain(StringFilter);
 
 impl Default for Chain {

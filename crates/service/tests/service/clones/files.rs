@@ -277,7 +277,7 @@ fn a_file_that_is_full_before_the_clone_is_made_fails_the_clone() {
             scene.world.finish_writes();
         }
         scene.world.acknowledge_flushes(scene.producer);
-        // What is missing in the buffers would be missing in the clone.
+        // Packets missing in the buffers would be missing in the clone.
         let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
         assert!(error.contains("file was completed"), "{error}");
     }
@@ -399,7 +399,7 @@ fn a_clone_is_answered_though_the_file_it_is_to_begin_with_is_given_up() {
         .try_clone(scene.cloner, with_file(scene.session))
         .unwrap();
     scene.world.acknowledge_flushes(scene.producer);
-    // What the file was given hangs, and so does what was to be copied behind it.
+    // The last write into the file hangs, and so does the copy behind it.
     scene.world.lose_consumer(scene.owner);
     scene
         .world

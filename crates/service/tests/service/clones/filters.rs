@@ -46,7 +46,7 @@ fn a_clone_is_filtered_as_its_original_is() {
     let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
     let cloned: Vec<TracePacket> = cloned.iter().map(decode).collect();
     assert!(texts(&cloned).is_empty());
-    // All but the statistics, and nothing of what the filter of the original did.
+    // All packets but the statistics, and none of the counts of the original's filter.
     let filter = stats(&cloned).filter_stats.clone();
     assert_eq!(filter.input_packets, Some(others.len() as u64));
     assert_eq!(filter.output_bytes, Some(others.iter().sum()));

@@ -1,11 +1,11 @@
-//! What a clone takes over from its original: counts, clocks and what is still to be told.
+//! The state that a clone takes over from its original: counts, clocks and pending notes.
 
 use super::*;
 
 /// `CLOCK_MONOTONIC_RAW`, which the tests have go its own way.
 const MONOTONIC_RAW: u32 = 5;
 
-/// What each clock snapshot says of that clock, in ms.
+/// The time of that clock in each clock snapshot, in ms.
 fn snapshots(packets: &[TracePacket]) -> Vec<u64> {
     let clocks = packets.iter().filter_map(|packet| match &packet.data {
         Some(Data::ClockSnapshot(snapshot)) => Some(&snapshot.clocks),

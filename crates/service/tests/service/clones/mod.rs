@@ -1,4 +1,4 @@
-//! Clones: what is in them, what stays in the original, and what happens when one of those involved goes away.
+//! Clones: their contents, the contents that stay in the original, and the consequences when a client goes away meanwhile.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
@@ -40,7 +40,7 @@ fn with_file(original: SessionId) -> CloneRequest {
     }
 }
 
-/// A running session of one producer with one data source, and a consumer who wants it cloned.
+/// A running session of one producer with one data source, and a consumer that wants it cloned.
 struct Scene {
     world: World,
     producer: ProducerId,
@@ -95,7 +95,7 @@ impl Scene {
             .expect("a clone")
     }
 
-    /// The same for somebody else, who has no use for it.
+    /// The same for another consumer, which has no use for it.
     fn clone_by_another(&mut self) {
         let another = self.world.consumer();
         self.world
@@ -234,7 +234,7 @@ fn producers_are_flushed_before_and_told_why() {
             .collect();
         assert_eq!(told, [flags]);
         assert_eq!(scene.world.cloned(scene.cloner), None, "not before they have");
-        // What comes with the flush is in the clone.
+        // Packets that come with the flush are in the clone.
         scene.write(&["flushed"]);
         scene.world.acknowledge_flushes(scene.producer);
         assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());

@@ -1,4 +1,4 @@
-//! Triggers: what starts, stops or snapshots a session, who may, how often, and what the trace says of it.
+//! Triggers: how they start, stop or snapshot a session, which producers may activate them, how often, and their packets in the trace.
 
 mod clone_snapshot;
 mod how_often;
