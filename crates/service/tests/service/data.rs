@@ -55,7 +55,7 @@ fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
     let target = world.target(root);
     world.commit(root, 1, target, &[&packet("root's")]);
     world.lose_producer(root);
-    // As many as there could be at once: if ids went round, that of the one who is gone would come again.
+    // As many as there could be at once: if ids went round, the id of the producer that is gone would come again.
     for _ in 0..limits::MAX_PRODUCERS - 1 {
         let passing = world.producer_of(1000, "p", Scraping::Disabled);
         world.service.disconnect_producer(passing, &world.now);

@@ -1,6 +1,5 @@
-//! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
-//! those of guardrails and boosts in `admission`, those of events in `events`, those
-//! of all clients of a user in `budgets`.
+//! Limits of the service, each at its value and past it. `refusals` has the limits of configs that are simply refused, `admission` those of
+//! guardrails and boosts, `events` those of events, and `budgets` those of all clients of a user.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
