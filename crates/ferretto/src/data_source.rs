@@ -1,7 +1,7 @@
 //! Data sources of the application: they record packets of any kind into traces.
 //!
-//! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`] by which it is registered and through which
-//! packets are written. Each session that has it in its config gets an *instance*: a value of the type, made from that config.
+//! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`], which registers it and writes its packets. Each session
+//! that has it in its config gets an *instance*: a value of the type, made from that config.
 //!
 //! ```
 //! use ferretto::data_source::{DataSource, DataSourceHandle, SetUp};
@@ -43,8 +43,8 @@
 //! With the feature `unstable-proto` fields have names: `set_up.config.legacy_config`, and
 //! `ctx.packet(|packet| { packet.for_testing(|event| { event.str(..); }); })`.
 //!
-//! Where nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Where something is, each thread writes a sequence of
-//! packets of its own for each instance, straight into the memory shared with the service.
+//! While nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Otherwise each thread writes a sequence of packets of its own
+//! for each instance, straight into the memory shared with the service.
 
 mod instances;
 mod thread_state;
@@ -74,14 +74,14 @@ use instances::{Bridge, InstanceSlot};
 pub enum PolicySource {
     /// The data source.
     DataSource,
-    /// The trace config (`buffer_exhausted_policy`), and where it does not say, the data source.
+    /// The trace config (`buffer_exhausted_policy`). Where it says nothing, the data source.
     Config,
 }
 
-/// Something that records packets; see the [module](self). The methods are called on the SDK's thread, and should not take long: nothing
-/// else is served meanwhile.
+/// Something that records packets; see the [module](self). The methods are called on the SDK's thread, and should not take long, because the thread
+/// serves nothing else meanwhile.
 pub trait DataSource: Send + Sync + Sized + 'static {
-    /// By which trace configs name it: that of a domain in reverse, by custom.
+    /// The name in trace configs: by custom, the reverse of a domain's name.
     const NAME: &'static str;
 
     /// The state of each thread's sequence that later packets rely on (numbers for strings, say). It begins anew whenever earlier packets of the
@@ -94,10 +94,10 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// The behaviour of writers when the shared memory is full.
     const EXHAUSTED: BufferExhaustedPolicy = BufferExhaustedPolicy::Drop;
 
-    /// Whether the trace config may decide on that.
+    /// Whether the trace config may choose that behaviour.
     const POLICY_SOURCE: PolicySource = PolicySource::DataSource;
 
-    /// How many instances there may be at the same time.
+    /// The number of instances at the same time.
     const CONCURRENCY: Concurrency = Concurrency::Many;
 
     /// The descriptor that services get; without the feature `unstable-proto`, it has only the name. The SDK adds the fields that are the same for
@@ -114,13 +114,13 @@ pub trait DataSource: Send + Sync + Sized + 'static {
     /// Makes an instance, which is started soon after. Slow preparations belong here.
     fn set_up(set_up: &SetUp<'_>) -> Self;
 
-    /// It has begun to record. Dropping `start` tells the service so: at once, or, if it is kept, whenever and wherever that is.
+    /// The instance has begun to record. Dropping `start` tells the service so. Keep it to tell the service later, from any thread.
     fn start(&self, start: Start) {
         drop(start);
     }
 
-    /// It is to stop recording, which it does when `stop` is dropped: at once, or, if it is kept, whenever and wherever that is. Until
-    /// then packets can be written. It may not have been started.
+    /// The instance has to stop recording. Dropping `stop` completes this; keep it to stop later, from any thread. Until then packets can be written.
+    /// The instance may not have been started.
     fn stop(&self, stop: Stop<Self>) {
         drop(stop);
     }
@@ -130,7 +130,7 @@ pub trait DataSource: Send + Sync + Sized + 'static {
         drop(flush);
     }
 
-    /// The incremental state of all threads is about to begin anew.
+    /// Called before the incremental state of all threads begins anew.
     fn will_clear_incremental_state(&self) {}
 
     /// Whether a session with the config `session` can take over an instance that has recorded [from startup on](crate::startup_tracing) with the
@@ -146,23 +146,23 @@ pub trait DataSource: Send + Sync + Sized + 'static {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SetUp<'a> {
-    /// Whose session it is for.
+    /// The service whose session it is for.
     pub backend: Backend,
     /// The config, as far as this version of Perfetto's schema knows it. It is one of the schema's types, so it is [not part of the stable
     /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub config: &'a DataSourceConfig,
-    /// The config as the session has it, byte for byte: with fields of your own.
+    /// The config as the session has it, byte for byte, with fields that only this data source knows.
     pub encoded_config: &'a [u8],
 }
 
-/// An instance has begun to record, once this is dropped.
+/// Dropping this reports that an instance has begun to record.
 #[derive(Debug)]
 pub struct Start(#[allow(dead_code, reason = "it is there to be dropped")] Acknowledge);
 
-/// An instance has stopped, once this is dropped.
+/// Dropping this stops an instance, and reports it.
 pub struct Stop<D: DataSource> {
-    /// Dropped last: the service is told when nothing is written any more.
+    /// Dropped last: the service is told when no thread writes any more.
     _acknowledge: Acknowledge,
     end: Option<instances::End<D>>,
 }
@@ -179,7 +179,7 @@ impl<D: DataSource> fmt::Debug for Stop<D> {
     }
 }
 
-/// An instance has flushed, once this is dropped.
+/// Dropping this reports that an instance has flushed.
 #[derive(Debug)]
 pub struct Flush {
     _acknowledge: Acknowledge,
@@ -187,12 +187,12 @@ pub struct Flush {
     pub flags: u64,
 }
 
-/// A data source of this process: to be a `static`, for threads to write through.
+/// A data source of this process. Make it a `static`, through which threads write.
 pub struct DataSourceHandle<D: DataSource> {
     /// A bit for each slot whose instance records.
     active: AtomicU32,
     slots: [InstanceSlot<D>; MAX_INSTANCES],
-    /// Where threads keep their state for it, once it is registered.
+    /// Its registration, with the key of the threads' state.
     registered: OnceLock<Registration>,
 }
 
@@ -218,7 +218,7 @@ impl<D: DataSource> fmt::Debug for DataSourceHandle<D> {
 }
 
 impl<D: DataSource> DataSourceHandle<D> {
-    /// One that is not registered.
+    /// Makes a handle that is not registered.
     pub const fn new() -> Self {
         Self {
             active: AtomicU32::new(0),
@@ -227,8 +227,8 @@ impl<D: DataSource> DataSourceHandle<D> {
         }
     }
 
-    /// Offers the data source to all services, now and when they are connected to. May come before
-    /// [`initialize`](crate::initialize). Once is enough.
+    /// Offers the data source to all services, now and whenever they are connected to. May be called before [`initialize`](crate::initialize).
+    /// Further calls have no effect.
     pub fn register(&'static self) {
         if OFF {
             return;
@@ -239,7 +239,7 @@ impl<D: DataSource> DataSourceHandle<D> {
         });
     }
 
-    /// No longer offers it; its instances are stopped. For good: it cannot be registered again.
+    /// Withdraws the data source for good: its instances are stopped, and it cannot be registered again.
     pub fn unregister(&'static self) {
         if let Some(registration) = self.registered.get() {
             muxer::unregister(registration.entry);
@@ -271,7 +271,7 @@ impl<D: DataSource> DataSourceHandle<D> {
     }
 }
 
-/// An instance, and this thread's part in it, while a [`DataSourceHandle::trace`] lasts.
+/// An instance, and this thread's state for it, during a [`DataSourceHandle::trace`].
 #[non_exhaustive]
 pub struct TraceContext<'a, D: DataSource> {
     /// This thread's sequence of packets.
@@ -323,7 +323,7 @@ impl PacketWriter<'_> {
         self.encode(|writer| fill(&mut TracePacket::new(writer)))
     }
 
-    /// Writes a packet that is encoded already, without the fields that only services write.
+    /// Writes a packet that is already encoded, without the fields that only services write.
     pub fn raw_packet(&mut self, packet: &[u8]) {
         self.0.write_packet(packet);
     }
@@ -341,7 +341,7 @@ impl PacketWriter<'_> {
         muxer::post(muxer::Command::Sync(Box::new(done)));
     }
 
-    /// How often packets had to be dropped, for there was no room: once for each uninterrupted row of them.
+    /// How often packets had to be dropped, because there was no room: once for each uninterrupted row of them.
     pub fn losses(&self) -> u64 {
         self.0.losses()
     }

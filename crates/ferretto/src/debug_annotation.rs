@@ -28,12 +28,12 @@
 //! ```
 //!
 //! # How values read in a trace
-//! An annotation `request` of this type is shown in the user interface as a tree, and is four arguments in SQL:
-//! `debug.request.url` and so on; `debug.list[2]` is the third element of a list.
+//! An annotation `request` of this type is shown in the user interface as a tree, and gives four arguments in SQL: `debug.request.url` and so on;
+//! `debug.list[2]` is the third element of a list.
 //!
-//! **Nothing is a value too.** `None`, an empty dictionary and an empty list write nothing, so the argument is not there, and
-//! `EXTRACT_ARG` gives `NULL`, which sums and averages leave out. Among the elements of a list they are the strings
-//! `None`, `{}` and `[]`, because readers number only what has a value.
+//! **Nothing is a value too.** `None`, an empty dictionary and an empty list write nothing, so the argument is not there, and `EXTRACT_ARG` gives
+//! `NULL`, which sums and averages leave out. Among the elements of a list they are the strings `None`, `{}` and `[]`, because readers number only
+//! elements that have a value.
 //!
 //! **Large values** are written as they are. An annotation of megabytes takes megabytes of the trace buffer.
 
@@ -68,13 +68,13 @@ mod tests;
     note = "add `#[derive(ferretto::DebugAnnotation)]` to `{Self}`, or wrap the value: `debug_annotation::debug(&value)`, `debug_annotation::display(&value)`"
 )]
 pub trait DebugAnnotation {
-    /// Writes the value, by one call of one of `value`'s methods. To drop `value` writes [`none`](AnnotationValue::none).
+    /// Writes the value, by one call of one of `value`'s methods. Dropping `value` writes [`none`](AnnotationValue::none).
     ///
-    /// This runs while an event is being written, and only if a session records it: it should neither block nor have
-    /// effects. Should it trace, that event is not part of this one.
+    /// This runs while an event is being written, and only if a session records it. It should neither block nor have side effects. An event that it
+    /// traces is not recorded.
     fn write_annotation(&self, value: AnnotationValue<'_>);
 
-    /// The value, if it is always a simple one: then there is a shorter way to write it.
+    /// Returns the value, if it is always a simple one, which can be written in a shorter way.
     #[doc(hidden)]
     #[inline]
     fn as_scalar(&self) -> Option<Scalar<'_>> {
@@ -82,7 +82,7 @@ pub trait DebugAnnotation {
     }
 }
 
-/// A value that is not made of others.
+/// A simple value, which contains no others.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar<'a> {
@@ -94,7 +94,7 @@ pub enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// Writes an annotation of an event's that begins like this, if there is room for it.
+    /// Writes an annotation of an event that begins with these bytes, if there is room for it.
     #[inline(always)]
     pub(crate) fn put<'w>(self, event: Cursor<'w>, front: &AnnotationFront) -> Option<Cursor<'w>> {
         let (annotation, length) =
@@ -118,12 +118,12 @@ pub struct AnnotationValue<'w> {
     place: Place,
 }
 
-/// Where a value stands.
+/// The position of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Behind a name: an argument of an event or an entry of a dictionary. Without a value, it is not there.
+    /// Behind a name: an argument of an event or an entry of a dictionary. Without a value, the entry does not exist.
     Named,
-    /// Among the elements of an array. Without a value, readers would give its index to the next.
+    /// Among the elements of an array. Without a value, readers would give its index to the next element.
     Element,
 }
 
@@ -137,11 +137,11 @@ impl<'w> AnnotationValue<'w> {
         }
     }
 
-    /// No value; see [how that reads](self#how-values-read-in-a-trace).
+    /// No value; see [how it reads](self#how-values-read-in-a-trace).
     #[inline]
     pub fn none(self) {}
 
-    /// A value that is not made of others.
+    /// Writes a simple value.
     #[inline]
     fn scalar(self, value: Scalar<'_>) {
         match value {
@@ -243,8 +243,8 @@ impl<'w> AnnotationValue<'w> {
         }
     }
 
-    /// A protobuf message, which `fill` encodes. `type_name` is its full name with a dot in front (`.example.Request`); readers
-    /// that have no descriptor of that type leave the value out.
+    /// A protobuf message, which `fill` encodes. `type_name` is its full name with a dot in front (`.example.Request`). Readers without a descriptor
+    /// of that type leave the value out.
     #[inline]
     pub fn proto(self, type_name: &str, fill: impl FnOnce(&mut Writer)) {
         self.writer

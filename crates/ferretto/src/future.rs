@@ -6,8 +6,8 @@
 //!
 //! - [`#[trace_function]`](macro@crate::trace_function) on an `async fn` is such a slice from the first poll to the end.
 //! - [`in_slice`](TraceFuture::in_slice) is the same for any future.
-//! - [`polls_in`](TraceFuture::polls_in) shows when a future has a thread, and which.
-//! - [`in_task`](TraceFuture::in_task) gives a future a track of its own, with its polls, and arrows from what woke it.
+//! - [`polls_in`](TraceFuture::polls_in) shows when a future is polled, and on which thread.
+//! - [`in_task`](TraceFuture::in_task) gives a future a track of its own, with its polls, and arrows from its wakes.
 //!
 //! ```
 //! use ferretto::future::TraceFuture;
@@ -53,7 +53,7 @@
 //! # drop(serve(1));
 //! ```
 //!
-//! A slice that outlives its parent (a future or an [`AsyncSlice`] that was moved out of it) goes on on a line of its own when the parent ends, under
+//! A slice can outlive its parent, if a future or an [`AsyncSlice`] was moved out of it. When the parent ends, it goes on on a line of its own, under
 //! its name but without its arguments.
 //!
 //! # How they look
@@ -138,7 +138,7 @@ impl AsyncSlice {
         Self(None)
     }
 
-    /// One that began: in `place`, or on a track that was chosen.
+    /// A slice that began: in `place`, or on a track that was chosen.
     #[doc(hidden)]
     #[inline(never)]
     pub fn begun(slice: OpenSlice, place: Option<Taken>) -> Self {
@@ -163,7 +163,7 @@ impl AsyncSlice {
         }
     }
 
-    /// The lane that it is drawn on.
+    /// The lane that the slice is drawn on.
     fn lane(&self) -> Option<&Lane> {
         self.0.as_ref()?.drawn_on()
     }
@@ -255,19 +255,19 @@ pub trait TraceFuture: Future + Sized {
     /// }
     /// ```
     ///
-    /// While somebody records, the future gets a waker of ours, which wakes the executor's. Futures that look for their executor in the
-    /// waker, as those of embassy do, do not find it there.
+    /// While somebody records, the future gets a waker of ours, which wakes the executor's. So futures that look for their executor in the waker, as
+    /// those of embassy do, do not find it there.
     fn in_task(self, name: impl Into<Cow<'static, str>>) -> Task<Self> {
         Task::new(self, name.into())
     }
 
-    /// Has [`TraceContext::current`] be `context` while the future is polled.
+    /// Sets [`TraceContext::current`] to `context` while the future is polled.
     fn in_context(self, context: TraceContext) -> InContext<Self> {
         InContext::new(self, context)
     }
 
-    /// Has slices that begin in the future be children of the slice that this is called in, wherever the future is polled. For futures that are spawned:
-    /// they are drawn on lines of their own, below that of the slice.
+    /// Makes slices that begin in the future children of the current slice, wherever the future is polled. For futures that are spawned: their slices
+    /// are drawn on lines of their own, below that of the slice.
     fn in_current_slice(self) -> ChildOf<Self> {
         ChildOf {
             future: self,
@@ -275,7 +275,7 @@ pub trait TraceFuture: Future + Sized {
         }
     }
 
-    /// Has slices that begin in the future be children of this one, as [`in_current_slice`](Self::in_current_slice) does. The slice may end first.
+    /// Makes slices that begin in the future children of `parent`, as [`in_current_slice`](Self::in_current_slice) does. The parent may end first.
     fn child_of(self, parent: &AsyncSlice) -> ChildOf<Self> {
         ChildOf {
             future: self,
@@ -286,7 +286,7 @@ pub trait TraceFuture: Future + Sized {
 
 impl<F: Future> TraceFuture for F {}
 
-/// How the slice of a future ends that gave `output`.
+/// Ends the slice of a future, given its `output`.
 #[doc(hidden)]
 pub trait EndSlice<T> {
     fn end(self, slice: AsyncSlice, output: &T);
@@ -384,7 +384,7 @@ impl<F: fmt::Debug, B, E> fmt::Debug for InSlice<F, B, E> {
 }
 
 pin_project! {
-    /// A future whose slices are children of one that it is not polled by: see [`TraceFuture::in_current_slice`].
+    /// A future whose slices are children of a slice that it is not polled in: see [`TraceFuture::in_current_slice`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct ChildOf<F> {

@@ -18,7 +18,7 @@ use ferretto_service::{MachineId, PriorityBoost};
 use crate::session::{DataFlow, Valve};
 use crate::{clock, system};
 
-/// How long a turn may take, and the round that is under way then. The SDK's thread has other work, too.
+/// How long a turn may take, beyond the round that is under way then. The SDK's thread has other work, too.
 const TIME_PER_TURN: Duration = Duration::from_millis(2);
 
 /// Whether a turn has left something to do.
@@ -31,10 +31,10 @@ pub(crate) enum Rest {
 /// The service of this process, see the [module](self). Clones are the same service.
 #[derive(Clone)]
 pub(crate) struct InProcess {
-    /// Behind a lock, for sessions move between threads. It is taken on the SDK's thread alone and so never waited for.
+    /// Behind a lock, because sessions move between threads. Only the SDK's thread takes it, so it never waits.
     core: Arc<Mutex<Core>>,
     surroundings: Arc<Surroundings>,
-    /// Readable when there is something to do.
+    /// Readable when there is work.
     readiness: Arc<OwnedFd>,
     /// Whether sessions stream into files, as of the last turn.
     has_files: &'static AtomicBool,
@@ -59,7 +59,7 @@ impl InProcess {
     /// If the process has no descriptors left.
     pub(crate) fn new(machine: MachineId, has_files: &'static AtomicBool) -> Result<InProcess, String> {
         let surroundings = Arc::<Surroundings>::default();
-        // Its clients are the process's own, which may have as many as one user. It notices itself if it runs out of descriptors.
+        // Its clients are the process's own, which may have as many connections as one user. It notices by itself if it runs out of descriptors.
         let admission = Admission::for_descriptors(usize::MAX);
         let program: Arc<dyn Program> = surroundings.clone();
         let version = concat!("Ferretto v", env!("CARGO_PKG_VERSION"));
@@ -77,7 +77,7 @@ impl InProcess {
         })
     }
 
-    /// Connects a producer: gives its end of the connection.
+    /// Connects a producer; returns the producer's end of the connection.
     ///
     /// # Errors
     /// If the process has no descriptors left, or has as many clients as one user may.
@@ -129,12 +129,12 @@ impl InProcess {
         rest
     }
 
-    /// When a turn is due that no readiness announces.
+    /// When a turn is due that readiness does not announce.
     pub(crate) fn deadlines(&self) -> Deadlines {
         self.lock().host.deadlines()
     }
 
-    /// Warnings that were not taken yet.
+    /// Takes the warnings that were not taken yet.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.surroundings.warnings())
     }
@@ -162,16 +162,16 @@ impl AsFd for InProcess {
 impl Core {
     fn round(&mut self) {
         let Core { host, events } = self;
-        // If that failed there would be no events, and timers would still be kept.
+        // If the wait fails there are no events, and timers still work.
         let _ = host.reactor().wait(events, Deadline::Monotonic(0));
         host.turn(events);
     }
 }
 
-/// This process as the program around the host.
+/// This process, as the program around the host.
 #[derive(Default)]
 struct Surroundings {
-    /// Where lines go, the service may be called again. So they wait here until its turn is over.
+    /// The log may call the service again, so warnings wait here until the turn is over.
     warnings: Mutex<Vec<String>>,
 }
 

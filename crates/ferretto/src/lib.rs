@@ -1,8 +1,8 @@
-//! Perfetto tracing for Rust programs: see what your code does on a timeline, beside what the kernel did with it.
+//! Perfetto tracing for Rust programs: see your code's work on a timeline, beside the kernel's view of it.
 //!
-//! Slices, instants, counters and more cost tens of nanoseconds while somebody records them, and a load and a branch while nobody does: they
-//! are made to be left in. Traces open in the [Perfetto UI](https://ui.perfetto.dev) and answer SQL. Pure Rust; no daemon is needed, and
-//! where there is one, ours or upstream's, it records this program together with all others.
+//! Slices, instants, counters and more cost tens of nanoseconds while somebody records them, and a load and a branch while nobody does: they are made
+//! to be left in. Traces open in the [Perfetto UI](https://ui.perfetto.dev) and can be queried with SQL. Pure Rust. No daemon is needed; if one runs,
+//! ours or upstream's, it records this program together with all others.
 //!
 //! # From nothing to a picture
 //!
@@ -39,17 +39,17 @@
 //! }
 //! ```
 //!
-//! `cargo run`, then open `trace.pftrace` at <https://ui.perfetto.dev>: three slices on the main thread's track, a shorter one in
-//! each, and a counter. The file is whole however the program ends, but for the last 0.3 s or so if it is killed: see [`record_to`]. With
+//! `cargo run`, then open `trace.pftrace` at <https://ui.perfetto.dev>: three slices on the main thread's track, a shorter one in each, and a
+//! counter. The file is complete however the program ends, except that a killed program loses the last 0.3 s or so: see [`record_to`]. With
 //! [`RecordingOptions::system`] the same line records events of the kernel beside the program's, through a daemon.
 //!
-//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that
-//! answers it.
+//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that answers
+//! it.
 //!
 //! # Beside the kernel, and other programs
 //!
-//! With `Options::system()` in place of `Options::in_process()`, and without the session, the program is recorded by whoever records on this
-//! machine. Start the daemons once, `traced` and (as root, for events of the kernel) `traced_probes`; then, while the program runs,
+//! With `Options::system()` in place of `Options::in_process()`, and without the session, other programs on this machine can record the program.
+//! Start the daemons once, `traced` and (as root, for events of the kernel) `traced_probes`; then, while the program runs,
 //!
 //! ```text
 //! cat > trace.cfg <<'CONFIG'
@@ -71,14 +71,14 @@
 //!
 //! | to record | |
 //! |---|---|
-//! | what this block does | [`trace_event!`]; as a value [`trace_slice!`]; a function [`#[trace_function]`](macro@trace_function) |
-//! | what begins here and ends there | [`trace_event_begin!`], [`trace_event_end!`]; [`trace_async!`] and the rest of [`future`] |
-//! | when a task is polled, by which thread, and what woke it | [`in_task`](future::TraceFuture::in_task), with any executor |
+//! | the work of a block | [`trace_event!`]; as a value [`trace_slice!`]; a function [`#[trace_function]`](macro@trace_function) |
+//! | work that begins here and ends elsewhere | [`trace_event_begin!`], [`trace_event_end!`]; [`trace_async!`] and the rest of [`future`] |
+//! | the polls of a task, with their threads, and its wakes | [`in_task`](future::TraceFuture::in_task), with any executor |
 //! | a moment | [`trace_event_instant!`] |
 //! | a value over time | [`trace_counter!`] with [`track::CounterTrack`] |
 //! | one state at a time | [`trace_state!`] with [`track::StateTrack`] |
-//! | what led to what | `flow = …`, `correlation_id = …`: see [`track_event`] |
-//! | what a request leads to in other processes | [`TraceContext`], W3C's header `traceparent` |
+//! | causes and consequences | `flow = …`, `correlation_id = …`: see [`track_event`] |
+//! | consequences of a request in other processes | [`TraceContext`], W3C's header `traceparent` |
 //! | arguments | `"name" => value` of any type that is [`DebugAnnotation`], which can be derived |
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
@@ -103,9 +103,9 @@
 //! the session may have left out the category: configs leave out slow and debug categories by default, and those that they disable.
 //! [`trace_category_enabled!`] tells.
 //!
-//! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory
-//! ([`Options::shared_memory_size`]) bridges longer bursts, a larger buffer in the config keeps more, and
-//! [`Options::track_event_policy`] has events wait rather than be dropped.
+//! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory ([`Options::shared_memory_size`])
+//! bridges longer bursts, a larger buffer in the config keeps more, and [`Options::track_event_policy`] can make events wait instead of being
+//! dropped.
 //!
 //! # Features
 //!
@@ -131,7 +131,7 @@
 //! - [`initialize`] does nothing, [`is_initialized`] says so, and the text of [`status()`] says why.
 //! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. Questions about a
 //!   session or a service give [`SessionError::Off`](session::SessionError::Off).
-//! - [`startup_tracing`] is over at once; a data source has no instances.
+//! - [`startup_tracing`] ends at once; a data source has no instances.
 //! - [`clock::now`] begins at about 0 on systems other than Linux and Android, and stays there where the standard library has no clock.
 //! - Functions that take descriptors of files and sockets on Unix take `OwnedHandle` and `OwnedSocket` on Windows.
 //!

@@ -34,17 +34,17 @@ use crate::startup::StartupRequest;
 use crate::status::Status;
 use crate::{clock, process_hooks, track, track_event};
 
-/// How often a process may fork, and the child initialize tracing, fork again, and so on.
+/// How deep forks may nest whose children initialize tracing and fork again.
 const MAX_INCARNATIONS: usize = 16;
 
 /// The SDK's threads, of this process and of its ancestors. An ancestor's thread does not exist in a forked child.
 static INCARNATIONS: [OnceLock<Result<&'static Muxer, String>>; MAX_INCARNATIONS] =
     [const { OnceLock::new() }; MAX_INCARNATIONS];
 
-/// Which of them is this process's.
+/// The index of this process's thread.
 static INCARNATION: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of them were begun to be started, at least.
+/// How many of these threads were begun to be started, at least.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -54,7 +54,7 @@ thread_local! {
 /// The commands to the SDK's thread.
 pub(crate) enum Command {
     AddBackends(Vec<BackendOptions>, MemoryOptions),
-    /// Some data source was registered, withdrawn or has changed.
+    /// A data source was registered, withdrawn or has changed.
     LookAtSources,
     Serve(Box<dyn Served>),
     ActivateTriggers {
@@ -63,17 +63,17 @@ pub(crate) enum Command {
         expiry: u64,
     },
     StartUp(StartupRequest),
-    /// The startup session of this number is to be given up.
+    /// Give up the startup session of this number.
     AbortStartup(u64),
-    /// To be called on the thread.
+    /// Call this on the thread.
     Call(Box<dyn FnOnce() + Send>),
-    /// To be called when services have seen all that was to be sent before.
+    /// Call this when services have processed all earlier requests.
     Sync(Box<dyn FnOnce() + Send>),
     /// The process ends. The thread reports through the sender how far the remaining work has come.
     Drain(Sender<Drained>),
 }
 
-/// The thread's end for others.
+/// The handle of the thread, for other threads.
 pub(crate) struct Muxer {
     inbox: Mutex<Vec<Command>>,
     waker: Waker,
@@ -116,7 +116,7 @@ pub fn initialize(options: Options) {
     // An allocator's events must not need the muxer that is being made here.
     let _confined = track_event::confine();
     if place.get().is_none() {
-        // Before anything is begun that a child, forked in the middle of it, would wait for.
+        // First, because a child that is forked during the next steps would wait for them.
         if let Err(error) = process_hooks::install(&HOOKS) {
             let line = format!("tracing will not notice that this process forks or exits: {error}");
             log_to(&settings, LogLevel::Warning, &line);
@@ -139,7 +139,7 @@ pub(crate) fn current() -> Option<&'static Muxer> {
     place()?.as_ref().ok().copied()
 }
 
-/// Why this process has no thread, if it tried to make one.
+/// Returns the reason why this process has no thread, if starting one failed.
 pub(crate) fn problem() -> Option<&'static str> {
     place()?.as_ref().err().map(String::as_str)
 }
@@ -160,19 +160,19 @@ pub(crate) fn register(source: Arc<dyn Source>) -> &'static Entry {
     entry
 }
 
-/// No longer offers a data source. Its instances are stopped.
+/// Withdraws a data source. Its instances are stopped.
 pub(crate) fn unregister(entry: &'static Entry) {
     entry.withdraw();
     post(Command::LookAtSources);
 }
 
-/// A data source has another descriptor than before. Services are told a little later, for one change seldom comes alone.
+/// The descriptor of a data source has changed. Services are told a little later, because changes seldom come alone.
 pub(crate) fn source_changed(entry: &'static Entry) {
     entry.set_changed();
     post(Command::LookAtSources);
 }
 
-/// Has something served by the SDK's thread, if there is one: else it is given back.
+/// Has the SDK's thread serve `served`. Returns `served` if there is no thread.
 pub(crate) fn serve(served: Box<dyn Served>) -> Result<(), Box<dyn Served>> {
     match current() {
         Some(muxer) => {
@@ -188,7 +188,7 @@ pub(crate) fn waker() -> Option<Waker> {
     current().map(|muxer| muxer.waker.clone())
 }
 
-/// Leaves a command.
+/// Leaves a command for the thread.
 pub(crate) fn post(command: Command) {
     if let Some(muxer) = current() {
         muxer.post(command);
@@ -240,10 +240,10 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
     });
 }
 
-/// For the end of the process.
+/// The hooks for the end and the forks of the process.
 static HOOKS: Hooks = Hooks {
     before_fork: || {
-        // While a data source is registered none of the others is taken, nor the other way round.
+        // A thread that registers a data source holds no other of these locks, and the reverse.
         registry::hold_for_fork();
         track_event::hold_for_fork();
     },
@@ -282,10 +282,10 @@ fn drain(patience: Duration) {
     let told = wait.receive_within(patience);
     #[cfg(feature = "in-process")]
     if told == Ok(Drained::WritingFiles) || told.is_err() && backend::HAS_FILES.load(Ordering::Acquire) {
-        // The other services are waited for as long as if there were none.
+        // The wait for the other services does not get longer by this.
         let until = Instant::now() + LAST_WRITE_PATIENCE + patience;
         let left = || until.saturating_duration_since(Instant::now());
-        // That files are being written may be told only now.
+        // The news that files are being written may come only now.
         while wait.receive_within(left()) == Ok(Drained::WritingFiles) {}
     }
     #[cfg(not(feature = "in-process"))]
@@ -295,11 +295,11 @@ fn drain(patience: Duration) {
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.
 fn forked() {
     let incarnation = INCARNATION.load(Ordering::Acquire);
-    // A thread that was just about to start it is not here.
+    // A thread that was just about to start it does not exist here.
     if BEGUN.load(Ordering::Acquire) > incarnation {
         INCARNATION.store(incarnation + 1, Ordering::Release);
     }
-    // The one that forked may have been that.
+    // The forking thread may have been the SDK's own.
     let _ = OWN_THREAD.try_with(|own| own.set(false));
     #[cfg(feature = "in-process")]
     backend::HAS_FILES.store(false, Ordering::Release);
@@ -317,7 +317,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
     if let Some(uuid) = settings.process_uuid {
         track::set_process_uuid(uuid);
     }
-    // So that no event has to find it out.
+    // So that no event has to compute it.
     track::process_uuid();
     track_event::register();
     let (made, is_made) = channel();
@@ -326,7 +326,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
         .name("ferretto".to_owned())
         .spawn(move || {
             OWN_THREAD.with(|own| own.set(true));
-            // Made here, for it cannot move from thread to thread.
+            // Made here, because it cannot move between threads.
             match Reactor::new() {
                 Err(error) => drop(made.send(Err(error.to_string()))),
                 Ok(reactor) => {

@@ -24,12 +24,12 @@ pub enum Backend {
     /// A service inside this process: for its own traces, without any daemon.
     #[cfg(feature = "in-process")]
     InProcess,
-    /// A service that the embedder leads to: see [`Transport`].
+    /// A service that the embedder connects to: see [`Transport`].
     Custom,
 }
 
 impl Backend {
-    /// By which number the runtime and data sources know the connection to it.
+    /// The id of the connection to it, for the runtime and data sources.
     pub(crate) fn connection(self) -> ConnectionId {
         ConnectionId(match self {
             Backend::System => 0,
@@ -39,7 +39,7 @@ impl Backend {
         })
     }
 
-    /// Whose number this is.
+    /// The backend with this id.
     pub(crate) fn of(connection: ConnectionId) -> Backend {
         match connection {
             ConnectionId(0) => Backend::System,
@@ -61,7 +61,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Which of the service's ports a connection is for.
+/// The ports of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
     /// The port of producers, which record.
@@ -70,10 +70,10 @@ pub enum Port {
     Consumer,
 }
 
-/// An embedder's way to a service: for processes that may not open sockets themselves (a sandbox), or whose service is at the
-/// other end of something of their own.
+/// An embedder's way to a service: for processes that may not open sockets themselves (a sandbox), or whose service is reachable only through the
+/// embedder's own transport.
 ///
-/// Called on the SDK's thread, which serves everything else meanwhile not at all: it should not take long.
+/// Called on the SDK's thread, which serves nothing else meanwhile, so it should not take long.
 pub trait Transport: Send + 'static {
     /// Opens a connected stream socket to the service. A Unix socket can share memory; over any other all data is sent. The connection is shut down
     /// when the SDK is done with it, even if it has other descriptors.
@@ -89,13 +89,13 @@ impl<F: FnMut(Port) -> io::Result<OwnedSocket> + Send + 'static> Transport for F
     }
 }
 
-/// How important a line for the log is.
+/// The importance of a line for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// In order, and good to know.
+    /// A success.
     Info,
-    /// Somebody will miss something in a trace.
+    /// A trace will lack something.
     Warning,
 }
 
@@ -167,7 +167,7 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Concurrency {
-    /// As many as there is room for: eight.
+    /// As many as possible: eight.
     #[default]
     Many,
     /// One session at a time. Sessions that begin meanwhile get nothing.
@@ -209,7 +209,7 @@ impl Options {
         Self::with(BackendOptions::InProcess { machine: 0 })
     }
 
-    /// Records for the service that `transport` leads to.
+    /// Records for the service that `transport` connects to.
     pub fn custom(transport: impl Transport) -> Self {
         Self::with(BackendOptions::Custom(Box::new(transport)))
     }
@@ -228,7 +228,7 @@ impl Options {
         self.and(BackendOptions::InProcess { machine: 0 })
     }
 
-    /// Records for the service that `transport` leads to as well.
+    /// Records for the service that `transport` connects to as well.
     pub fn and_custom(self, transport: impl Transport) -> Self {
         self.and(BackendOptions::Custom(Box::new(transport)))
     }
@@ -238,7 +238,7 @@ impl Options {
         self
     }
 
-    /// Where the machine's service awaits producers, instead of where `PERFETTO_PRODUCER_SOCK_NAME` says, or the usual place.
+    /// The socket of the machine's service for producers, in place of `PERFETTO_PRODUCER_SOCK_NAME` or the default.
     pub fn producer_socket(mut self, address: Address) -> Self {
         for backend in &mut self.backends {
             if let BackendOptions::System { producer, .. } = backend {
@@ -248,7 +248,7 @@ impl Options {
         self
     }
 
-    /// Where the machine's service awaits consumers, instead of where `PERFETTO_CONSUMER_SOCK_NAME` says, or the usual place.
+    /// The socket of the machine's service for consumers, in place of `PERFETTO_CONSUMER_SOCK_NAME` or the default.
     pub fn consumer_socket(mut self, address: Address) -> Self {
         for backend in &mut self.backends {
             if let BackendOptions::System { consumer, .. } = backend {
@@ -258,9 +258,9 @@ impl Options {
         self
     }
 
-    /// The machine that traces of the service in this process say they are of, instead of the one they were recorded on (0): so
-    /// traces of several processes, or simulations, can be put together and told apart. Such a machine is recorded only if the config
-    /// says `trace_all_machines`. The machine's service knows better and takes no notice.
+    /// The machine id in traces of the service in this process, in place of the local machine (0). With it, traces of several processes, or
+    /// simulations, can be put together and told apart. Such a machine is recorded only if the config sets `trace_all_machines`. The machine's
+    /// service ignores this option.
     #[cfg(feature = "in-process")]
     pub fn machine_id(mut self, id: u32) -> Self {
         for backend in &mut self.backends {
@@ -271,7 +271,7 @@ impl Options {
         self
     }
 
-    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. Usually that of its
+    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. The default is the name of the
     /// executable.
     pub fn producer_name(mut self, name: impl Into<String>) -> Self {
         self.settings.producer_name = name.into();
@@ -299,8 +299,8 @@ impl Options {
         self
     }
 
-    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually [warnings](LogLevel::Warning) go to standard
-    /// error, and the rest nowhere. Called seldom, on the SDK's thread mostly.
+    /// Receives lines about tracing itself, above all why nothing is recorded. By default [warnings](LogLevel::Warning) go to standard error, and the
+    /// rest nowhere. Called seldom, on the SDK's thread mostly.
     pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.settings.log = Some(Arc::new(log));
         self
@@ -318,8 +318,8 @@ impl Options {
         self
     }
 
-    /// The uuid of the process's track, unique among all processes in a trace. Usually it is made from the process id, its start
-    /// time and chance.
+    /// The uuid of the process's track, unique among all processes in a trace. By default it is made from the process id, its start time and a random
+    /// number.
     pub fn process_uuid(mut self, uuid: u64) -> Self {
         self.settings.process_uuid = Some(uuid);
         self
@@ -331,7 +331,7 @@ impl Options {
         self
     }
 
-    /// How many sessions each data source may record for at the same time, whatever the data source says.
+    /// How many sessions each data source may record for at the same time, even if the data source allows more.
     pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
         self.settings.concurrency = concurrency;
         self

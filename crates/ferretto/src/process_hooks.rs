@@ -33,13 +33,13 @@ pub(crate) struct Hooks {
     /// The process is about to be forked by this thread. Takes the locks that parent and child go on using, because the child has no other thread
     /// that could release them.
     pub(crate) before_fork: fn(),
-    /// Has happened, for better or worse, in parent or child: releases them.
+    /// The fork is over, successful or not, in parent or child. Releases the locks.
     pub(crate) after_fork: fn(),
     /// The process exits. Finishes work that takes no longer than this, or whose data would be lost for good. The calling thread may be any thread,
     /// and may hold any lock under which the application's code is called, so this must not wait for such a lock or for that thread.
     pub(crate) at_exit: fn(Duration),
-    /// The process is a child that was just forked, and this is its only thread. Has to keep to what is async-signal-safe: atomics and bare
-    /// system calls; no lock, no allocation, no destructor.
+    /// The process is a child that was just forked, and this is its only thread. May do only async-signal-safe things: atomics and bare system calls;
+    /// no lock, no allocation, no destructor.
     pub(crate) in_forked_child: fn(),
 }
 
@@ -55,25 +55,25 @@ static REGISTERED: AtomicBool = AtomicBool::new(false);
 /// How many forks lie between the process that first had hooks and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// One more than the generation whose exit the hook is still to be called for; 0 if for none.
+/// One more than the generation whose exit hook is still to be called; 0 if there is none.
 static ARMED: AtomicU32 = AtomicU32::new(0);
 
-/// Descriptors that children are not to have; [`NONE`] where there is none.
+/// Descriptors that children must not have; [`NONE`] in free places.
 static KEPT: [AtomicI32; 64] = [const { AtomicI32::new(NONE) }; 64];
 const NONE: RawFd = -1;
 
 /// A meaningless eventfd, which takes the place of the connections' descriptors in children.
 static SUBSTITUTE: AtomicI32 = AtomicI32::new(NONE);
 
-/// Has `hooks` called in this process from now on. In a forked child that sets tracing up anew it is to be called again; otherwise
-/// calling it again changes nothing.
+/// Has `hooks` called in this process from now on. A forked child that sets tracing up anew has to call it again; otherwise further calls change
+/// nothing.
 ///
 /// # Errors
-/// If there is no memory for libc to note the handlers, or no descriptor left. Nothing is called then.
+/// If libc has no memory for the handlers, or there is no descriptor left. Then no hook is called.
 pub(crate) fn install(hooks: &'static Hooks) -> io::Result<()> {
     if SUBSTITUTE.load(Ordering::Acquire) == NONE {
         let substitute = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?.into_raw_fd();
-        // One that came second is left open: a descriptor is less than the trouble of closing it where a fork may come between.
+        // A substitute that comes second stays open: a descriptor costs less than closing it safely while a fork may come between.
         let _ = SUBSTITUTE.compare_exchange(NONE, substitute, Ordering::AcqRel, Ordering::Acquire);
     }
     HOOKS.store(ptr::from_ref(hooks).cast_mut(), Ordering::Release);
@@ -138,7 +138,7 @@ impl<T> DerefMut for KeptFromChildren<T> {
 }
 
 impl<T> Drop for KeptFromChildren<T> {
-    /// Before the descriptor is closed, for then its number may be someone else's.
+    /// Before the descriptor is closed, because then its number may get another owner.
     fn drop(&mut self) {
         if let Some(place) = self.place {
             // In a child the place has been emptied, and may have been taken again for another descriptor.
@@ -158,7 +158,7 @@ fn register() -> io::Result<()> {
     if failed != 0 {
         return Err(io::Error::from_raw_os_error(failed));
     }
-    // SAFETY: the handler is a function of this program and does not unwind. If it is in a library that is unloaded, libc calls it then.
+    // SAFETY: the handler is a function of this program and does not unwind. If its library is unloaded, libc calls it then.
     match unsafe { libc::atexit(at_exit) } {
         0 => Ok(()),
         _ => Err(io::ErrorKind::OutOfMemory.into()),
@@ -171,7 +171,7 @@ fn hooks() -> Option<&'static Hooks> {
 }
 
 extern "C" fn at_exit() {
-    // Once, whichever thread comes first, and not in a child that has the handler from its parent only.
+    // Once, on whichever thread comes first, and not in a child that has the handler only from its parent.
     let due = GENERATION.load(Ordering::Acquire) + 1;
     if ARMED
         .compare_exchange(due, 0, Ordering::AcqRel, Ordering::Acquire)
@@ -180,7 +180,7 @@ extern "C" fn at_exit() {
         return;
     }
     if let Some(hooks) = hooks() {
-        // A panic must not make an abort out of an exit.
+        // A panic must not turn an exit into an abort.
         let _ = catch_unwind(AssertUnwindSafe(|| (hooks.at_exit)(PATIENCE)));
     }
 }

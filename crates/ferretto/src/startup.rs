@@ -35,14 +35,14 @@ impl Default for StartupOptions {
 }
 
 impl StartupOptions {
-    /// Whose session is expected: usually the system service's. The in-process service needs no startup tracing: a session of it can
-    /// be started at once.
+    /// Sets the service whose session is expected; the system service by default. The in-process service needs no startup tracing: a session of it
+    /// can be started at once.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
     }
 
-    /// After how long it is given up, if no session has asked for it; usually ten seconds.
+    /// Sets the time after which startup tracing is given up if no session has asked for it; ten seconds by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -59,10 +59,10 @@ impl StartupOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartupOutcome {
-    /// Sessions have taken over all that was recorded.
+    /// Sessions have taken over all recorded events.
     Adopted,
-    /// Something of it was thrown away: no session asked for it in time, it was [aborted](StartupSession::abort), the connection was
-    /// lost, or the service would not use this process's memory.
+    /// Events were discarded: no session asked for them in time, startup tracing was [aborted](StartupSession::abort), the connection was lost, or
+    /// the service would not use this process's memory.
     Aborted,
 }
 
@@ -70,11 +70,11 @@ pub enum StartupOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartupError {
-    /// There is no [`initialize`](crate::initialize) before.
+    /// [`initialize`](crate::initialize) was not called before.
     NotInitialized,
-    /// It names no data source that was registered.
+    /// The config names no registered data source.
     NoDataSource,
-    /// The backend cannot do it.
+    /// The backend does not support startup tracing.
     Backend(String),
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for StartupError {
 
 impl std::error::Error for StartupError {}
 
-/// Recording for a session that is expected. Goes on when this is dropped.
+/// A startup session. Dropping this does not end it.
 #[derive(Debug)]
 pub struct StartupSession {
     number: u64,
@@ -106,13 +106,13 @@ impl StartupSession {
         muxer::post(Command::AbortStartup(self.number));
     }
 
-    /// Waits until it is over. Not to be called on the SDK's thread.
+    /// Waits until startup tracing is over. Not to be called on the SDK's thread.
     pub fn wait(&self) -> StartupOutcome {
-        // Without a thread there is no session that could take it over.
+        // Without a thread, no session could take it over.
         self.outcome.receive().unwrap_or(StartupOutcome::Aborted)
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome, if startup tracing has ended.
     pub fn outcome(&self) -> Option<StartupOutcome> {
         self.outcome.try_receive().ok()
     }
@@ -169,7 +169,7 @@ pub fn startup_tracing(
     }
 }
 
-/// A startup session, as the SDK's thread gets it.
+/// A startup session, as passed to the SDK's thread.
 pub(crate) struct StartupRequest {
     pub(crate) number: u64,
     pub(crate) backend: Backend,
@@ -190,7 +190,7 @@ impl StartupRequest {
         };
         fields(self.config.as_bytes(), messages::TraceConfig::DATA_SOURCES)
             .filter_map(|source| {
-                // One that is there twice is the two merged.
+                // A config that occurs twice is the two merged.
                 let encoded = fields(source, messages::trace_config::DataSource::CONFIG)
                     .collect::<Vec<_>>()
                     .concat();

@@ -1,4 +1,4 @@
-//! Why something is recorded, or nothing is: [`status`].
+//! Whether events are recorded, and why not: [`status`].
 //!
 //! Written by the SDK's thread, read from any.
 
@@ -22,7 +22,7 @@ pub struct Status {
     pub backends: Vec<BackendStatus>,
     /// The data sources of this process.
     pub data_sources: Vec<DataSourceStatus>,
-    /// Why there is no SDK at all: it was not [initialized](crate::initialize), could not be, is just starting, or is
+    /// Why the SDK is not running: it was not [initialized](crate::initialize), could not be, is just starting, or is
     /// [off](crate#where-nothing-is-recorded).
     pub problem: Option<String>,
 }
@@ -33,7 +33,7 @@ pub struct Status {
 pub struct BackendStatus {
     /// Which.
     pub backend: Backend,
-    /// Whether it can be recorded for.
+    /// The state of the connection.
     pub connection: ConnectionStatus,
     /// How many instances of this process's data sources it has started, and not stopped.
     pub instances: usize,
@@ -61,11 +61,11 @@ pub enum ConnectionStatus {
     Connected,
     /// The service has not answered yet.
     Connecting,
-    /// There is none.
+    /// There is no connection.
     NotConnected {
         /// Why.
         reason: String,
-        /// When it is tried again.
+        /// The time of the next attempt.
         retry: Instant,
     },
 }

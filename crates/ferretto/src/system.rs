@@ -11,7 +11,7 @@ pub(crate) fn process_id() -> u32 {
 
 /// The calling thread's number. Safe in a signal handler.
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: takes nothing and always succeeds. By its number, for not all C libraries have a function of the name.
+    // SAFETY: takes nothing and always succeeds. By its number, because not all C libraries have the function.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) };
     tid as u32
 }
@@ -21,7 +21,7 @@ pub(crate) fn thread_name() -> Option<Vec<u8>> {
     /// The kernel's `TASK_COMM_LEN`.
     const SIZE: usize = 16;
     let mut name = [0u8; SIZE];
-    // SAFETY: the kernel writes as many bytes at most, the last of which is zero.
+    // SAFETY: the kernel writes at most as many bytes as `name` has, the last of which is zero.
     let result = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let length = name.iter().position(|byte| *byte == 0)?;
     (result == 0).then(|| name[..length].to_vec())

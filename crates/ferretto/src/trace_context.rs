@@ -90,7 +90,8 @@ impl TraceContext {
         }
     }
 
-    /// The request that the thread is at work for: of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is polling.
+    /// The request that the thread is working for: the context of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is
+    /// polling.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Cell::get).ok().flatten()
     }
@@ -140,9 +141,9 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Takes the header's value as it came, without spaces around it.
+/// Parses the header's value, without spaces around it.
 ///
-/// Of versions to come it takes the part that version 00 has, as the standard asks.
+/// From headers of later versions it takes the part that version 00 has, as the standard asks.
 impl FromStr for TraceContext {
     type Err = TraceContextError;
 
@@ -178,7 +179,7 @@ impl FromStr for TraceContext {
         let Some(parent_id) = NonZeroU64::new(parent_id as u64) else {
             return wrong("the number of the parent is 0");
         };
-        // Of a version to come it is only known whether it is sampled.
+        // Of a later version only the sampled flag is known.
         let known = if version == 0 { KNOWN_FLAGS } else { SAMPLED };
         Ok(Self {
             trace_id,
@@ -188,7 +189,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// The number that at most 32 digits say, in lower case.
+/// Parses at most 32 digits in lower case.
 fn hexadecimal(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number, &digit| {
         let digit = match digit {
@@ -200,7 +201,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u128> {
     })
 }
 
-/// Why a header is no [`TraceContext`]. The standard has the receiver begin another trace then ([`TraceContext::start`]).
+/// Why a header is no [`TraceContext`]. The standard tells the receiver to begin another trace then ([`TraceContext::start`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContextError(&'static str);
 
@@ -212,14 +213,14 @@ impl fmt::Display for TraceContextError {
 
 impl Error for TraceContextError {}
 
-/// A number that no other process on any machine is likely to have: by [`split_mix`].
+/// Returns a number that most likely no other process on any machine has, by [`split_mix`].
 fn random() -> NonZeroU64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     static STEPS: AtomicU64 = AtomicU64::new(0);
     let seed = *SEED.get_or_init(split_mix::seed);
     loop {
         let steps = STEPS.fetch_add(split_mix::STEP, Ordering::Relaxed);
-        // A forked child has the same seed and steps.
+        // A forked child has the same seed and steps, but another uuid.
         let number = scatter(seed.wrapping_add(steps) ^ scatter(Track::process().uuid()));
         if let Some(number) = NonZeroU64::new(number) {
             return number;
@@ -232,7 +233,7 @@ thread_local! {
 }
 
 pin_project! {
-    /// A future that is at work for a request: see [`in_context`](crate::future::TraceFuture::in_context).
+    /// A future that works for a request: see [`in_context`](crate::future::TraceFuture::in_context).
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct InContext<F> {

@@ -73,11 +73,11 @@ pub(crate) use seen::{SeenTracks, TrackField};
 /// The uuid that another one is relative to.
 #[derive(Clone, Copy, Debug)]
 enum Anchor {
-    /// Nothing: the number is the uuid.
+    /// None: the number is the uuid.
     Trace,
     /// The uuid of the process.
     Process,
-    /// The uuid of the thread that asks.
+    /// The uuid of the calling thread.
     Thread,
 }
 
@@ -89,7 +89,7 @@ struct Uuid {
 }
 
 impl Uuid {
-    /// That of the trace's root; also how descriptors say that there is no parent.
+    /// The uuid of the trace's root; in descriptors it stands for no parent.
     const ROOT: Uuid = Uuid {
         offset: 0,
         anchor: Anchor::Trace,
@@ -108,7 +108,7 @@ impl Uuid {
         }
     }
 
-    /// Of the child with this number: a number below no other is itself.
+    /// The uuid of the child with this number. Below no other track, the number is the uuid.
     const fn child(self, id: u64) -> Uuid {
         Uuid {
             offset: self.offset ^ id,
@@ -120,7 +120,7 @@ impl Uuid {
 /// The meaning of a uuid, as far as the SDK describes it by itself.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// The user says.
+    /// The user describes it.
     Custom,
     Process,
     Thread,
@@ -146,7 +146,7 @@ pub struct Track {
 }
 
 impl Track {
-    /// The thread that asks, whichever it is at that time.
+    /// The calling thread, whichever it is at that time.
     const EACH_THREAD: Track = Track {
         uuid: Uuid {
             offset: 0,
@@ -184,7 +184,7 @@ impl Track {
         Self::with_parent(id, Self::EACH_THREAD)
     }
 
-    /// The track of the thing at this address, below the process's.
+    /// The track of the object at this address, below the process's.
     pub fn from_pointer<T: ?Sized>(pointer: *const T) -> Self {
         Self::new(pointer.addr() as u64)
     }
@@ -199,7 +199,7 @@ impl Track {
         }
     }
 
-    /// The track of the thread that calls this, also when used on another later.
+    /// The track of the calling thread, even when it is used on another thread later.
     pub fn thread() -> Self {
         Self::for_thread(identity::thread_id())
     }
@@ -251,7 +251,7 @@ impl Track {
     note = "a counter or state without a `static` track is given a literal, or `const {{ NAME }}`"
 )]
 pub trait TrackLike {
-    /// Identity and place in the hierarchy.
+    /// The track, with its identity and its place in the hierarchy.
     fn track(&self) -> Track;
 
     /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and all other properties.
@@ -260,13 +260,13 @@ pub trait TrackLike {
     /// `proto::write::TrackDescriptor::new(descriptor)` has a method for each field.
     fn write_descriptor(&self, descriptor: &mut Writer);
 
-    /// The parent, if it is to be described too whenever this track is.
+    /// The parent, if it is to be described whenever this track is.
     fn known_parent(&self) -> Option<Parent<'_>> {
         self.track().parent_track().map(Parent::track)
     }
 
-    /// Whether traces tell each value of this counter as the difference to the one before ([`CounterTrack::incremental`]). Events
-    /// give the values themselves.
+    /// Whether traces contain each value of this counter as the difference to the one before ([`CounterTrack::incremental`]). Events pass the values
+    /// themselves.
     fn is_incremental(&self) -> bool {
         false
     }
@@ -385,7 +385,7 @@ impl<'a> Parent<'a> {
         }
     }
 
-    /// The next one up.
+    /// The next track up.
     fn parent(self) -> Option<Parent<'a>> {
         match self.0 {
             ParentKind::Track(track) => track.parent_track().map(Parent::track),
@@ -407,7 +407,7 @@ impl<'a> Parent<'a> {
     }
 }
 
-/// How the values of a counter are told; which of them readers go by is in its descriptor. Other tracks have none.
+/// How the values of a counter are written. Its descriptor tells readers. Other tracks have no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
     Whole,
@@ -425,9 +425,9 @@ impl Values {
     }
 }
 
-/// Where descriptors go: a sequence of packets.
+/// The destination of descriptors: a sequence of packets.
 pub(crate) trait DescriptorSink {
-    /// Notes that the track with this uuid is described on this sequence from now on, and how.
+    /// Notes that the track with this uuid is described on this sequence from now on, and how its values are written.
     fn note(&mut self, uuid: u64, values: Values);
 
     /// Whether it was noted.
@@ -470,11 +470,11 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         // A registered descriptor may have put its track elsewhere.
         known = known.filter(|known| uuid != 0 && known.uuid() == uuid);
         let registered = registry::find(uuid);
-        // A parent of which nothing is known is not noted: it may be used later, and be described then.
+        // A parent without a description is not noted: it may be used later, and be described then.
         if (registered.is_none() && known.is_none()) || sequence.has_described(uuid) {
             return;
         }
-        // It is a counter only if it was registered as one.
+        // It is a counter only if it was registered as a counter.
         let values = registered
             .as_ref()
             .map_or(Values::Whole, |registered| registered.values);
@@ -495,10 +495,10 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
     }
 }
 
-/// Emits the descriptors that were registered since `version`, as far as `sequence` has described the tracks in another
-/// way before. Returns the version to come with next time; a sequence that has described nothing yet begins with
-/// [`descriptors_version`].
+/// Emits the descriptors that were registered since `version`, for tracks that `sequence` has described before. Returns the version for the next
+/// call; a sequence that has described nothing yet begins with [`descriptors_version`].
 ///
+/// Costs one load and a comparison when nothing was registered.
 /// Costs one load and a comparison when nothing was registered.
 #[inline]
 pub(crate) fn describe_changes(version: u64, sequence: &mut impl DescriptorSink) -> u64 {

@@ -19,7 +19,7 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Knows no time: the first question renews it. On machines without a reliable counter anchors stay like this.
+    /// Tells no time: the first use renews it. On machines without a reliable counter anchors stay like this.
     pub(crate) const EXPIRED: Self = Self {
         counter: 0,
         ns: 0,
@@ -27,7 +27,7 @@ impl Anchor {
         limit: 0,
     };
 
-    /// Shows one time for as long as it is there: for moments at which the time is known and nothing can be renewed.
+    /// Tells one time for as long as it exists: for moments at which the time is known and nothing can be renewed.
     pub(crate) fn standing_still(ns: u64) -> Self {
         Self {
             ns,
@@ -36,7 +36,7 @@ impl Anchor {
         }
     }
 
-    /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) to tell.
+    /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) first.
     #[inline(always)]
     pub(crate) fn now(&self) -> Option<u64> {
         self.at(counter::read())
@@ -66,12 +66,12 @@ impl Anchor {
         renewed.ns.max(at_least)
     }
 
-    /// Trace time at the end of the piece: it shows none after this.
+    /// Trace time at the end of the piece. The piece tells no later times.
     pub(super) fn end(&self) -> u64 {
         self.after(self.limit)
     }
 
-    /// This piece from `counter` on, but with a pause where it would show times before `at_least`.
+    /// This piece from `counter` on, but with a pause in place of times before `at_least`.
     pub(super) fn not_before(self, at_least: u64, counter: u64) -> Self {
         let Some(lead) = self
             .at(counter)

@@ -10,8 +10,8 @@ use std::fs;
 pub(super) fn read() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction. Where a process has forbidden it to itself (PR_SET_TSC), it
-        // gets a signal, as it does from clock_gettime, which uses the same instruction in the kernel's vDSO.
+        // SAFETY: every x86-64 processor has the instruction. A process that has forbidden it to itself (PR_SET_TSC) gets a signal, as it does from
+        // clock_gettime, which uses the same instruction in the kernel's vDSO.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(target_arch = "aarch64")]
@@ -29,7 +29,7 @@ pub(super) fn read() -> u64 {
     }
 }
 
-/// The counter in ticks, read when everything before in program order is done.
+/// The counter in ticks, read when all earlier instructions in program order are done.
 pub(super) fn read_in_order() -> u64 {
     finish_earlier_instructions();
     read()

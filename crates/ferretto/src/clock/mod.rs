@@ -73,7 +73,7 @@ impl TraceClock {
 
 /// Trace time now, in nanoseconds: for timestamps that the caller supplies.
 ///
-/// This asks the kernel, so it costs more than the timestamp of an event that brings none.
+/// This asks the kernel, so it costs more than the timestamp that an event gets by itself.
 ///
 /// ```
 /// let began = ferretto::clock::now();
@@ -83,7 +83,7 @@ pub fn now() -> u64 {
     chosen().read()
 }
 
-/// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on how exact that is.
+/// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on its accuracy.
 pub(crate) fn of_instant(instant: Instant) -> u64 {
     /// The origin of the numbers that stand for instants.
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
@@ -96,7 +96,7 @@ pub(crate) fn of_instant(instant: Instant) -> u64 {
     PAIRING.trace_time(count(instant), || read_with(|| count(Instant::now())))
 }
 
-/// Trace time of a moment by the time of day. See [`Timestamp`](crate::Timestamp) on how exact that is.
+/// Trace time of a moment by the time of day. See [`Timestamp`](crate::Timestamp) on its accuracy.
 pub(crate) fn of_system_time(time: SystemTime) -> u64 {
     static PAIRING: Pairing = Pairing::new();
     let count = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
@@ -131,8 +131,8 @@ pub(crate) fn thread_time_ns() -> u64 {
     time::now(Clock::Thread)
 }
 
-/// Sets the process's trace clock for good and gets its timestamps ready, so that no event has to. To be called before any
-/// sequence takes a time: times of two clocks have no order.
+/// Sets the process's trace clock for good and prepares its timestamps, so that no event has to. To be called before any sequence takes a time,
+/// because times of two clocks have no order.
 ///
 /// # Errors
 /// If the process has chosen another clock before.
@@ -164,7 +164,7 @@ pub(crate) use timeline::recover_in_forked_child;
 #[cfg(test)]
 pub(crate) use timeline::{uses_counter, while_making_a_piece};
 
-/// The process already has a trace clock, and it is not the one asked for.
+/// The process already has a trace clock, which is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyChosen {
     /// The clock asked for.

@@ -1,4 +1,4 @@
-//! From the standard library's clocks to trace time: how far apart the two are, found out by reading them together.
+//! Converts times of the standard library's clocks to trace time, by reading both clocks together.
 //!
 //! Called by [`super::of_instant`] and [`super::of_system_time`]. A difference stays in use until a reading contradicts it. So times of one
 //! clock keep their order and distances, whichever of them is converted first. A reading contradicts it when a clock was set, or the machine

@@ -28,11 +28,11 @@ impl<const N: usize> SeqLock<N> {
 }
 
 impl<const N: usize, W: AtomicWord> SeqLock<N, W> {
-    /// The words as one writer left them; `None` if one is at work.
+    /// The words as one writer left them; `None` while a writer is at work.
     pub(super) fn read(&self) -> Option<(Version, [u64; N])> {
         let version = self.version.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        // The words are loaded before the version is once more.
+        // Keeps the second load of the version behind the loads of the words.
         W::fence(Ordering::Acquire);
         let unchanged = self.version.load(Ordering::Relaxed) == version;
         (version.is_multiple_of(2) && unchanged).then_some((Version(version), words))

@@ -24,7 +24,7 @@ pub(super) struct Renewed {
 
 static STATE: SeqLock<{ Discipline::WORDS }> = SeqLock::new();
 
-/// How often a thread looks whether another one has finished the next piece. Reading a clock takes it some 60 ns.
+/// How often a thread checks whether another one has finished the next piece. Reading a clock takes the other some 60 ns.
 const LOOKS: usize = 64;
 
 /// Whether the counter is used: one of the three below.
@@ -33,7 +33,7 @@ const UNKNOWN: u8 = 0;
 const USED: u8 = 1;
 const UNUSED: u8 = 2;
 
-/// The piece of trace time that is now, made if need be.
+/// Returns the current piece of trace time, made if need be.
 pub(super) fn renew() -> Renewed {
     if !uses_counter() {
         return without_counter(0);
@@ -117,12 +117,12 @@ fn without_counter(used: u64) -> Renewed {
     }
 }
 
-/// Whether there is a counter to rely on.
+/// Whether there is a reliable counter.
 pub(crate) fn uses_counter() -> bool {
     match COUNTER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let found = if counter::is_reliable() { USED } else { UNUSED };
-            // Another thread may have found the same by now, or already that the counter is of no use after all.
+            // Another thread may have found the same by now, or that the counter is useless.
             let _ = COUNTER.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
             found == USED
         }
@@ -130,7 +130,7 @@ pub(crate) fn uses_counter() -> bool {
     }
 }
 
-/// Does something at the moment when this thread is making a piece.
+/// Runs a hook at the moment when this thread is making a piece.
 #[cfg(test)]
 pub(crate) fn while_making_a_piece(act: impl FnOnce()) {
     let (version, words) = STATE.read().expect("no other thread makes one");

@@ -22,14 +22,14 @@ thread_local! {
     static STATES: RefCell<States> = const { RefCell::new(States::Idle(Vec::new())) };
 }
 
-/// All that a thread has, by the number of the data source.
+/// All states of a thread, by the number of the data source.
 enum States {
     Idle(Vec<Option<Box<dyn Any>>>),
     /// The thread is writing. Packets that it traces meanwhile are not recorded.
     Writing,
 }
 
-/// The number of one more data source.
+/// Returns the number for a new data source.
 pub(super) fn next_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -41,25 +41,25 @@ type OfSource<D> = [Option<OfInstance<D>>; MAX_INSTANCES];
 /// A thread's state for one instance.
 struct OfInstance<D: DataSource> {
     serial: u32,
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     writer: Option<TraceWriter>,
     incremental: D::Incremental,
     thread: D::Thread,
     instance: Arc<D>,
-    /// As of when the incremental state began.
+    /// The count of clears when the incremental state began.
     clears: u32,
     losses: u64,
-    /// In which process it was made: see [`process_hooks::generation`].
+    /// The process in which it was made: see [`process_hooks::generation`].
     generation: u32,
 }
 
 impl<D: DataSource> Drop for OfInstance<D> {
     fn drop(&mut self) {
         if self.generation != process_hooks::generation() {
-            // The memory that it writes into is that of the process which this one was forked from.
+            // The writer's memory belongs to the process which this one was forked from.
             std::mem::forget(self.writer.take());
         }
-        // It takes locks, under which it may have the allocator called, whose events would wait for them.
+        // Dropping the writer takes locks, under which the allocator may be called, and an event of the allocator would wait for them.
         let _confined = track_event::confine();
         drop(self.writer.take());
     }
@@ -92,10 +92,10 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Puts it back, also when the application's code has panicked.
+    /// Puts the states back, also when the application's code has panicked.
     fn drop(&mut self) {
         let all = std::mem::take(&mut self.0);
-        // A thread that has come to its end meanwhile needs it no more.
+        // A thread that has ended meanwhile needs them no more.
         let _ = STATES.try_with(|states| *states.borrow_mut() = States::Idle(all));
     }
 }
@@ -134,7 +134,7 @@ pub(super) fn trace<D: DataSource>(
     }
 }
 
-/// Makes the state that of the instance which is there now, as it is now.
+/// Returns the state of the slot's current instance, made or updated if need be.
 fn renew<'s, D: DataSource>(
     handle: &'static DataSourceHandle<D>,
     slot: Slot,
@@ -148,7 +148,7 @@ fn renew<'s, D: DataSource>(
         *state = None;
         let current = place.current()?;
         let made = {
-            // As when it is dropped.
+            // As in `drop`.
             let _confined = track_event::confine();
             current.output?.create_trace_writer()
         };
@@ -186,7 +186,7 @@ fn renew<'s, D: DataSource>(
 
 /// Releases this thread's state for an instance that has ended.
 pub(super) fn release<D: DataSource>(handle: &'static DataSourceHandle<D>, slot: Slot) {
-    // While the thread writes, the next time will do.
+    // If the thread is writing, its next use does it.
     if let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take())
         && let Some(states) = taken.of::<D>(registration.index)
     {

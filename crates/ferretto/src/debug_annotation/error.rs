@@ -9,7 +9,7 @@ use super::{AnnotationValue, DebugAnnotation};
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorValue<T>(T);
 
-/// Writes an error with all that led to it, as text: `reading settings: no such file`. Takes a reference as well.
+/// Writes an error with all its sources, as text: `reading settings: no such file`. Takes a reference as well.
 ///
 /// Errors of the standard library, and errors behind `dyn Error`, are arguments without this.
 ///

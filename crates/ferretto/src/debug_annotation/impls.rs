@@ -1,6 +1,6 @@
 //! [`DebugAnnotation`] for the types of the standard library.
 //!
-//! Errors are in [`super::error`]. Some types are left out: `Instant` and locks mean nothing in a trace by themselves, and all others format
+//! [`super::error`] has the implementations for errors. Some types are left out: `Instant` and locks mean nothing in a trace, and all others format
 //! themselves well enough for [`display`](super::display) and [`debug`](super::debug).
 
 use std::borrow::Cow;

@@ -42,7 +42,7 @@ static ASYNC: NamedTrack<'static> =
 /// Numbers that are used again; `64 * WORDS` of them. Higher numbers are not used again, because nobody looks at that many slices at a time.
 #[derive(Debug)]
 pub(super) struct Numbers<const WORDS: usize> {
-    /// A bit for each that is taken.
+    /// A bit for each number that is taken.
     taken: [AtomicU64; WORDS],
     /// The count of higher numbers given out so far.
     beyond: AtomicU32,
@@ -107,7 +107,7 @@ pub struct Lanes {
     name: &'static str,
     /// The track of the lanes below `Async`, without the id.
     track: NamedTrack<'static>,
-    /// Tells these lanes from others of that name; 0 until there is a first.
+    /// The number that tells these lanes from others of that name; 0 until the first lane is made.
     kind: AtomicU32,
     numbers: Numbers<LANES>,
 }
@@ -123,7 +123,7 @@ impl Lanes {
         }
     }
 
-    /// Takes a place for a slice that begins now; the track to draw it on.
+    /// Takes a place for a slice that begins now; returns the lane to draw it on.
     pub fn take_for<'a>(&'static self, place: &'a mut Option<Taken>) -> &'a Lane {
         let taken = match current::parent() {
             Some(parent) => self.below_parent(parent),
@@ -185,9 +185,9 @@ impl Lanes {
             }
         };
         match number < reused {
-            // Viewers merge tracks of one name, and would not know which slice the lanes below belong to.
+            // Viewers merge tracks of one name, and could not tell which slice the lanes below belong to.
             true => track.sibling_merge(SiblingMerge::Never),
-            // Each of these has one slice: better one line for all of them than one each.
+            // Each of these lanes has one slice, so one line for all of them is better than one line each.
             false => track,
         }
     }
@@ -203,7 +203,7 @@ impl Lanes {
     fn number_kind(&self) -> u32 {
         static KINDS: AtomicU32 = AtomicU32::new(0);
         let kind = KINDS.fetch_add(1, Ordering::Relaxed) + 1;
-        // Another thread may have been first; its number is as good, and the one here is lost.
+        // Another thread may have been first. Its number is as good, and this one is lost.
         match self
             .kind
             .compare_exchange(0, kind, Ordering::Relaxed, Ordering::Relaxed)
@@ -214,7 +214,7 @@ impl Lanes {
     }
 }
 
-/// A track that slices stand on, each above the one before.
+/// A track with slices, each above the one before.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Lane(Turn<Identity, Stack>);
@@ -222,11 +222,11 @@ pub struct Lane(Turn<Identity, Stack>);
 /// The properties of a lane that do not change.
 #[derive(Debug)]
 struct Identity {
-    /// Of the slice at the bottom.
+    /// The kind of the slice at the bottom.
     kind: &'static Lanes,
-    /// The lane that this one is below; it is not free before this one is.
+    /// The lane that this one is below, which stays taken as long as this one.
     parent: Option<Arc<Lane>>,
-    /// Among the lanes of its kind, or of its parent.
+    /// The lane's number among those of its kind, or of its parent.
     number: u32,
     track: Track,
     /// The numbers of the lanes below this one.
@@ -275,7 +275,7 @@ impl TrackLike for Identity {
     }
 }
 
-/// A lane that somebody has a share in.
+/// A reference to a lane that keeps it taken.
 struct Use<P>(P);
 
 impl std::ops::Deref for Use<Arc<Lane>> {
@@ -303,7 +303,7 @@ impl fmt::Debug for Taken {
     }
 }
 
-/// For slices on tracks that were chosen: nothing is drawn on these.
+/// For slices on chosen tracks: nothing is drawn on these lanes.
 static ELSEWHERE: Lanes = Lanes::new("");
 
 impl Taken {
@@ -312,7 +312,7 @@ impl Taken {
         ELSEWHERE.own(None)
     }
 
-    /// The slice that began there.
+    /// Returns the place of the slice that began there.
     pub(super) fn filled(mut self, slice: OpenSlice) -> At {
         let kind = self.kind;
         self.lane.open.push(Open { slice, kind });
@@ -323,7 +323,7 @@ impl Taken {
     }
 }
 
-/// Where a slice is. It knows no generation, for each place has one slice until that has ended, wherever it went meanwhile.
+/// The place of a slice. It needs no generation, because each place belongs to one slice until that has ended, even if the slice has moved.
 #[derive(Clone, Debug)]
 pub(super) struct At {
     pub(super) lane: Arc<Lane>,
@@ -351,7 +351,7 @@ impl From<ParentSlice> for At {
 }
 
 impl ParentSlice {
-    /// The same slice, for children that are not polled by it.
+    /// The same slice, for children that are not polled in it.
     pub(super) fn beside(&self) -> Self {
         Self {
             at: self.at.clone(),
@@ -360,12 +360,12 @@ impl ParentSlice {
     }
 }
 
-/// Where children go.
+/// The lanes of children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Children {
-    /// On the parent's lane, if there is room, for they usually end first.
+    /// On the parent's lane, if there is room, because such children usually end first.
     Above,
-    /// On lanes of their own: they are at work at the same time, and may last longer.
+    /// On lanes of their own, because such children run at the same time, and may last longer.
     Beside,
 }
 
@@ -375,7 +375,7 @@ impl At {
         Some(&*self.lane).filter(|lane| !ptr::eq(lane.0.shared.kind, &ELSEWHERE))
     }
 
-    /// The place right above, unless it is taken; then where this slice is.
+    /// Takes the place right above. If it is taken, returns the slice itself.
     fn above(self, kind: &'static Lanes) -> Result<Taken, At> {
         let At { lane, position } = self;
         let held = match Turn::try_take(Use(lane)) {
@@ -404,7 +404,7 @@ impl At {
         self.end(drop);
     }
 
-    /// Ends the slice by `finish`, or plainly if another thread is using the lane at this moment.
+    /// Ends the slice with `finish`, or without it if another thread is using the lane at this moment.
     pub(super) fn end(self, finish: impl FnOnce(OpenSlice)) {
         let position = self.position;
         if let Some(mut held) = Turn::take_or_mark(Use(self.lane), position) {

@@ -34,7 +34,7 @@ fn take_or_mark(word: &impl AtomicWord, mark: u32) -> bool {
     try_take(word) || word.fetch_or(HELD | 1 << mark, Ordering::AcqRel) & HELD == 0
 }
 
-/// Gives the turn back; or keeps it and returns marks, which are taken off.
+/// Gives the turn back, unless there are marks; then keeps it, clears the marks and returns them.
 fn let_go(word: &impl AtomicWord) -> Option<u64> {
     match word.compare_exchange(HELD, 0, Ordering::Release, Ordering::Relaxed) {
         Ok(_) => None,
@@ -74,10 +74,10 @@ impl<S, T: Marked> Turn<S, T> {
         }
     }
 
-    /// The turn; if another has it, that one takes care of `mark`, which is below [`MARKS`].
+    /// Takes the turn; if another thread has it, leaves `mark`, which is below [`MARKS`], to that thread.
     pub(super) fn take_or_mark<P: Deref<Target = Self>>(this: P, mark: u32) -> Option<Held<S, T, P>> {
         take_or_mark(&this.word, mark).then(|| {
-            // It is the caller's to take care of, if it was set.
+            // If its own mark was set, the caller takes care of it.
             this.word.fetch_and(!(1 << mark), Ordering::Relaxed);
             Held { turn: this }
         })

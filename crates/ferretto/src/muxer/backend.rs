@@ -23,7 +23,7 @@ use crate::options::{Backend, BackendOptions, Port, Transport};
 use crate::process_hooks::KeptFromChildren;
 use crate::session::Endpoint;
 
-/// The place in the event loop of the service in this process. Others begin at 1.
+/// The token of the service in this process in the event loop. Others begin at 1.
 #[cfg(feature = "in-process")]
 const IN_PROCESS: Token = Token(0);
 
@@ -38,7 +38,7 @@ enum Way {
         consumer: Option<Address>,
     },
     Transport(Box<dyn Transport>),
-    /// Made when it is first connected to.
+    /// Made at the first connection.
     #[cfg(feature = "in-process")]
     InProcess(MachineId, Option<(InProcess, Watch)>),
 }

@@ -16,7 +16,7 @@ fn registering() -> MutexGuard<'static, ()> {
     REGISTERING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `register` fill the place, once. It registers a data source.
+/// Has `register`, which registers a data source, fill the place, once.
 pub(crate) fn once<T>(place: &'static OnceLock<T>, register: impl FnOnce() -> T) -> &'static T {
     match place.get() {
         Some(registered) => registered,
@@ -61,7 +61,7 @@ impl Entry {
         self.offered.load(Ordering::Acquire)
     }
 
-    /// Whether it has changed; this forgets that.
+    /// Whether the descriptor has changed since the last call.
     pub(super) fn take_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel)
     }
@@ -107,9 +107,9 @@ pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// A number that is not 0, and not likely another one's.
+/// Returns a number that is not 0, and most likely unique.
 fn random_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // Keys that the standard library draws from the system for each thread, and counts on from there.
+    // The standard library draws keys from the system for each thread, and counts on from there.
     RandomState::new().hash_one(std::process::id()).max(1)
 }

@@ -21,7 +21,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Something may have come.
+    /// Whether something may have come.
     #[cfg(feature = "in-process")]
     pub(super) const READABLE: Readiness = Readiness {
         readable: true,
@@ -30,7 +30,7 @@ impl Readiness {
     };
 }
 
-/// Whether something is to be served on.
+/// The future of a served object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Keep,
@@ -43,7 +43,7 @@ pub(crate) trait Served: Send {
     /// The descriptor to watch, and the readiness to watch for. Always the same descriptor, once there is one.
     fn interest(&self) -> Option<(BorrowedFd<'_>, Interest)>;
 
-    /// When it wants its turn at the latest.
+    /// The latest times of its next turn.
     fn deadlines(&self) -> Deadlines;
 
     /// Does the pending work, without blocking.

@@ -28,7 +28,7 @@ use crate::startup::StartupRequest;
 use crate::status::{BackendStatus, ConnectionStatus, DataSourceStatus, StartupStatus, Status};
 use program::SdkThread;
 
-/// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
+/// How long to wait when the event loop fails, which should not happen, so that it does not take all of a processor.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Something served, with its place in the event loop.
@@ -59,7 +59,7 @@ struct Thread {
     last_token: u64,
 }
 
-/// The thread's whole life.
+/// Runs the thread.
 pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
     let runtime = Runtime::new(Arc::new(SdkThread), muxer.waker.clone());
     let mut thread = Thread {
@@ -106,7 +106,7 @@ impl Thread {
             self.serve_in_process(index);
         }
         self.serve_clients(|watch| readiness(ready, watch));
-        // A program that learns from a service that something has started or stopped may ask for the status right away.
+        // First, because a program that learns from a service that an instance has started or stopped may ask for the status right away.
         self.runtime.take_acknowledgements();
         self.publish_status();
         self.runtime.settle();
@@ -229,7 +229,7 @@ impl Thread {
 
     // --- Data sources. ---
 
-    /// Takes notice of data sources registered since.
+    /// Adds data sources registered since the last call.
     fn discover_sources(&mut self) {
         for entry in registry::entries().skip(self.sources.len()) {
             let id = self.runtime.add_source(Some(entry.id), entry.source.clone());
@@ -276,7 +276,7 @@ impl Thread {
             Err(reason) => request.refused(reason),
             Ok(count) => {
                 request.set_up(count);
-                // With none there is nothing that could end.
+                // Without instances nothing can end.
                 if count > 0 {
                     self.startup.push(request);
                 }
@@ -311,7 +311,7 @@ impl Thread {
     }
 
     fn begin_to_drain(&mut self, done: Sender<Drained>) {
-        // All sockets first, lest services wait for files of ours.
+        // All sockets first, because services may wait for files of ours.
         self.pump_now();
         #[cfg(feature = "in-process")]
         self.end_in_process(&done);
@@ -322,7 +322,7 @@ impl Thread {
         self.backends.iter().map(|state| state.backend().connection())
     }
 
-    /// Sends all that there is to send.
+    /// Sends all pending requests.
     fn pump_now(&self) {
         for connection in self.connections() {
             self.runtime.pump_now(connection);
@@ -336,7 +336,7 @@ impl Thread {
             .filter(|connection| self.runtime.has_memory(*connection))
             .filter_map(|connection| Some((connection, self.runtime.sync(connection)?)))
             .collect();
-        // Without a service there is none that will have seen it.
+        // Without a service nothing has processed the requests.
         if !waiting.is_empty() {
             self.syncs.push(Sync { waiting, done });
         }

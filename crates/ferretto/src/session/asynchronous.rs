@@ -20,8 +20,7 @@ use crate::handles::OwnedFile;
 
 /// The answer to a request that a session has already been sent. Dropping it cancels nothing; only the answer is lost.
 ///
-/// It may take any time; use the timeouts of your runtime. Callbacks run on the SDK's thread, which completes it, so they must not wait for
-/// it.
+/// It may take any time; use the timeouts of your runtime. The SDK's thread completes it, and runs callbacks, so callbacks must not wait for it.
 #[must_use = "what comes of it is only told to whoever awaits this"]
 pub struct Reply<T>(Arc<Mutex<State<T>>>);
 
@@ -56,7 +55,7 @@ impl<T> Future for Reply<T> {
     type Output = Result<T, SessionError>;
 
     /// # Panics
-    /// If it was completed before.
+    /// If it is polled again after completion.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.0);
         match &mut *state {
@@ -133,7 +132,7 @@ impl Session {
         self.ask(|answer| Command::Stop(Some(answer)))
     }
 
-    /// As [`Session::wait_until_stopped`], for as long as that takes.
+    /// As [`Session::wait_until_stopped`], without a time limit.
     pub fn stopped(&self) -> Reply<()> {
         self.ask(Command::AwaitEnd)
     }

@@ -45,11 +45,11 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-/// Where trace data goes.
+/// The destination of trace data.
 pub(super) enum Sink {
-    /// To an application thread that reads.
+    /// A pipe to an application thread that reads.
     Pipe(PipeWriter),
-    /// To a function of the application's.
+    /// A function of the application.
     Callback(Box<dyn FnMut(Result<Option<TraceChunk>, SessionError>) + Send>),
 }
 
@@ -159,7 +159,7 @@ impl Command {
     }
 }
 
-/// Where to find the service.
+/// The place of the service.
 pub(super) enum ServicePlace {
     /// The process's own backend of this kind.
     Backend(Backend),

@@ -93,7 +93,7 @@ impl TraceConfig {
     }
 
     pub(super) fn decoded(&self) -> messages::TraceConfig {
-        // It is one: it was checked or made here.
+        // It decodes, because it was checked or made here.
         messages::TraceConfig::decode_from_slice(&self.encoded).unwrap_or_default()
     }
 
@@ -122,7 +122,7 @@ impl TraceConfig {
         }
     }
 
-    /// Ends the session after this long, counted from its start, sleep of the machine included. In milliseconds; 7 days at most.
+    /// Ends the session after this time from its start, including sleep of the machine. In milliseconds; 7 days at most.
     pub fn duration(self, duration: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::DURATION_MS, duration)
     }
@@ -132,12 +132,12 @@ impl TraceConfig {
         self.milliseconds(messages::TraceConfig::FLUSH_PERIOD_MS, period)
     }
 
-    /// How long producers have for a flush; usually 5 s. In milliseconds.
+    /// How long producers may take for a flush; 5 s by default. In milliseconds.
     pub fn flush_timeout(self, timeout: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::FLUSH_TIMEOUT_MS, timeout)
     }
 
-    /// How long data sources have to stop; usually 5 s. In milliseconds.
+    /// How long data sources may take to stop; 5 s by default. In milliseconds.
     pub fn stop_timeout(self, timeout: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
     }
@@ -179,19 +179,18 @@ impl TraceConfig {
         self.add(|config| config.varint_field(messages::TraceConfig::MAX_FILE_SIZE_BYTES, bytes))
     }
 
-    /// The file to stream into, which the service makes, with its rights; it must not exist.
+    /// The file to stream into. The service creates it, with the service's rights; it must not exist.
     pub fn output_path(self, path: &str) -> TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::OUTPUT_PATH, path.as_bytes()))
     }
 
-    /// Has the service prepare everything at [`Session::setup`](super::Session::setup), buffers and data sources, so that the
-    /// start is quick.
+    /// Has the service make buffers and set up data sources at [`Session::setup`](super::Session::setup), so that the start is quick.
     pub fn deferred_start(self) -> TraceConfig {
         self.add(|config| config.varint_field(messages::TraceConfig::DEFERRED_START, 1))
     }
 
-    /// Has a trigger of this name, which any producer may activate, do something to the session. Several are given by calling this
-    /// several times, with the same action and timeout.
+    /// Adds a trigger that acts on the session. Any producer may activate it by this name. For several triggers call this several times, with the
+    /// same action and timeout.
     pub fn trigger(
         self,
         name: &str,
@@ -271,7 +270,7 @@ impl From<&messages::TraceConfig> for TraceConfig {
     }
 }
 
-/// A config that is none.
+/// Bytes or text that are not a valid config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig(String);
 
@@ -287,9 +286,9 @@ impl std::error::Error for InvalidConfig {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TriggerAction {
-    /// The session starts, and ends when the delay after the trigger is over. Its timeout is that for the trigger to come.
+    /// The session starts with the trigger, and ends after the trigger's delay. The timeout limits the wait for the trigger.
     Start = 1,
-    /// The session ends when the delay after the trigger is over, or with its timeout, without a trace if no trigger came.
+    /// The session ends after the trigger's delay. Without a trigger it ends with the timeout, and has no trace.
     Stop = 2,
 }
 
@@ -312,7 +311,7 @@ impl Buffer {
         self.add(|buffer| buffer.varint_field(BufferConfig::FILL_POLICY, FillPolicy::DISCARD as u64))
     }
 
-    /// A name, by which data sources can say that they write into it.
+    /// A name, by which data sources can choose this buffer.
     pub fn name(self, name: &str) -> Buffer {
         self.add(|buffer| buffer.bytes_field(BufferConfig::NAME, name.as_bytes()))
     }
@@ -323,7 +322,7 @@ impl Buffer {
     }
 }
 
-/// A data source to record, and of which producers.
+/// A data source to record, and the producers to record it from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct DataSource {
@@ -363,7 +362,7 @@ impl DataSource {
         self.configure(|config| config.raw(fields))
     }
 
-    /// Writes into the buffer of this number; usually 0.
+    /// Writes into the buffer of this number; 0 by default.
     pub fn target_buffer(self, number: u32) -> DataSource {
         self.configure(|config| config.varint_field(DataSourceConfig::TARGET_BUFFER, number.into()))
     }
@@ -378,7 +377,7 @@ impl DataSource {
         self.configure(|config| config.varint_field(DataSourceConfig::BUFFER_EXHAUSTED_POLICY, policy as u64))
     }
 
-    /// Only of producers of this name; several may be given.
+    /// Records only producers of this name; several may be given.
     pub fn of_producer(mut self, name: &str) -> DataSource {
         append(&mut self.filters, &|source| {
             source.bytes_field(trace_config::DataSource::PRODUCER_NAME_FILTER, name.as_bytes())
@@ -386,7 +385,7 @@ impl DataSource {
         self
     }
 
-    /// Only of producers whose whole name this regular expression matches; several may be given.
+    /// Records only producers whose whole name matches this regular expression; several may be given.
     pub fn of_producers_matching(mut self, expression: &str) -> DataSource {
         append(&mut self.filters, &|source| {
             source.bytes_field(
@@ -403,7 +402,7 @@ impl DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_CATEGORIES, pattern)
     }
 
-    /// Records no track events of the categories that this names, unless they are enabled by a more exact pattern.
+    /// Records no track events of the categories that match this name, unless a more exact pattern enables them.
     pub fn disable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_CATEGORIES, pattern)
     }
@@ -423,7 +422,7 @@ impl DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DEBUG_ANNOTATIONS)
     }
 
-    /// Leaves names out that are made at run time.
+    /// Leaves out names that are made at run time.
     pub fn filter_dynamic_event_names(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DYNAMIC_EVENT_NAMES)
     }
@@ -450,7 +449,7 @@ impl DataSource {
         self
     }
 
-    /// As a `TraceConfig.DataSource`.
+    /// Encodes a `TraceConfig.DataSource`.
     fn encode(&self) -> Vec<u8> {
         let mut source = Writer::new();
         source.nested(trace_config::DataSource::CONFIG, |config| {
@@ -468,11 +467,11 @@ impl DataSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExhaustedPolicy {
-    /// They drop packets.
+    /// Writers drop packets.
     Drop = 1,
-    /// They wait; if the service is stuck for long, they drop packets after all.
+    /// Writers wait. If the service is stuck for long, they drop packets after all.
     Stall = 2,
-    /// They wait, but only once for a service that is stuck.
+    /// Writers wait, but only once for a service that is stuck.
     StallThenDrop = 3,
 }
 

@@ -16,24 +16,24 @@ pub enum SessionError {
     Off(&'static str),
     /// The service cannot be reached.
     Unavailable(String),
-    /// The service does not run such a session: it finds fault with its config, or has too many others.
+    /// The service refused the session: its config is invalid, or there are too many others.
     Refused(String),
-    /// The session ended before it was to, for this reason.
+    /// The session ended too early, for this reason.
     Failed(String),
     /// The session ended before all of its data sources had started.
     EndedEarly,
-    /// There is nothing to do this with yet.
+    /// The session was not set up yet.
     NotSetUp {
         /// The request.
         request: &'static str,
     },
-    /// The session runs already, or is somebody's clone: it cannot be set up as another one.
+    /// The session is running, or is a clone of another: it cannot be set up again.
     InUse,
-    /// The trace is in the file that the session streams into, and not to be read from the service.
+    /// The trace is in the file that the session streams into, so the service cannot read it back.
     WritesIntoFile,
     /// A data source did not write out its data in time, or there was none.
     NotFlushed,
-    /// There is no clone, for this reason.
+    /// The service made no clone, for this reason.
     NotCloned(String),
     /// The service did not carry out the request.
     Rejected {
@@ -48,7 +48,7 @@ pub enum SessionError {
     TimedOut {
         /// The request.
         request: &'static str,
-        /// For how long it was waited.
+        /// The duration of the wait.
         after: Duration,
     },
     /// The call would wait on the SDK's thread, where callbacks run, for work that only this thread can do.
@@ -56,11 +56,11 @@ pub enum SessionError {
         /// The request.
         request: &'static str,
     },
-    /// The trace could not be written where it was to go.
+    /// The trace could not be written to its output.
     Output(Arc<io::Error>),
-    /// There can be no trace file of this name.
+    /// The trace file could not be opened.
     File {
-        /// Where it was to be.
+        /// The path of the file.
         path: PathBuf,
         /// The reason, and a remedy if one is known.
         reason: String,

@@ -91,7 +91,7 @@ pub use recording::record_to;
 pub use recording::{Recording, RecordingOptions};
 use worker::Worker;
 
-/// How long is waited for the service unless [`Session::set_patience`] says otherwise.
+/// How long methods wait for the service by default; see [`Session::set_patience`].
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A tracing session, of which this process is the consumer. It ends when this is dropped, unless it was [detached](Session::detach).
@@ -105,7 +105,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[must_use = "the session ends when it is dropped"]
 pub struct Session {
     commands: Sender<Command>,
-    /// The other end, until there is a thread to serve it.
+    /// The worker, until there is a thread to serve it.
     unserved: Mutex<Option<Box<dyn Served>>>,
     patience: Duration,
 }
@@ -129,8 +129,7 @@ impl Session {
         Session::at(ServicePlace::Default)
     }
 
-    /// A session of a service that was among the backends given to [`initialize`](crate::initialize). It is connected to when the
-    /// session is used.
+    /// A session of a service that was among the backends given to [`initialize`](crate::initialize). The session connects when it is first used.
     pub fn with_backend(backend: Backend) -> Session {
         Session::at(ServicePlace::Backend(backend))
     }
@@ -146,8 +145,8 @@ impl Session {
         Session::with_backend(Backend::InProcess)
     }
 
-    /// A session of the service at the other end of a stream socket, which is connected to its consumer port: for processes that
-    /// may not connect themselves. The connection is shut down when the session is dropped, even if it has other descriptors.
+    /// A session of the service at the other end of a stream socket to its consumer port: for processes that may not connect themselves. The
+    /// connection is shut down when the session is dropped, even if it has other descriptors.
     ///
     /// # Errors
     /// If it is no stream socket.
@@ -157,7 +156,7 @@ impl Session {
             .map_err(|error| SessionError::Unavailable(error.to_string()))
     }
 
-    /// How long methods that wait do so at most, for each chunk where a trace is read: 30 s unless this says otherwise.
+    /// Sets the time limit of methods that wait; for reads it holds for each chunk. The default is 30 s.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
@@ -197,7 +196,7 @@ impl Session {
         })
     }
 
-    /// Starts recording, without waiting: [`Session::on_start`] is told when all data sources have started.
+    /// Starts recording, without waiting. The callback of [`Session::on_start`] is called when all data sources have started.
     pub fn start(&self) {
         self.send(Command::Start(None));
     }
@@ -205,17 +204,17 @@ impl Session {
     /// Starts recording, and waits until all data sources have started.
     ///
     /// # Errors
-    /// Why the service refuses the session, or that there is none.
+    /// If the service refuses the session, or there is none.
     pub fn start_blocking(&self) -> Result<(), SessionError> {
         self.wait("start the session", |answer| Command::Start(Some(answer)))
     }
 
-    /// Stops recording, without waiting: [`Session::on_stop`] is told when it has stopped. The trace can be read then.
+    /// Stops recording, without waiting. The callback of [`Session::on_stop`] is called when the session has stopped. The trace can be read then.
     pub fn stop(&self) {
         self.send(Command::Stop(None));
     }
 
-    /// Stops recording, and waits until all data sources have stopped and, if the session streams into a file, that is complete.
+    /// Stops recording, and waits until all data sources have stopped and, if the session streams into a file, until the file is complete.
     ///
     /// # Errors
     /// If the session ended with an error, or there is none.
@@ -238,10 +237,10 @@ impl Session {
         self.send(Command::Flush(timeout, Answer::new(done)));
     }
 
-    /// As [`Session::flush`], and waits for that.
+    /// As [`Session::flush`], and waits until it is done.
     ///
     /// # Errors
-    /// If not all data sources did in time.
+    /// If a data source did not flush in time.
     pub fn flush_blocking(&self, timeout: Duration) -> Result<(), SessionError> {
         self.wait_for(self.patience.max(timeout.saturating_mul(2)), "flush", |answer| {
             Command::Flush(timeout, answer)
@@ -305,7 +304,7 @@ impl Session {
         }))));
     }
 
-    /// Changes the config while the session records. Services heed new producer filters only.
+    /// Changes the config while the session records. Services apply new producer filters only.
     ///
     /// # Errors
     /// If there is no session, or the service refuses.
@@ -328,11 +327,10 @@ impl Session {
         })
     }
 
-    /// As [`Session::clone_session`], of a session that streams into a file: the clone is `file` then, which is complete when this
-    /// returns.
+    /// As [`Session::clone_session`], for an original that streams into a file: the clone goes into `file`, which is complete when this returns.
     ///
     /// # Errors
-    /// Why there is no clone.
+    /// If the service cannot make the clone; the error has its reason.
     pub fn clone_session_into(
         &self,
         original: &CloneSource,
@@ -353,7 +351,7 @@ impl Session {
         self.send(Command::Clone(original.request(), None, Answer::new(done)));
     }
 
-    /// Leaves the session running by itself, to be attached to under `key` by any process of the same user.
+    /// Leaves the session running by itself. Any process of the same user can attach to it under `key`.
     ///
     /// # Errors
     /// If there is no session, or another one is detached under this key.
@@ -362,7 +360,7 @@ impl Session {
         self.wait("detach from the session", |answer| Command::Detach(key, answer))
     }
 
-    /// Takes over the session that was detached under `key`; gives its config.
+    /// Takes over the session that was detached under `key`; returns its config.
     ///
     /// # Errors
     /// If there is none.
@@ -432,7 +430,7 @@ impl Session {
         }));
     }
 
-    /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they have.
+    /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they already have.
     pub fn on_start(&self, tell: impl FnOnce() + Send + 'static) {
         self.send(Command::OnStart(Box::new(move || {
             muxer::guarded(tell);
@@ -461,7 +459,7 @@ impl Session {
         self.wait_for(self.patience, request, command)
     }
 
-    /// Asks for something and waits for the answer.
+    /// Makes a request and waits for the answer.
     fn wait_for<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -471,7 +469,7 @@ impl Session {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread { request });
         }
-        // The answer has a place of its own: a channel is compiled again for each type that goes through one.
+        // A place for the answer instead of a channel, which would be compiled again for each type.
         let place = Arc::new(Mutex::new(None));
         let (given, waiting) = channel();
         let answer = Arc::clone(&place);
@@ -553,7 +551,7 @@ pub struct ServiceState {
     pub encoded: Vec<u8>,
 }
 
-/// Which session to clone.
+/// The session to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloneSource {
@@ -567,7 +565,7 @@ pub enum CloneSource {
 
 impl CloneSource {
     fn request(&self) -> Box<CloneSessionRequest> {
-        /// By this id services know that one.
+        /// Services know the session for bug reports by this id.
         const BUGREPORT: u64 = u64::MAX;
         let (selector, for_bugreport) = match self {
             CloneSource::Name(name) => (Selector::UniqueSessionName(name.clone()), false),
@@ -587,8 +585,8 @@ impl CloneSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cloned {
-    /// Names the clone's trace; the lower half is the original's.
+    /// The uuid of the clone's trace; the lower half is the original's.
     pub uuid: u128,
-    /// Whether the trace went into the file given, because the original streams into one. Else it is to be read.
+    /// Whether the trace went into the given file, because the original streams into one. Otherwise it can be read from the session.
     pub wrote_into_file: bool,
 }

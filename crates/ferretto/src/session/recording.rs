@@ -28,10 +28,10 @@ const BUFFER_KB: u32 = 32 * 1024;
 /// flush every half period.
 const WRITE_PERIOD: Duration = Duration::from_millis(200);
 
-/// How often names are told again, lest a buffer that was overwritten after all leaves the rest of the file without.
+/// How often names are repeated, so that a buffer which was overwritten after all leaves the rest of the file readable.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 
-/// How long this program's track events may take to be recorded by the machine's service.
+/// How long the machine's service may take to begin recording this program's track events.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Records this program into a file, until the returned value is dropped: one line in `main`, and the trace opens at <https://ui.perfetto.dev>.
@@ -137,27 +137,27 @@ impl RecordingOptions {
         self
     }
 
-    /// How often the file is written, after a flush at most half as long ago: up to one and a half of this is missing if the process is killed.
-    /// In milliseconds, at least 100; 200 unless this says otherwise.
+    /// Sets the period of writes into the file. Each write follows a flush that is at most half a period old, so a killed process loses up to one and
+    /// a half periods. In milliseconds, at least 100; 200 by default.
     pub fn write_period(mut self, period: Duration) -> RecordingOptions {
         self.write_period = period;
         self
     }
 
-    /// Which track events are recorded, instead of all whose category is not tagged `slow` or `debug`.
+    /// Sets the track events to record, in place of all whose category is not tagged `slow` or `debug`.
     pub fn track_events(mut self, source: DataSource) -> RecordingOptions {
         self.track_events = source;
         self
     }
 
-    /// Records this, too.
+    /// Adds another data source.
     pub fn data_source(mut self, source: DataSource) -> RecordingOptions {
         self.more = self.more.data_source(source);
         self
     }
 
-    /// Adds anything else that a config can say: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the
-    /// file, [compression](TraceConfig::compress). Settings made here replace the defaults.
+    /// Adds further settings: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the file,
+    /// [compression](TraceConfig::compress) and so on. They replace the defaults.
     pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
         self.more = self.more.merge(config);
         self
@@ -178,7 +178,7 @@ impl RecordingOptions {
             });
         }
         let path = path.as_ref();
-        // Later the working directory may be another.
+        // The working directory may change later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let file = open(&path).map_err(|reason| SessionError::File {
             path: path.clone(),
@@ -226,7 +226,7 @@ impl RecordingOptions {
         {
             track_events = track_events.of_producer(&settings.producer_name);
         }
-        // Services have an idea of their own of when to flush for files, by which they would take no notice of the period.
+        // By default services decide by themselves when to flush for files, and ignore the period.
         let flush_as_told = messages::TraceConfig {
             write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
             ..Default::default()
@@ -282,10 +282,10 @@ fn open(path: &Path) -> Result<File, String> {
 /// Dropping it waits for the last data to be written: 30 s at most. In a forked child it does nothing; the recording is the parent's.
 #[must_use = "the recording ends when this is dropped: keep it in a variable with a name"]
 pub struct Recording {
-    /// Until it has ended.
+    /// `None` once it has ended.
     session: Option<Session>,
     path: PathBuf,
-    /// The process whose recording it is.
+    /// The process that made the recording.
     generation: u32,
 }
 

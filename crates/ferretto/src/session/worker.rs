@@ -22,13 +22,13 @@ use super::{Cloned, ServiceState};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
 use crate::options::LogLevel;
 
-/// Bytes of trace data that one turn moves, lest the thread's other work waits.
+/// Bytes of trace data that one turn moves, so that the thread's other work does not wait.
 const TURN_BYTES: usize = 1024 * 1024;
 
 /// The initiator and reason of a flush, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
 const FLUSH_FLAGS: u64 = 3 << 4 | 4;
 
-/// How far the session is.
+/// The phases of a session.
 enum Phase {
     /// It has no config.
     Idle,
@@ -52,7 +52,7 @@ enum Connection {
     /// Made in the next turn.
     Wanted(ServicePlace),
     Open(Endpoint),
-    /// It ended for this reason.
+    /// The connection ended for this reason.
     Over(SessionError),
 }
 
@@ -63,21 +63,21 @@ pub(super) struct Worker {
     /// The service has closed its end. The little that it sent before is read all at once.
     hung_up: bool,
     flow: DataFlow,
-    /// There is more to do than one turn may.
+    /// There is more work than fits into one turn.
     unfinished: bool,
     phase: Phase,
     /// The trace goes into a file, and is not to be read.
     streams: bool,
-    /// The service keeps something for us.
+    /// The service keeps buffers for us.
     holds_buffers: bool,
-    /// The requests whose answers tell the ends of sessions that were given up.
+    /// The requests whose answers report the ends of sessions that were given up.
     given_up: Vec<CallId>,
-    /// The request whose answer tells the end of this one, if it is known.
+    /// The request whose answer reports the end of this session, if it is known.
     enabled: Option<CallId>,
     pending: HashMap<CallId, Pending>,
     awaiting_start: Vec<Answer<()>>,
     awaiting_end: Vec<Answer<()>>,
-    /// The first one is being served, by this request.
+    /// The first one is being served, by the current read request.
     reads: VecDeque<Sink>,
     reading: Option<CallId>,
     observer: Option<Observer>,
@@ -126,7 +126,7 @@ impl Worker {
             .map_err(|error| SessionError::Unavailable(error.0))
     }
 
-    /// The endpoint; there is one whenever a command or an event is dealt with.
+    /// The endpoint; `Some` whenever a command or an event is handled.
     fn endpoint(&mut self) -> Option<&mut Endpoint> {
         match &mut self.connection {
             Connection::Open(endpoint) => Some(endpoint),
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// Makes a request, to which `pending` gets the reply.
+    /// Makes a request. `pending` gets the reply.
     fn request(
         &mut self,
         pending: Pending,
@@ -299,7 +299,7 @@ impl Worker {
                 "there is a file to write into, but the config does not say so; set write_into_file".into(),
             ));
         }
-        // Services look at the path only.
+        // Services look at the path only, so it must be empty.
         if file.is_some()
             && decoded
                 .output_path
@@ -353,7 +353,7 @@ impl Worker {
                 self.request(Pending::Unawaited, ConsumerEndpoint::start_tracing);
             }
             Phase::Starting => self.awaiting_start.extend(waiting),
-            // It has ended before it starts, as will be told.
+            // It has ended before it started, and the answer will say so.
             Phase::Stopping => {
                 self.phase = Phase::Stopping;
                 self.awaiting_start.extend(waiting);
@@ -408,7 +408,7 @@ impl Worker {
         }
     }
 
-    /// Begins the first of the reads that wait, if none is being served.
+    /// Begins the first of the waiting reads, if none is being served.
     fn read_next(&mut self) {
         if self.reading.is_some() || self.reads.is_empty() {
             return;
@@ -469,7 +469,7 @@ impl Worker {
         }
     }
 
-    /// Takes an event; gives the number of bytes of trace data in it.
+    /// Handles an event; returns the number of bytes of trace data in it.
     fn event(&mut self, event: ConsumerEvent) -> Result<usize, SessionError> {
         match event {
             ConsumerEvent::Connected => Ok(0),
@@ -589,7 +589,7 @@ impl Worker {
         match (pending, reply) {
             (Pending::Done(_, answer) | Pending::Flush(answer), ConsumerReply::Done) => answer.give(Ok(())),
             (Pending::Detach(answer), ConsumerReply::Done) => {
-                // It ends without us.
+                // A session without a running consumer ends by itself.
                 self.holds_buffers = false;
                 self.given_up.extend(self.enabled.take());
                 self.phase = Phase::Idle;
@@ -627,12 +627,12 @@ impl Worker {
             (Pending::Capabilities(answer), ConsumerReply::Capabilities(capabilities)) => {
                 answer.give(Ok(capabilities));
             }
-            // Its answer, if anyone waits for one, is that the session was ended; a service does not do that.
+            // A pending answer reports that the session was ended, which a service does not do.
             (_, _) => {}
         }
     }
 
-    /// Lets trace data come as far as it is read.
+    /// Lets trace data come as fast as it is read.
     fn adjust_flow(&mut self) {
         let reads_slowly = self.reading.is_some() && self.reads.front().is_some_and(Sink::is_full);
         let full = reads_slowly && !self.hung_up;
@@ -661,7 +661,7 @@ impl Worker {
         }
     }
 
-    /// The connection is over, or there is none: everybody is told why.
+    /// The connection is over, or there is none: reports the reason to all waiting requests.
     fn over(&mut self, error: &SessionError) {
         self.connection = Connection::Over(error.clone());
         self.unfinished = false;
@@ -675,7 +675,7 @@ impl Worker {
         self.ended(Err(error.clone()));
     }
 
-    /// Connects if that was not done, and lets the connection progress. An error is the end of it.
+    /// Connects if that is still to be done, and lets the connection progress. An error ends it.
     fn advance(&mut self, ready: Readiness, services: &mut Services<'_>) -> Result<Turn, SessionError> {
         self.unfinished = false;
         if let Connection::Wanted(place) = &mut self.connection {
@@ -713,7 +713,7 @@ impl Worker {
         }
     }
 
-    /// There is no connection for the commands that came since.
+    /// Refuses all later commands, because there is no connection.
     fn refuse_commands(&self, error: &SessionError) -> Turn {
         while let Some(command) = self.next_command() {
             match command {

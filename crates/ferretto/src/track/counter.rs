@@ -14,13 +14,13 @@ const MAGIC: u64 = 0xb1a4_a67d_7970_839e;
 pub enum CounterUnit {
     /// Nanoseconds.
     TimeNs,
-    /// Things, one by one.
+    /// Individual things.
     Count,
     /// Bytes.
     SizeBytes,
 }
 
-/// Counters of a thread that viewers know by themselves. Their tracks are below the thread's.
+/// Counters of a thread that viewers have names and units for. Their tracks are below the thread's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BuiltinCounter {
@@ -96,17 +96,17 @@ impl<'a> CounterTrack<'a> {
         self
     }
 
-    /// How many units a value of 1 stands for; 1 unless said.
+    /// Sets how many units a value of 1 stands for; 1 by default.
     pub const fn unit_multiplier(mut self, multiplier: i64) -> Self {
         self.unit_multiplier = multiplier;
         self
     }
 
-    /// Has values written as differences, which takes fewer bytes where they are large and change little. Events still give the
-    /// values themselves: either integers only or floating-point numbers only.
+    /// Has values written as differences, which takes fewer bytes where they are large and change little. Events still pass the values themselves:
+    /// either integers only or floating-point numbers only.
     ///
-    /// The track must then be one thread's: values that several threads record are differences to each thread's own
-    /// last one, and mean nothing together.
+    /// The track must then belong to one thread: values that several threads record are differences to each thread's own last one, and mean nothing
+    /// together.
     pub const fn incremental(mut self) -> Self {
         self.encoding = Encoding::Incremental;
         self
@@ -116,7 +116,7 @@ impl<'a> CounterTrack<'a> {
         matches!(self.encoding, Encoding::Incremental)
     }
 
-    /// The category that it belongs to.
+    /// Sets the category that the counter belongs to.
     pub const fn category(mut self, category: &'a str) -> Self {
         self.category = Some(category);
         self
@@ -128,7 +128,7 @@ impl<'a> CounterTrack<'a> {
         self
     }
 
-    /// Makes it one that viewers know by themselves: name and unit are theirs then.
+    /// Makes it a counter that viewers have a name and a unit for, in place of its own.
     pub const fn builtin(mut self, counter: BuiltinCounter) -> Self {
         self.builtin = Some(counter);
         self

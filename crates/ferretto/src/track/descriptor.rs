@@ -10,11 +10,11 @@ use ferretto_proto::write;
 use super::identity;
 use crate::system;
 
-/// Where events of a thread are shown, if the system records events of the same thread.
+/// The place of a thread's events, if the system records events of the same thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SystemTracks {
-    /// On one track with those.
+    /// On one track with the system's events.
     #[default]
     Merged,
     /// On tracks of their own: for events whose times are too coarse to nest among the system's.
@@ -37,8 +37,7 @@ pub(super) fn write_process(descriptor: &mut write::TrackDescriptor<'_>) {
     });
 }
 
-/// Writes `cmdline`, arguments of which each ends with a zero byte, the first being the name. Empty ones are left out,
-/// as upstream does.
+/// Writes `cmdline`, arguments that each end with a zero byte, the first of which is the name. Empty ones are left out, as upstream does.
 pub(super) fn write_cmdline(cmdline: &[u8], process: &mut write::ProcessDescriptor<'_>) {
     if let Some(name) = cmdline
         .split(|&byte| byte == 0)
@@ -68,7 +67,7 @@ pub(super) fn write_thread(tid: u32, descriptor: &mut write::TrackDescriptor<'_>
     }
 }
 
-/// None for a thread that is gone.
+/// Returns the name of a thread; `None` if the thread is gone.
 fn thread_name(tid: u32) -> Option<String> {
     let name = if tid == identity::thread_id() {
         system::thread_name()?

@@ -8,7 +8,7 @@ use ferretto_proto::write;
 
 use super::{Parent, Track, identity};
 
-/// How viewers order the tracks right below one.
+/// The order of the tracks right below a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChildOrdering {
@@ -22,7 +22,7 @@ pub enum ChildOrdering {
 
 /// Which tracks right below the same parent are drawn as one.
 ///
-/// Where nothing is said, viewers merge by name.
+/// By default, viewers merge by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SiblingMerge<'a> {
@@ -36,7 +36,7 @@ pub enum SiblingMerge<'a> {
     ByNumber(u64),
 }
 
-/// Names are told apart in traces: that a static one is part of the program, and no user's secret, lets it pass filters.
+/// Traces mark dynamic names. A static name is part of the program, and no user's secret, so it passes filters.
 #[derive(Clone, Copy, Debug)]
 enum Name<'a> {
     Static(&'static str),
@@ -47,7 +47,7 @@ enum Name<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label<'a> {
     name: Name<'a>,
-    /// Of name and type, before the id comes in.
+    /// The hash of name and type, before the id is added.
     hash: u64,
     id: u64,
     parent: Parent<'a>,
@@ -149,7 +149,7 @@ impl<'a> Label<'a> {
 macro_rules! labelled_track {
     ($Track:ident) => {
         impl<'a> $Track<'a> {
-            /// With a number that tells it from other tracks of the same name and parent.
+            /// Sets a number, which tells the track from others of the same name and parent.
             pub const fn id(mut self, id: u64) -> Self {
                 self.label.set_id(id);
                 self
@@ -160,13 +160,13 @@ macro_rules! labelled_track {
                 self.id(pointer.addr() as u64)
             }
 
-            /// Below `parent`.
+            /// Puts it below `parent`.
             pub const fn parent(mut self, parent: $crate::track::Track) -> Self {
                 self.label.set_parent($crate::track::Parent::track(parent));
                 self
             }
 
-            /// Below `parent`, which is described in the trace whenever this track is.
+            /// Puts it below `parent`, which is described in the trace whenever this track is.
             pub const fn child_of(mut self, parent: &'a $crate::track::NamedTrack<'a>) -> Self {
                 self.label.set_parent($crate::track::Parent::named(parent));
                 self
@@ -178,7 +178,7 @@ macro_rules! labelled_track {
                 self.parent($crate::track::Track::EACH_THREAD)
             }
 
-            /// Below no other track: one for all processes in the trace that use the name (and id).
+            /// Puts it below no other track: one track for all processes in the trace that use the name (and id).
             pub const fn global(self) -> Self {
                 self.parent($crate::track::Track::root())
             }
@@ -189,20 +189,20 @@ macro_rules! labelled_track {
                 self
             }
 
-            /// Its rank among tracks with the same parent, lowest first, if the parent orders its children
-            /// [explicitly](crate::track::ChildOrdering::Explicit). 0 unless said.
+            /// Sets its rank among tracks with the same parent, lowest first, if the parent orders its children
+            /// [explicitly](crate::track::ChildOrdering::Explicit). 0 by default.
             pub const fn sibling_order_rank(mut self, rank: i32) -> Self {
                 self.label.sibling_order_rank = Some(rank);
                 self
             }
 
-            /// How the tracks right below it are ordered.
+            /// Sets the order of the tracks right below it.
             pub const fn child_ordering(mut self, ordering: $crate::track::ChildOrdering) -> Self {
                 self.label.child_ordering = Some(ordering);
                 self
             }
 
-            /// Which tracks with the same parent are drawn as one with it.
+            /// Sets which tracks with the same parent are drawn as one with it.
             pub const fn sibling_merge(mut self, merge: $crate::track::SiblingMerge<'a>) -> Self {
                 self.label.sibling_merge = Some(merge);
                 self

@@ -9,7 +9,7 @@ const MAGIC: u64 = 0xcd57_1ec5_ead3_7024;
 
 /// A track with a name, for slices and instants.
 ///
-/// Below the process unless said otherwise; the same name below the same parent (with the same id) is the same track.
+/// It is below the process by default. The same name below the same parent (with the same id) is the same track.
 ///
 /// ```
 /// use ferretto::track::{ChildOrdering, NamedTrack, SiblingMerge, TrackLike};

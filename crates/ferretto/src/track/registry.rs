@@ -19,7 +19,7 @@ pub(super) struct Registered {
     pub(super) encoded: Arc<[u8]>,
     /// The uuid of the parent; 0 if there is none.
     pub(super) parent: u64,
-    /// Of a counter: how values are told.
+    /// For a counter: how its values are written.
     pub(super) values: Values,
     version: u64,
 }
@@ -27,8 +27,8 @@ pub(super) struct Registered {
 #[derive(Debug, Default)]
 struct Registry {
     by_uuid: HashMap<u64, Registered, BuildHasherDefault<DefaultHasher>>,
-    /// Versions, ascending, and the uuids whose descriptors changed with them. Some have changed again since, or are gone: no
-    /// more than there are others.
+    /// Versions, ascending, and the uuids whose descriptors changed with them. Outdated entries, which have changed again or were erased, are no more
+    /// than the others.
     history: Vec<(u64, u64)>,
 }
 
@@ -77,7 +77,7 @@ fn lock() -> LockedConfined<Registry> {
     })
 }
 
-/// How many changes there were: 0 if nothing was ever registered.
+/// The number of changes: 0 if nothing was ever registered.
 #[inline]
 pub(crate) fn version() -> u64 {
     VERSION.load(Ordering::Acquire)
@@ -143,12 +143,12 @@ pub(super) fn changes_since(version: u64) -> Changes {
     }
 }
 
-/// Leaves everything behind: see [`Generation`].
+/// Abandons the registry of the parent: see [`Generation`].
 pub(super) fn abandon() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Takes the lock, says so, and never gives it back.
+/// Takes the lock, reports it, and never releases it.
 #[cfg(test)]
 pub(super) fn hold_for_ever(holding: impl FnOnce()) {
     let _registry = lock();

@@ -14,7 +14,7 @@ use super::registry;
 use super::wire::{AnnotationFront, EventType, ShortFront};
 use crate::off::OFF;
 
-/// In the mask of a site that is not registered yet.
+/// The mask of a site that is not registered yet.
 pub(super) const UNREGISTERED: u32 = 1 << 31;
 
 /// The static part of an event. Made by the macros.
@@ -24,7 +24,7 @@ pub struct CallSite {
     /// A bit for each instance that listens, or [`UNREGISTERED`].
     listeners: AtomicU32,
     pub(super) event: EventType,
-    /// Empty if the name is not known before the event.
+    /// The name; empty if it is not known before the event.
     pub(super) name: &'static str,
     pub(super) annotations: &'static [&'static str],
     registered: OnceLock<Registered>,
@@ -41,11 +41,11 @@ pub(super) struct Registered {
     pub(super) name: u32,
     /// Ids of its annotations' names.
     pub(super) annotations: Box<[u32]>,
-    /// How short packets with its events begin.
+    /// The first bytes of short packets with its events.
     pub(super) front: Option<ShortFront>,
-    /// How their arguments begin.
+    /// The first bytes of their arguments.
     pub(super) annotation_fronts: Box<[AnnotationFront]>,
-    /// The whole packet but the time, if there is nothing else in it and it is short.
+    /// The whole packet without the time, if the event has nothing else and is short.
     pub(super) prepared: Option<PreparedPacket>,
 }
 
@@ -101,13 +101,13 @@ pub trait EventCategory: Copy {
         self.listeners(site)
     }
 
-    /// Whether any instance records events of `site`. None of them happens.
+    /// Whether any instance records events of `site`, without recording one.
     #[inline(always)]
     fn is_enabled(self, site: &'static CallSite) -> bool {
         self.listeners(site) != 0
     }
 
-    /// Its name, if it is not the site's.
+    /// The category's name, if it is not the site's.
     #[inline(always)]
     fn dynamic_name(&self) -> Option<&str> {
         None

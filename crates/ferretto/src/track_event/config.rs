@@ -5,8 +5,8 @@
 //!
 //! # Which categories
 //!
-//! A config has four lists of patterns: categories and tags, enabled and disabled. Whether a category is recorded is
-//! decided by the first of these that matches it:
+//! A config has four lists of patterns: categories and tags, enabled and disabled. The first of these rules that matches a category decides whether
+//! it is recorded:
 //!
 //! 1. exact names: enabled categories, disabled categories, disabled tags, enabled tags, in this order;
 //! 2. patterns such as `gpu.*`, a name's beginning and a `*`: the four lists in the same order;
@@ -25,10 +25,10 @@ use ferretto_proto::messages::TrackEventConfig;
 #[cfg(test)]
 mod tests;
 
-/// Disabled where a config says nothing of tags.
+/// The tags that are disabled where a config has no tags.
 const DISABLED_UNLESS_SAID: [&str; 2] = ["slow", "debug"];
 
-/// Which categories a config enables.
+/// The categories that a config enables.
 #[derive(Clone, Debug)]
 pub(crate) struct CategoryFilter {
     enabled_categories: Patterns,
@@ -37,7 +37,7 @@ pub(crate) struct CategoryFilter {
     enabled_tags: Patterns,
 }
 
-/// How much a pattern fixes. The most is tried first.
+/// The precision of a pattern. More precise ones are tried first.
 #[derive(Clone, Copy, Debug)]
 enum Precision {
     Exact,
@@ -99,7 +99,7 @@ impl CategoryFilter {
         self.is_enabled_by(name, [tags, &[]])
     }
 
-    /// As [`is_enabled`](Self::is_enabled), of a category whose tags are in two lists.
+    /// As [`is_enabled`](Self::is_enabled), for a category whose tags are in two lists.
     pub(crate) fn is_enabled_by(&self, name: &str, tags: [&[&str]; 2]) -> bool {
         for precision in [Precision::Exact, Precision::Prefix, Precision::Everything] {
             let any_tag = |patterns: &Patterns| {
@@ -134,7 +134,7 @@ impl CategoryFilter {
     }
 }
 
-/// How a config has events written.
+/// The options of a config for writing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrackEventOptions {
     /// Nanoseconds per unit of timestamps, and of thread times. A config's 0 is taken as 1.

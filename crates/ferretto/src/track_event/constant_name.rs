@@ -44,7 +44,7 @@ impl NameOfPath<StaticName> {
     }
 }
 
-/// A variant of an enum, say.
+/// For example a variant of an enum.
 impl<T: AsRef<str>> IntoEventName for NameOfPath<T> {
     #[inline(always)]
     fn event_name(&self) -> EventName<'_> {

@@ -173,11 +173,11 @@ fn write_plain(thread: &mut ThreadState, slot: usize, site: &'static CallSite) -
     thread.write(slot, &event, &|_| {})
 }
 
-/// Writes any event. Returns for which of the listeners, as [`emit_plain`].
+/// Writes any event. Returns the listeners that recorded it, as [`emit_plain`] does.
 #[doc(hidden)]
 #[inline(always)]
 pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) -> u32 {
-    // Most of this is known where it is inlined.
+    // Most of this is constant where it is inlined.
     match (parts.category, parts.timestamp, parts.name) {
         (None, None, EventName::OfSite) => emit_now(site, listeners, None, parts.track, fields),
         (None, None, EventName::Dynamic(name)) => emit_now(site, listeners, Some(name), parts.track, fields),
@@ -185,7 +185,7 @@ pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &
     }
 }
 
-/// Writes an event that happens now, of its site's category, and with its site's name if there is no other.
+/// Writes an event that happens now, of its site's category, and with its site's name unless it has another.
 #[inline(never)]
 fn emit_now(
     site: &'static CallSite,
@@ -299,7 +299,7 @@ impl Slice {
         }
     }
 
-    /// The same, to be ended on any thread: if it is not on this thread's track.
+    /// The same slice, to be ended on any thread. It must not be on this thread's track.
     #[inline(always)]
     pub(crate) fn into_open(self) -> OpenSlice {
         self.open
@@ -317,16 +317,16 @@ impl Slice {
 #[derive(Debug)]
 pub struct OpenSlice {
     pub(super) site: &'static CallSite,
-    /// The instances that recorded the beginning: an end without one would end another slice.
+    /// The instances that recorded the beginning. In others an end would end another slice.
     pub(super) begun: u32,
-    /// How many instances had started by then.
+    /// The number of instances that had started by then.
     pub(super) starts: u32,
-    /// Of its track, if that is not the thread's.
+    /// The uuid of its track, if that is not the thread's.
     pub(super) track: Option<u64>,
 }
 
 impl OpenSlice {
-    /// One of which nothing was recorded.
+    /// A slice that was not recorded.
     #[doc(hidden)]
     #[inline(always)]
     pub fn none(site: &'static CallSite) -> Self {
@@ -338,7 +338,7 @@ impl OpenSlice {
         }
     }
 
-    /// One whose beginning was recorded by these instances, as [`emit`] returns them.
+    /// A slice whose beginning these instances recorded, as [`emit`] returns them.
     #[doc(hidden)]
     #[inline(always)]
     pub fn begun(site: &'static CallSite, recorded: u32, track: Option<&dyn TrackLike>) -> Self {
@@ -360,7 +360,7 @@ impl OpenSlice {
     #[inline(always)]
     fn listeners(&self) -> u32 {
         let mut listeners = match self.site.listeners() {
-            // The category is dynamic; instances that are gone are found out below.
+            // The category is dynamic; instances that are gone are sorted out below.
             UNREGISTERED => self.begun,
             listeners => self.begun & listeners,
         };
@@ -418,7 +418,7 @@ impl OpenSlice {
             timestamp: None,
             begun: Some(self.starts),
         };
-        // If it was lost it is owed.
+        // If it is lost, the sequence owes it.
         thread.write(slot, &event, &|_| {})
     }
 }

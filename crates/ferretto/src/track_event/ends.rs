@@ -1,4 +1,4 @@
-//! Ends of slices that say more than that: with arguments, or that the slice goes on elsewhere.
+//! Ends of slices with arguments, and slices that go on elsewhere.
 
 use super::call_site::{CallSite, EventCategory};
 use super::emit::{EventName, OpenSlice, Parts, Slice, emit, one_and_others};
@@ -8,7 +8,7 @@ use super::thread;
 use super::wire::EventType;
 use crate::track::TrackLike;
 
-/// Of all ends that get arguments from a closure.
+/// The site of all ends that get arguments from a closure.
 static END: CallSite = CallSite::new(EventType::SliceEnd, "", &[]);
 
 impl Slice {
@@ -39,7 +39,7 @@ impl OpenSlice {
         if !self.is_recorded() {
             return;
         }
-        // Registers the site the first time. That sessions filter categories does not concern ends.
+        // Registers the site the first time. Ends are written even if a session filters categories.
         EventCategory::listeners("", &END);
         let track = self.track.map_or(TrackRef::Thread, TrackRef::Told);
         self.end_on(&END, track, &Fill::new(fill));
@@ -53,7 +53,7 @@ impl OpenSlice {
         }
     }
 
-    /// Ends the slice where it is.
+    /// Ends the slice on its track for now.
     pub(crate) fn suspend(self) -> Suspended {
         Suspended {
             site: self.site,
@@ -90,7 +90,7 @@ fn write_end(
                 timestamp: None,
                 begun: Some(starts),
             };
-            // If it is lost it is owed.
+            // If it is lost, the sequence owes it.
             thread.write(slot, &event, &|context| fields.write(context))
         });
         recorded == Some(true)
@@ -112,7 +112,7 @@ fn write_end_for_others(
     write_end(site, listeners, starts, track, fields)
 }
 
-/// A slice that has ended on one track and is to go on on another.
+/// A slice that has ended on one track and goes on on another.
 #[derive(Debug)]
 pub(crate) struct Suspended {
     site: &'static CallSite,

@@ -34,14 +34,14 @@ use crate::track::TrackLike;
 pub struct EventContext<'a, 'w> {
     event: &'a mut write::TrackEvent<'w>,
     strings: &'a mut LocalStrings,
-    /// Ids of names of the site's annotations that are still to be written.
+    /// Ids of the remaining names of the site's annotations.
     annotations: slice::Iter<'a, u32>,
     options: &'a TrackEventOptions,
-    /// Of a counter that is told in differences.
+    /// The last value of a counter that is written as differences.
     last_value: Option<&'a mut LastValue>,
 }
 
-/// The last value of a counter that is told in differences, as far as readers know.
+/// The last value of a counter that is written as differences, as far as readers know.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastValue {
@@ -129,14 +129,14 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self
     }
 
-    /// Says where in the source the event is: `file!()`, the function if it is known, `line!()`.
+    /// Adds the event's place in the source: `file!()`, the function if it is known, `line!()`.
     pub fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> &mut Self {
         let id = self.strings.source_location(file, function, line);
         self.event.source_location_iid(id);
         self
     }
 
-    /// Makes the event a log message, which is listed as such.
+    /// Makes the event a log message, which viewers list with the log.
     pub fn log_message(&mut self, body: &str, priority: LogPriority) -> &mut Self {
         let id = self.strings.log_message_body(body);
         self.event.log_message(|message| {
@@ -146,7 +146,7 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self
     }
 
-    /// As [`EventContext::log_message`], with the place in the source that it comes from.
+    /// As [`EventContext::log_message`], with the message's place in the source.
     pub fn log_message_at(
         &mut self,
         body: &str,
@@ -183,7 +183,7 @@ impl<'a, 'w> EventContext<'a, 'w> {
     }
 }
 
-/// How grave a log message is; Android's scale.
+/// The severity of a log message; Android's scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum LogPriority {

@@ -59,7 +59,7 @@ impl Interner {
         string.copied().unwrap_or_default()
     }
 
-    /// Keeps all others out.
+    /// Keeps all other threads out.
     pub(super) fn hold(&self) -> Held<'_> {
         // Nothing panics while it holds the lock, and a table is never half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,13 +81,13 @@ impl Table {
         }
     }
 
-    /// For how many more there is memory.
+    /// The number of entries that there is memory for.
     fn room(&self) -> usize {
         let len = self.strings.len();
         self.strings.capacity().min(self.ids.capacity()) - len
     }
 
-    /// Adds a string that is not there, if there is room, and gives it the next id.
+    /// Adds a string that is not in the table, if there is room, with the next id.
     fn add(&mut self, string: &'static str) -> Option<u32> {
         if self.room() == 0 {
             return None;
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// Which ids a sequence has emitted.
+/// The ids that a sequence has emitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdSet(Vec<u64>);
 
@@ -111,7 +111,7 @@ impl IdSet {
             .is_some_and(|word| word >> (id % 64) & 1 != 0)
     }
 
-    /// Adds an id; whether it was missing.
+    /// Adds an id; returns whether it was missing.
     pub(super) fn insert(&mut self, id: u32) -> bool {
         let (index, bit) = (id as usize / 64, 1 << (id % 64));
         if index >= self.0.len() {

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use ferretto_proto::write::{InternedData, TracePacket};
 use ferretto_wire::Writer;
 
-/// Ids below are the process's.
+/// Ids below this are the process's.
 const FIRST_LOCAL_ID: u64 = 1 << 32;
 
-/// Bodies that a sequence keeps at most, and their bytes: they may be without end. Then they start over.
+/// The most bodies that a sequence keeps, and the most bytes of them, because their number is unbounded. At the limit they start over.
 const MAX_BODIES: usize = 4096;
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
-/// Names and places that a sequence keeps at most, of each: they are parts of the program, unless it leaks others. Then they start over.
+/// The most names, and the most places, that a sequence keeps. They are parts of the program, unless it leaks others. At the limit they start over.
 const MAX_STATIC: usize = 1 << 14;
 
 /// The entries written so far, and the entries for the next packet.
@@ -23,7 +23,7 @@ const MAX_STATIC: usize = 1 << 14;
 pub(super) struct LocalStrings {
     event_names: HashMap<(usize, usize), u64>,
     last_event_name: u64,
-    /// By file and line: generic code has more than one function in a place.
+    /// By file and line: generic code has more than one function at a place.
     locations: HashMap<(usize, usize, u32), Vec<Location>>,
     kept_locations: usize,
     last_location: u64,

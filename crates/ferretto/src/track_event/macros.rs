@@ -19,13 +19,13 @@
 #[macro_export]
 macro_rules! trace_event {
     ($($event:tt)*) => {
-        // Where an expression is expected the compiler takes this for it, and says that a semicolon is missing.
+        // Where an expression is expected the compiler takes this for it, and reports that a semicolon is missing.
         {}
         let _slice = $crate::__event!(@called "trace_event!" [slice SliceBegin] $($event)*);
     };
 }
 
-/// As [`trace_event!`](crate::trace_event), but the slice is a value: it ends when that is dropped.
+/// As [`trace_event!`](crate::trace_event), but the slice is a value, and ends when the value is dropped.
 ///
 /// ```
 /// let loading = ferretto::trace_slice!("files", "Load");
@@ -57,7 +57,7 @@ macro_rules! trace_event_begin {
     };
 }
 
-/// Ends the slice that began last on this thread, or on the track given. Takes no name.
+/// Ends the slice that began last on this thread, or on the given track. Takes no name.
 #[macro_export]
 macro_rules! trace_event_end {
     ($category:expr $(, $($rest:tt)*)?) => {
@@ -68,7 +68,7 @@ macro_rules! trace_event_end {
     };
 }
 
-/// Records something that happens at one moment.
+/// Records an event at one moment.
 ///
 /// ```
 /// ferretto::trace_event_instant!("input", "Click", "x" => 17, "y" => 4);
@@ -80,7 +80,7 @@ macro_rules! trace_event_instant {
     };
 }
 
-/// Records a value of a counter: of this name, which the process then has, or of a [`CounterTrack`](crate::track::CounterTrack).
+/// Records a value of a counter: of the process's counter with this name, or of a [`CounterTrack`](crate::track::CounterTrack).
 ///
 /// ```
 /// use ferretto::trace_counter;
@@ -92,7 +92,7 @@ macro_rules! trace_event_instant {
 /// trace_counter!("memory", &HEAP, 4096, timestamp = ferretto::clock::now());
 /// ```
 ///
-/// A name is a literal, `concat!(…)` or another macro of the compiler's that makes one, or `const { NAME }`.
+/// A name is a literal, `concat!(…)` or another of the compiler's macros that makes a literal, or `const { NAME }`.
 #[macro_export]
 macro_rules! trace_counter {
     ($category:expr, $name:literal, $value:expr $(, $($rest:tt)*)?) => {{
@@ -121,8 +121,7 @@ macro_rules! trace_counter {
     };
 }
 
-/// Records the state that something is in from now on, until the next one: of this name, which the process then has, or on a
-/// [`StateTrack`](crate::track::StateTrack).
+/// Records a state that lasts until the next one: on the process's track with this name, or on a [`StateTrack`](crate::track::StateTrack).
 ///
 /// ```
 /// use ferretto::trace_state;
@@ -135,8 +134,8 @@ macro_rules! trace_counter {
 /// trace_state!("network", "Radio", "Asleep");
 /// ```
 ///
-/// To read states takes Perfetto's UI or trace processor of version 57 (June 2026) or later, which has them in a table `state`. Earlier ones do
-/// not know such events.
+/// States can be read by Perfetto's UI or trace processor of version 57 (June 2026) or later, which has them in a table `state`. Earlier ones do not
+/// know such events.
 #[macro_export]
 macro_rules! trace_state {
     ($category:expr, $name:literal, $($state:tt)+) => {{
@@ -152,7 +151,7 @@ macro_rules! trace_state {
     };
 }
 
-/// Whether any session records events of this category: to skip work that is only done for them.
+/// Whether any session records events of this category. Use it to skip work that is only done for them.
 ///
 /// ```
 /// if ferretto::trace_category_enabled!("rendering") {

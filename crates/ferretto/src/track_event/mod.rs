@@ -6,8 +6,8 @@
 //! [`trace_state!`](crate::trace_state) a state. [`trace_function`](macro@crate::trace_function) makes a slice of a function, and
 //! [`future`](crate::future) makes slices of asynchronous code.
 //!
-//! Macros of events take a category first, then a name. A name that is part of the program costs two bytes in the trace; any other costs its
-//! length, each time:
+//! Macros of events take a category first, then a name. A name that is part of the program costs two bytes in the trace; any other name costs its
+//! length in each event:
 //!
 //! | name | |
 //! |---|---|
@@ -74,7 +74,7 @@ pub(crate) use source::register;
 pub(crate) use thread::{LockedConfined, confine, lock_confined, unconfined};
 pub use timestamp::Timestamp;
 
-/// By which configs know this data source.
+/// The name of this data source in configs.
 pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 
 /// The items that macros expand to. No part of the interface.
@@ -103,7 +103,7 @@ pub fn register_categories(categories: &[&'static Category]) {
     }
 }
 
-/// Keeps categories whose names begin with one of these from services: they can be recorded, but are not listed.
+/// Hides categories whose names begin with one of these from services: they can be recorded, but are not listed.
 pub fn add_test_category_prefixes(prefixes: &[&'static str]) {
     if !OFF {
         registry::add_test_category_prefixes(prefixes);
@@ -176,10 +176,10 @@ pub fn flush(at_most: Duration) -> Result<(), SessionError> {
 /// An event is recorded in here if
 /// - its thread has recorded something outside, in this session and since the session last cleared its incremental state (by default, ring buffers
 ///   have that done every five seconds);
-/// - so has this call site, on this thread;
-/// - it is on the thread's own track, or on one that this thread has used likewise;
+/// - this call site has done the same, on this thread;
+/// - it is on the thread's own track, or on one that this thread has already used in the same way;
 /// - its arguments are few: numbers, `bool`s, short strings;
-/// - the chunk of shared memory that the thread has in hand has room: it holds some kilobytes, and a new one is taken outside only;
+/// - the thread's chunk of shared memory has room: it holds some kilobytes, and a new one is taken outside only;
 /// - the session wants the usual timestamps, and no thread times.
 ///
 /// So record something on each thread now and then. Slices on the thread's track stay nested, whichever events are dropped.
@@ -195,7 +195,7 @@ pub fn without_waiting<R>(trace: impl FnOnce() -> R) -> R {
 }
 
 /// How many events were not recorded because of where they happened, since the process started:
-/// - while another was being written on the same thread: in a `Display` of the user's, say;
+/// - while another was being written on the same thread: in a `Display` of the user's, for example;
 /// - in an allocator that the SDK itself has called, where they would have needed memory or a lock themselves;
 /// - in [`without_waiting`], where they would have needed the same;
 /// - while the process forked.
@@ -205,9 +205,9 @@ pub fn nested_events() -> u64 {
     thread::nested_events()
 }
 
-/// How many slices of this process have ended and stay open in traces, because their ends were lost for want of shared memory. Such ends
-/// are written as soon as there is memory again, with their times. These were the exceptions: more than 4096 were to be written, or their thread
-/// has ended before there was memory.
+/// How many slices of this process have ended and stay open in traces, because their ends were lost for want of shared memory. Lost ends are normally
+/// written as soon as there is memory again, with their times. This counts the exceptions: more than 4096 ends waited, or their thread ended before
+/// there was memory.
 pub fn slices_left_open() -> u64 {
     sequence::slices_left_open()
 }

@@ -22,13 +22,13 @@ use crate::{muxer, process_hooks};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SessionEvent<'a> {
-    /// It will record: nothing is recorded for it yet.
+    /// The session was set up. Nothing is recorded for it yet.
     SetUp(&'a ObservedSession),
     /// The session records, including events in the callback.
     Started(&'a ObservedSession),
     /// The session is about to stop. Events in the callback are the last in its trace.
     Stopping(&'a ObservedSession),
-    /// It records no more.
+    /// The session has stopped recording.
     Stopped(&'a ObservedSession),
     /// The session may have overwritten data that later events refer to, and the SDK writes that data again. The application should repeat everything
     /// that it records once for each session.
@@ -36,7 +36,7 @@ pub enum SessionEvent<'a> {
 }
 
 impl<'a> SessionEvent<'a> {
-    /// The session that it happens to.
+    /// The session of the event.
     pub fn session(&self) -> &'a ObservedSession {
         match *self {
             SessionEvent::SetUp(session)
@@ -53,7 +53,7 @@ impl<'a> SessionEvent<'a> {
 pub struct ObservedSession(Instance);
 
 impl ObservedSession {
-    /// Different for any two in this process; the same in all events of one.
+    /// A number that is unique in this process, and the same in all events of one session.
     pub fn instance(&self) -> u32 {
         self.0.serial
     }
@@ -184,15 +184,15 @@ pub fn observe_category(
         SessionEvent::Started(_) | SessionEvent::Stopped(_) => for_list.look(),
         _ => {}
     });
-    // Not here: two threads could tell it in the wrong order.
+    // Not here, because two threads could report in the wrong order.
     muxer::post(muxer::Command::Call(Box::new(move || observed.look())));
     observing
 }
 
 struct ObservedCategory<F> {
     category: &'static Category,
-    /// One more than the [generation](process_hooks::generation) in which it was last told that it is recorded; 0 if it was told since that it
-    /// is not.
+    /// One more than the [generation](process_hooks::generation) in which the observer last heard that the category is recorded; 0 if it has since
+    /// heard that it is not.
     told: AtomicU32,
     tell: F,
 }
@@ -206,7 +206,7 @@ impl<F: Fn(bool)> ObservedCategory<F> {
             _ => recorded,
         };
         let told = self.told.swap(now, Ordering::Relaxed);
-        // A forked child was told nothing yet.
+        // The observer in a forked child has heard nothing yet.
         if (told == recorded) != (now == recorded) {
             (self.tell)(now == recorded);
         }
@@ -218,7 +218,7 @@ impl<F: Fn(bool)> ObservedCategory<F> {
 pub struct Observing(Option<u64>);
 
 impl Observing {
-    /// Has it told for as long as the process lives.
+    /// Keeps the observer for as long as the process lives.
     pub fn forever(mut self) {
         self.0 = None;
     }

@@ -22,19 +22,19 @@ use crate::source::MAX_INSTANCES;
 /// another slice.
 const MAX_LOST_TRACKS: usize = 4096;
 
-/// Ends that are owed to an instance at most.
+/// The most ends that are owed to an instance.
 const MAX_OWED: usize = 4096;
 
 /// Whether the beginning of a slice was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Readers see it begin.
+    /// Readers see the slice begin.
     Recorded,
-    /// They do not, so they must not see it end.
+    /// Readers do not see it begin, so they must not see it end.
     Lost,
 }
 
-/// Which instance a slice was to be recorded by.
+/// The instance that a slice was to be recorded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InstanceKey {
     pub(super) slot: usize,
@@ -77,7 +77,7 @@ impl Open {
 /// The end of a slice that was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwedEnd {
-    /// `None` for the thread's.
+    /// The uuid of the track; `None` for the thread's.
     pub(super) track: Option<u64>,
     pub(super) timestamp: Timestamp,
 }
@@ -110,19 +110,19 @@ static HAS_OPEN: [AtomicBool; MAX_INSTANCES] = [const { AtomicBool::new(false) }
 /// For each slot, whether ends are owed.
 static HAS_OWED: [AtomicBool; MAX_INSTANCES] = [const { AtomicBool::new(false) }; MAX_INSTANCES];
 
-/// Whether the beginnings and ends of slices without a handle have to be told to this module.
+/// Whether this module has to be told of the beginnings and ends of slices without a handle.
 #[inline(always)]
 pub(super) fn any_lost(slot: usize) -> bool {
     HAS_OPEN[slot].load(Ordering::Relaxed)
 }
 
-/// Whether ends on shared tracks are owed: to be written before anything else is there.
+/// Whether ends on shared tracks are owed, which have to be written before anything else there.
 #[inline(always)]
 pub(super) fn any_owed(slot: usize) -> bool {
     HAS_OWED[slot].load(Ordering::Relaxed)
 }
 
-/// The end of a slice on a shared track was lost. False if there are too many.
+/// Notes that the end of a slice on a shared track was lost. False if there are too many.
 pub(super) fn owe(instance: InstanceKey, end: OwedEnd) -> bool {
     let owe = |memory: &mut Memory| {
         let has_room = memory.owed.len() < MAX_OWED;
@@ -135,7 +135,7 @@ pub(super) fn owe(instance: InstanceKey, end: OwedEnd) -> bool {
     with(instance, owe).unwrap_or(true)
 }
 
-/// The ends that are owed, for the caller to write.
+/// Takes the owed ends, for the caller to write.
 pub(super) fn take_owed(instance: InstanceKey) -> Vec<OwedEnd> {
     let take = |memory: &mut Memory| std::mem::take(&mut memory.owed);
     with(instance, take).unwrap_or_default()
@@ -148,7 +148,7 @@ pub(super) fn owe_again(instance: InstanceKey, unwritten: &[OwedEnd]) {
     });
 }
 
-/// Whether a beginning may be recorded. If not, it is to be left out as if it had been lost, for its end could not be told from others.
+/// Whether a beginning may be recorded. If not, leave it out as if it had been lost, because its end could not be told from others.
 pub(super) fn may_begin(instance: InstanceKey, track: u64) -> bool {
     if !any_lost(instance.slot) {
         return true;
@@ -160,7 +160,7 @@ pub(super) fn may_begin(instance: InstanceKey, track: u64) -> bool {
     with(instance, of_track).unwrap_or(true)
 }
 
-/// A slice has begun. Returns whether to go on telling of this track.
+/// A slice has begun. Returns whether this module still has to be told of slices on the track.
 pub(super) fn begin(instance: InstanceKey, track: u64, fate: Fate) -> bool {
     if fate == Fate::Recorded && !any_lost(instance.slot) {
         return false;

@@ -32,7 +32,7 @@ pub(super) static EPOCHS: [AtomicU32; MAX_INSTANCES] = [const { AtomicU32::new(0
 /// An epoch that no slot ever has, not even one without an instance.
 pub(super) const NO_EPOCH: u32 = u32::MAX;
 
-/// Counts the starts of instances, so that a slice can tell whether all that listen when it ends did when it began.
+/// Counts the starts of instances. With it, a slice can tell whether all listeners at its end were there when it began.
 static STARTS: AtomicU32 = AtomicU32::new(0);
 
 /// A bit for each instance that records.
@@ -47,9 +47,9 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 struct Registry {
-    /// In the order of their names. No groups.
+    /// Sorted by name, without groups.
     categories: Vec<Category>,
-    /// Names that begin so are not listed.
+    /// Categories whose names begin with these are not listed.
     test_prefixes: Vec<&'static str>,
     sites: Vec<Site>,
     active: [Option<Active>; MAX_INSTANCES],
@@ -68,7 +68,7 @@ struct Site {
 pub(super) struct Active {
     /// The instance's.
     pub(super) serial: u32,
-    /// The count of starts with its own.
+    /// The count of starts, including its own.
     started: u32,
     pub(super) output: Output,
     pub(super) options: Arc<TrackEventOptions>,
@@ -76,7 +76,7 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Whether it had when the count of starts was this.
+    /// Whether it had started when the count of starts was `starts`.
     fn had_started(&self, starts: u32) -> bool {
         self.started.wrapping_sub(starts).cast_signed() <= 0
     }
@@ -135,7 +135,7 @@ pub(super) fn register_tagged_site(
     category: &Category,
     tags: &'static [&'static str],
 ) -> u32 {
-    // The allocator's events would have their sites registered too, for which it would be called.
+    // Otherwise an event of the allocator would register its site too, which calls the allocator again.
     let _confined = thread::confine();
     let registered = prepare_site(site, Some(category.name));
     let mut registry = lock_with_room(
@@ -199,7 +199,7 @@ pub(super) fn register_categories(categories: &[&'static Category]) {
     }
 }
 
-/// Keeps categories whose names begin so from services.
+/// Hides categories whose names begin with these from services.
 pub(super) fn add_test_category_prefixes(prefixes: &[&'static str]) {
     let mut registry = lock_with_room(registry, |registry| &mut registry.test_prefixes, prefixes.len());
     registry.test_prefixes.extend_from_slice(prefixes);
@@ -250,7 +250,7 @@ pub(super) fn clear_incremental_state(slot: Slot) {
     }
 }
 
-/// Released in this order.
+/// The locks, which are released in this order.
 struct HeldForFork {
     _open_slices: open_slices::Held,
     _tables: [Held<'static>; 3],
@@ -266,8 +266,8 @@ thread_local! {
     static HELD_FOR_FORK: RefCell<Option<HeldForFork>> = const { RefCell::new(None) };
 }
 
-/// This thread is about to fork: in the child, no other thread would release these locks, and call sites that were registered before are
-/// to be found there.
+/// Takes the locks before this thread forks. No other thread could release them in the child, and the child has to find call sites that were
+/// registered before.
 pub(crate) fn hold_for_fork() {
     // Other fork handlers may trace: they must not wait for these locks, nor write into the parent's memory.
     let confined = thread::confine_for_fork();
@@ -365,7 +365,7 @@ pub(super) fn descriptor() -> TrackEventDescriptor {
     }
 }
 
-/// Takes the lock when there is room for so many more categories.
+/// Takes the lock when there is room for this many more categories.
 fn with_room_for_categories(more: usize) -> MutexGuard<'static, Registry> {
     lock_with_room(registry, |registry| &mut registry.categories, more)
 }
@@ -423,7 +423,7 @@ fn members(category: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Registry {
-    /// Where the category is, or else would be.
+    /// The position of the category, or else the position to insert it at.
     fn find_category(&self, name: &str) -> Result<usize, usize> {
         self.categories
             .binary_search_by(|category| category.name.cmp(name))
@@ -440,7 +440,7 @@ impl Registry {
                 at
             });
             let known = &mut self.categories[at];
-            // One that was known from an event by its name alone, and is defined now.
+            // The category was known from an event by its name alone, and is defined now.
             if (known.description.is_none() && member.description.is_some())
                 || (known.tags.is_empty() && !member.tags.is_empty())
             {
@@ -449,7 +449,7 @@ impl Registry {
             }
         }
         if news && !category.tags.is_empty() {
-            // Events by this name were there before, and the tags may decide.
+            // Events of this name were there before, and the new tags may change their listeners.
             self.update_sites();
         }
         news
@@ -467,14 +467,14 @@ impl Registry {
         Some(self.categories[at].tags)
     }
 
-    /// Likewise, of a category with these tags, or of a group, whose members have theirs.
+    /// The same for a category with these tags, or for a group, whose members have tags of their own.
     fn listeners_of_tagged(&self, category: &str, tags: [&[&str]; 2]) -> u32 {
         let mut listeners = 0;
         for slot in slots() {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
-            // The layer for `tracing` has no groups: its tags are of the one category.
+            // The layer for `tracing` has no groups: its tags are those of the one category.
             let enabled = if category.contains(',') {
                 let tags_of = |name: &str| self.tags_of(name);
                 active.filter.is_group_enabled(category, tags_of)

@@ -59,7 +59,7 @@ const ALL_DRAWS: u64 = 1 << 32;
 #[derive(Debug)]
 pub struct SampledCategory {
     category: Category,
-    /// Of [`ALL_DRAWS`].
+    /// The part of [`ALL_DRAWS`] that is recorded.
     kept_draws: u64,
     limit: Option<RateLimit>,
     left_out: AtomicU64,
@@ -71,16 +71,16 @@ pub struct SampledCategory {
 }
 
 impl Category {
-    /// Has each of its events recorded with this probability: 0 is never, 1 always. See [`SampledCategory`].
+    /// Records each event of the category with this probability: 0 is never, 1 always. See [`SampledCategory`].
     ///
     /// # Panics
-    /// If it is no probability. In a `static` that is an error of the compiler.
+    /// If it is not a probability. In a `static` that is an error of the compiler.
     pub const fn sample(self, probability: f64) -> SampledCategory {
         SampledCategory::new(self).sample(probability)
     }
 
-    /// Has no more than this many of its events recorded per second, on average; a tenth of them (at least one) may come at
-    /// once. See [`SampledCategory`].
+    /// Records no more than this many events of the category per second, on average; a tenth of them (at least one) may come at once. See
+    /// [`SampledCategory`].
     ///
     /// # Panics
     /// If it is 0. In a `static` that is an error of the compiler.
@@ -161,7 +161,7 @@ impl SampledCategory {
                     _ => {}
                 })
                 .forever();
-                // Where the counter begins, for sessions that have started before this.
+                // The start of the counter, for sessions that have started before this.
                 self.tell();
             }
         }
@@ -200,7 +200,7 @@ impl SampledCategory {
                 timestamp: None,
             };
             if emit(&self.counter, listeners, parts, &(Sample(left_out), ())) == 0 {
-                // It could not be written here.
+                // It could not be written here, so it stays due.
                 self.told.store(told, Ordering::Relaxed);
             }
         }
@@ -236,9 +236,9 @@ impl EventCategory for &'static SampledCategory {
 struct RateLimit {
     /// Nanoseconds from one to the next.
     interval: u64,
-    /// How much earlier than that they may come: for as many at once as the burst has.
+    /// How much earlier events may come: as many at once as the burst allows.
     tolerance: u64,
-    /// When the next one would come if all had come at the steady rate.
+    /// The time of the next event if all had come at the steady rate.
     next: AtomicU64,
 }
 
@@ -268,7 +268,7 @@ impl RateLimit {
     }
 }
 
-/// A number below [`ALL_DRAWS`], by chance.
+/// Returns a random number below [`ALL_DRAWS`].
 #[inline]
 fn draw() -> u64 {
     thread_local! {

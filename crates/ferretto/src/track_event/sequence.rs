@@ -37,30 +37,30 @@ pub(super) use nesting::slices_left_open;
 pub(super) use of_thread::ThreadState;
 use thread_time::ThreadTime;
 
-/// The clock of packets that tell the time since the last one of their sequence; upstream's number.
+/// The clock of packets that contain the time since the last one of their sequence; upstream's number.
 const INCREMENTAL_CLOCK: u32 = 64;
 /// The clock of absolute times in the config's unit.
 const ABSOLUTE_CLOCK: u32 = 65;
 
-/// Counters that a sequence tells in differences at a time. Readers keep the last value of each until the sequence starts over, so with
-/// more than these it does.
+/// The most counters that a sequence writes as differences at a time. Readers keep the last value of each until the sequence starts over, so it
+/// starts over when there are more.
 const MAX_LAST_VALUES: usize = 4096;
 
 /// Bytes after which a sequence starts over. A ring buffer overwrites the descriptions, and leaves events that nobody can read. With this a thread's
 /// events are readable if the buffer holds this many bytes of the thread. Few enough for small buffers.
 const STARTS_OVER_AFTER: u64 = 128 << 10;
 
-/// For each byte that told of tracks or sites, a sequence starts over this many bytes later: a thread that goes round among thousands of
-/// tracks would otherwise tell of each before each event.
+/// For each byte that describes tracks or sites, a sequence starts over this many bytes later. Otherwise a thread that uses thousands of tracks in
+/// turn would describe one before each event.
 const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
 
-/// But never later than after so many bytes, for there are threads whose tracks are new ones all the time.
+/// It starts over after this many bytes at the latest, because some threads use new tracks all the time.
 const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
 
 /// An event to be written, except for its fields.
 pub(super) struct Event<'a> {
     pub(super) kind: EventType,
-    /// Where it happens; ends of slices need none.
+    /// The call site; ends of slices need none.
     pub(super) site: Option<&'static CallSite>,
     /// Its category, if that is not the site's.
     pub(super) category: Option<&'a str>,
@@ -68,18 +68,18 @@ pub(super) struct Event<'a> {
     pub(super) name: Name<'a>,
     pub(super) track: TrackRef<'a>,
     pub(super) timestamp: Option<Timestamp>,
-    /// Of the end of a slice: how many instances had started when that began.
+    /// For the end of a slice: the number of instances that had started when the slice began.
     pub(super) begun: Option<u32>,
 }
 
 /// The track of an event.
 #[derive(Clone, Copy)]
 pub(super) enum TrackRef<'a> {
-    /// The thread's.
+    /// The thread's track.
     Thread,
-    /// One that the trace knows already.
+    /// A track that the trace already describes.
     Told(u64),
-    /// One that may have to be described first.
+    /// A track that may have to be described first.
     Tell(&'a dyn TrackLike),
 }
 
@@ -94,14 +94,14 @@ impl TrackRef<'_> {
     }
 }
 
-/// Where the name of an event comes from.
+/// The source of an event's name.
 #[derive(Clone, Copy)]
 pub(super) enum Name<'a> {
-    /// The site, or there is none.
+    /// The site's name, or none.
     OfSite,
-    /// It is written as it is.
+    /// A name that is written with the event.
     Dynamic(&'a str),
-    /// It will not change, so it is written once.
+    /// A name that will not change, so it is written once.
     Static(&'static str),
 }
 
@@ -119,25 +119,25 @@ pub(super) struct Sequence {
     losses: u64,
     /// The number of bytes that the writer has returned when the sequence is due to start over.
     starts_over_at: u64,
-    /// The most that this may come to be.
+    /// The upper limit of `starts_over_at`.
     starts_over_by: u64,
     /// The first packets were written, on which later ones build.
     begun: bool,
     left_out: LeftOut,
     thread: Track,
     thread_time: ThreadTime,
-    /// The changes of tracks' descriptors that this sequence has heeded.
+    /// The version of tracks' descriptors that this sequence has written.
     tracks_version: u64,
     /// Ends of slices of the thread's track that were lost, in their order.
     owed_ends: Vec<OwedEnd>,
-    /// On the thread's track, a slice without a handle began unrecorded, and has not ended. Others like it cannot take the fast path then.
+    /// On the thread's track, a slice without a handle began unrecorded, and has not ended. Other slices like it cannot take the fast path then.
     has_loose_slices: bool,
 }
 
 /// The state that the sequence's readers know.
 #[derive(Default)]
 struct Told {
-    /// Sites of which all strings were told.
+    /// Sites whose strings were all written.
     sites: IdSet,
     event_names: IdSet,
     categories: IdSet,
@@ -198,13 +198,13 @@ impl Sequence {
         self.thread_time = ThreadTime::default();
     }
 
-    /// A track or a site was told of, in this many bytes.
+    /// Notes that a track or a site was described, in this many bytes.
     fn note_told(&mut self, bytes: usize) {
         let later = self.starts_over_at + LATER_FOR_EACH_BYTE_TOLD * bytes as u64;
         self.starts_over_at = later.min(self.starts_over_by);
     }
 
-    /// Whether packets were lost since this was last asked, or are being lost: then readers will forget all they know.
+    /// Whether packets were lost since the last call, or are being lost. Then readers will forget their state.
     fn has_lost(&mut self) -> bool {
         let losses = self.writer.losses();
         let lost = losses != self.losses || self.writer.is_losing();
@@ -420,7 +420,7 @@ impl Sequence {
         self.plain_epoch = if is_plain { self.epoch } else { NO_EPOCH };
     }
 
-    /// The clock of timestamps that do not say which.
+    /// The clock of timestamps that name none.
     fn default_clock(&self) -> u32 {
         if self.options.incremental_timestamps {
             INCREMENTAL_CLOCK
@@ -431,14 +431,14 @@ impl Sequence {
         }
     }
 
-    /// How the time that the clock shows now is told.
+    /// Returns the stamp for the clock's current time.
     #[inline]
     fn stamp(&mut self, now: u64) -> Stamp {
         if !self.options.incremental_timestamps {
             return self.stamp_of(Timestamp::TraceTime(now));
         }
         let multiplier = self.options.timestamp_unit_multiplier.get();
-        // The clock was set back, with the machine's state say.
+        // The clock was set back, for example with the machine's state.
         let Some(since_last) = now.checked_sub(self.last) else {
             return self.stamp_of(Timestamp::TraceTime(now));
         };
@@ -468,7 +468,7 @@ impl Sequence {
         }
     }
 
-    /// Tells the strings that events of a site refer to.
+    /// Writes the strings that events of a site refer to.
     #[cold]
     fn tell_strings(&mut self, site: &Registered) {
         let told = &mut self.told;
@@ -523,14 +523,14 @@ impl Sequence {
     }
 }
 
-/// To be called before the time is taken of an event on a track that other threads may write to: the processor might otherwise read
-/// its counter before it has seen that it is this thread's turn, and slices of one track overlap.
+/// To be called before an event on a track that other threads may write to takes its time. Otherwise the processor might read its counter before it
+/// has seen that it is this thread's turn, and slices of one track would overlap.
 #[inline(always)]
 fn finish_what_others_see() {
     clock::finish_earlier_instructions();
 }
 
-/// Where descriptors go: packets of their own.
+/// The destination of descriptors: packets of their own.
 struct Describing<'a> {
     sequence: &'a mut Sequence,
     now: u64,
@@ -564,7 +564,7 @@ impl DescriptorSink for Describing<'_> {
     }
 }
 
-/// A timestamp as packets tell it.
+/// A timestamp in the form of packets.
 #[derive(Clone, Copy)]
 struct Stamp {
     value: u64,

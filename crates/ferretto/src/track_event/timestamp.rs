@@ -1,10 +1,10 @@
-//! When an event happened, if the caller says so: the option `timestamp = …` of the macros.
+//! Timestamps that the caller supplies: the option `timestamp = …` of the macros.
 
 use std::time::{Instant, SystemTime};
 
 use crate::clock;
 
-/// When an event happened, if not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
+/// The time of an event, if it is not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
 ///
 /// ```
 /// use std::time::Instant;
@@ -25,9 +25,9 @@ use crate::clock;
 pub enum Timestamp {
     /// On the trace clock, in nanoseconds ([`crate::clock::now`]).
     TraceTime(u64),
-    /// On another clock, in its unit: one of Perfetto's, or one that clock snapshots of the application's relate to those.
+    /// The time of another clock, in its unit: one of Perfetto's, or one that the application's clock snapshots relate to those.
     OnClock {
-        /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
+        /// The clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
         clock_id: u32,
         /// The reading of that clock.
         value: u64,
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// Far more than a reading takes on a busy machine, and far less than two clocks of one machine are apart by chance.
+    /// Far more than the duration of a reading on a busy machine, and far less than a chance difference between two clocks of a machine.
     const TOLERANCE: i128 = 10_000_000_000;
 
     #[test]

@@ -36,9 +36,9 @@ impl Thread {
         }
     }
 
-    /// The process ends: has the service that is in it take all that there is to come, and complete its files.
+    /// The process ends: has the service in it process all remaining requests, and complete its files.
     pub(super) fn end_in_process(&mut self, done: &Sender<Drained>) {
-        // Sessions that the application has asked for just now still begin: they connect, are told so, and make their requests.
+        // Sessions that the application has just asked for still begin: they connect, learn that they are connected, and make their requests.
         for _ in 0..3 {
             for index in 0..self.backends.len() {
                 if self.backends[index].is_in_process() {

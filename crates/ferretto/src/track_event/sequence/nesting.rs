@@ -22,10 +22,10 @@ use super::super::wire::{self, EventType, NEEDS_INCREMENTAL_STATE};
 use super::{Event, Sequence, Timestamp, TrackRef, finish_what_others_see};
 use crate::track::TrackLike;
 
-/// Ends on its thread's track that a sequence owes at most: so deep slices can be nested.
+/// The most ends on its thread's track that a sequence owes, which bounds the depth of slices.
 const MAX_OWED: usize = 4096;
 
-/// Slices whose ends were neither written nor are owed.
+/// Slices whose ends were neither written nor are owed any more.
 static LEFT_OPEN: AtomicU64 = AtomicU64::new(0);
 
 pub(in super::super) fn slices_left_open() -> u64 {
@@ -50,9 +50,9 @@ impl Sequence {
         }
     }
 
-    /// Writes the end of a slice, sooner or later.
+    /// Writes the end of a slice, now or later.
     fn write_end(&mut self, now: u64, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
-        /// The end until it is written: owed also if the user's code panics.
+        /// An end that is not written yet. Dropping it makes the sequence owe it, also if the user's code panics.
         struct Unwritten<'a> {
             sequence: &'a mut Sequence,
             end: OwedEnd,
@@ -104,7 +104,7 @@ impl Sequence {
         track.uuid().unwrap_or_else(|| self.thread.uuid())
     }
 
-    /// An end was lost.
+    /// Notes that an end was lost.
     pub(super) fn owe(&mut self, end: OwedEnd) {
         let is_owed = match end.track {
             Some(_) => open_slices::owe(self.instance, end),
@@ -119,7 +119,7 @@ impl Sequence {
         }
     }
 
-    /// Whether ends are to be written before anything else.
+    /// Whether ends have to be written before anything else.
     pub(super) fn owes_ends(&self) -> bool {
         !self.owed_ends.is_empty() || open_slices::any_owed(self.instance.slot)
     }
@@ -141,7 +141,7 @@ impl Sequence {
         written == shared.len()
     }
 
-    /// Writes ends, and returns how many readers will see. If that is not all, the sequence starts over.
+    /// Writes ends, and returns how many of them readers will see. If that is not all, the sequence starts over.
     fn write_ends(&mut self, ends: &[OwedEnd]) -> usize {
         for (index, &OwedEnd { track, timestamp }) in ends.iter().enumerate() {
             let stamp = self.stamp_of(timestamp);
@@ -164,7 +164,7 @@ impl Sequence {
         ends.len()
     }
 
-    /// Whether something is to be done when the thread ends.
+    /// Whether there is work when the thread ends.
     pub(super) fn leaves_open(&self) -> bool {
         self.has_loose_slices || self.owes_ends()
     }

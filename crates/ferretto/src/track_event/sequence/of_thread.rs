@@ -34,9 +34,9 @@ const END_OF_THREAD: Event<'_> = Event {
 /// A thread's state for all instances.
 pub(in super::super) struct ThreadState {
     sequences: [Option<Box<Sequence>>; MAX_INSTANCES],
-    /// Of which process: a forked child has a copy.
+    /// The process that it belongs to: a forked child has a copy.
     process: u32,
-    /// Whether its thread is confined ([`super::thread`]): nothing may be allocated, freed or waited for.
+    /// Whether its thread is confined ([`super::thread`]): it must not allocate, free or wait.
     pub(in super::super) confined: bool,
 }
 
@@ -47,7 +47,7 @@ impl Drop for ThreadState {
             let leaves_open = self.sequences[slot]
                 .as_ref()
                 .is_some_and(|sequence| sequence.leaves_open());
-            // Of an instance that is over nothing is asked.
+            // Sequences of instances that are over have no work.
             if leaves_open && let Some(sequence) = self.sequence(slot, &END_OF_THREAD) {
                 sequence.end();
             }
@@ -72,7 +72,7 @@ impl ThreadState {
         }
     }
 
-    /// In a forked child: sequences are the parent's. To drop them would give back chunks that it is still writing.
+    /// In a forked child the sequences are the parent's. Dropping them would return chunks that the parent is still writing.
     fn leave_parents_memory(&mut self) {
         if self.process != process_hooks::generation() {
             std::mem::forget(std::mem::take(&mut self.sequences));
@@ -80,7 +80,7 @@ impl ThreadState {
         }
     }
 
-    /// The event is written, or left out.
+    /// Ends the use of the state on a confined thread: the event was written, or left out.
     pub(in super::super) fn end_confined_use(&mut self) {
         self.confined = false;
         for sequence in self.sequences.iter_mut().flatten() {
@@ -88,7 +88,7 @@ impl ThreadState {
         }
     }
 
-    /// Writes an event that is prepared but for its time, which is now. False if something has to be done first.
+    /// Writes an event that is prepared except for its time, which is now. False if something has to be written first.
     #[inline(always)]
     pub(in super::super) fn write_prepared(
         &mut self,
@@ -108,7 +108,7 @@ impl ThreadState {
         let Some(now) = sequence.anchor.now() else {
             return false;
         };
-        // A time before the last one's is a very long one after.
+        // A time before the last one gives a very large difference.
         let since_last = now.wrapping_sub(sequence.last);
         if since_last >= u64::from(PreparedPacket::MAX_END) {
             return false;
@@ -120,8 +120,8 @@ impl ThreadState {
         written
     }
 
-    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be done first, or
-    /// it is not such an event.
+    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be written first, or the event is not
+    /// that simple.
     #[inline(always)]
     pub(in super::super) fn write_short(
         &mut self,
@@ -218,7 +218,7 @@ impl ThreadState {
     /// Has every sequence that records write the new descriptors of tracks that it has described and that have changed.
     pub(in super::super) fn describe_changed_tracks(&mut self) {
         for (sequence, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
-            // One that starts over tells all anyhow.
+            // A sequence that starts over describes everything anyhow.
             if let Some(sequence) = sequence
                 && sequence.epoch == epoch.load(Ordering::Relaxed)
                 && sequence.begun
@@ -263,7 +263,7 @@ impl ThreadState {
                 sequence.start_over(epoch);
             }
             _ => {
-                // The old one first, for its chunk may be the one that the new one needs.
+                // The old sequence first, because the new one may need its chunk.
                 *entry = None;
                 if !found.records_event {
                     return None;
