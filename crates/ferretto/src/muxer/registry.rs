@@ -1,5 +1,5 @@
-//! All data sources of this process, in a list that only grows: it is read without a lock, and a data source may be registered before the
-//! thread starts or after. A forked child finds nothing half registered: forks wait for that ([`once`]).
+//! All data sources of this process, in a list that only grows. It is read without a lock, and a data source may be registered before the thread
+//! starts or after. A fork waits for a registration that is under way ([`once`]), so a forked child finds none half done.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};

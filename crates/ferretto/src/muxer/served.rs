@@ -30,7 +30,7 @@ impl Readiness {
     };
 }
 
-/// The future of a served object.
+/// Whether to go on serving an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Keep,

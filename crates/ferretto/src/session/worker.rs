@@ -299,7 +299,7 @@ impl Worker {
                 "there is a file to write into, but the config does not say so; set write_into_file".into(),
             ));
         }
-        // Services look at the path only, so it must be empty.
+        // With both, services would use the path and ignore the file.
         if file.is_some()
             && decoded
                 .output_path
@@ -589,7 +589,7 @@ impl Worker {
         match (pending, reply) {
             (Pending::Done(_, answer) | Pending::Flush(answer), ConsumerReply::Done) => answer.give(Ok(())),
             (Pending::Detach(answer), ConsumerReply::Done) => {
-                // A session without a running consumer ends by itself.
+                // A detached session ends without this process.
                 self.holds_buffers = false;
                 self.given_up.extend(self.enabled.take());
                 self.phase = Phase::Idle;
@@ -627,7 +627,7 @@ impl Worker {
             (Pending::Capabilities(answer), ConsumerReply::Capabilities(capabilities)) => {
                 answer.give(Ok(capabilities));
             }
-            // A pending answer reports that the session was ended, which a service does not do.
+            // Services send no reply of another kind. Dropping `pending` would report that the session is over.
             (_, _) => {}
         }
     }

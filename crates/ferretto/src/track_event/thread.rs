@@ -301,7 +301,7 @@ fn lend_another() -> Option<Lent> {
         count_unrecorded();
         return None;
     }
-    // Making a state allocates, and the allocator's event must not make another one.
+    // Making a state allocates, and so may registering `END`. Meanwhile an event of the allocator must not make another state.
     let confined = confine();
     let state = Box::into_raw(Box::new(ThreadState::new()));
     // Has the state dropped when the thread ends. Fails if the thread is just ending.
