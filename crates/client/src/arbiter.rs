@@ -67,7 +67,7 @@ const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// that writers take meanwhile.
 const MAX_OPEN_PART: usize = 2;
 
-/// And then so many that one part in so many less is.
+/// Taking back stops when one part in this many less is open.
 const TAKEN_BACK_PART: usize = 8;
 
 /// The longest that a waiting writer sleeps before it looks again.
@@ -76,10 +76,10 @@ const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 /// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
 pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 
-/// The buffer that there is none of: the service frees its chunks without reading them.
+/// An id of no buffer: the service frees its chunks without reading them.
 const NO_BUFFER: BufferId = BufferId(0);
 
-/// For how many targets there is somebody to tell of losses at a time: no data source has more instances.
+/// The number of targets with a teller at a time: no data source has more instances.
 const MAX_TELLERS: usize = 8;
 
 /// The number of targets with losses that wait to be reported. Beyond it, the oldest ones are dropped, which belong to ended sessions.
@@ -95,20 +95,20 @@ pub enum BufferExhaustedPolicy {
     Drop,
     /// Waits for a free chunk, up to 30 s each time; then drops as above, where upstream would end the process.
     Stall,
-    /// Waits as above, but once any writer has waited in vain it waits no more until a chunk was free: so that a stuck
-    /// service costs the producer this time once, and not again for each of its writers and packets.
+    /// Waits as above. Once any writer has waited in vain, it does not wait again until a chunk was free. So a stuck service costs the producer this
+    /// time once, and not again for each of its writers and packets.
     StallThenDrop,
 }
 
 /// When the endpoint is to take the arbiter's requests and send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// After this time. An earlier wake-up may make it unnecessary.
+    /// Within this time. An earlier wake-up may make it unnecessary.
     Within(Duration),
     /// As soon as possible.
     Now,
-    /// As soon as possible, for half of the buffer waits for the service, or as much as should wait. If this is the endpoint's own thread, and is not
-    /// going to be back in its loop soon, it should send before it returns.
+    /// As soon as possible, because half of the buffer, or as many bytes as should wait, waits for the service. If this is the endpoint's own thread,
+    /// and does not return to its loop soon, it should send before it returns.
     HalfFull,
     /// As soon as possible, because a writer waits for chunks to be freed. If this is the endpoint's own thread, it must send before it returns: no
     /// other thread will.
@@ -117,7 +117,7 @@ pub enum Wake {
 
 /// How the arbiter reaches its endpoint. Called without locks held, on the thread of the trace writer that caused the call.
 pub trait Notify: Send + Sync {
-    /// Has [`Arbiter::take_requests`] called, and its result sent, by the endpoint.
+    /// Has the endpoint call [`Arbiter::take_requests`] and send the result.
     fn wake(&self, wake: Wake);
 }
 
@@ -126,9 +126,9 @@ pub trait Notify: Send + Sync {
 pub enum Request {
     /// Assigns the chunks of this writer to that buffer, including scraped chunks.
     RegisterTraceWriter(WriterId, BufferId),
-    /// Chunks are complete, flushes are done.
+    /// Complete chunks, and acknowledgements of flushes.
     CommitData(CommitDataRequest),
-    /// This writer writes no more.
+    /// Ends this writer.
     UnregisterTraceWriter(WriterId),
 }
 
@@ -161,19 +161,19 @@ impl std::error::Error for CreateWriterError {}
 /// See the [module's documentation](self).
 pub struct Arbiter {
     smb: Arc<ProducerSmb>,
-    /// The other end of the memory, where it is this process's own.
+    /// The other end of the memory, where the memory is this process's own.
     service_end: Option<Arc<ServiceSmb>>,
     partitioning: Partitioning,
     notify: Arc<dyn Notify>,
     /// Shared by all arbiters of the connection.
     writer_ids: Arc<WriterIds>,
-    /// No chunk is handed out any more.
+    /// Set by [`Arbiter::close`]: no more chunks are handed out.
     closed: AtomicBool,
     /// A writer has waited for a chunk until its time was up, and none has been free since.
     waited_in_vain: AtomicBool,
     stall_limit: Duration,
     holders: Mutex<Holders>,
-    /// Chunks are to be taken back when so many bytes are open.
+    /// Chunks are taken back when this many bytes are open.
     open_limit: AtomicUsize,
     pending: Mutex<Pending>,
 }
@@ -186,7 +186,7 @@ struct Pending {
     returned: Vec<ChunksToMove>,
     /// Bytes of the chunks in `returned`.
     returned_bytes: usize,
-    /// Rows of packets that were lost before their writers had a chunk in which to say so.
+    /// Rows of packets that were lost while their writers had no chunk to report them in.
     untold_losses: Vec<UntoldLosses>,
     tellers: Vec<Teller>,
     flushed: Option<u64>,
@@ -194,13 +194,13 @@ struct Pending {
     woken: Woken,
 }
 
-/// How many such rows were to go where: [`MAX_UNTOLD_ROWS`] at most.
+/// The number of such rows for a target: [`MAX_UNTOLD_ROWS`] at most.
 struct UntoldLosses {
     target: BufferId,
     rows: u16,
 }
 
-/// A writer that tells of losses where other writers cannot.
+/// A writer that reports losses for writers without a chunk.
 struct Teller {
     target: BufferId,
     writer: WriterId,
@@ -212,7 +212,7 @@ struct Teller {
 enum Destination {
     /// Each to the buffer of its writer.
     PerWriter,
-    /// It is not known yet: nothing is sent.
+    /// Not known yet: nothing is sent.
     Unbound,
     /// All to this buffer.
     Bound(BufferId),
@@ -225,7 +225,7 @@ pub(crate) enum HadChunks {
     Some,
 }
 
-/// Whether the endpoint is on its way already.
+/// Whether the endpoint was already woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Woken {
     No,
@@ -254,11 +254,11 @@ impl Arbiter {
         Self::with_stall_limit(smb, partitioning, notify, STALL_LIMIT)
     }
 
-    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of
-    /// the size that the service said, whose bytes the requests carry.
+    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of the size that the
+    /// service chose, whose bytes the requests carry.
     ///
     /// # Errors
-    /// If there is no memory to be had, or these are no pages of it.
+    /// If there is no memory, or the size of the pages is invalid.
     pub fn emulating(
         page_size: PageSize,
         partitioning: impl Into<Partitioning>,
@@ -277,7 +277,7 @@ impl Arbiter {
         ))
     }
 
-    /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
+    /// As [`Arbiter::new`], with another limit than 30 s.
     pub(crate) fn with_stall_limit(
         smb: ProducerSmb,
         partitioning: impl Into<Partitioning>,
@@ -294,7 +294,7 @@ impl Arbiter {
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
-        // When it is needed, threads multiply, and there is no time for it.
+        // Now, because there is no time for it when it is needed, while threads multiply.
         barrier::prepare();
         let open_limit = AtomicUsize::new(smb.memory().size() / MAX_OPEN_PART);
         Arc::new(Self {
@@ -358,17 +358,16 @@ impl Arbiter {
         self.bind(NO_BUFFER);
     }
 
-    /// Collects chunks for so long before the endpoint is woken to commit them (`batch_commits_duration_ms` of the
-    /// producer's setup).
+    /// Sets how long chunks are collected before the endpoint is woken to commit them (`batch_commits_duration_ms` of the producer's setup).
     pub fn set_batch_duration(&self, batch: Duration) {
         self.pending().batch = batch;
     }
 
     /// Creates a writer whose packets end up in `target`, as a sequence of their own.
     ///
-    /// The service learns of that from the next requests, for which the endpoint is woken at once. If the process is gone before they are
-    /// sent, the service finds chunks of a writer that it does not know in the shared memory. Ours keeps them if they can be for one buffer
-    /// only, and counts them as discarded otherwise; upstream's leaves them.
+    /// The service learns of the writer from the next requests, for which the endpoint is woken at once. If the process is gone before they are sent,
+    /// the service finds chunks of an unknown writer in the shared memory. Ours keeps them if they can only be for one buffer, and counts them as
+    /// discarded otherwise; upstream's leaves them.
     ///
     /// # Errors
     /// If all ids of writers are taken, or the connection is over.
@@ -392,7 +391,7 @@ impl Arbiter {
     /// Takes the requests for the service, in the order in which they have to be sent. Requests taken by different calls must be sent in the order of
     /// the calls, so all calls are the endpoint's.
     pub fn take_requests(&self) -> Vec<Request> {
-        // To take chunks back that are not sent would free nothing.
+        // Chunks that are not sent would free nothing.
         if self.pending().destination != Destination::Unbound {
             self.take_back_chunks();
         }
@@ -443,7 +442,7 @@ impl Arbiter {
         requests
     }
 
-    /// Takes chunks back from writers if they have too many of them.
+    /// Takes chunks back from writers if they hold too many.
     fn take_back_chunks(&self) {
         let size = self.smb.memory().size();
         let open = self.smb.open_bytes();
@@ -456,13 +455,13 @@ impl Arbiter {
                 self.pending().add(returned, bytes);
             });
         }
-        // If there was not enough to be had, it is of no use to try again for each chunk.
+        // If this did not free enough, trying again for each chunk would be useless.
         let next = limit.max(self.smb.open_bytes() + size / TAKEN_BACK_PART);
         self.open_limit
             .store(if open > limit { next } else { limit }, Ordering::Relaxed);
     }
 
-    /// Writers may be asked for the chunk in there.
+    /// Adds a writer, whose chunk may be taken back.
     pub(crate) fn add_holder(&self, writer: WriterId, holder: Arc<Holder>) {
         self.holders().add(writer, holder);
     }
@@ -527,7 +526,7 @@ impl Arbiter {
         while start.elapsed() < self.stall_limit && !self.closed.load(Ordering::Relaxed) {
             // Other writers may fill chunks as fast as the service frees them: these chunks have to be committed too.
             self.notify.wake(Wake::Stalled);
-            // The service frees chunks without a word, so all there is to do is to look again.
+            // The service frees chunks without notice, so the writer can only look again.
             std::thread::sleep(sleep);
             sleep = (sleep * 8).min(MAX_STALL_SLEEP);
             if let Some(chunk) = self.win_chunk(new) {
@@ -541,7 +540,7 @@ impl Arbiter {
     /// Completes a chunk and has it committed to `target`.
     pub(crate) fn return_chunk(&self, chunk: WriteChunk, target: BufferId) {
         let (returned, bytes) = (to_move(&chunk, target), chunk.size());
-        // Before it is listed: the endpoint may commit it the moment that it is.
+        // Before it is listed, because the endpoint may commit it at once.
         chunk.complete();
         let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.returned, 1);
         pending.add(returned, bytes);
@@ -574,8 +573,8 @@ impl Arbiter {
         }
     }
 
-    /// A writer has begun to lose packets for `target`, and has no chunk in which to say so: it may not come to have one before it
-    /// ends, or the session does.
+    /// Notes that a writer has begun to lose packets for `target`, and has no chunk to report it in. It may not get one before it or its session
+    /// ends.
     pub(crate) fn note_untold_loss(&self, target: BufferId) {
         let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.untold_losses, 1);
         let untold = &mut pending.untold_losses;
@@ -589,7 +588,7 @@ impl Arbiter {
         untold.push(UntoldLosses { target, rows: 1 });
     }
 
-    /// Tells of such losses as far as there are chunks, through a writer for each target that does nothing else.
+    /// Reports such losses as far as there are chunks, through a writer for each target that does nothing else.
     fn tell_losses(&self, pending: &mut Pending) {
         while let Some(&UntoldLosses { target, .. }) = pending.untold_losses.last() {
             let Some(teller) = self.teller(pending, target) else {
@@ -646,7 +645,7 @@ impl Arbiter {
         if chunks == HadChunks::None
             && let Some(at) = pending.registered.iter().rposition(|(id, _)| *id == writer)
         {
-            // The service has not heard of it, and need not: while the endpoint is stuck, threads may come and go.
+            // The service does not know it, and need not: while the endpoint is stuck, threads may come and go.
             pending.registered.remove(at);
             drop(pending);
             return self.writer_ids.release(writer);
@@ -668,7 +667,7 @@ impl Arbiter {
 }
 
 impl Pending {
-    /// A chunk that is to be committed.
+    /// Adds a chunk to commit.
     fn add(&mut self, chunk: ChunksToMove, bytes: usize) {
         self.returned.push(chunk);
         self.returned_bytes += bytes;
@@ -711,8 +710,8 @@ fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
         // The chunks are complete, and no other thread writes this memory.
         if let Ok(header) = service_end.copy_chunk(page, index, &mut payload) {
             chunk.data = Some(header.join(&payload));
-            // It tells nothing where the bytes come along, but services up to v56 drop chunks of pages that their own memory, which
-            // is smaller, does not have.
+            // The page has no meaning where the bytes come along. But services up to v56 drop chunks of pages that their own memory, which is
+            // smaller, does not have.
             chunk.page = Some(0);
         }
     }

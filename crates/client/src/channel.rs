@@ -14,7 +14,7 @@ use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
 /// Why the connection to the service ended.
 #[derive(Debug)]
 pub enum Disconnect {
-    /// The service closed it: it ended, or it saw the protocol broken (its log says so then).
+    /// The service closed it: it ended, or it saw a violation of the protocol (then its log says so).
     Closed,
     /// The host at this address has no such service.
     NoSuchService(&'static str),
@@ -31,7 +31,7 @@ pub enum Disconnect {
         /// A description of the error.
         reason: String,
     },
-    /// The service sent something that makes no sense where it did.
+    /// The service sent a message that makes no sense at this point.
     Nonsense(&'static str),
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Step<'a> {
     Again,
     /// Nothing more for now.
     Idle,
-    /// The connection ended. Told once.
+    /// The connection ended. Reported once.
     Lost(Disconnect),
 }
 

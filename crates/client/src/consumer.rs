@@ -6,7 +6,7 @@
 //! [`ConsumerEvent::Reply`] with its id, an error when the connection ends first; then comes
 //! [`ConsumerEvent::Disconnected`], which is the last.
 //!
-//! Trace configs go out as the bytes they are given as, so that fields of a newer schema reach the service.
+//! Trace configs are sent as the bytes that the caller passes, so that fields of a newer schema reach the service.
 
 mod reply;
 #[cfg(test)]
@@ -39,19 +39,19 @@ const OUTGOING_BYTES: usize = 1024 * 1024;
 /// An event of the connection.
 #[derive(Debug)]
 pub enum ConsumerEvent {
-    /// The service is there. Requests may be made before.
+    /// The service has answered. Requests may be made before.
     Connected,
     /// A request was answered; streaming ones ([`ConsumerEndpoint::read_buffers`],
     /// [`ConsumerEndpoint::observe_events`]) many times.
     Reply {
-        /// As returned when the request was made.
+        /// The id that was returned for the request.
         request: CallId,
-        /// Which kind of request.
+        /// The kind of the request.
         method: ConsumerMethod,
         /// The answer.
         reply: Result<ConsumerReply, CallError>,
     },
-    /// The connection ended: drop the endpoint. No more events follow, but the failures of requests made later.
+    /// The connection ended: drop the endpoint. No more events follow, except failures of later requests.
     Disconnected(Disconnect),
 }
 
@@ -73,7 +73,7 @@ impl ConsumerEndpoint {
         Ok(Self::over(Stream::connect(address)?)?)
     }
 
-    /// Speaks over a stream that is connected already.
+    /// Uses a stream that is already connected.
     ///
     /// # Errors
     /// If the request for the methods of the service cannot be queued.
@@ -120,7 +120,7 @@ impl ConsumerEndpoint {
                         continue;
                     };
                     self.assembly.forget(call);
-                    // Services before Android R have no capabilities to tell of.
+                    // Services before Android R have no capabilities to report.
                     let reply = match (method, error) {
                         (_, error @ (CallError::ConnectionLost | CallError::UnknownService { .. })) => {
                             Err(error)
@@ -186,7 +186,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::ChangeTraceConfig, request, None)
     }
 
-    /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, tells when it is stopped.
+    /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, reports the end.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -236,8 +236,8 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::Detach, request.encode_to_vec(), None)
     }
 
-    /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then told as that of a session of
-    /// ours, in a reply of the kind [`ConsumerMethod::EnableTracing`].
+    /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then reported as for a session of ours, in a reply of the
+    /// kind [`ConsumerMethod::EnableTracing`].
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -257,8 +257,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::GetTraceStats, Vec::new(), None)
     }
 
-    /// Asks to be told of events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty
-    /// list ends it for good.
+    /// Asks for events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty list ends it for good.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.

@@ -54,7 +54,7 @@ pub struct Instance {
     pub slot: Slot,
     /// Different for any two instances of this process; never 0.
     pub serial: u32,
-    /// Whose session it is for.
+    /// The connection whose session it is for.
     pub connection: ConnectionId,
     /// The config as far as our schema knows it.
     pub config: Arc<DataSourceConfig>,
@@ -62,7 +62,7 @@ pub struct Instance {
     pub encoded_config: Arc<[u8]>,
 }
 
-/// Where a started instance's packets go.
+/// The destination of a started instance's packets.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// The arbiter of its connection, which hands out shared memory.
@@ -83,7 +83,7 @@ impl Output {
     }
 }
 
-/// Dropping this, on any thread, tells the service that something is done.
+/// Dropping this, on any thread, tells the service that a command is done.
 pub struct Acknowledge(Option<Box<dyn FnOnce() + Send>>);
 
 impl Acknowledge {
@@ -107,8 +107,7 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// A data source, as the runtime drives it. Its methods are called on the runtime's thread, and nothing else is served meanwhile: they must
-/// not block.
+/// A data source, as the runtime drives it. Its methods are called on the runtime's thread, which serves nothing else meanwhile: they must not block.
 pub trait DataSource: Send + Sync {
     /// The descriptor to register with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise),
     /// and asks again when it hears that the data source has changed.
@@ -125,10 +124,10 @@ pub trait DataSource: Send + Sync {
     /// The instance may record from now on. Dropping `started` tells the service.
     ///
     /// # Errors
-    /// If it cannot after all: a clause that follows "could not be started: ". The same holds as for [`DataSource::set_up`].
+    /// If it cannot: a clause that follows "could not be started: ". The same holds as for [`DataSource::set_up`].
     fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String>;
 
-    /// The instance is to stop recording; it may not have been started. Drop `stopped` when it has. The service is told then, unless the
+    /// Has the instance stop recording; it may not have been started. Drop `stopped` when it has stopped. Then the service is told, unless the
     /// descriptor says `will_notify_on_stop: false`. The slot is not used again before.
     fn stop(&self, slot: Slot, stopped: Acknowledge);
 
@@ -142,7 +141,7 @@ pub trait DataSource: Send + Sync {
     /// The instance records nothing, for this reason. The data source may write the reason into the trace; it is logged already.
     fn tell_trouble(&self, _output: &Output, _trouble: &str) {}
 
-    /// When [`DataSource::on_deadline`] wants to be called, in nanoseconds of boot time. Asked several times in each turn.
+    /// When [`DataSource::on_deadline`] should be called, in nanoseconds of boot time. Asked several times in each turn.
     fn next_deadline(&self) -> Option<u64> {
         None
     }
@@ -193,8 +192,7 @@ pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Opt
     (!fields.is_empty()).then(|| fields.join(", "))
 }
 
-/// The encoded fields of a config that the service does not fill in, by number. As bytes they are compared without code for each message
-/// that there may be in a config.
+/// The encoded fields of a config that the service does not fill in, by number. Comparing bytes needs no code for each message in a config.
 fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
     const FILLED_IN: [u32; 6] = [
         DataSourceConfig::TARGET_BUFFER,

@@ -1,4 +1,4 @@
-//! How many clients the host takes, in all and of each user.
+//! Limits the number of clients, of all users and of each.
 //!
 //! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost more. So
 //! the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for other uses of
@@ -15,14 +15,14 @@ pub struct Admission {
     most_per_user: usize,
     /// Connections of each user.
     connected: Ledger<u32>,
-    /// Bytes that they have the host hold.
+    /// Bytes that the host holds for the connections of each user.
     held: Ledger<u32>,
-    /// Users some of whose connections were turned away, as the log knows; until half of their connections are gone, for a client that
-    /// comes and goes at the limit would fill the log.
+    /// Users that the log knows to have had connections turned away; until half of their connections are gone, because a client that comes and goes
+    /// at the limit would fill the log.
     turned_away: OrderedSet<u32>,
 }
 
-/// Whether a user's connections have the host hold more than they may.
+/// Whether the host holds more for a user's connections than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
     Fine,
@@ -32,12 +32,12 @@ pub(crate) enum Holding {
 /// A connection that is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TurnedAway {
-    /// For the log, if this is the first since the user had half as many connections.
+    /// A line for the log, if this is the first since the user had half as many connections.
     pub(crate) line: Option<String>,
 }
 
 impl Admission {
-    /// For a process that may have so many descriptors.
+    /// The limits for a process that may have this many descriptors.
     pub fn for_descriptors(count: usize) -> Admission {
         let reserved = limits::RESERVED_DESCRIPTORS.min(count / 2);
         let most =
@@ -76,7 +76,7 @@ impl Admission {
         Ok(())
     }
 
-    /// The host holds so many bytes for a connection of this user, after so many before.
+    /// Notes that the host now holds `now` bytes for a connection of this user, after `before` earlier.
     pub(crate) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
         self.held.replace(uid, before, now);
         if now > before && self.held.of(&uid) > limits::MAX_HELD_BYTES_PER_UID {

@@ -12,7 +12,7 @@ use ferretto_wire::varint_len;
 const MOST: usize = MAX_PAYLOAD - 16;
 /// The most writers whose statistics fit a frame, at their smallest.
 pub(crate) const MOST_WRITERS: usize = MAX_PAYLOAD / 32;
-/// Bytes of a name that is cut, because its message would fit no frame.
+/// Bytes to which a name is cut, if its message would fit no frame.
 const CUT_NAME: usize = 4096;
 
 /// Bytes of a message inside another, under a number of up to 2047.
@@ -59,7 +59,7 @@ fn cut_names(change: &mut DataSourceInstanceStateChange) {
 pub(crate) fn bound_error(error: &mut String) {
     const EDGE: usize = 2048;
     const GAP: &str = " [...] ";
-    /// A character may begin so many bytes further on.
+    /// A character may begin this many bytes further on.
     const SLACK: usize = 3;
     if error.len() <= 2 * EDGE + GAP.len() + SLACK {
         return;

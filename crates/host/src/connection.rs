@@ -31,7 +31,7 @@ pub(crate) struct Replies {
 
 impl Replies {
     pub(crate) fn push(&mut self, to: ReplyTo, reply: Reply) {
-        // Commits, most of all.
+        // Commits, in most cases.
         if to.wanted() == ReplyWanted::No {
             return;
         }
@@ -62,9 +62,9 @@ pub(crate) struct Connection {
     gone: Option<String>,
     /// The peer takes no more replies. Its earlier requests are still handled.
     deaf: bool,
-    /// Requests may be waiting that were not handed out because the client has to read its replies first.
+    /// Whether requests may be waiting that were not handed out because the client has to read its replies first.
     held_up: bool,
-    /// The log knows that calls of this client are rejected.
+    /// Whether the log knows that calls of this client are rejected.
     rejection_told: bool,
     /// Trace data is on its way to the client.
     pub(crate) takes_packets: bool,
@@ -79,9 +79,9 @@ pub(crate) struct Connection {
 /// Whether a consumer takes the trace data that it asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketFlow {
-    /// As much as there is.
+    /// All data.
     Open,
-    /// None for now, but everything else.
+    /// No trace data for now, but all other replies.
     Paused,
 }
 
@@ -150,8 +150,7 @@ impl Connection {
         self.release_replies();
     }
 
-    /// Rejects a call that makes no sense, as upstream does: the client lives on. The log is told of the first only, for a
-    /// client can send many.
+    /// Rejects a call that makes no sense, as upstream does: the connection goes on. Only the first one is logged, because a client can make many.
     pub(crate) fn reject(&mut self, to: ReplyTo, why: &str) {
         if !std::mem::replace(&mut self.rejection_told, true) {
             let pid = self.peer.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
@@ -173,7 +172,7 @@ impl Connection {
         self.replies.waiting.is_empty() && !self.host.is_congested()
     }
 
-    /// Bytes that the client has the host keep.
+    /// Bytes that the host keeps for the client.
     pub(crate) fn held_bytes(&self) -> usize {
         let of_role = match &self.role {
             Role::Producer(link, _) => link.early_bytes(),
@@ -201,7 +200,7 @@ impl Connection {
                         .warning(format_args!("{error}; the call is rejected"));
                     let _ = self.host.reply(to, Reply::rejected());
                 }
-                // A rejection would end the stream, and with it all that is yet to be said.
+                // A rejection would end the stream, with all further replies.
                 Err(ReplyError::TooLarge(error)) => {
                     self.program
                         .warning(format_args!("{error}; it is left out of a stream of replies"));
@@ -217,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// A turn is over. Returns whether requests may be left for the next.
+    /// Ends a turn. Returns whether requests may be left for the next.
     pub(crate) fn end_turn(&mut self) -> bool {
         self.held_up = self.host.is_congested();
         let turn_is_over = self.host.turn_is_over();
@@ -242,7 +241,7 @@ impl Connection {
         self.gone.is_some() || catches_up || (reads && self.has_room())
     }
 
-    /// It is to be closed: nothing more is sent to it, nor kept for it.
+    /// Drops everything that is kept for the client, and sends nothing more: the connection is to be closed.
     pub(crate) fn silence(&mut self) {
         self.deaf = true;
         self.host.outgoing().clear();

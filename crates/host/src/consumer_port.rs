@@ -37,7 +37,7 @@ pub(crate) struct ConsumerLink {
     enable: Vec<(SessionId, ReplyTo)>,
     /// The open `ReadBuffers` call, answered as the consumer takes the data.
     read: Option<OpenRead>,
-    /// Open `QueryServiceState` calls, answered likewise, one after the other.
+    /// Open `QueryServiceState` calls, answered in the same way, one after the other.
     queries: VecDeque<OpenQuery>,
     /// The open `ObserveEvents` call.
     observe: Option<ReplyTo>,
@@ -60,11 +60,11 @@ struct OpenRead {
 struct OpenQuery {
     to: ReplyTo,
     query: StateQuery,
-    /// The part of the state that found no room in the reply before.
+    /// The part of the state that did not fit into the last reply.
     part: Vec<u8>,
 }
 
-/// Payloads of trace data that are sent before it is looked again how much room there is.
+/// Payloads of trace data that are sent before the room is checked again.
 const PAYLOADS_AT_ONCE: usize = 4;
 
 /// The effect of a call besides its answer.
@@ -99,7 +99,7 @@ impl ConsumerLink {
         self.clones.iter().map(|(clone, _)| *clone)
     }
 
-    /// Whether there is more to tell it as soon as there is room for it: trace data, if that may come, or state of the service.
+    /// Whether there is more to send as soon as there is room: trace data, if that may be sent, or state of the service.
     pub(crate) fn reads(&self, flow: PacketFlow) -> bool {
         self.read.is_some() && flow == PacketFlow::Open || !self.queries.is_empty()
     }
@@ -268,7 +268,7 @@ impl ConsumerLink {
         Ok(Effect::None)
     }
 
-    /// The consumer attached to a session, and this call is to be answered when that ends.
+    /// Answers this call when the session that the consumer attached to ends.
     fn await_disabled(&mut self, service: &mut Service, to: ReplyTo, replies: &mut Replies) {
         let Some(session) = service.await_disabled(self.id) else {
             return replies.push(to, Reply::rejected());

@@ -22,17 +22,17 @@ enum Job {
     Write(Vec<u8>, Option<FileCompression>, Next),
     /// Give away a second descriptor, for this clone.
     Share(SessionId),
-    /// Write the first bytes of another file, so many of them.
+    /// Write this many bytes from the start of another file.
     Copy(File, u64),
     Sync,
     /// Sync, for the last time.
     Close,
 }
 
-/// When the batch after one comes.
+/// When the next batch comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// As soon as that one is written.
+    /// As soon as the current one is written.
     Soon,
     /// Some time, or never.
     Later,
@@ -54,9 +54,9 @@ pub(crate) enum Done {
 
 /// The result of writing a batch.
 pub(crate) struct Written {
-    /// As it is in the file: maybe compressed.
+    /// The bytes in the file, which may be compressed.
     pub(crate) bytes: u64,
-    /// How much of the batch that is.
+    /// Whether the whole batch was written.
     pub(crate) fit: Fit,
 }
 
@@ -118,7 +118,7 @@ impl FileWriter {
         })
     }
 
-    /// Hands over a batch. The one before must be back.
+    /// Hands over a batch. The previous one must be back.
     pub(crate) fn write(&mut self, packets: &ReadBatch<'_>) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
@@ -147,13 +147,13 @@ impl FileWriter {
         self.send(Job::Sync);
     }
 
-    /// The same, for the last time: [`Done::Closed`]. Until this is dropped then, clones are still answered.
+    /// The same, for the last time: [`Done::Closed`]. Until this is then dropped, the thread still answers requests for clones.
     pub(crate) fn close(&self) {
         self.send(Job::Close);
     }
 
     fn send(&self, job: Job) {
-        // The thread is there as long as this is.
+        // The thread lives as long as `self`.
         let _ = self.jobs.send(job);
     }
 }
@@ -197,14 +197,14 @@ impl Output {
 pub(crate) struct Files {
     waker: Waker,
     program: Arc<dyn Program>,
-    /// As many references as there are threads, besides this one.
+    /// Has one reference for each thread, besides this one.
     threads: Arc<()>,
     sender: Sender<Done>,
     done: Receiver<Done>,
 }
 
 impl Files {
-    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`].
+    /// No files yet. `waker` is woken whenever [`Files::next_done`] has a report.
     pub(crate) fn new(waker: Waker, program: Arc<dyn Program>) -> Files {
         let (sender, done) = channel();
         Files {
@@ -244,7 +244,7 @@ impl Files {
         self.done.try_receive().ok()
     }
 
-    /// Waits for some thread to have done something.
+    /// Waits for the report of any thread.
     pub(crate) fn wait(&self, at_most: Duration) -> Result<Done, Nothing> {
         self.done.receive_within(at_most)
     }

@@ -40,11 +40,11 @@ use crate::relay_port::{Caller, RelayLink};
 use crate::trace_file::TraceFile;
 use crate::turns::{self, Candidate, Turns};
 
-/// Bytes of trace data that are on their way into a file at once.
+/// The bytes of a batch of trace data for a file.
 const FILE_BATCH: usize = 1024 * 1024;
-/// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the one that is
-/// being handled is still finished. Most clients never get there: configs with hundreds of expressions to compile do, or registrations
-/// that a session wants a thousand times.
+/// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the current request is still
+/// finished. Most clients never get there. Configs with hundreds of expressions to compile do, and registrations that a session wants a thousand
+/// times.
 const TIME_PER_TURN: Duration = Duration::from_millis(2);
 
 /// The kinds of clients that may use a socket.
@@ -87,7 +87,7 @@ pub struct Host {
     writers: OrderedMap<SessionId, FileWriter>,
     /// Files that came with requests for clones which are not made yet.
     files_of_clones: OrderedMap<SessionId, TraceFile>,
-    /// Much memory was freed since this was last asked.
+    /// Whether much memory was freed since the last call of `has_freed`.
     freed: bool,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
@@ -159,7 +159,7 @@ impl Host {
         Token(self.last_token)
     }
 
-    /// Sleeps until there is something to do for the host, or it is one of `further` deadlines.
+    /// Sleeps until there is work for the host, or one of the `further` deadlines passes.
     ///
     /// # Errors
     /// If the event loop fails.
@@ -174,7 +174,7 @@ impl Host {
         )
     }
 
-    /// When the host has something to do that no descriptor announces.
+    /// When the host has work that no descriptor announces.
     pub fn deadlines(&self) -> Deadlines {
         if !(self.busy.is_empty() && self.touched.is_empty() && self.ending.is_empty()) {
             return Deadline::Monotonic(0).into();
@@ -185,12 +185,12 @@ impl Host {
         }
     }
 
-    /// Whether as many clients are connected as may be: others have to wait.
+    /// Whether as many clients are connected as may be; others have to wait.
     pub fn is_full(&self) -> bool {
         self.admission.is_full()
     }
 
-    /// Whether much memory was freed since this was last asked.
+    /// Whether much memory was freed since the last call.
     pub fn has_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
@@ -237,8 +237,7 @@ impl Host {
         }
     }
 
-    /// Ends all sessions. Files still get the rest of their data, as long as they take some within `patience`, which is asked for before
-    /// each wait.
+    /// Ends all sessions. Files still get the rest of their data, as long as they take some within `patience`, which is called before each wait.
     pub fn end(&mut self, mut patience: impl FnMut() -> Duration) {
         let turn = self.turn_time();
         self.service.end_all_sessions(turn.now());
@@ -379,7 +378,7 @@ impl Host {
         Some(token)
     }
 
-    /// Handles the requests that wait on one connection, as far as its budget goes, and sends it trace data if it reads.
+    /// Handles the waiting requests of one connection, within its budget, and sends it trace data if it reads.
     fn serve(&mut self, token: Token, round: u64, turn: &TurnTime) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -462,7 +461,7 @@ impl Host {
         };
         connection.release_replies();
         if is_relays {
-            // A relay measures how long the answer takes. The end of the turn sends the rest, as for all clients.
+            // At once, because a relay measures how long the answer takes. The end of the turn sends the rest, as for all clients.
             connection.send();
         }
         match effect {
@@ -479,7 +478,7 @@ impl Host {
         true
     }
 
-    /// Tells a consumer the state that it asked for, as far as there is room: it has to read before it can ask for more.
+    /// Sends a consumer the state that it asked for, as far as there is room: the consumer has to read before it can get more.
     fn send_state(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -635,7 +634,7 @@ impl Host {
     fn open_file(&mut self, session: SessionId, file: TraceFile) {
         match self.files.writer(session, file) {
             Ok(writer) => drop(self.writers.insert(session, writer)),
-            // The session ends with the first batch, which finds no file.
+            // The session ends with the first batch, which has no file.
             Err(error) => self
                 .program
                 .warning(format_args!("cannot start the thread of a trace file: {error}")),
@@ -711,7 +710,7 @@ impl Host {
     /// Has the file of a clone begin with the contents of the original's file.
     fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>, turn: &TurnTime) {
         let writer = shared.and_then(|original| {
-            // The consumer may have gone, and its descriptor with it.
+            // The consumer may be gone, and its descriptor with it.
             let file = self
                 .files_of_clones
                 .remove(&clone)

@@ -56,7 +56,7 @@ impl ProducerLink {
         }
     }
 
-    /// Bytes of commands that wait to be asked for.
+    /// Bytes of commands that wait for a `GetAsyncCommand` call.
     pub(crate) fn early_bytes(&self) -> usize {
         self.early_bytes
     }
@@ -167,7 +167,7 @@ impl ProducerLink {
     /// Sends a command, now or once the producer asks for commands.
     ///
     /// # Errors
-    /// If it never does.
+    /// If too many commands wait for a producer that never asks.
     pub(crate) fn command(&mut self, command: Reply, replies: &mut Replies) -> Result<(), String> {
         match self.commands {
             Some(to) => replies.push(to, command),

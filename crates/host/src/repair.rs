@@ -12,7 +12,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
-/// Where a message has its texts: field numbers.
+/// The field numbers of a message's texts.
 pub(crate) type Texts = [u32];
 
 pub(crate) static INITIALIZE_CONNECTION: [u32; 2] = [
@@ -52,7 +52,7 @@ pub(crate) fn in_need<'a, M>(
         })
 }
 
-/// The message with its texts made UTF-8; `None` if it is none.
+/// The message with its texts made UTF-8; `None` if it is no message.
 fn repaired(message: &[u8], texts: &Texts) -> Option<Vec<u8>> {
     let mut repaired = Writer::new();
     for field in Reader::new(message) {

@@ -20,10 +20,10 @@ use rustix::net::{SendFlags, send};
 /// The bytes that a writable pipe takes without waiting.
 const PIPE_BUF: usize = 4096;
 
-/// An open trace file that nothing is written into yet.
+/// An open trace file that is still empty.
 pub(crate) struct TraceFile {
     file: PassedFd,
-    /// Where it is, if the host made it.
+    /// The path, if the host made the file.
     created: Option<PathBuf>,
 }
 
@@ -41,7 +41,7 @@ impl TraceFile {
         })
     }
 
-    /// Makes the file that `output_path` names; it must not exist yet. It is its owner's only: a trace tells a lot about a machine.
+    /// Makes the file that `output_path` names; it must not exist yet. Only its owner may read it, because a trace reveals a lot about a machine.
     pub(crate) fn create(path: &Path) -> Result<TraceFile, String> {
         let failed = |error: io::Error| {
             let hint = match error.kind() {
@@ -66,7 +66,7 @@ impl TraceFile {
         })
     }
 
-    /// Takes back a file that was made for a session which then was refused.
+    /// Removes a file that was made for a session which then was refused.
     pub(crate) fn discard(self) {
         if let Some(path) = self.created {
             let _ = std::fs::remove_file(path);
@@ -86,10 +86,9 @@ impl TraceFile {
     }
 }
 
-/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, but for writes into regular files, which end by
-/// themselves.
+/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, except for writes into regular files, which end by themselves.
 pub(crate) struct CancelWrites {
-    /// That the other end of this pipe hangs up is the sign.
+    /// Closing this end of a pipe is the signal to the other.
     _end: PipeWriter,
 }
 
@@ -98,7 +97,7 @@ pub(crate) struct CancelWrites {
 enum Kind {
     /// Written data can be taken back.
     RegularFile,
-    /// A disk as well, but of one size.
+    /// A disk as well, but of fixed size.
     BlockDevice,
     Socket,
     /// Pipes, terminals, and all other kinds.
@@ -123,14 +122,13 @@ impl Kind {
 /// Writes packets into a file.
 pub(crate) struct PacketWriter {
     file: File,
-    /// Once something was written or shared.
+    /// `Some` once something was written or shared.
     kind: Option<Kind>,
     cancelled: PipeReader,
 }
 
 impl PacketWriter {
-    /// Writes packets as they stand in a trace file. If that fails part of the way, a regular file ends with the last
-    /// packet that is whole.
+    /// Writes packets in the format of a trace file. If that fails part of the way, a regular file ends with the last whole packet.
     pub(crate) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
         let mut written = 0;
         self.write_all(packets, &mut written)
@@ -167,12 +165,12 @@ impl PacketWriter {
     pub(crate) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
         let mut copied = 0;
         self.copy_all(from, size, &mut copied).inspect_err(|_| {
-            // If even that cannot be, the error that came first is the one to tell.
+            // If taking back fails too, the first error is the one to report.
             let _ = self.take_back(copied);
         })
     }
 
-    /// Copies, and says in `copied` how far that came.
+    /// Copies; `copied` counts the bytes.
     fn copy_all(&mut self, from: &File, size: u64, copied: &mut u64) -> io::Result<()> {
         const CHUNK: u64 = 1024 * 1024;
         let mut chunk = vec![0; size.min(CHUNK) as usize];
@@ -199,7 +197,7 @@ impl PacketWriter {
         }
     }
 
-    /// Writes all of `bytes`, and says in `written` how far that came.
+    /// Writes all of `bytes`; `written` counts them.
     fn write_all(&mut self, bytes: &[u8], written: &mut usize) -> io::Result<()> {
         while *written < bytes.len() {
             match self.write_some(&bytes[*written..]) {
@@ -232,7 +230,7 @@ impl PacketWriter {
         }
     }
 
-    /// Waits until a write of a little would not wait.
+    /// Waits until a small write does not block.
     fn await_room(&self) -> io::Result<()> {
         let mut polled = [
             PollFd::new(&self.file, PollFlags::OUT),
@@ -245,7 +243,7 @@ impl PacketWriter {
         Ok(())
     }
 
-    /// A write failed after so many bytes.
+    /// Handles a write that failed after `written` bytes.
     fn give_up(&mut self, packets: &[u8], written: usize, error: io::Error) -> io::Result<()> {
         let surplus = written - whole_packets(&packets[..written]);
         match self.take_back(surplus as u64) {
@@ -274,7 +272,7 @@ impl PacketWriter {
     /// Has the kernel bring all written data to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.file.sync_data() {
-            // Pipes and sockets cannot.
+            // Pipes and sockets cannot be synced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             result => result,
         }
@@ -285,7 +283,7 @@ fn given_up() -> io::Error {
     io::Error::other("it was given up")
 }
 
-/// How many bytes of a trace file that is cut off anywhere are whole packets.
+/// The number of bytes of a cut-off trace file that are whole packets.
 fn whole_packets(trace: &[u8]) -> usize {
     let mut reader = Reader::new(trace);
     let mut whole = 0;

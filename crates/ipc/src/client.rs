@@ -28,7 +28,7 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServiceHandle(usize);
 
-/// A call, for telling replies apart. Unique within a connection.
+/// The id of a call, by which replies are told apart. Unique within a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u64);
 
@@ -344,8 +344,8 @@ impl ClientConnection {
         &mut self.outgoing
     }
 
-    /// Tells that the socket is closed: everything outstanding fails, as [`next_event`](Self::next_event) then says.
-    /// Frames received before are still handed out first.
+    /// Reports that the socket is closed: everything outstanding fails, as [`next_event`](Self::next_event) then reports. Frames received before are
+    /// still handed out first.
     pub fn connection_lost(&mut self) {
         self.lost = true;
         self.outgoing.clear();

@@ -46,7 +46,7 @@ impl Default for HostLimits {
     }
 }
 
-/// How the identity of the peer is known.
+/// The source of the peer's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerIdentitySource {
     /// The kernel identifies the peer (Unix sockets). The peer's statements about itself are ignored.
@@ -137,7 +137,7 @@ pub struct Request<'a> {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Or why the call failed.
+    /// The payload, or the reason why the call failed.
     payload: Result<Vec<u8>, String>,
     has_more: bool,
     fd: Option<OwnedFd>,
@@ -167,7 +167,7 @@ impl Reply {
         Reply::rejected_for(String::new())
     }
 
-    /// The call failed for this reason, which clients of ours tell. Upstream's do not look for one.
+    /// Reports that the call failed for this reason, which our clients show. Upstream's clients ignore it.
     pub fn rejected_for(reason: String) -> Reply {
         Reply {
             payload: Err(reason),
@@ -251,7 +251,7 @@ impl HostConnection {
         self.frames_left = 0;
     }
 
-    /// Bytes that the client has the host keep: of frames that are not handled, and of replies that it has not read.
+    /// Bytes that the host keeps for the client: of unhandled frames, and of unread replies.
     pub fn held_bytes(&self) -> usize {
         self.decoder.pending() + self.outgoing.queued()
     }

@@ -7,7 +7,7 @@
 //! The parts, from the kernel upwards:
 //! - [`address`], [`socket_names`]: where a service listens;
 //! - [`transport`]: non-blocking stream sockets that also carry descriptors and identify the peer;
-//! - [`passed_fd`]: descriptors that came along, which take as long to close as a peer likes;
+//! - [`passed_fd`]: descriptors from peers, which take as long to close as a peer likes;
 //! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
 //! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
 //! - [`reactor`]: the one event loop that daemons, command line and SDK run on;

@@ -134,7 +134,7 @@ impl OutgoingQueue {
         while let Some(front) = self.frames.front_mut() {
             if self.front_sent < front.len() {
                 if self.front_sent > 0 {
-                    // It left with the first byte: the kernel holds its own reference by now.
+                    // The descriptor left with the first byte: the kernel holds its own reference by now.
                     front.close_fd();
                 }
                 return;

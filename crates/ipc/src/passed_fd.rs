@@ -135,7 +135,7 @@ impl<T: Send> Closing<T> {
         }
         if queue.threads < MAX_THREADS {
             let closer = std::thread::Builder::new().name("close".into());
-            // Without a thread, the next that can be made closes this one as well.
+            // If no thread can be made, the next thread closes this one as well.
             queue.threads += usize::from(closer.spawn(|| self.close_all()).is_ok());
         }
     }
@@ -204,7 +204,7 @@ mod tests {
         );
     }
 
-    /// Whose dropping takes until the other end of the channel is gone, and which is told of then.
+    /// An object whose drop takes until the other end of the channel is gone, and is then reported.
     struct Hanging(Receiver<()>, Sender<usize>, usize);
 
     impl Drop for Hanging {

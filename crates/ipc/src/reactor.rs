@@ -38,8 +38,8 @@ const SIGNALS: u64 = u64::MAX - 1;
 const MONOTONIC_ALARM: u64 = u64::MAX - 2;
 const BOOT_ALARM: u64 = u64::MAX - 3;
 
-/// Names a registered descriptor in [`Events`]. Pick them from a counter and do not use one twice: an event of a
-/// descriptor removed a moment ago may still be in the batch.
+/// The number of a registered descriptor in [`Events`]. Take numbers from a counter and use none twice: an event of a descriptor removed a moment ago
+/// may still be in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -134,20 +134,20 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// So long from now, in time during which the machine is awake.
+    /// The deadline after this duration, in time during which the machine is awake.
     pub fn after(duration: Duration) -> Deadline {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Deadline::Monotonic(monotonic_now().saturating_add(nanos))
     }
 
-    /// So long from now, sleep included.
+    /// The deadline after this duration, sleep included.
     pub fn after_boot(duration: Duration) -> Deadline {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Deadline::Boot(boot_now().saturating_add(nanos))
     }
 }
 
-/// When to stop waiting at the latest, on either clock: whichever comes first.
+/// The latest end of a wait, on either clock: whichever comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deadlines {
     /// On `CLOCK_MONOTONIC`, in nanoseconds.
@@ -267,7 +267,7 @@ impl Events {
         &self.signals
     }
 
-    /// Whether the kernel sent a signal that arrived, as it does for the keys of a terminal, and no process.
+    /// Whether the kernel sent this signal, as for the keys of a terminal, and no process did.
     pub fn is_of_kernel(&self, signal: Signal) -> bool {
         self.of_kernel.contains(&signal)
     }
@@ -277,7 +277,7 @@ impl Events {
         self.woken
     }
 
-    /// Whether one of the deadlines is known to have passed. It may have without this being known yet; the next wait tells then.
+    /// Whether one of the deadlines is known to have passed. It may have passed without this being known yet; the next wait reports it then.
     pub fn deadline_passed(&self) -> bool {
         self.deadline_passed
     }
@@ -330,7 +330,7 @@ struct Alarm {
     token: u64,
     /// Made when it is first set, unless it was before.
     timer: Option<Timer>,
-    /// When it goes off.
+    /// The time at which it goes off.
     at: Option<u64>,
 }
 
@@ -369,7 +369,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Has it not go off.
+    /// Disarms the timer.
     fn disarm(&mut self) -> Result<(), ReactorError> {
         if let (Some(_), Some(timer)) = (self.at, &self.timer) {
             timer.set(0).map_err(ReactorError::Timer)?;
@@ -396,7 +396,7 @@ impl fmt::Debug for Reactor {
 }
 
 impl AsFd for Reactor {
-    /// Readable while there is something that a wait would tell of at once, but for deadlines: so that another loop can watch this one.
+    /// Readable while a wait would report something at once, except for deadlines, so that another loop can watch this one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -419,7 +419,7 @@ impl Reactor {
             .map_err(create("wake-up descriptor"))?;
         epoll::add(&epoll, &eventfd, EventData::new_u64(WAKER), EventFlags::IN)
             .map_err(create("wake-up watch"))?;
-        // Made now and not when it is first wanted, so that a program has the same descriptors all the time.
+        // Made now and not at the first use, so that a program always has the same descriptors.
         let mut monotonic = Alarm::new(Clock::Monotonic, MONOTONIC_ALARM);
         monotonic.make(&epoll).map_err(ReactorError::Timer)?;
         Ok(Reactor {
@@ -520,8 +520,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sees to it that the next wait ends at this monotonic time; returns how long it may last, in nanoseconds, if nothing else ends
-    /// it then.
+    /// Makes the next wait end at this monotonic time. Returns the longest duration of the wait, in nanoseconds, if no timer ends it.
     fn await_monotonic(&mut self, deadline: Option<u64>) -> Result<Option<u64>, ReactorError> {
         let Some(at) = deadline else {
             self.monotonic.disarm()?;
@@ -531,7 +530,7 @@ impl Reactor {
             return Ok(None);
         }
         let left = at.saturating_sub(monotonic_now());
-        // One that is waited for again is worth a timer.
+        // A deadline that is waited for again is worth a timer.
         if left != 0
             && self.last_deadline.replace(at) == Some(at)
             && self.monotonic.set(at, &self.epoll).is_ok()
@@ -552,7 +551,7 @@ impl Reactor {
             return Ok(None);
         }
         let left = at.saturating_sub(boot_now());
-        // There may be no descriptor to be had for the timer. In monotonic time it is as long, unless the machine sleeps.
+        // There may be no descriptor for the timer. In monotonic time the wait is as long, unless the machine sleeps.
         if left != 0 && self.boot.set(at, &self.epoll).is_ok() {
             return Ok(None);
         }

@@ -40,12 +40,12 @@ impl fmt::Display for SocketNameError {
 
 impl std::error::Error for SocketNameError {}
 
-/// Where sockets are unless the environment says otherwise.
+/// The place of sockets unless the environment says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The well-known directory.
     Run,
-    /// In its place where it cannot be used.
+    /// The place if that directory cannot be used.
     Tmp,
     Android,
 }

@@ -33,8 +33,8 @@ pub enum Clock {
 #[must_use]
 pub fn now(clock: Clock) -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the pointer is to a live local of the type that is written. The kernel has all of these clocks, and where it did not
-    // the time would stay zero, which is a value of its integers.
+    // SAFETY: the pointer is to a live local of the written type. The kernel has all of these clocks. For a missing one the time would stay zero,
+    // which is valid for its integers.
     let time = unsafe {
         libc::clock_gettime(clock as libc::clockid_t, time.as_mut_ptr());
         time.assume_init()
@@ -47,7 +47,7 @@ pub fn now(clock: Clock) -> u64 {
 pub(crate) struct Timer(OwnedFd);
 
 impl Timer {
-    /// One that is not set, on a clock that the kernel has timers for. Neither does reading it wait, nor do children get it.
+    /// Makes a timer that is not set, on a clock that the kernel has timers for. Reading it does not block, and children do not inherit it.
     pub(crate) fn new(clock: Clock) -> io::Result<Timer> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: takes no pointers.

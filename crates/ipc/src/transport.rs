@@ -68,7 +68,7 @@ pub enum TransportError {
         /// Its process, if there is a connection to ask the kernel about.
         pid: Option<i32>,
     },
-    /// The path is a socket, and whether somebody listens there cannot be told; it is left alone.
+    /// The path is a socket, and it is unknown whether a process listens there; it is left alone.
     MaybeOccupied {
         /// Where.
         address: Address,
@@ -224,21 +224,21 @@ enum Kind {
 pub struct Listener {
     fd: OwnedFd,
     kind: Kind,
-    /// Of sockets that we bound to a path.
+    /// The file of a socket that we bound to a path.
     file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address`. A socket file that a dead service left there is replaced. Where somebody listens it is an error, and
-    /// so is a file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
+    /// Listens on `address`. A socket file that a dead service left there is replaced. It is an error if a process listens there, or if there is a
+    /// file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
     ///
     /// # Errors
-    /// If somebody listens there, or may; if the address cannot be looked up or listened on.
+    /// If a process listens there, or may; if the address cannot be looked up or listened on.
     pub fn bind(address: &Address) -> Result<Listener, TransportError> {
         Listener::listen(address, None)
     }
 
-    /// Likewise, with this group and mode for the socket file, which it has before anybody can connect.
+    /// The same, with this group and mode for the socket file, which it has before any client can connect.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind), and if the file cannot get that group or mode.
@@ -422,7 +422,7 @@ impl Stream {
     /// Takes over a connected socket.
     ///
     /// # Errors
-    /// If the descriptor is no socket of a kind that we know, or cannot be made one that does not wait.
+    /// If the descriptor is no socket of a kind that we know, or cannot be made non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Result<Stream, TransportError> {
         let kind = adopt(&fd)?;
         Ok(Stream {
@@ -727,7 +727,7 @@ fn disable_nagle(fd: &OwnedFd, kind: Kind) {
     }
 }
 
-/// Prepares a socket that somebody else made and tells its kind.
+/// Prepares a socket that another process made, and returns its kind.
 fn adopt(fd: &OwnedFd) -> Result<Kind, TransportError> {
     let family = sockopt::socket_domain(fd).map_err(TransportError::Adopt)?;
     rustix::io::ioctl_fionbio(fd, true).map_err(TransportError::Adopt)?;

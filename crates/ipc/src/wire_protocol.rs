@@ -53,7 +53,7 @@ pub(crate) enum Body {
         error: String,
     },
     SetPeerIdentity(PeerIdentity),
-    /// None that we know.
+    /// A message that we do not know.
     Unknown,
 }
 
@@ -284,8 +284,7 @@ pub(crate) fn invoke_method_reply(
     frame(request_id, IPCFrame::MSG_INVOKE_METHOD_REPLY, inner, reply, fd)
 }
 
-/// The answer to a call that failed. The reason, unless it is empty, stands in the place of the reply, which upstream's clients do not look
-/// at then.
+/// The answer to a call that failed. The reason, unless it is empty, takes the place of the reply, which upstream's clients ignore then.
 pub(crate) fn rejection(request_id: u64, reason: String) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
     inner.varint_field(InvokeMethodReply::SUCCESS, 0);

@@ -7,18 +7,19 @@
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// The side that is passed often.
+/// The barrier on the frequent side.
 #[inline(always)]
 pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Has the kernel prepare for [`heavy`], once for the process, and says whether it can. The first call may take some ten milliseconds, if there are several threads.
+/// Has the kernel prepare for [`heavy`], once for the process. Returns whether the kernel can. The first call may take some ten milliseconds if there
+/// are several threads.
 pub(crate) fn prepare() -> bool {
     system::prepare()
 }
 
-/// The other side. False if there was no barrier.
+/// The barrier on the other side. False if there was none.
 pub(crate) fn heavy() -> bool {
     prepare() && system::heavy()
 }

@@ -13,12 +13,12 @@ pub(super) struct Holders {
 }
 
 impl Holders {
-    /// There is a new writer.
+    /// Adds a new writer.
     pub(super) fn add(&mut self, writer: WriterId, holder: Arc<Holder>) {
         self.by_writer.insert(writer.0, holder);
     }
 
-    /// A writer has ended.
+    /// Removes a writer that has ended.
     pub(super) fn remove(&mut self, writer: WriterId) {
         self.by_writer.remove(&writer.0);
     }
@@ -28,7 +28,7 @@ impl Holders {
     pub(super) fn choose(&mut self, bytes: usize) -> Vec<Arc<Holder>> {
         let behind_hand = self.by_writer.range(self.hand..);
         let lap = behind_hand.chain(self.by_writer.range(..self.hand));
-        // The second lap finds every writer idle that has not written since the first.
+        // In the second lap every writer is idle that has not written since the first.
         let laps = lap.clone().chain(lap);
         let mut chosen = BTreeMap::new();
         let mut gathered = 0;

@@ -13,9 +13,9 @@ const OPEN_PART: usize = 4;
 /// How free pages are cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioning {
-    /// Always these.
+    /// Always this layout.
     Fixed(PageLayout),
-    /// The largest of which all writers together keep no more than a quarter of the memory.
+    /// The largest chunks for which all writers together keep no more than a quarter of the memory.
     ByWriters,
 }
 
@@ -26,7 +26,7 @@ impl From<PageLayout> for Partitioning {
 }
 
 impl Partitioning {
-    /// How to cut a page, where so many writers share so many pages.
+    /// The layout of a page, where this many writers share this many pages.
     #[inline]
     pub(super) fn layout(self, writers: usize, pages: usize) -> PageLayout {
         match self {
@@ -38,7 +38,7 @@ impl Partitioning {
         }
     }
 
-    /// The most bytes of one packet that fit so many pages.
+    /// The most bytes of one packet that fit this many pages.
     pub(super) fn capacity(self, pages: usize, page_size: PageSize) -> usize {
         let layout = match self {
             Partitioning::Fixed(layout) => layout,

@@ -11,7 +11,7 @@ use ferretto_wire::Reader;
 
 use super::{DataSourceInstanceId, FlushRequestId};
 
-/// The memory through which packets go.
+/// The memory for packets.
 #[derive(Debug)]
 pub enum SharedMemoryOffer {
     /// The service made it: the usual case.
@@ -23,7 +23,7 @@ pub enum SharedMemoryOffer {
     },
     /// The memory that we offered is used.
     Ours,
-    /// None can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
+    /// No memory can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
     Emulated {
         /// Bytes of a page in memory of our own.
         page_size: u32,
@@ -44,7 +44,7 @@ pub struct DataSourceSetup {
 /// A flush of some data sources: write out buffered data, then acknowledge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// To be acknowledged.
+    /// The id for the acknowledgement.
     pub id: FlushRequestId,
     /// The instances to flush.
     pub instances: Vec<DataSourceInstanceId>,
@@ -52,10 +52,10 @@ pub struct Flush {
     pub flags: u64,
 }
 
-/// Something the service wants done.
+/// A command of the service.
 #[derive(Debug)]
 pub enum ProducerCommand {
-    /// Shared memory is there: writers can be made. Comes before the first data source is set up.
+    /// Offers shared memory: writers can be made. Comes before the first data source is set up.
     SetupTracing(SharedMemoryOffer),
     /// Prepare an instance, so that starting it is quick.
     SetupDataSource(DataSourceSetup),
@@ -132,8 +132,8 @@ impl Received {
     }
 }
 
-/// The bytes of the field `config` in the field `command` of a message that decodes. Were it there twice:
-/// two encodings in a row mean the two merged.
+/// The bytes of the field `config` in the field `command` of a message that decodes. If it occurs twice, the two encodings in a row mean the two
+/// merged.
 fn encoded_config(payload: &[u8], command: u32, config: u32) -> Vec<u8> {
     fields(payload, command)
         .flat_map(|command| fields(command, config))

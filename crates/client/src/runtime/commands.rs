@@ -85,7 +85,7 @@ impl Runtime {
         self.tell_set_up(source, placed);
     }
 
-    /// Has the data source set up the instance that was put into its place, or logs why there was no slot.
+    /// Has the data source set up the instance that was put into its place. Logs the reason if there was no slot.
     pub(super) fn tell_set_up(
         &mut self,
         source: usize,
@@ -166,7 +166,7 @@ impl Runtime {
         }
     }
 
-    /// Where the packets of an instance go whose chunks come from `arbiter`.
+    /// The output of an instance whose chunks come from `arbiter`.
     pub(super) fn output(&self, place: InstancePlace, arbiter: Arc<Arbiter>) -> Option<Output> {
         let running = self.sources.at(place)?;
         let source = &self.sources.all[place.source].source;
@@ -194,7 +194,7 @@ impl Runtime {
         let SourceState { source, name, .. } = &self.sources.all[place.source];
         let started = self.inbox.acknowledge(Done::Started(instance.serial));
         if let Err(error) = source.start(&instance, output.clone(), started) {
-            // The data source has dropped it on its way out. The service must not take a failed instance for a running one.
+            // The data source has dropped the acknowledgement while it failed. The service must not take a failed instance for a running one.
             self.inbox.retract(Done::Started(instance.serial));
             let trouble = format!("{name} could not be started: {error}");
             self.program.warning(&trouble);
@@ -210,14 +210,14 @@ impl Runtime {
         let Some(running) = self.sources.at_mut(place) else {
             return;
         };
-        // It is on its way, and acknowledged once.
+        // The stop is under way, and is acknowledged once.
         if running.phase == Phase::Stopping {
             return;
         }
         let before = std::mem::replace(&mut running.phase, Phase::Stopping);
         let stopped = self.inbox.acknowledge(Done::Stopped(running.instance.serial));
         self.changed = true;
-        // The data source knows nothing of one that has failed.
+        // The data source does not know an instance that has failed.
         if before != Phase::Failed {
             let source = &self.sources.all[place.source].source;
             source.stop(place.slot, stopped);

@@ -1,6 +1,6 @@
 //! The turns of a daemon: a program with one event loop, whose only connection is a socket at a known address.
 //!
-//! `examples/load_average.rs` is a whole one.
+//! `examples/load_average.rs` is a complete example.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::reactor::{Events, Reactor, Token, Watch};
@@ -27,7 +27,7 @@ impl ServiceSocket {
         }
     }
 
-    /// Where the service listens.
+    /// The address of the service.
     pub fn address(&self) -> &Address {
         &self.address
     }

@@ -39,7 +39,7 @@ impl Inbox {
         Acknowledge::new(move || inbox.post(done))
     }
 
-    /// All that has been left.
+    /// Takes all finished work.
     pub(super) fn take(&self) -> Vec<Done> {
         std::mem::take(&mut *self.lock())
     }

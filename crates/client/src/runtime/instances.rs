@@ -1,4 +1,4 @@
-//! The instances of all data sources: in which slot each one is, whose it is, and how far it has come.
+//! The instances of all data sources: the slot, the owner and the phase of each.
 //!
 //! Kept by [`super::Runtime`] alone.
 
@@ -11,7 +11,7 @@ use crate::arbiter::{Arbiter, BufferId};
 use crate::data_source::{DataSource, Instance, Slot};
 use crate::producer::DataSourceInstanceId;
 
-/// How far an instance has come.
+/// The phases of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     SetUp,
@@ -21,7 +21,7 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// An instance, and whose it is.
+/// An instance, with its connection and its session.
 pub(super) struct Running {
     pub(super) instance: Instance,
     /// The index of its connection.
@@ -31,7 +31,7 @@ pub(super) struct Running {
     /// The service's id of the instance. `None` while it records for startup, and no session has asked for it.
     pub(super) id: Option<DataSourceInstanceId>,
     pub(super) phase: Phase,
-    /// Why it could not be set up, until its trace is told.
+    /// Why it could not be set up, until the data source has been told.
     pub(super) trouble: Option<String>,
     /// Until its session has started, an instance for startup records through this.
     pub(super) startup: Option<StartupInstance>,
@@ -48,7 +48,7 @@ pub(super) struct StartupInstance {
 
 impl Running {
     pub(super) fn target(&self) -> BufferId {
-        // Services have no more buffers than fit; one that claims so gets the packets for no buffer.
+        // Services have no more buffers than fit; a larger number means no buffer.
         let target = self.instance.config.target_buffer.unwrap_or_default();
         BufferId(u16::try_from(target).unwrap_or_default())
     }
@@ -59,7 +59,7 @@ pub(super) struct SourceState {
     /// Tells data sources of the same name apart.
     pub(super) id: Option<u64>,
     pub(super) source: Arc<dyn DataSource>,
-    /// Services are told of it.
+    /// Whether services are told of it.
     pub(super) is_offered: bool,
     pub(super) name: String,
     /// As services are told.

@@ -1,8 +1,8 @@
 //! Data sources that do all their work on the runtime's thread, when they are called: at the start, at deadlines, at flushes and at the
 //! stop.
 //!
-//! [`Probes`] is the data source; it makes a [`Probe`] for each of its instances, and keeps their trace writers. Each instance writes a sequence
-//! of its own, and waits for the service if the shared memory is full: the kernel goes on counting meanwhile.
+//! [`Probes`] is the data source; it makes a [`Probe`] for each of its instances, and keeps their trace writers. Each instance writes a sequence of
+//! its own, and waits for the service if the shared memory is full. Nothing is lost by that, because the kernel goes on counting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,18 +53,18 @@ pub trait Probe: Send {
     /// The session started: write the first packets and plan the first deadline.
     fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink);
 
-    /// When [`Probe::on_deadline`] wants to be called next, if at all.
+    /// When [`Probe::on_deadline`] should be called next, if at all.
     fn next_deadline(&self) -> Option<BootTime> {
         None
     }
 
-    /// The deadline has passed (`now` may be later than asked for): sample, and plan the next one.
+    /// The deadline has passed (`now` may be later): sample, and plan the next one.
     fn on_deadline(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
     /// Writes out all data that is still held back, because the service asked for a flush.
     fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
-    /// The session ends: last data, after which the instance is dropped.
+    /// The session ends: write the last data. Then the instance is dropped.
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
     /// Forget the reader's state: from now on everything that was interned or sent as a difference is sent in full again.
@@ -91,7 +91,7 @@ pub struct Probes<P> {
 struct Running<P> {
     session: u64,
     probe: P,
-    /// Once it has started.
+    /// `Some` once it has started.
     writer: Option<TraceWriter>,
 }
 
@@ -117,8 +117,7 @@ impl<P> std::fmt::Debug for Probes<P> {
 }
 
 impl<P: Probe> Probes<P> {
-    /// A data source that is registered as `descriptor` says. `make` makes the probe of an instance, or says why its config cannot be carried
-    /// out.
+    /// Makes a data source with this descriptor. `make` makes the probe of an instance, or returns why its config cannot be carried out.
     pub fn new(
         descriptor: DataSourceDescriptor,
         program: Arc<dyn ProducerProgram>,
@@ -194,7 +193,7 @@ impl<P: Probe> DataSource for Probes<P> {
     }
 
     fn stop(&self, slot: Slot, _stopped: Acknowledge) {
-        // The writer goes, and with it the last chunk, before the service hears that the instance has stopped.
+        // Drops the writer, and so returns the last chunk, before the service hears that the instance has stopped.
         let mut ended = self.running().remove(&slot);
         if let Some((probe, writer)) = ended.as_mut().and_then(Running::started) {
             probe.stop(boot_now(), writer);

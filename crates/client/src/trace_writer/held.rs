@@ -1,8 +1,8 @@
-//! The chunk that a trace writer is filling, where the arbiter can take it back between two packets.
+//! The chunk that a trace writer is filling. Between two packets the arbiter can take it back.
 //!
-//! A thread that writes no more would otherwise hold a chunk for ever, and with more threads than chunks the memory is gone. The writer has
-//! a [`Held`], the arbiter the [`Holder`] in it. [`Turns`] tells whose turn it is, without a lock: a packet costs the writer two
-//! stores and a load. Only a writer that finds its chunk wanted at that moment takes a lock, to wait until the arbiter is done.
+//! Otherwise a thread that writes no more would hold a chunk for ever, and with more threads than chunks no memory would be left. The writer has a
+//! [`Held`], the arbiter the [`Holder`] in it. [`Turns`] decides whose turn it is, without a lock: a packet costs the writer two stores and a load.
+//! Only a writer whose chunk is wanted at that moment takes a lock, to wait until the arbiter is done.
 #![allow(unsafe_code)]
 
 use super::OpenChunk;
@@ -49,7 +49,7 @@ impl fmt::Debug for Holder {
 /// The state of a writer's chunk, as the arbiter sees it from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// There is none, or it is being written to.
+    /// There is no chunk, or the writer is using it.
     Nothing,
     /// A chunk that was written to since the arbiter last looked.
     Recent,
@@ -59,7 +59,7 @@ pub(crate) enum Seen {
 
 /// The arbiter's side.
 impl Holder {
-    /// Looks whether the writer has written since this was last called.
+    /// Checks whether the writer has written since the last call.
     pub(crate) fn look(&self) -> Seen {
         match self.turns.packets() {
             None | Some(0) => Seen::Nothing,
@@ -74,8 +74,8 @@ impl Holder {
         self.size.load(Ordering::Relaxed) as usize
     }
 
-    /// Hands `each` chunk that these writers hold and are not using, ready to be completed, and where its packets go. The writer takes no other
-    /// chunk before `each` has returned. Where there is no barrier there are none.
+    /// Passes `each` the chunks that these writers hold and are not using, ready to be completed, with their targets. A writer takes no other chunk
+    /// before `each` has returned. Without a barrier there are no such chunks.
     pub(crate) fn take_back(holders: &[Arc<Holder>], mut each: impl FnMut(WriteChunk, BufferId)) {
         let wanted: Vec<_> = holders
             .iter()
@@ -109,7 +109,7 @@ impl Holder {
 pub(super) struct Held(Arc<Holder>);
 
 impl Held {
-    /// Of a writer that has no chunk yet.
+    /// Makes the state of a writer that has no chunk yet.
     pub(super) fn new(target: BufferId) -> Self {
         Self(Arc::new(Holder {
             turns: Turns::default(),
@@ -122,7 +122,7 @@ impl Held {
         }))
     }
 
-    /// For the arbiter.
+    /// The arbiter's end.
     pub(super) fn holder(&self) -> &Arc<Holder> {
         &self.0
     }
@@ -134,7 +134,7 @@ impl Held {
         if !turns.begin() {
             return None;
         }
-        // SAFETY: it is the writer's turn until it is ended, here or when `InUse` is dropped. The borrow of `self` keeps the writer from
+        // SAFETY: it is the writer's turn until the turn is ended, here or when `InUse` is dropped. The borrow of `self` keeps the writer from
         // beginning another one meanwhile.
         match unsafe { &mut *self.0.chunk.get() } {
             Some(open) => Some(InUse { open, turns }),
@@ -145,12 +145,12 @@ impl Held {
         }
     }
 
-    /// Takes the chunk away from where the arbiter could take it back.
+    /// Takes the chunk out of the arbiter's reach.
     pub(super) fn take(&mut self) -> Option<OpenChunk> {
         self.exclusively(Option::take)
     }
 
-    /// Puts a chunk there.
+    /// Puts a chunk where the arbiter can take it back.
     pub(super) fn put(&mut self, chunk: OpenChunk) {
         self.0.size.store(chunk.chunk.size() as u32, Ordering::Relaxed);
         self.exclusively(|place| *place = Some(chunk));
@@ -161,12 +161,12 @@ impl Held {
         self.0.taken_back.swap(0, Ordering::Relaxed)
     }
 
-    /// `change` is one of the above, and no foreign code.
+    /// Calls `change`, which is one of the closures above and no foreign code, while the arbiter is kept out.
     fn exclusively<R>(&mut self, change: impl FnOnce(&mut Option<OpenChunk>) -> R) -> R {
         let holder = &*self.0;
         let lock =
             (!holder.turns.begin()).then(|| holder.arbiter.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: either it is the writer's turn, or it has the lock, without which the arbiter is granted none.
+        // SAFETY: either it is the writer's turn, or it has the lock, without which the arbiter gets no turn.
         let place = unsafe { &mut *holder.chunk.get() };
         let result = change(place);
         holder.turns.end(place.as_ref().map_or(0, OpenChunk::mark));

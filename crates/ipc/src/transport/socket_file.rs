@@ -73,7 +73,7 @@ fn listener_at(path: &Path) -> Result<Occupant, Errno> {
             let peer = sys::peer_credentials(std::os::fd::AsFd::as_fd(&socket));
             Occupant::Somebody(peer.ok().and_then(|peer| peer.pid))
         }
-        // Its queue is full; or it is bound, and no stream socket.
+        // Its queue is full; or it is bound, but no stream socket.
         Err(Errno::AGAIN | Errno::PROTOTYPE) => Occupant::Somebody(None),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Occupant::Nobody,
         Err(source) => Occupant::Unknown(source),
@@ -83,7 +83,7 @@ fn listener_at(path: &Path) -> Result<Occupant, Errno> {
 /// A socket file of ours.
 #[derive(Debug)]
 pub(super) struct SocketFile {
-    /// From the root, since daemons change their folder.
+    /// Absolute, since daemons change their folder.
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),

@@ -106,7 +106,7 @@ pub(super) fn group_id(name: &CStr) -> Result<Option<u32>, Errno> {
             0 => return Ok((!found.is_null()).then_some(group.gr_gid)),
             libc::EINTR => {}
             libc::ERANGE if names.len() < ENOUGH => names.resize(names.len() * 2, 0),
-            // Several systems say so of a name that they do not know.
+            // Several systems report an unknown name in this way.
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
             error => return Err(Errno::from_raw_os_error(error)),
         }

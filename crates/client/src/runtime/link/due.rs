@@ -21,12 +21,12 @@ impl Due {
 }
 
 impl<W: AtomicWord> Due<W> {
-    /// When something is.
+    /// The time at which a request is due, if one is.
     pub(super) fn when(&self) -> Option<u64> {
         Some(self.0.load(Ordering::Relaxed)).filter(|at| *at != NEVER)
     }
 
-    /// Requests that were left are due by `at`. Whether they were not before: then the thread is to be woken, unless it is the caller.
+    /// Requests that were left are due by `at`. Returns whether they were not due by then before: then wake the thread, unless it is the caller.
     pub(super) fn bring_forward(&self, at: u64) -> bool {
         self.0.fetch_min(at, Ordering::Release) > at
     }
