@@ -67,7 +67,7 @@ const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// that writers take meanwhile.
 const MAX_OPEN_PART: usize = 2;
 
-/// Taking back stops when one part in this many less is open.
+/// Then chunks are taken back until the open part is smaller than that by one part in this many.
 const TAKEN_BACK_PART: usize = 8;
 
 /// The longest that a waiting writer sleeps before it looks again.
@@ -244,8 +244,9 @@ impl fmt::Debug for Arbiter {
 }
 
 impl Arbiter {
-    /// Prepares the process for taking chunks back, which takes some ten milliseconds once if it has several threads. Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at
-    /// once until [`Arbiter::set_batch_duration`] says otherwise.
+    /// Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at once until
+    /// [`Arbiter::set_batch_duration`] says otherwise. Also prepares the process for taking chunks back, which takes some ten milliseconds once if it
+    /// has several threads.
     pub fn new(
         smb: ProducerSmb,
         partitioning: impl Into<Partitioning>,

@@ -59,7 +59,7 @@ pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
 
 /// A program that serves until a signal ends it.
 pub(crate) trait Daemon: Parser {
-    /// As people type it.
+    /// The name as people type it.
     const NAME: &'static str;
     /// The variable with the number of a descriptor that gets a byte once the daemon is ready.
     const NOTIFY: &'static str;
@@ -130,8 +130,9 @@ impl Startup {
         })
     }
 
-    /// Goes on in another process, if that is asked for. The one that was started waits until [`started`](Startup::started) is said
-    /// there, prints the daemon's process id and ends; or it ends as the daemon did, which has said why.
+    /// Goes on in another process, if the flags ask for that. The original process waits until the new one calls [`started`](Startup::started),
+    /// prints the daemon's process id and ends. If the daemon ends before, which has then logged the reason, the original process ends with its exit
+    /// code.
     pub(crate) fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
         if !flags.background {
             return Ok(());
@@ -190,8 +191,8 @@ fn exit_code(child: i32) -> i32 {
     status.and_then(|(_, status)| status.exit_status()).unwrap_or(1)
 }
 
-/// The signals that end a daemon in good order. A terminal's that the daemon was told to ignore from the start, by `nohup` or by a script
-/// that runs it with `&`, stays ignored. SIGTERM never does: service managers and `kill` stop daemons with it.
+/// The signals that end a daemon in good order. A signal of the terminal that the daemon's starter has set to be ignored (`nohup`, or a script that
+/// runs it with `&`) stays ignored. SIGTERM is never ignored, because service managers and `kill` stop daemons with it.
 pub(crate) fn ending_signals() -> Vec<Signal> {
     let mut signals = vec![Signal::Interrupt, Signal::HangUp];
     signals.retain(|signal| !inherited::ignores(*signal));

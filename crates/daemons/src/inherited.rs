@@ -36,11 +36,11 @@ pub fn take(number: i32) -> io::Result<OwnedFd> {
 
 /// Takes the descriptor whose number this variable of the environment holds; `None` if it is not set.
 ///
-/// Standard output and error can be named, too, as `TRACED_NOTIFY_FD=1 traced | …` does. They lead nowhere afterwards, so that the reader
-/// sees the end when the descriptor is closed.
+/// Standard output and error can be named, too, as `TRACED_NOTIFY_FD=1 traced | …` does. Afterwards they lead nowhere, so that the reader sees the
+/// end when the descriptor is closed.
 ///
 /// # Errors
-/// If it holds no number of an open descriptor.
+/// If it is not the number of an open descriptor.
 pub fn named_by(variable: &'static str) -> Result<Option<OwnedFd>, InheritedError> {
     let Some(value) = std::env::var_os(variable) else {
         return Ok(None);
@@ -85,7 +85,7 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// As `NOTIFY_SOCKET` names it.
+    /// Returns the service manager that `NOTIFY_SOCKET` names.
     pub fn of_this_process() -> Option<ServiceManager> {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
         Some(ServiceManager { socket })

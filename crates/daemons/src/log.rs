@@ -1,8 +1,7 @@
 //! Lines for the people who watch the daemons: on stderr, with the time since boot, as upstream's daemons write them.
 //!
-//! A line is `[seconds] E|W|I text`; in systemd's journal, which keeps time and level itself, the text. Clients can make the daemons say
-//! something with every request. So lines are bounded in length, and in number over time: where some are left out, the next one says
-//! how many.
+//! A line is `[seconds] E|W|I text`; in systemd's journal, which keeps time and level itself, the text. Clients can cause lines with every request.
+//! So lines are bounded in length, and in number over time: where some are left out, the next line says how many.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -12,7 +11,7 @@ use std::time::Duration;
 /// The variable with the [`Level`] up to which lines are written.
 pub const LEVEL: &str = "FERRETTO_LOG";
 
-/// How much a line matters; each level includes those before it.
+/// The importance of a line; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// The daemon ends, or cannot do its task.
@@ -33,7 +32,7 @@ impl Level {
         }
     }
 
-    /// As it stands in a line.
+    /// The letter of the level in a line.
     fn letter(self) -> char {
         match self {
             Level::Error => 'E',
@@ -42,7 +41,7 @@ impl Level {
         }
     }
 
-    /// As the journal counts, which takes the number from the front of a line: `<3>`, sd-daemon(3).
+    /// The level as the journal counts it. The journal takes the number from the front of a line: `<3>`, sd-daemon(3).
     fn syslog(self) -> u8 {
         match self {
             Level::Error => 3,

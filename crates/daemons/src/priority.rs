@@ -92,7 +92,7 @@ impl Boosts {
         if self.by.remove(&number).is_none() {
             return;
         }
-        // One that was in the shadow of a higher one may turn out to be refused.
+        // The kernel may refuse a request that was not needed so far because of a higher one.
         while self.thread.set(self.highest()).is_err() && !self.by.is_empty() {
             let highest = self.highest();
             self.by.retain(|_, boost| Some(*boost) != highest);
@@ -131,8 +131,7 @@ pub(crate) enum PriorityError {
 
 fn current() -> Scheduling {
     let mut parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither fails for
-    // one's own thread.
+    // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither call fails for the calling thread.
     let policy = unsafe {
         libc::sched_getparam(0, &mut parameters);
         libc::sched_getscheduler(0)

@@ -468,8 +468,8 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until something happens or one of the deadlines has passed, and reports in `events` what happened. It has no events if a deadline
-    /// passed.
+    /// Sleeps until something happens or one of the deadlines has passed, and reports in `events` what happened. When only a deadline has passed,
+    /// there are no events.
     ///
     /// # Errors
     /// If the system refuses to set the timer or to wait.

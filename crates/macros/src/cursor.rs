@@ -8,7 +8,7 @@ use crate::error::Error;
 pub(crate) struct Cursor {
     tokens: Vec<TokenTree>,
     next: usize,
-    /// Where to say that something is missing at the end.
+    /// The place for errors about something missing at the end.
     end: Span,
 }
 
@@ -34,7 +34,7 @@ impl Cursor {
         self.next == self.tokens.len()
     }
 
-    /// Of the next token, or of the end.
+    /// The span of the next token, or of the end.
     pub(crate) fn span(&self) -> Span {
         self.peek().map_or(self.end, TokenTree::span)
     }

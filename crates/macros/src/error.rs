@@ -2,7 +2,7 @@
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 
-/// A message for the place in the source that it is about.
+/// An error message with its place in the source.
 pub(crate) struct Error {
     span: Span,
     message: String,

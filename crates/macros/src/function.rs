@@ -11,7 +11,7 @@ mod options;
 
 use options::Options;
 
-/// The function with its slice; with an error, the function as it was beside the error, lest its callers be reported as well.
+/// The function with its slice. With an error, the original function beside the error, so that its callers are not reported as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     match trace(arguments, item.clone()) {
         Ok(function) => function,
@@ -116,7 +116,7 @@ impl Returned {
         self.0.as_ref().map(arrow).unwrap_or_default()
     }
 
-    /// A statement by which the compiler knows the type that an `async` block is to have: there is no syntax for it.
+    /// A statement that tells the compiler the type of an `async` block, for which there is no syntax.
     fn told_inside(&self) -> TokenStream {
         let is_never = |returned: &&TokenStream| returned.to_string() != "!";
         let told = |returned| {
@@ -142,7 +142,7 @@ fn mentions(tokens: TokenStream, word: &str) -> bool {
 enum Kind {
     Sync,
     Async,
-    /// It does nothing but return `Box::pin(async move { ... })`, as `#[async_trait]` makes of an `async fn`.
+    /// A function that only returns `Box::pin(async move { ... })`: the output of `#[async_trait]` for an `async fn`.
     BoxedAsync,
 }
 

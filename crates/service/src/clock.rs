@@ -1,4 +1,4 @@
-//! The time, as the driver tells it to the service.
+//! The time, as the driver passes it to the service.
 //!
 //! The service never reads a clock. Its driver (host, simulator) reads all clocks once per turn and passes the reading along with each input.
 //! So recorded inputs replay a whole system.
@@ -20,7 +20,7 @@ pub struct Now {
     pub monotonic_coarse: u64,
     /// `CLOCK_MONOTONIC_RAW`.
     pub monotonic_raw: u64,
-    /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds: to clocks it seems to drift.
+    /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds, so against the clocks it seems to drift.
     pub tsc: Option<u64>,
 }
 

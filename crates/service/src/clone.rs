@@ -13,28 +13,28 @@ pub struct CloneRequest {
     pub filter: CloneFilter,
     /// The trigger that led to it, to be noted in the trace.
     pub trigger: Option<CloneTrigger>,
-    /// Where the trace goes if the original streams into a file.
+    /// The destination of the trace if the original streams into a file.
     pub file: CloneFile,
 }
 
-/// Which session is to be cloned.
+/// The session to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Original {
-    /// The one with this id. [`Original::BUGREPORT`] stands for the one with the highest `bugreport_score`.
+    /// The session with this id. [`Original::BUGREPORT`] stands for the one with the highest `bugreport_score`.
     Id(u64),
-    /// The one with this `unique_session_name`, which no clone has.
+    /// The session with this `unique_session_name`, which no clone has.
     Name(String),
 }
 
 impl Original {
-    /// By this id older clients ask for the session that a bug report wants.
+    /// The id by which older clients ask for the session for a bug report.
     pub const BUGREPORT: Original = Original::Id(u64::MAX);
 }
 
 /// The purpose of a clone. Producers get it with the flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonePurpose {
-    /// Nothing in particular.
+    /// No particular purpose.
     Snapshot,
     /// A bug report.
     Bugreport,
@@ -49,8 +49,8 @@ pub enum CloneFilter {
     Skipped,
 }
 
-/// A descriptor that came with the request. Command lines always pass one, for they do not know whether the session streams into
-/// a file; if it does not, the descriptor is of no use, and whether it could be written does not matter.
+/// A descriptor that came with the request. Command lines always pass one, because they do not know whether the session streams into a file. If it
+/// does not, the descriptor is not used, and need not be writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloneFile {
     /// There was none.
@@ -61,14 +61,14 @@ pub enum CloneFile {
     Unusable(String),
 }
 
-/// The trigger that led to a clone, as the consumer tells.
+/// The trigger that led to a clone, as the consumer reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloneTrigger {
     /// Its name.
     pub name: String,
     /// The producer that activated it.
     pub producer_name: String,
-    /// As which user.
+    /// The user of that producer.
     pub producer_uid: i32,
     /// When, in nanoseconds of boot time.
     pub boot_time_ns: u64,
@@ -81,11 +81,11 @@ pub struct CloneTrigger {
 pub struct Cloned {
     /// Names its trace: new in the upper half, the original's in the lower.
     pub uuid: u128,
-    /// Where its packets are.
+    /// The place of its packets.
     pub content: ClonedContent,
 }
 
-/// Where the packets of a clone are.
+/// The place of a clone's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonedContent {
     /// In its buffers, to be read.

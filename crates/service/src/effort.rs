@@ -38,7 +38,7 @@ impl Effort {
         }
     }
 
-    /// For so many units, however long they take: with the last of them it has taken forever.
+    /// A budget of this many units, however long they take. When they are used up, the time taken is infinite.
     pub(crate) fn of_units(units: u64) -> Effort {
         Effort {
             left: Cell::new(Some(units)),
@@ -46,7 +46,7 @@ impl Effort {
         }
     }
 
-    /// So many units of work are going to be done.
+    /// Announces this many units of work.
     #[inline]
     pub(crate) fn spend(&self, units: u64) {
         self.left

@@ -28,12 +28,12 @@ use crate::ordered::OrderedMap;
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) regex: Regex,
-    /// About the bytes that the automaton takes: each of its states may be visited for each byte that is looked at.
+    /// About the bytes of the automaton: each of its states may be visited for each byte of the text.
     weight: u64,
 }
 
 impl Expression {
-    /// Units of work to look at so many bytes, see [`Effort`].
+    /// Units of work for a text of this many bytes, see [`Effort`].
     pub(crate) fn work(&self, bytes: usize) -> u64 {
         self.weight.saturating_mul(bytes as u64)
     }
@@ -49,7 +49,7 @@ impl Expression {
     }
 }
 
-/// An expression in so many bytes at most. How many it needs is found out by giving it few first, for most do with few.
+/// Compiles an expression in at most `memory` bytes. It tries a small limit first, because most expressions need little.
 pub(crate) fn build(expression: &str, memory: usize) -> Result<Expression, String> {
     const FEW: usize = 1024;
     const MORE: usize = 4;
@@ -125,7 +125,7 @@ impl<'c> NameExpressions<'c> {
         })
     }
 
-    /// One of them, which is compiled if it was not yet.
+    /// One of the expressions, which is compiled if it was not yet.
     pub(crate) fn get(&mut self, expression: &'c str) -> Result<Arc<Expression>, String> {
         if let Some(compiled) = self.compiled.get(expression) {
             return Ok(compiled.clone());
@@ -164,8 +164,8 @@ pub(crate) fn check_syntax(expression: &str) -> Result<(), String> {
     parsed.map(drop).map_err(|error| reason(&error.to_string()))
 }
 
-/// Why an expression was refused. The crate's own text draws a picture of several lines, of which the last one tells: a log has one
-/// line for each thing, and the expression stands beside it anyway.
+/// Why an expression was refused. The crate's own text draws a picture of several lines. The last one has the reason: a log has one line for each
+/// thing, and the expression stands beside it anyway.
 #[cfg(feature = "regex")]
 fn reason(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();

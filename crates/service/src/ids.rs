@@ -44,7 +44,7 @@ id! {
 pub use ferretto_proto::ids::{BufferId, DataSourceInstanceId, FlushRequestId};
 pub use ferretto_smb::{ChunkId, WriterId};
 
-/// Of hash tables by id.
+/// The hasher of hash tables by id.
 pub(crate) type IdHasher = BuildHasherDefault<IdMixer>;
 
 /// Mixes the bits of ids, each with an invertible function. All but a writer's 16 bits are the service's own choice, so a

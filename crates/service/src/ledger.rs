@@ -31,17 +31,17 @@ impl<K: Ord> Ledger<K> {
         self.total
     }
 
-    /// Whether this owner may have so much more, if the limit for each is this.
+    /// Whether this owner may have `more`, given this limit for each owner.
     pub fn has_room(&self, owner: &K, more: usize, limit: usize) -> bool {
         self.of(owner).checked_add(more).is_some_and(|sum| sum <= limit)
     }
 
-    /// The owner gets so much more.
+    /// Adds to the owner's amount.
     pub fn take(&mut self, owner: K, amount: usize) {
         self.replace(owner, 0, amount);
     }
 
-    /// The owner has so much less.
+    /// Subtracts from the owner's amount.
     pub fn give_back(&mut self, owner: K, amount: usize) {
         self.replace(owner, amount, 0);
     }

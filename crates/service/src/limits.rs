@@ -22,7 +22,7 @@ pub const MAX_COMPLETING_SESSIONS: usize = 15;
 ///
 /// Met by `so_many_ended_sessions_may_still_write_into_their_files`.
 pub const MAX_COMPLETING_SESSIONS_PER_UID: usize = 5;
-/// Longest session: one that was forgotten ends. As upstream's.
+/// Longest session: a forgotten one ends. As upstream's.
 ///
 /// Met by `durations_beyond_a_week`.
 pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -35,8 +35,8 @@ pub const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 ///
 /// Met by `guardrails_bound_the_buffers_unless_overridden`.
 pub const GUARDRAIL_MAX_BUFFERS_KB: u32 = 128 * 1024;
-/// After so many whole seconds, a session of the same name with `enable_extra_guardrails` may not begin yet: it would record all the
-/// time. As upstream's.
+/// Whole seconds after which a session of the same name with `enable_extra_guardrails` may begin again: otherwise it could record all the time. As
+/// upstream's.
 ///
 /// Met by `guardrails_keep_sessions_of_one_name_minutes_apart`.
 pub const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
@@ -45,11 +45,11 @@ pub const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
 ///
 /// Met by `guarded_sessions_of_one_user_do_not_keep_those_of_others_from_beginning`.
 pub const MAX_GUARDED_STARTS_PER_UID: usize = 128;
-/// Highest `priority_boost` of the ordinary policy: 20 above the usual `nice` value 0, and there is no more. As upstream's.
+/// Highest `priority_boost` of the ordinary policy: 20 above the usual `nice` value 0, the most that the kernel has. As upstream's.
 ///
 /// Met by `boosts_that_cannot_be_are_refused`.
 pub const MAX_BOOST_OTHER: u32 = 20;
-/// Highest `priority_boost` of the real-time policy: the kernel has no more. As upstream's.
+/// Highest `priority_boost` of the real-time policy, the most that the kernel has. As upstream's.
 ///
 /// Met by `boosts_that_cannot_be_are_refused`.
 pub const MAX_BOOST_FIFO: u32 = 99;
@@ -91,8 +91,8 @@ pub const MAX_BUFFERS_PER_SESSION: usize = 128;
 ///
 /// Met by `more_data_sources_than_a_config_may_have`.
 pub const MAX_DATA_SOURCES_PER_CONFIG: usize = 4096;
-/// Bytes of one `DataSourceConfig` in a trace config. It goes to producers in one frame of 128 KB, with what the service adds to it.
-/// Upstream: no limit, and its producers hang up when a frame is longer.
+/// Bytes of one `DataSourceConfig` in a trace config. It goes to producers in one frame of 128 KB, with the fields that the service adds. Upstream:
+/// no limit, and its producers hang up when a frame is longer.
 ///
 /// Met by `the_config_of_a_data_source_fits_into_a_message`.
 pub const MAX_DATA_SOURCE_CONFIG_SIZE: usize = 127 * 1024;
@@ -171,7 +171,7 @@ pub const MAX_CLOCKS_PER_EXCHANGE: usize = 64;
 ///
 /// Met by `the_latest_exchanges_are_kept`.
 pub const MAX_CLOCK_EXCHANGES: usize = 5;
-/// Machines that one trace tells of: relays that come and go can name ever new ones. Upstream: no limit.
+/// Machines that one trace describes: relays that come and go can name ever new ones. Upstream: no limit.
 ///
 /// Met by `a_trace_tells_of_so_many_machines`.
 pub const MAX_MACHINES_PER_TRACE: usize = 256;
@@ -224,15 +224,14 @@ pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
 ///
 /// Met by `a_flush_looks_at_so_many_pages_of_a_user`.
 pub const MAX_PAGES_SCRAPED_PER_UID: usize = 1 << 18;
-/// Patches of one chunk in one request; more are refused, for no chunk has as many places to be patched. As upstream's.
+/// Patches of one chunk in one request; more are refused, because no chunk has as many places to be patched. As upstream's.
 ///
 /// Met by `a_chunk_is_patched_in_so_many_places_at_once`.
 pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
 
 // Flushes, and other waits for producers.
 
-/// How long producers have to acknowledge a flush when neither request nor config says: one that hangs holds up the others for no
-/// longer. As upstream's.
+/// How long producers have to acknowledge a flush when neither request nor config says: one that hangs holds up the others no longer. As upstream's.
 ///
 /// Met by `who_does_not_flush_or_stop_is_waited_for_as_long_as_ever`.
 pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -244,7 +243,7 @@ pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 ///
 /// Met by `so_many_flushes_are_under_way_at_once`.
 pub const MAX_PENDING_FLUSHES: usize = 1000;
-/// After this long the data sources that have not started are named in the trace, for readers would miss them in vain. As upstream's.
+/// After this long the trace names the data sources that have not started, so that readers know what is missing. As upstream's.
 ///
 /// Met by `data_sources_that_do_not_start_within_20_s_are_named`.
 pub const ALL_STARTED_TIMEOUT: Duration = Duration::from_secs(20);
@@ -255,7 +254,7 @@ pub const ALL_STARTED_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// Met by `no_more_data_sources_are_named_than_the_limit`.
 pub const MAX_LISTED_DATA_SOURCES: usize = 32;
-/// Bytes of each name listed there, for it is repeated in every event. Upstream: no limit.
+/// Bytes of each name listed there, because it is repeated in every event. Upstream: no limit.
 ///
 /// Met by `of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning`.
 pub const MAX_LISTED_NAME: usize = 1024;
@@ -264,8 +263,8 @@ pub const MAX_LISTED_NAME: usize = 1024;
 ///
 /// Met by `what_one_users_producers_leave_does_not_hide_what_anothers_do`.
 pub const MAX_GONE_PER_OWNER: usize = 64;
-/// Flushes that were not acknowledged in time and are yet to be told of in the trace; older ones make room. Upstream: no limit, but
-/// each flush that begins has it forget them.
+/// Flushes that were not acknowledged in time and that the trace has yet to name; older ones make room. Upstream: no limit, but it forgets them with
+/// each flush that begins.
 ///
 /// Met by `of_flushes_that_were_slow_some_are_kept_and_of_names_the_beginning`.
 pub const MAX_SLOW_FLUSHES: usize = 16;
@@ -379,8 +378,8 @@ pub const MAX_REGEX_LENGTH: usize = 4096;
 ///
 /// Met by `all_expressions_of_a_config_share_what_it_may_have`.
 pub const MAX_REGEXES_PER_CONFIG: usize = 256;
-/// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings. While they are compiled
-/// everybody waits, up to a microsecond for each. Upstream: no limit.
+/// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings. While they are compiled all clients wait,
+/// up to a microsecond for each byte. Upstream: no limit.
 ///
 /// Met by `all_of_a_kind_share_length_and_memory`, `patterns_are_so_long_together`.
 pub const MAX_REGEX_TEXT: usize = 32 * 1024;
@@ -448,12 +447,11 @@ pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
 ///
 /// Met by `a_memory_limit_beyond_what_a_packet_holds_is_refused`.
 pub const MAX_PROTOVM_MEMORY_KB: u32 = 128 * 1024;
-/// All of them in one config together: the programs may fill all that they may take. Upstream: no limit.
+/// All of these in one config together: the programs may use all memory that they may have. Upstream: no limit.
 ///
 /// Met by `the_states_of_programs_of_a_config_are_bounded_in_all`.
 pub const MAX_PROTOVM_MEMORY_KB_PER_SESSION: u32 = MAX_PROTOVM_MEMORY_KB;
-/// The same of all programs of a trace buffer: there may be several for one data source. Clones copy their states at once. Upstream: no
-/// limit.
+/// The same for all programs of a trace buffer: there may be several for one data source. Clones copy their states at once. Upstream: no limit.
 ///
 /// Met by `a_buffer_has_as_many_programs_as_it_may`.
 pub const MAX_PROTOVM_MEMORY_KB_PER_BUFFER: u32 = 2 * MAX_PROTOVM_MEMORY_KB;

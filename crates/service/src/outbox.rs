@@ -51,7 +51,7 @@ impl Outbox {
         self.observers.contains_key(&consumer)
     }
 
-    /// Has this done, or sent if there is somebody to hear it.
+    /// Queues an output, unless its client is gone.
     pub(crate) fn push(&mut self, output: Output) {
         if let Some(consumer) = output.consumer() {
             if !self.reaches(consumer) {

@@ -27,7 +27,7 @@ pub enum Output {
     TracingDisabled {
         /// The consumer.
         consumer: ConsumerId,
-        /// Of which session: the consumer may have another one by now.
+        /// The session: the consumer may have another one by now.
         session: SessionId,
         /// Why, if it did not end as planned.
         error: Option<String>,
@@ -88,7 +88,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// The producer that this is to be sent to or done to.
+    /// The producer that this output concerns.
     pub(crate) fn producer(&self) -> Option<ProducerId> {
         match self {
             Output::ToProducer(producer, _) | Output::DisconnectProducer { producer, .. } => Some(*producer),
@@ -96,7 +96,7 @@ impl Output {
         }
     }
 
-    /// The consumer that this is to be sent to.
+    /// The consumer that this output goes to.
     pub(crate) fn consumer(&self) -> Option<ConsumerId> {
         match self {
             Output::TracingDisabled { consumer, .. }
@@ -147,7 +147,7 @@ pub enum ProducerCommand {
     },
     /// Commit everything these instances hold, then acknowledge.
     Flush {
-        /// To be named in the acknowledgement.
+        /// The id for the acknowledgement.
         request: FlushRequestId,
         /// Which.
         instances: Vec<DataSourceInstanceId>,

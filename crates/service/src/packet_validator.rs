@@ -177,8 +177,8 @@ impl PacketValidator {
         }
     }
 
-    /// Takes a varint off `bytes`, or the part of it that is there: the only decoder that has to wait for bytes. Of a value or a length,
-    /// bits beyond the 64th are cut off, as by `decode_varint_wrapping`.
+    /// Takes a varint, or the existing part of it, off `bytes`: the only decoder that has to wait for bytes. For a value or a length, bits beyond the
+    /// 64th are cut off, as by `decode_varint_wrapping`.
     fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, InvalidPacket> {
         while let Some((&byte, rest)) = bytes.split_first() {
             *bytes = rest;
@@ -200,11 +200,11 @@ impl PacketValidator {
     }
 }
 
-/// How far [`whole_fields`] got.
+/// The result of [`whole_fields`].
 enum Fields<'a> {
-    /// To the end. The last field may go on for so many bytes.
+    /// It got to the end. The last field may go on for this many bytes.
     Until { beyond: usize },
-    /// To a field with a varint that cannot be loaded at once. Not empty.
+    /// It got to a field with a varint that cannot be loaded at once. Not empty.
     Before(&'a [u8]),
 }
 
@@ -247,7 +247,7 @@ fn whole_fields(mut bytes: &[u8]) -> Result<Fields<'_>, InvalidPacket> {
 enum FieldType {
     Varint,
     Length,
-    /// So many bytes.
+    /// This many bytes.
     Fixed(u8),
 }
 
@@ -482,7 +482,7 @@ mod tests {
             for _ in 0..random(5) {
                 let field = [1, 2, 8, 11, 58, 900, 5_000, 3, 133, 200, 1 << 28][random(11) as usize];
                 let wire_type = [0, 0, 1, 2, 2, 5, 3][random(7) as usize];
-                // By hand, for some are no tags.
+                // By hand, because some are no valid tags.
                 push_varint(&mut packet, field << 3 | wire_type);
                 packet.extend((0..random(12)).map(|_| [0, 1, 2, 5, 0x80, 0xff][random(6) as usize]));
             }

@@ -63,7 +63,7 @@ pub struct Introduction {
     pub scraping: Scraping,
     /// Whether memory can be shared with it at all.
     pub sharing: MemorySharing,
-    /// Where it runs, as its connection tells.
+    /// Its machine, as far as its connection shows.
     pub machine: Machine,
 }
 
@@ -73,14 +73,14 @@ pub enum MemorySharing {
     /// It is on this machine, and its socket passes descriptors.
     #[default]
     Possible,
-    /// It came over a network: it plays the service's part on memory of its own, and its commits carry the chunks' bytes.
+    /// It came over a network: it plays the service's part on private memory, and its commits carry the chunks' bytes.
     Impossible,
 }
 
 /// Whether chunks that a producer did not return may be taken out of its shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scraping {
-    /// They are left there. Only when the producer goes away while a session records are they copied.
+    /// They are left there, and copied only when the producer goes away while a session records.
     #[default]
     Disabled,
     /// At a flush, a stop and when the producer goes away, finished packets of its registered writers are copied.
@@ -100,7 +100,7 @@ impl RegistrationId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) producer: ProducerId,
-    /// Whose producer that is.
+    /// The owner of the producer.
     pub(crate) owner: Owner,
     pub(crate) registration: RegistrationId,
 }
@@ -108,11 +108,11 @@ pub(crate) struct Offer {
 /// A data source that a producer offers.
 pub(crate) struct Registration {
     pub(crate) number: RegistrationId,
-    /// As the producer numbers it; 0 if it does not.
+    /// The producer's number for it; 0 if it has none.
     pub(crate) id: u64,
     /// Without the fields that the service passes on undecoded.
     pub(crate) descriptor: DataSourceDescriptor,
-    /// As the producer sent it.
+    /// The descriptor as the producer sent it.
     pub(crate) descriptor_bytes: Vec<u8>,
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Producer {
     pub(crate) data_sources: Vec<Registration>,
     /// Bytes of their descriptors.
     descriptor_bytes: usize,
-    /// Where each registered writer writes.
+    /// The buffers of registered writers.
     pub(crate) writers: HashMap<WriterId, BufferId, IdHasher>,
     /// Buffers of the sessions it takes part in; it may write into no other.
     pub(crate) allowed_buffers: OrderedSet<BufferId>,
@@ -150,7 +150,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// One that has just connected.
+    /// A producer that has just connected.
     pub(crate) fn new(credentials: Credentials, who: Introduction) -> Producer {
         Producer {
             name: beginning(&who.name, limits::MAX_PRODUCER_NAME).to_owned(),
@@ -272,7 +272,7 @@ impl Producers {
         self.by_id.iter().map(|(id, producer)| (*id, producer))
     }
 
-    /// How many have connected so far.
+    /// The number of producers that have connected so far.
     pub(crate) fn seen(&self) -> u32 {
         self.seen
     }
@@ -375,7 +375,7 @@ impl Producers {
         Some(ProducerCommand::CreateSharedMemory { size, page_size })
     }
 
-    /// The shared memory of this producer has so many bytes.
+    /// Sets the size of this producer's shared memory.
     pub(crate) fn set_shared_bytes(&mut self, id: ProducerId, size: usize) {
         if let Some(producer) = self.by_id.get_mut(&id) {
             let before = std::mem::replace(&mut producer.shared_bytes, size);
@@ -391,7 +391,7 @@ impl Producers {
     /// The offer that comes behind this one, in the order of names and registrations.
     pub(crate) fn offer_after(&self, name: &str, last: RegistrationId) -> Option<(&str, Offer)> {
         let names = (Bound::Included(name), Bound::Unbounded);
-        // Of its namesakes none may be left; of the next name there is at least one.
+        // There may be no data source of the same name left; of the next name there is at least one.
         let mut two = self.offers.range::<str, _>(names).take(2);
         two.find_map(|(other, offers)| {
             let told = offers.partition_point(|offer| other == name && offer.registration <= last);
@@ -406,10 +406,10 @@ impl Producers {
         sources.get(place.ok()?)
     }
 
-    /// A producer offers a data source from now on.
+    /// Registers a data source of a producer.
     ///
     /// # Errors
-    /// A line for the log: why it may not.
+    /// A line for the log with the reason why it may not.
     pub(crate) fn register(
         &mut self,
         producer: ProducerId,
@@ -468,10 +468,10 @@ impl Producers {
         Ok(Some(offer))
     }
 
-    /// A producer changes the descriptor of a data source that it registered with an id.
+    /// Changes the descriptor of a data source that a producer registered with an id.
     ///
     /// # Errors
-    /// A line for the log: why it may not.
+    /// A line for the log with the reason why it may not.
     pub(crate) fn update(
         &mut self,
         producer: ProducerId,
@@ -570,7 +570,7 @@ pub(crate) enum Placed {
     Nowhere,
 }
 
-/// Where shared memory comes from.
+/// The origin of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmbOrigin {
     /// Made for the service.

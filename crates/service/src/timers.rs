@@ -98,7 +98,7 @@ impl Timers {
         queue.peek().map(|Reverse(entry)| entry.deadline)
     }
 
-    /// Takes out one timer that is due, and whose it is.
+    /// Takes out one due timer, with its session.
     pub(crate) fn pop_due(&mut self, now: &Now) -> Option<(SessionId, Timer)> {
         [(&mut self.monotonic, now.monotonic), (&mut self.boot, now.boot)]
             .into_iter()

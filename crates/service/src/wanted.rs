@@ -64,7 +64,7 @@ impl Wanted {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The one of this name and index in the config.
+    /// The data source of this name and index in the config.
     pub(crate) fn source(&self, name: &str, index: usize) -> Option<&WantedSource> {
         let named = self.named(name);
         let place = named.binary_search_by_key(&index, |source| source.index);
@@ -182,7 +182,7 @@ impl ProducerFilter {
     }
 }
 
-/// Where a data source has its expressions.
+/// The field of a data source with expressions.
 const FIELD: &str = "producer_name_regex_filter";
 
 fn expressions_of(source: &trace_config::DataSource) -> impl Iterator<Item = &str> {

@@ -19,9 +19,8 @@ pub const MAX_PACKETS_PER_CHUNK: u16 = (1 << COUNT_BITS) - 1;
 /// The largest writer id; 0 is none.
 pub const MAX_WRITER_ID: u16 = (1 << 15) - 1;
 
-/// A packet size that no packet has: the writer ran out of chunks in the middle of a packet, whose last fragment bears
-/// this size, and the reader is to drop the packet. It is encoded in four bytes (`ff ff ff 7f`). Nothing that follows it
-/// in a chunk is read.
+/// A size that no packet has. The writer ran out of chunks in the middle of a packet. The last fragment of the packet has this size, and the reader
+/// drops the packet. The size is encoded in four bytes (`ff ff ff 7f`). Bytes after it in the chunk are not read.
 pub const DROPPED_PACKET_SIZE: u32 = (1 << 28) - 1;
 
 /// A writer, unique within its producer.
@@ -90,7 +89,7 @@ impl ChunkFlags {
 /// A chunk's header, as its producer wrote it: any values are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// Whose chunk it is.
+    /// The chunk's writer.
     pub writer: WriterId,
     /// Its place in the writer's sequence.
     pub chunk: ChunkId,

@@ -31,11 +31,11 @@ const SMALL: usize = 1 << 20;
 /// Which pages of shared memory have memory behind them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Touched {
-    /// All of them, or not worth asking.
+    /// All of them, or it is not worth asking.
     All,
     /// The pages whose byte is odd.
     Pages(Vec<u8>),
-    /// Some are swapped out, or reserved and empty: each is to be read to find out.
+    /// Some are swapped out, or reserved and empty: each has to be read to find out.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Touched {
 pub enum Peer {
     /// A producer, which the service does not trust: the file must be sealed.
     Producer,
-    /// The service, which a producer trusts. Where the kernel has no memfd it shares an unlinked file without seals.
+    /// The service, which a producer trusts. Where the kernel has no memfd, the service shares an unlinked file without seals.
     Service,
 }
 
@@ -112,8 +112,8 @@ pub struct SharedMemory {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread. All access to it is through the methods below, by
-// atomics and raw copies, which have to cope with concurrent writers in another process anyhow.
+// SAFETY: the mapping belongs to the process, not to a thread. All access to it is through the methods below, by atomics and raw copies, which have
+// to cope with concurrent writers in another process anyway.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for SharedMemory {}
@@ -186,8 +186,8 @@ impl SharedMemory {
         self.size
     }
 
-    /// Has the kernel provide the pages of the first `len` bytes now: the first access to one costs about a microsecond otherwise, and
-    /// it is a writer's. Only an optimisation: where the kernel cannot (before 5.14), nothing happens.
+    /// Has the kernel provide the pages of the first `len` bytes now. Otherwise the first access to each costs a writer about a microsecond. Only an
+    /// optimisation: where the kernel cannot (before 5.14), nothing happens.
     pub fn populate(&self, len: usize) {
         // SAFETY: the range lies in the mapping, and making its pages present changes nothing that it holds.
         unsafe {
@@ -262,7 +262,7 @@ impl SharedMemory {
         (result == 0).then_some(resident)
     }
 
-    /// Where `len` bytes at `offset` are mapped.
+    /// The address of `len` mapped bytes at `offset`.
     ///
     /// # Panics
     /// If they do not lie in the mapping. Positions come from private geometry, never from shared memory.
@@ -313,7 +313,7 @@ impl SharedMemory {
     #[cfg(test)]
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `to` is valid for the bytes' length. They cannot overlap, for no slice is ever made of the mapping.
+        // SAFETY: `to` is valid for the bytes' length. They cannot overlap, because no slice is ever made of the mapping.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 }

@@ -41,12 +41,12 @@ pub(crate) struct Pages {
     count: usize,
 }
 
-/// A chunk that somebody has a right to touch, and where it lies.
+/// A chunk that the caller has a right to touch, and its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkPlace {
     pub(crate) page: usize,
     pub(crate) won: Won,
-    /// Of the chunk's header, from the start of the memory.
+    /// The offset of the chunk's header from the start of the memory.
     offset: usize,
     /// Bytes of the chunk, its header included.
     size: usize,

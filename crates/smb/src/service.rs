@@ -61,9 +61,9 @@ impl std::error::Error for ChunkRefused {}
 /// Whether a chunk that was scraped is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// It will not change any more; its `CommitData` has yet to come.
+    /// It does not change any more. Its `CommitData` has yet to come.
     Complete,
-    /// The producer is still writing: the last packet that its header counts is to be left out.
+    /// The producer is still writing: the last counted packet must be left out.
     BeingWritten,
 }
 
@@ -146,8 +146,8 @@ impl ServiceSmb {
         });
     }
 
-    /// The same, until `visit` has had enough, or until so many `pages` were looked at, each of them twice. `pages` is counted down. If it is cut short, chunks
-    /// on later pages are missing, whichever chunks of their writers were shown.
+    /// The same, until `visit` breaks, or until this many `pages` were looked at, each of them twice. `pages` is counted down. If the scrape is cut
+    /// short, chunks on later pages are missing, even later chunks of writers that were shown.
     pub fn scrape_until(
         &self,
         pages: &mut usize,
@@ -251,12 +251,12 @@ pub struct ScrapableChunk<'a> {
 }
 
 impl ScrapableChunk<'_> {
-    /// Where it is, which grows from page to page and in each page, and which it is.
+    /// Its place, which grows from page to page and within each page, and its identity.
     fn identity(&self) -> (usize, WriterId, ChunkId) {
         (self.place.payload_offset(), self.header.writer, self.header.chunk)
     }
 
-    /// Its header. The counted packets, but for the last one of a chunk that is being written, are in the payload.
+    /// Its header. The counted packets are in the payload, except the last one of a chunk that is being written.
     pub fn header(&self) -> ChunkHeader {
         self.header
     }

@@ -95,9 +95,9 @@ pub(crate) fn take_free_chunk(word: &impl PageWord) -> Option<Won> {
 
 /// Producer: partitions a free page by `layout`, with Free -> BeingWritten for its first chunk. `None` if the page is not free.
 ///
-/// The page is won whole, and then cut. In between `clear_headers` is called, to clear the headers of all chunks but the first, whose
-/// place is the same in every layout: bytes of packets lie there if the page was cut another way before, and a service that scrapes
-/// must not take them for a header whose owner has not written it yet.
+/// The page is won whole, and then cut. In between this calls `clear_headers`, to clear the headers of all chunks but the first, whose place is the
+/// same in every layout. Bytes of packets lie there if the page was cut another way before, and a service that scrapes must not take them for a
+/// header whose owner has not written it yet.
 #[inline]
 pub(crate) fn take_free_page(
     word: &impl PageWord,

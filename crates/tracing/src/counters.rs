@@ -1,4 +1,4 @@
-//! Counters: fields of events whose names begin in a certain way are samples.
+//! Counters: fields of events with certain prefixes in their names are samples.
 //!
 //! `counter.NAME` and `gauge.NAME` are values; `monotonic_counter.NAME` is an increment of a sum, which is kept here.
 

@@ -22,15 +22,15 @@ const MAX_KEPT: usize = 1 << 16;
 pub(crate) struct Fields {
     pub(crate) annotations: EncodedAnnotations,
     pub(crate) message: Option<String>,
-    /// Of counters of the site's.
+    /// Samples of the site's counters.
     pub(crate) samples: Vec<(usize, Number)>,
-    /// Of a record of the crate `log`.
+    /// The fields of a record of the crate `log`.
     pub(crate) log: LogRecord,
     /// Kept for the next message.
     spare: String,
 }
 
-/// Where a record of the crate `log` comes from.
+/// The origin of a record of the crate `log`.
 #[derive(Debug, Default)]
 pub(crate) struct LogRecord {
     pub(crate) target: String,
@@ -81,7 +81,7 @@ impl Fields {
 
 struct Visitor<'a> {
     site: &'a Site,
-    /// Of the names of fields.
+    /// The ids of the fields' names.
     ids: &'a [u32],
     fields: &'a mut Fields,
 }

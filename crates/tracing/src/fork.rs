@@ -15,7 +15,7 @@ use crate::interest::{self, Dispatches};
 use crate::lanes::Free;
 use crate::sites::{LOG_SITES, LogCallSites, SITES};
 
-/// To be told before any of them is first taken.
+/// The locks of this crate, to be passed to the SDK before any of them is first taken.
 pub(crate) const LOCKS: ForkLocks = ForkLocks { hold, release };
 
 /// The locks that a thread holds while it forks. The lists keep their memory: releasing frees none, which a child had better not do.
@@ -53,7 +53,7 @@ fn hold() {
         let log_sites = LOG_SITES.hold();
         let sums = counters::sums();
         held.sums.extend(sums.values().map(|sum| sum.hold()));
-        // None is added meanwhile.
+        // No lane is added meanwhile.
         held.lanes.extend(SITES.all().map(|site| site.lanes.hold()));
         held.few = Some(Few {
             _dispatches: dispatches,

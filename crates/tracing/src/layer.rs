@@ -61,7 +61,7 @@ impl<S> TrackEventLayer<S> {
         self
     }
 
-    /// Tells of slices and instants where in the source they are. Makes a span's slice some 100 ns dearer.
+    /// Adds their place in the source to slices and instants. Makes a span's slice some 100 ns slower.
     #[must_use]
     pub fn with_source_locations(mut self) -> Self {
         self.gate.inner_mut().location = Location::Told;

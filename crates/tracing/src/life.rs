@@ -24,10 +24,10 @@ pub(crate) struct Life {
     pub(crate) has_tenant: bool,
 }
 
-/// Where a life is drawn.
+/// The place of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct LanePlace {
-    /// Whose lane it is.
+    /// The site that the lane belongs to.
     owner: &'static Site,
     lane: u64,
     /// The span whose life is right below on the lane, if it is not the lane's own.
@@ -44,7 +44,7 @@ impl LanePlace {
         }
     }
 
-    /// Above the life of a parent, which must be told.
+    /// The place above the life of a parent, which must be notified.
     pub(crate) fn above(&self, parent: Id) -> Self {
         Self {
             host: Some(parent),

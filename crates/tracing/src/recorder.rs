@@ -280,7 +280,7 @@ impl Recorder {
         account.entered_at_once |= entrance == Entrance::AtOnce;
         account.times_entered = account.times_entered.saturating_add(1);
         if self.spans == SpanStyle::Auto && account.times_entered == 2 && account.life.is_none() {
-            // As of when it was made; where others have been since then there is no place for it.
+            // From the time when it was made; its place is gone if other spans have been there since.
             site.set_behaviour(Behaviour::Resumed);
             account.life = Some(self.begin_life(site, LanePlace::own(site, account.made), account));
         }

@@ -20,7 +20,7 @@ pub(crate) struct Site {
     pub(crate) metadata: &'static Metadata<'static>,
     /// Begins slices, or is the instant.
     pub(crate) call_site: &'static CallSite,
-    /// By the index of the field.
+    /// The roles of fields, by their index.
     pub(crate) roles: Box<[Role]>,
     /// Whether the event was given a name, or has the one that macros make of its place.
     pub(crate) is_named: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Site {
     pub(crate) counters: Box<[Counter]>,
     /// The lanes of such spans as have no parent with one.
     pub(crate) lanes: Lanes,
-    /// Of a lane, without its number.
+    /// The track of a lane, without its number.
     pub(crate) track: NamedTrack<'static>,
     behaviour: AtomicU8,
     end: OnceLock<&'static CallSite>,
@@ -52,10 +52,10 @@ pub(crate) enum Role {
     LogModule,
 }
 
-/// How spans of a site have behaved so far: the last one says it for the next.
+/// How spans of a site have behaved so far. The last one decides how the next one is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
-    /// To be found out: an account is kept of each.
+    /// Not known: each span gets an account.
     Unknown,
     /// Entered once, by the thread that made it, right after that: as guards and synchronous functions do.
     Scoped,
@@ -186,9 +186,9 @@ pub(crate) static SITES: Sites = Sites {
     making: Mutex::new(()),
 };
 
-/// Each has twice the places of the one before.
+/// The most tables; each has twice the places of the one before.
 const TABLES: usize = 20;
-/// Of the first, in bits.
+/// The size of the first table, in bits.
 const FIRST_TABLE_BITS: u32 = 10;
 /// Places that are looked at in each table.
 const PROBES: usize = 8;
@@ -225,7 +225,7 @@ impl Sites {
         }
     }
 
-    /// The site whose metadata is at this address, if there is one: metadata that is made for a question is nowhere.
+    /// The site whose metadata is at this address, if there is one. Metadata that is made for a question has no site.
     #[inline(always)]
     pub(crate) fn find(&self, metadata: &Metadata<'_>) -> Option<&'static Site> {
         let address = std::ptr::from_ref(metadata).addr();
@@ -277,7 +277,7 @@ fn way(address: usize, index: usize, table: &[Place]) -> impl Iterator<Item = &P
     (0..PROBES).filter_map(move |step| table.get((start + step) & mask))
 }
 
-/// Call sites for records of the crate `log`, whose targets are only known from each.
+/// Call sites for records of the crate `log`, whose targets are only known from each record.
 pub(crate) static LOG_SITES: LogSites = LogSites(Mutex::new(BTreeMap::new()));
 
 /// The number of targets that are kept apart; later ones are merged.

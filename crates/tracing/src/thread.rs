@@ -49,7 +49,7 @@ struct Made {
 pub(crate) enum What {
     /// All there is, as it is [plain](SpanKind::Plain): its site.
     Plain(&'static Site),
-    /// That there is an account.
+    /// The span has an account.
     Tracked,
 }
 
@@ -76,7 +76,7 @@ thread_local! {
     static OPEN: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
 }
 
-/// An open slice: small, for it is moved when a span is entered and again when it is exited.
+/// An open slice. Small, because it is moved when a span is entered and again when it is exited.
 struct Open {
     key: SpanKey,
     kind: SpanKind,
@@ -243,7 +243,7 @@ pub(crate) fn exit(key: SpanKey) {
     }
 }
 
-/// As [`exit`], of a span that others were entered after.
+/// As [`exit`], for a span after which others were entered.
 #[cold]
 #[inline(never)]
 fn exit_below(key: SpanKey) {

@@ -25,7 +25,7 @@ pub struct Cursor<'w> {
     /// Valid for writing [`FIELD_ROOM`] bytes more than there are up to `limit`.
     at: *mut u8,
     limit: *mut u8,
-    /// Neither longer nor shorter.
+    /// Makes the lifetime invariant.
     window: PhantomData<fn(&'w ()) -> &'w ()>,
 }
 
@@ -35,7 +35,7 @@ pub trait ShortMessage {
     fn put<'w>(self, cursor: Cursor<'w>) -> Option<Cursor<'w>>;
 }
 
-/// Where the length of a nested message will be: see [`Cursor::nested_with_front`].
+/// The place of a nested message's length: see [`Cursor::nested_with_front`].
 #[derive(Debug)]
 #[must_use = "the length is written by `Cursor::end_nested`"]
 pub struct NestedLength<'w> {
@@ -78,7 +78,7 @@ impl<'w> Cursor<'w> {
         }
     }
 
-    /// Whether [`FIELD_ROOM`] bytes fit, and so many more.
+    /// Whether [`FIELD_ROOM`] bytes fit, and `more` beyond.
     #[inline(always)]
     fn has_room(&self, more: usize) -> bool {
         let has_some = self.at <= self.limit;
@@ -158,7 +158,7 @@ impl<'w> Cursor<'w> {
         if !self.has_room(bytes.len()) {
             return None;
         }
-        // SAFETY: tag, length and bytes fit, so that the length fits a byte. `bytes` cannot overlap, for no reference is ever made to a window.
+        // SAFETY: tag, length and bytes fit, so that the length fits a byte. `bytes` cannot overlap, because no reference is ever made to a window.
         unsafe {
             let at = put_tag(self.at, number, WireType::Bytes);
             at.write(bytes.len() as u8);
@@ -167,8 +167,8 @@ impl<'w> Cursor<'w> {
         }
     }
 
-    /// Begins a message field, as `front` does: its first `len` bytes are stored as by [`Cursor::front_of`]. The one at `length_at` is to be
-    /// the length of all that follows it, up to [`Cursor::end_nested`].
+    /// Begins a message field, as `front` does: its first `len` bytes are stored as by [`Cursor::front_of`]. The byte at `length_at` becomes the
+    /// length of all bytes after it, up to [`Cursor::end_nested`].
     ///
     /// # Panics
     /// If `front` is no longer than `length_at`.
@@ -193,8 +193,8 @@ impl<'w> Cursor<'w> {
     /// Ends a message field here.
     #[inline(always)]
     pub fn end_nested(self, length: NestedLength<'w>) -> Self {
-        // SAFETY: the byte lies in the window of this cursor, for it has its lifetime, and was written. Should the cursor be one from before
-        // this field, the length is garbage, but nothing is written outside. All of a window is no longer than fits a byte.
+        // SAFETY: the byte lies in the window of this cursor, which has the same lifetime, and was written. If the cursor is one from before this
+        // field, the length is garbage, but nothing is written outside. The length of a whole window fits a byte.
         unsafe {
             length.at.write(self.at.offset_from(length.at.add(1)) as u8);
         }

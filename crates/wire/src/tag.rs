@@ -56,7 +56,7 @@ pub const fn wire_type(tag: u64) -> Result<WireType, u8> {
 /// `at` must be valid for writing [`MAX_TAG_LEN`] bytes.
 #[inline(always)]
 pub(crate) unsafe fn put_tag(at: *mut u8, number: u32, wire_type: WireType) -> *mut u8 {
-    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes. Where the number is a constant, so is the loop's length.
+    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes. If the number is a constant, the loop's length is constant too.
     unsafe { put_varint(at, u64::from(tag(number, wire_type))) }
 }
 

@@ -1,7 +1,7 @@
 //! Varints: their encoders and decoders, for all crates.
 //!
-//! A varint holds seven bits a byte, the lowest first; the top bit of a byte says that another one follows. It may be padded: bytes
-//! of no bits at its end change nothing, up to ten bytes in all.
+//! A varint holds seven bits per byte, the lowest first; the top bit of a byte says that another byte follows. It may be padded: bytes without bits
+//! at its end change nothing, up to ten bytes in all.
 //!
 //! Several encoders and decoders, for different places:
 //! - [`encode_varint`] and [`push_varint`] are the plain encoders, based on `put_varint` (in this crate). `put_varint_without_loop` and
@@ -67,7 +67,7 @@ pub(crate) unsafe fn put_varint(mut at: *mut u8, mut value: u64) -> *mut u8 {
     }
 }
 
-/// As [`put_varint`], in a number of steps that does not depend on the value, but for the very large.
+/// As [`put_varint`], in a number of steps that does not depend on the value, except for very large values.
 ///
 /// # Safety
 /// `at` must be valid for writing [`MAX_VARINT_LEN`] bytes.
@@ -128,11 +128,11 @@ pub const MAX_SHORT_VARINT: u32 = 1 << 28;
 /// A value below [`MAX_SHORT_VARINT`] as a varint, without branches: its bytes from the lowest on, and how many they are.
 #[inline(always)]
 pub fn short_varint(value: u32) -> (u32, usize) {
-    /// For each length, which bytes say that another one follows: all but the last.
+    /// For each length, the continuation bits of the bytes: of all but the last.
     const FOLLOWED: [u32; 4] = [0, 0x80, 0x8080, 0x80_8080];
     debug_assert!(value < MAX_SHORT_VARINT);
     let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
-    // One less than the length: seven bits a byte.
+    // One less than the length, at seven bits per byte.
     let last = usize::from(value >= 1 << 7) + usize::from(value >= 1 << 14) + usize::from(value >= 1 << 21);
     (spread | FOLLOWED[last & 3], last + 1)
 }

@@ -20,7 +20,7 @@ enum Place {
     Region,
 }
 
-/// Where a message ended up, see [`Writer::finish`].
+/// The place of a finished message, see [`Writer::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished<'a> {
     /// It lies at the start of the region; its length in bytes.
@@ -50,8 +50,8 @@ pub struct Writer {
     heap: Vec<u8>,
 }
 
-// SAFETY: on the heap the writer owns its memory; for a region the caller of `start_in_region` vouches that the writer
-// alone writes there from this process, on whichever thread it is.
+// SAFETY: on the heap the writer owns its memory. For a region the caller of `start_in_region` promises that the writer alone writes there from this
+// process, on any thread.
 unsafe impl Send for Writer {}
 // SAFETY: the methods of `&Writer` read only the writer's own fields and its own heap memory.
 unsafe impl Sync for Writer {}
@@ -119,14 +119,14 @@ impl Writer {
         self.lent == region.as_ptr()
     }
 
-    /// As [`Writer::clear`], and from here on [`Writer::was_lent`] nothing.
+    /// As [`Writer::clear`]; afterwards [`Writer::was_lent`] is false for every region.
     pub fn take_back(&mut self) {
         self.clear();
         self.lent = ptr::null_mut();
     }
 
-    /// Ends the message and tells where it lies. The writer is then empty and on the heap; the slice of a spilled
-    /// message stays valid until the writer is used again.
+    /// Ends the message and returns its place. The writer is then empty and on the heap; the slice of a spilled message stays valid until the writer
+    /// is used again.
     pub fn finish(&mut self) -> Finished<'_> {
         let (place, len) = (self.place, self.len);
         self.clear();
@@ -200,8 +200,8 @@ impl Writer {
         self.len = self.len.min(len);
     }
 
-    /// Appends a field of type `uint32`, `uint64`, `int32`, `int64`, `bool` or an enum. Negative numbers are to be
-    /// sign-extended to 64 bits, `sint` types to be [zigzagged](crate::zigzag) before.
+    /// Appends a field of type `uint32`, `uint64`, `int32`, `int64`, `bool` or an enum. The caller sign-extends negative numbers to 64 bits, and
+    /// [zigzags](crate::zigzag) `sint` types.
     #[inline]
     pub fn varint_field(&mut self, number: u32, value: u64) {
         let at = self.reserve(MAX_TAG_LEN + MAX_VARINT_LEN);
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Appends the tag and the length of a field of type `bytes`, `string` or a message whose `len` bytes are to follow, here or elsewhere.
+    /// Appends the tag and the length of a field of type `bytes`, `string` or a message. Its `len` bytes follow, here or elsewhere.
     #[inline]
     pub fn bytes_field_head(&mut self, number: u32, len: usize) {
         let at = self.reserve(MAX_TAG_LEN + MAX_VARINT_LEN);
@@ -263,8 +263,8 @@ impl Writer {
         }
     }
 
-    /// Appends a message field whose contents `fill` writes. The length in front of it is patched in afterwards, in as
-    /// few bytes as it takes: one is set aside, and a message longer than 127 bytes is moved up for the others.
+    /// Appends a message field whose contents `fill` writes. The length in front of it is patched in afterwards, in as few bytes as possible: one
+    /// byte is set aside, and a message longer than 127 bytes is moved up to make room for more.
     #[inline]
     pub fn nested<R>(&mut self, number: u32, fill: impl FnOnce(&mut Writer) -> R) -> R {
         let at = self.reserve(MAX_TAG_LEN + 1);
@@ -361,9 +361,9 @@ impl Writer {
             Place::Region => {
                 self.heap.clear();
                 self.heap.reserve(self.len);
-                // SAFETY: the region is valid for `capacity >= len` bytes by the contract of `start_in_region`, the heap
-                // has room for `len` and they are different memory. Should the other process scribble over the region
-                // meanwhile, the message is garbage, as it would have been in place. All of `len` is initialised then.
+                // SAFETY: the region is valid for `capacity >= len` bytes by the contract of `start_in_region`, the heap has room for `len` and they
+                // are different memory. If the other process overwrites the region meanwhile, the message is garbage, as it would have been in place.
+                // All of `len` is initialised then.
                 unsafe {
                     ptr::copy_nonoverlapping(self.base.as_ptr(), self.heap.as_mut_ptr(), self.len);
                     self.heap.set_len(self.len);

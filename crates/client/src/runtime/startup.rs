@@ -156,8 +156,8 @@ impl Runtime {
         }
     }
 
-    /// Lets a session that asks for the same take over an instance that records for startup. Returns whether there was one. If the only one differs,
-    /// this is reported.
+    /// Lets a session that asks for the same take over an instance that records for startup. Returns whether there was one. If all candidates differ,
+    /// the differences are reported.
     pub(super) fn adopt(&mut self, index: usize, setup: &DataSourceSetup) -> bool {
         let generation = self.connections[index].generation;
         let candidates = self.sources.places(|running| {

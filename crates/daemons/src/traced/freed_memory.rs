@@ -12,11 +12,11 @@ const DELAY: Duration = Duration::from_millis(100);
 /// The least time between two attempts to return memory.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether something is to be given back, and when.
+/// Whether and when memory is to be returned.
 #[derive(Debug, Default)]
 pub(super) struct FreedMemory {
     due: Option<u64>,
-    /// Not before this.
+    /// The earliest time of the next return.
     earliest: u64,
 }
 

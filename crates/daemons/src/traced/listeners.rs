@@ -44,7 +44,7 @@ impl FromStr for Permissions {
 /// Which of the sockets for producers relays of other machines may use, too.
 #[derive(Debug)]
 pub(super) struct Relays {
-    /// All of them, but for one that Android's init made: it is for this machine, as upstream.
+    /// All sockets, except one that Android's init made: that is for this machine, as in upstream.
     pub(super) everywhere: bool,
     /// The sockets with these names.
     pub(super) at: Vec<Address>,
@@ -103,8 +103,7 @@ const NAMING: &str = "say FileDescriptorName=producer or FileDescriptorName=cons
 pub(super) struct Handed(Vec<(OwnedFd, Port, String)>);
 
 impl Handed {
-    /// Takes them, as the environment names them. To be called before the process opens anything that it keeps, and before it
-    /// forks.
+    /// Takes the sockets that the environment names. To be called before the process opens descriptors that it keeps, and before it forks.
     pub(super) fn take(relays: &Relays) -> Result<Handed, ListenError> {
         let mut handed = Handed::default();
         handed.take_from_systemd(relays)?;

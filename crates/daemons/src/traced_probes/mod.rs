@@ -98,7 +98,7 @@ impl Daemon for Args {
         let mut reactor = Reactor::new()?;
         let signals = daemon::ending_signals();
         reactor.watch_signals(&signals)?;
-        // A writer that waits for the service does not see the loop's signals. It looks at this.
+        // A writer that waits for the service does not see the loop's signals, so it checks this flag.
         let ending = Arc::new(AtomicBool::new(false));
         for signal in signals {
             signal_hook::flag::register(signal.number(), Arc::clone(&ending))?;
@@ -118,7 +118,7 @@ fn reset() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Records for the service, whenever it is there, until a signal comes.
+/// Records for the service, whenever the service is there, until a signal comes.
 fn serve(
     address: Address,
     reactor: &mut Reactor,

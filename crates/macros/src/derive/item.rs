@@ -22,9 +22,9 @@ pub(super) struct Item {
 /// The generic parameters of a type.
 #[derive(Default)]
 pub(super) struct Generics {
-    /// As an impl declares them: with bounds, without defaults.
+    /// The parameters as an impl declares them: with bounds, without defaults.
     pub(super) parameters: TokenStream,
-    /// As the type is named with them.
+    /// The arguments as the type is named with them.
     pub(super) arguments: TokenStream,
     /// The names of type parameters.
     pub(super) types: Vec<Ident>,
@@ -57,7 +57,7 @@ pub(super) enum Shape {
 pub(super) struct Field {
     /// Its name or index in a pattern.
     pub(super) member: TokenStream,
-    /// The variable that a pattern binds it to. It stands where the field's type does, for messages about that.
+    /// The variable that a pattern binds it to. It has the span of the field's type, for error messages.
     pub(super) binding: TokenStream,
     /// A string literal.
     pub(super) label: TokenTree,
@@ -89,7 +89,7 @@ impl Item {
             _ => Body::Struct(Fields::none()),
         };
         if conditions.is_empty() {
-            // That of a tuple struct comes behind the fields.
+            // The where clause of a tuple struct comes behind the fields.
             conditions = parse_where(&mut cursor);
         }
         Ok(Self {

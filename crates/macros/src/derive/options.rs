@@ -9,11 +9,11 @@ use crate::template::fill;
 /// How a value is written.
 #[derive(Clone, Debug)]
 pub(super) enum How {
-    /// As its type implements `DebugAnnotation`.
+    /// By the implementation of `DebugAnnotation` for its type.
     Value,
-    /// As `{}` formats it.
+    /// With `{}`.
     Display,
-    /// As `{:?}` formats it.
+    /// With `{:?}`.
     Debug,
     /// By the function of this path.
     With(TokenStream),

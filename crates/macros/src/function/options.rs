@@ -33,7 +33,7 @@ const SYNONYMS: [(&str, &str); 4] = [
 pub(super) struct Options {
     category: TokenStream,
     name: Option<TokenStream>,
-    /// `, option = expression` for each option that is of the macro that records.
+    /// `, option = expression` for each option that is passed to the macro that records.
     passed_on: TokenStream,
     /// Whether, and which, parameters are arguments.
     parameters: Option<Parameters>,
@@ -61,7 +61,7 @@ struct Argument {
 /// How a value is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
-    /// As arguments are, or, if it is an error, as it displays.
+    /// Like an argument or, for an error, as it displays.
     Default,
     Debug,
     Display,
@@ -150,7 +150,7 @@ impl Options {
 
     fn set_parameters(&mut self, parameters: Parameters, span: Span) -> Result<(), Error> {
         match &self.parameters {
-            // As `args` has it.
+            // The same as `args`.
             Some(Parameters::AllBut(skipped)) if skipped.is_empty() => {}
             None => {}
             Some(_) => {
@@ -209,7 +209,7 @@ impl Options {
         Ok(arguments)
     }
 
-    /// Statements that record `output`, a reference, in `event`, if it is to be recorded.
+    /// Statements that record `output`, a reference, in `event`, if the options ask for it.
     pub(super) fn output(&self) -> Option<TokenStream> {
         let ret = self.ret.map(|format| format.of_output());
         let err = self.err.map(|format| format.of_error());
@@ -316,7 +316,7 @@ fn last_field(place: TokenStream) -> Option<Ident> {
     let mut last = cursor.take_ident();
     while cursor.take_punct('.') {
         last = cursor.take_ident();
-        // Tuples have fields whose names are numbers, but an argument called `0` says nothing.
+        // The fields of tuples have numbers as names, but an argument called `0` would mean nothing.
         if last.is_none() {
             cursor.take_literal()?;
         }

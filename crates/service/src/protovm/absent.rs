@@ -40,7 +40,7 @@ impl ProtoVms {
         Err(SetUpError)
     }
 
-    /// Whether packets of this producer are to be given to [`ProtoVms::apply`].
+    /// Whether [`ProtoVms::apply`] has to be called for packets of this producer.
     pub fn want(&self, _: ProducerId) -> bool {
         false
     }

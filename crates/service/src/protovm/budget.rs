@@ -41,7 +41,7 @@ impl Budget {
         self.work = work.min(limits::MAX_PROTOVM_WORK);
     }
 
-    /// Takes so much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
+    /// Takes this much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
     #[inline]
     pub(super) fn work(&mut self, units: u64) -> Result<(), Reason> {
         let Some(left) = self.work.checked_sub(units) else {
@@ -56,7 +56,7 @@ impl Budget {
         Ok(())
     }
 
-    /// No more than so much work may be used until this is called again.
+    /// Limits the work until the next call.
     pub(super) fn restrict(&mut self, at_once: u64) {
         self.at_once = at_once;
     }

@@ -32,7 +32,7 @@ pub struct ProtoVm {
 /// The result of a program for a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the state.
+    /// The packet is in the state.
     Merged,
     /// The packet is not one for this program, which found nothing to work on. Earlier changes stay.
     Failed,
@@ -230,7 +230,7 @@ impl fmt::Display for Reason {
 /// Why instructions were not run to their end.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// One found nothing to work on.
+    /// An instruction found nothing to work on.
     Failed,
     /// The program is over.
     Aborted(Box<Abort>),
@@ -252,21 +252,21 @@ struct Target<'s> {
     place: Place,
 }
 
-/// Where the target is.
+/// The place of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It is the state.
+    /// The root of the state.
     Root,
-    /// It was entered by an iteration, which finds its way from it to the next.
+    /// An element that an iteration entered, which finds its way from it to the next one.
     InIteration,
-    /// It was entered by its number, index or key.
+    /// An element that was entered by its number, index or key.
     Entered,
 }
 
-/// Where the target was when the innermost selection began.
+/// The place of the target when the innermost selection began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saved {
-    /// Where it is now: to delete it would leave the selection with nothing to come back to.
+    /// At the current target: deleting it would leave the selection with nothing to come back to.
     Here,
     Elsewhere,
 }
@@ -277,7 +277,7 @@ impl Target<'_> {
     }
 }
 
-/// A selection, but for its path.
+/// A selection, without its path.
 #[derive(Clone, Copy)]
 struct Selection<'p> {
     cursor: Cursor,

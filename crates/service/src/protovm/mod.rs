@@ -20,8 +20,8 @@
 //! (`memory_limit_kb`), the work in proportion to the bytes that are overwritten ([`limits`](crate::limits)). Whatever happens to a packet, the state
 //! stays a message, and no other instance is affected.
 //!
-//! This is the feature `protovm`: programs that record themselves seldom have a use for it, and would compile it all the same.
-//! Without it `absent.rs` stands here, and a config with a `protovm_config` is refused.
+//! This is the feature `protovm`: programs that record themselves seldom have a use for it, and would have to compile it all the same. Without it
+//! `absent.rs` takes this module's place, and a config with a `protovm_config` is refused.
 
 mod budget;
 #[cfg(any(test, fuzzing))]

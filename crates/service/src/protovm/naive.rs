@@ -1,7 +1,7 @@
-//! The same machine in its plainest form: a table of paths and values, cursors that are paths, and the program run as it is encoded. The
-//! interpreter of arbitrary bytes compares it with the real one.
+//! The same machine in its plainest form: a table of paths and values, cursors that are paths, and the program run as it is encoded. The interpreter
+//! of arbitrary bytes compares it with the real one.
 //!
-//! It has no limits to memory, and gives up after [`STEPS`].
+//! Its memory is unlimited, and it gives up after [`STEPS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -67,7 +67,7 @@ pub(super) enum Cursor {
     Source,
     /// The state.
     Target,
-    /// Both, or anything unknown. Upstream's interpreter moves the state's for it, but does not iterate.
+    /// Both, or anything unknown. Upstream's interpreter then moves the state's cursor, but does not iterate.
     Both,
 }
 
@@ -184,7 +184,7 @@ fn on_failure(encoded: &VmInstruction) -> OnFailure {
     match encoded.abort_level {
         Some(AbortLevel::ABORT) => OnFailure::Abort,
         Some(AbortLevel::SKIP_CURRENT_INSTRUCTION) => OnFailure::Skip,
-        // Of a level that it does not know upstream makes nothing, and goes on.
+        // Upstream ignores a level that it does not know, and goes on.
         None if has(&encoded.unknown_fields, VmInstruction::ABORT_LEVEL) => OnFailure::Skip,
         None | Some(AbortLevel::SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER) => OnFailure::BreakOuter,
     }

@@ -15,7 +15,7 @@ use super::machine::{Reason, Stop};
 use super::map::{Map, NodesMut};
 use super::program::{Absent, Empty, MergeRules, Submessages};
 
-/// The largest field number there is to programs: upstream's decoder passes over fields with higher ones.
+/// The largest field number for programs: upstream's decoder passes over fields with higher ones.
 pub(super) const MAX_FIELD: u32 = (1 << 24) - 1;
 
 /// The fields of an encoded message, up to the first that is malformed.
@@ -65,7 +65,7 @@ enum Content {
     Message(Box<Map>),
     /// Elements of a repeated field, by index; deleted ones leave gaps.
     Indexed(Box<Map>),
-    /// The same by one of their fields.
+    /// A list, by one field of its elements.
     Keyed(Box<Map>),
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// One that was not set yet.
+    /// A node that was not set yet.
     pub(super) const fn empty() -> Self {
         Self::of(Content::Empty)
     }

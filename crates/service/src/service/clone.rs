@@ -194,7 +194,7 @@ impl Service {
         }
     }
 
-    /// Whether clones of this user may take so many bytes more.
+    /// Whether clones of this user may take this many bytes more.
     fn check_clone_memory(&self, uid: u32, more: u64) -> Result<(), String> {
         let clones = self.sessions.iter().filter(|session| session.is_clone());
         let made = clones.flat_map(|clone| {
@@ -259,7 +259,7 @@ impl Service {
         }
     }
 
-    /// Takes copies of the buffers that are to be copied.
+    /// Copies the buffers of the first group.
     fn copy_buffers(&self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
         let original = self.original_of(pending, BufferGroup::Copied)?;
         for index in original.buffers_of(BufferGroup::Copied) {
@@ -269,7 +269,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes the buffers that are to be transferred: all of them, or none if it fails.
+    /// Takes the buffers of the second group: all of them, or none if it fails.
     fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
         self.original_of(pending, BufferGroup::Transferred)?;
         let original = self.sessions.get_mut(pending.original);
@@ -365,7 +365,7 @@ impl Service {
         session.state_since = now.boot;
         pending.write_file(original.file.as_ref());
         let (uuid, change) = (session.uuid, session.change());
-        // The original is told of this clone as of any other session, and the clone has all that it was told.
+        // Also tells the original of this clone, as of any other session; the clone has the original's earlier events.
         self.sessions.tell_of(&change);
         if let Some(original) = self.sessions.get(pending.original) {
             session.notes.other_sessions = original.notes.other_sessions.clone();

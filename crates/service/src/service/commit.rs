@@ -28,7 +28,7 @@ struct Move {
     page: u32,
     chunk: u32,
     target_buffer: u32,
-    /// Of a chunk that came along: the producer goes on writing it.
+    /// For a chunk that came along: whether the producer goes on writing it.
     incomplete: bool,
 }
 
@@ -288,7 +288,7 @@ mod tests {
     /// The contents of a request: its chunks with the bytes that came along, and the rest.
     type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);
 
-    /// By the message that it is.
+    /// Decodes the request as a message.
     fn decoded(request: &[u8]) -> Result<Said, DecodeError> {
         let message = CommitDataRequest::decode_from_slice(request)?;
         let moves = message.chunks_to_move.iter();
@@ -303,7 +303,7 @@ mod tests {
         ))
     }
 
-    /// Where it lies.
+    /// Reads the request in place.
     fn read(request: &[u8]) -> Result<Said, DecodeError> {
         let mut moves = Moves::default();
         let rest = read_request(request, &mut moves)?;

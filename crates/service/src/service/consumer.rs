@@ -52,7 +52,7 @@ impl Service {
         self.consumers.get(&consumer)?.session
     }
 
-    /// The session of a consumer that asks to do something with it. The log is told of one that has none.
+    /// The session of a consumer for an operation. Logs a line if the consumer has none.
     fn session_to(&mut self, what: &str, consumer: ConsumerId) -> Option<SessionId> {
         let session = self.session_of(consumer);
         if session.is_none() {

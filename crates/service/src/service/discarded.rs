@@ -13,7 +13,7 @@ use crate::service::sessions::Sessions;
 /// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
 pub(crate) struct Discarded {
-    /// By the buffer that they were for. A request can name any number of buffers, so only existing ones are in this map.
+    /// Counts by their target buffer. A request can name any number of buffers, so only existing ones are in this map.
     pub(crate) for_buffers: OrderedMap<BufferId, Counts>,
     /// Chunks and patches for unknown buffers.
     pub(crate) astray: Counts,

@@ -34,8 +34,7 @@ impl Service {
     /// [`TracingDisabled`](crate::Output::TracingDisabled).
     ///
     /// # Errors
-    /// The reason why the config is refused. Nothing has happened then, but for a change of `lockdown_mode`, which upstream
-    /// makes first too.
+    /// The reason why the config is refused. Nothing has changed then, except `lockdown_mode`, which upstream changes first too.
     pub fn enable_tracing(
         &mut self,
         consumer: ConsumerId,

@@ -8,8 +8,8 @@ use crate::service::Service;
 use crate::session::{LifecycleEvent, State, Stop};
 
 impl Service {
-    /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read
-    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording tell that the service ended.
+    /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read their
+    /// buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording contain the end of the service.
     pub fn begin_ending(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {
@@ -33,7 +33,7 @@ impl Service {
         self.sessions.iter().any(|session| session.state.is_running())
     }
 
-    /// Whether there are sessions: somebody may still read them, or their files are not complete.
+    /// Whether there are sessions: a consumer may still read them, or their files are not complete.
     pub fn has_sessions(&self) -> bool {
         !self.sessions.is_empty()
     }

@@ -51,18 +51,18 @@ impl Service {
                 limits::MAX_SYSTEM_INFO
             ));
         }
-        // It becomes a part of a packet for which the service vouches, and which every reader has to understand.
+        // The description becomes a part of a packet for which the service vouches, and which every reader has to understand.
         SystemInfo::decode_from_slice(system)
             .map_err(|error| format!("the description of a machine is no SystemInfo: {error}"))?;
         relay.system = system.to_vec();
         Ok(())
     }
 
-    /// A relay sent readings of its clocks, clock ids with nanoseconds or ticks, which came in at `now`. It is to do so twice in a
-    /// row, the second time when it knows that the first have arrived: thereby readers know how long they took.
+    /// A relay sent readings of its clocks, clock ids with nanoseconds or ticks, which arrived at `now`. A relay has to do this twice in a row, the
+    /// second time when it knows that the first readings have arrived. From this, readers compute the time that the readings took.
     ///
     /// # Errors
-    /// If there are too many: they are ignored.
+    /// If there are too many readings, which are then ignored.
     pub fn sync_clocks(&mut self, relay: RelayId, theirs: Vec<(u32, u64)>, now: &Now) -> Result<(), String> {
         let Some(relay) = self.machines.relays.get_mut(&relay) else {
             return Ok(());
@@ -94,7 +94,7 @@ impl Service {
             return;
         }
         relay.gone = Some(last);
-        // One that is gone is enough: it is the same machine, and it was not restarted.
+        // One disconnected relay of a machine suffices: it is the same machine, and it was not restarted.
         let machine = relay.machine;
         machines
             .relays

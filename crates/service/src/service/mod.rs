@@ -79,8 +79,8 @@ impl Service {
         }
     }
 
-    /// Local time is so many minutes ahead of UTC. That changes with the seasons and when the machine travels, while the service goes
-    /// on. A trace has the last value from before it was first read.
+    /// Sets how many minutes local time is ahead of UTC. That changes with the seasons and when the machine travels, while the service goes on. A
+    /// trace has the last value from before its first read-back.
     pub fn local_time_offset(&mut self, minutes: Option<i32>) {
         self.common.identity.system.timezone_offset_minutes = minutes;
     }
@@ -168,12 +168,12 @@ impl Service {
         }
     }
 
-    /// Nothing is left to be done for a session.
+    /// Removes a session that has nothing left to do.
     fn remove_session(&mut self, id: SessionId, now: &Now) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        // Others are told of the end of a session when it stops; a clone does not.
+        // Others hear of the end of a session when it stops. A clone does not stop.
         if session.is_clone() {
             session.enter(State::Disabled, &mut self.common, now);
         }
@@ -181,12 +181,12 @@ impl Service {
         session.abandon_flushes(&mut self.common);
         self.triggers.forget(&session);
         self.machines.forget_gone(self.sessions.iter());
-        // It may have been read in part.
+        // The removed session may have been read in part.
         self.readout = Readout::default();
         self.common.producers.forget_buffers(&session.buffer_ids);
         let consumer = session.consumer;
         if let Some(consumer) = consumer.and_then(|consumer| self.consumers.get_mut(&consumer)) {
-            // It may have another one by now.
+            // The consumer may have another session by now.
             consumer.session.take_if(|session| *session == id);
         }
         let line = format!("tracing session {id} ended, {} sessions now", self.sessions.len());

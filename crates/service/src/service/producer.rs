@@ -31,8 +31,8 @@ impl Service {
         common.producers.add(Producer::new(credentials, who))
     }
 
-    /// Whether memory of this size, offered by a producer with this hint for its pages, is one the service would use.
-    /// If so the driver attaches it, with that page size, right after connecting.
+    /// Whether the service would use memory of this size, offered by a producer with this hint for its pages. If so, the driver attaches it, with
+    /// that page size, right after connecting.
     pub fn would_adopt(size: usize, page_size_hint: usize) -> bool {
         smb_sizes(size, page_size_hint) == (size, page_size_hint)
     }

@@ -32,7 +32,7 @@ pub struct StateQuery {
 }
 
 impl StateQuery {
-    /// Nothing has been answered yet.
+    /// A question whose answer has not begun.
     pub fn new(scope: StateScope) -> StateQuery {
         StateQuery {
             scope,

@@ -44,9 +44,9 @@ impl Service {
         Some(batch(session, readout, end, None))
     }
 
-    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes,
-    /// compressed if the batch says so, and then reported with [`Service::file_written`] or [`Service::file_full`]; before
-    /// that there are no others. `None` if nothing is due.
+    /// Returns the next bytes for the file of a session, about `budget` of them; `None` if nothing is due. The driver writes them, however long that
+    /// takes, compressed if the batch says so, and then reports with [`Service::file_written`] or [`Service::file_full`]. Until then this returns no
+    /// further bytes.
     pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let (session, readout, mut around) = self.reading(id, now)?;
         let room = session.file.as_ref()?.room()?;
@@ -107,8 +107,8 @@ impl Service {
         }
     }
 
-    /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
-    /// framing them. The service has no clock, so the driver tells it. The time goes into the statistics of the session.
+    /// Reports how long the driver took for a batch of [`filtered`](ReadBatch::filtered) packets: reading, filtering and framing them. The service
+    /// has no clock for this. The time goes into the statistics of the session.
     pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
         let session = self.sessions.get_mut(id);
         if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {

@@ -144,7 +144,7 @@ impl Session {
             let name = source.config.name.as_deref();
             (name.unwrap_or_default(), *was_offered)
         });
-        // One that is wanted twice may be offered by producers that one of the two does not want.
+        // A data source that the config wants twice may be offered by producers that only one of the two wants.
         let offered = named.clone().filter(|(_, was_offered)| *was_offered);
         let mut settled: OrderedSet<&str> = offered.map(|(name, _)| name).collect();
         let missing = named

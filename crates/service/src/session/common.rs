@@ -26,8 +26,7 @@ pub(crate) struct Common {
     pub(crate) effects: VecDeque<Effect>,
     /// The service ends, so no session may begin any more.
     pub(crate) is_ending: bool,
-    /// Sessions whose producers were scraped since the last acknowledgement or deadline came. Flushes that end together are served by one
-    /// scrape.
+    /// Sessions whose producers were scraped since the last acknowledgement or deadline. One scrape serves all flushes that end together.
     pub(crate) scraped: OrderedSet<SessionId>,
     /// The clock that measures work which could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
@@ -56,7 +55,7 @@ pub(crate) enum Effect {
     CloneFileOver(SessionId),
     /// A session was freed, so its priority boost no longer counts.
     PriorityReleased,
-    /// Nothing is left to be done for this session.
+    /// This session has nothing left to do.
     Over(SessionId),
 }
 

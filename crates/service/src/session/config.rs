@@ -194,8 +194,8 @@ pub(crate) fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, Str
     config.buffers.iter().enumerate().map(make).collect()
 }
 
-/// `TraceConfig.data_sources[i].config` as it was sent. Where the field comes more than once its parts follow each
-/// other, which means the same to every decoder.
+/// The bytes of each `TraceConfig.data_sources[i].config` as it was sent. If the field comes more than once, its parts follow each other, which means
+/// the same to every decoder.
 pub(crate) fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
     let bytes_of = |message, number| {
         Reader::new(message)
@@ -215,8 +215,8 @@ pub(crate) fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Whether two configs are the same but for the producer filters of their data sources. They are compared as they encode: to
-/// copy and compare messages field by field is a lot of code.
+/// Whether two configs are the same except for the producer filters of their data sources. Their encodings are compared, because copying and
+/// comparing messages field by field is a lot of code.
 pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool {
     without_filters(old) == without_filters(new)
 }

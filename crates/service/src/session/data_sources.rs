@@ -153,7 +153,7 @@ impl Session {
         }
     }
 
-    /// Tells the log, once, that the producers of this owner would take part in the session with more than they may.
+    /// Logs, once, that the producers of this owner would have more instances in the session than they may.
     fn tell_of_full(&mut self, owner: Owner, source: &str, common: &mut Common) {
         if self.instances.is_first_refusal(owner) {
             common.outbox.warn(format!(
@@ -282,7 +282,7 @@ impl Session {
             self.config.enable_extra_guardrails.unwrap_or_default().into(),
         );
         config.varint_field(DataSourceConfig::SESSION_INITIATOR, 0);
-        // Only if set: older clients compare hashes of the config and do not know this field.
+        // Only if it is set, because older clients compare hashes of the config and do not know this field.
         if self.config.prefer_suspend_clock_for_duration.unwrap_or_default() {
             config.varint_field(DataSourceConfig::PREFER_SUSPEND_CLOCK_FOR_DURATION, 1);
         }
@@ -290,7 +290,7 @@ impl Session {
     }
 }
 
-/// Tells the log, once, that a producer would have more instances than it may.
+/// Logs, once, that a producer would have more instances than it may.
 fn tell_of_many_instances(producer: ProducerId, common: &mut Common) {
     let Some(producer) = common.producers.get_mut(producer) else {
         return;
@@ -385,7 +385,7 @@ impl Attention {
             .get_or_insert_with(owner, || Effort::of_units(limits::MAX_NAME_WORK))
     }
 
-    /// Whether the log is to be told that names were not matched for want of time.
+    /// Whether to log that names were not matched for want of time.
     fn ran_out_of_time(&mut self) -> bool {
         !self.after.is_empty() && !std::mem::replace(&mut self.told_of_time, true)
     }

@@ -42,7 +42,7 @@ pub(crate) enum Drain {
     Periodic,
     /// The session is over: everything left is written, then the file is closed.
     Final,
-    /// Nothing is written any more; the driver is closing the file.
+    /// Writing is over; the driver is closing the file.
     Closing,
 }
 
@@ -124,7 +124,7 @@ impl FileSink {
         }
     }
 
-    /// Data is due. Whether the driver is to be told: if not, it is at it.
+    /// Data is due. Returns whether to tell the driver, who may already be reading.
     fn begin(&mut self, drain: Drain) -> bool {
         let is_idle = self.drain == Drain::Idle;
         self.drain = self.drain.max(drain);
@@ -135,8 +135,8 @@ impl FileSink {
         is_idle
     }
 
-    /// The driver reports on the batch that it has: so many bytes of it were written, or none because writing failed. How it ended; `None`
-    /// if it has none.
+    /// The driver reports on its batch: it has written this many bytes, or none because writing failed. Returns how the batch ended; `None` if the
+    /// driver has none.
     fn arrived(&mut self, written: Option<u64>, now: &Now) -> Option<BatchEnd> {
         let end = self.handed_out.take()?;
         self.progress = now.monotonic;

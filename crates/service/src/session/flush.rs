@@ -93,7 +93,7 @@ impl Flushes {
         }
     }
 
-    /// A clone has none of its own; its trace tells of the original's.
+    /// The flushes for a clone, which has none of its own: its trace has the counts of the original's.
     pub(super) fn for_clone(&self) -> Flushes {
         Flushes {
             requested: self.requested,
@@ -296,7 +296,7 @@ impl Session {
         };
         common.timers.forget(self.id, Timer::FlushTimeout(request));
         if scrape == Scrape::Always || common.scraped.insert(self.id) {
-            // Producers may say that they are done and still hold chunks: writers of other threads, for one.
+            // Producers may acknowledge and still hold chunks, for example those of other threads.
             self.scrape_all(common);
         }
         self.snapshot_clocks(now);
@@ -337,7 +337,7 @@ impl Session {
         }
     }
 
-    /// The session is over, so its pending flushes will not end: the clients that wait for them are told.
+    /// The session is over, so its pending flushes will not end. Tells the clients that wait for them.
     pub(crate) fn abandon_flushes(&mut self, common: &mut Common) {
         for flush in std::mem::take(&mut self.flushes.pending).into_values() {
             match flush.purpose {

@@ -32,21 +32,21 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Whether it told how the clocks of the two machines relate. One exchange alone does not: nothing is known of how long the
-    /// readings took to get here.
+    /// Whether the relation of the two machines' clocks is known. One exchange is not enough, because it does not show how long the readings took to
+    /// get here.
     pub(crate) fn has_synced(&self) -> bool {
         self.exchanges.len() >= 2
     }
 }
 
-/// Everything that relays have told.
+/// The descriptions and clocks of all relays.
 #[derive(Debug, Default)]
 pub(crate) struct Machines {
     pub(crate) relays: OrderedMap<RelayId, Relay>,
     pub(crate) last_relay: u64,
 }
 
-/// Of which machines a trace has told.
+/// The machines that a trace already describes.
 #[derive(Debug, Default)]
 pub(crate) struct MachinesTold {
     systems: OrderedSet<MachineId>,

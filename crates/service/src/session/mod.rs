@@ -74,7 +74,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// The session that recorded the data: this one, or the original of this clone.
     pub(crate) recorded_by: SessionId,
-    /// None while detached.
+    /// `None` while detached.
     pub(crate) consumer: Option<ConsumerId>,
     pub(crate) uid: u32,
     pub(crate) uuid: u128,
@@ -103,7 +103,7 @@ pub(crate) struct Session {
     pub(crate) triggers: Triggers,
     /// The priority of the service while the session exists.
     pub(crate) boost: Option<PriorityBoost>,
-    /// The session ended while no consumer was attached. The next one that attaches is told.
+    /// The session ended while no consumer was attached. The next consumer that attaches is told.
     pub(crate) end_untold: bool,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
@@ -209,7 +209,7 @@ impl Session {
         self.config_bytes = config.as_slice().into();
     }
 
-    /// It is in this state from now on, and other sessions that want to know are told.
+    /// Enters this state, and tells the other sessions that want to know.
     pub(crate) fn enter(&mut self, state: State, common: &mut Common, now: &Now) {
         (self.state, self.state_since) = (state, now.boot);
         common.effects.push_back(Effect::StateChanged(self.change()));

@@ -67,7 +67,7 @@ pub(crate) struct Notes {
 impl Notes {
     /// The notes for the trace of a clone.
     pub(crate) fn for_clone(&self) -> Notes {
-        // A clone is complete when it is made. That the service later ended the original is no news about the clone.
+        // A clone is complete when it is made. If the service later ends the original, that does not concern the clone.
         let events = self.lifecycle_events.iter();
         let events = events.filter(|(event, _)| *event != LifecycleEvent::ServiceEnded);
         Notes {
@@ -85,7 +85,7 @@ impl Notes {
         self.note_at(event, now.boot);
     }
 
-    /// The same of an earlier moment of boot time.
+    /// The same for an earlier moment of boot time.
     pub(crate) fn note_at(&mut self, event: LifecycleEvent, at: u64) {
         let events = &mut self.lifecycle_events;
         let of_kind = |(kind, _): &(LifecycleEvent, u64)| *kind == event;

@@ -148,7 +148,7 @@ fn write_initial_packets(session: &mut Session, identity: &Identity, now: &Now, 
             out.own_packet(|packet| write_extension_descriptor(packet, descriptor, author));
         }
     }
-    // Which writers of which producers have filled each buffer so far.
+    // The writers of producers that have filled each buffer so far.
     let (buffers, sequence_ids) = (&session.buffers, &mut session.sequence_ids);
     let writers_of = |buffer: &TraceBuffer| {
         let writers = buffer.writer_stats();

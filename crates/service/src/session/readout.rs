@@ -41,7 +41,7 @@ pub(crate) enum Framing {
     Bare,
 }
 
-/// A batch while it is put together; kept for its memory until there is no more to read.
+/// A batch that is being put together; kept for its memory until there is no more to read.
 #[derive(Default)]
 pub(crate) struct Readout {
     framing: Framing,
@@ -52,7 +52,7 @@ pub(crate) struct Readout {
     pub(crate) scratch: Writer,
     /// The filter of the session that is read.
     pub(crate) filter: Option<Box<SessionFilter>>,
-    /// Bytes that were read for the batch and are not in it: cut out by the filter, or of invalid packets.
+    /// Bytes that were read for the batch and are not in it: cut out by the filter, or from invalid packets.
     cut: usize,
 }
 
@@ -83,7 +83,7 @@ impl Readout {
         (self.bytes + self.cut) as u64
     }
 
-    /// So many bytes were read that do not get into it.
+    /// Counts bytes that were read and do not get into the batch.
     pub(crate) fn cut(&mut self, bytes: usize) {
         self.cut += bytes;
     }
@@ -240,11 +240,9 @@ pub struct ReadBatch<'a> {
     buffers: &'a [TraceBuffer],
     /// Whether there is more to read.
     pub has_more: bool,
-    /// The session, if its packets were filtered: how long that took is to be reported with
-    /// [`Service::filtering_took`](crate::Service::filtering_took).
+    /// The session, if its packets were filtered. Then report the time of that with [`Service::filtering_took`](crate::Service::filtering_took).
     pub filtered: Option<SessionId>,
-    /// To be compressed like this on its way into the file, with [`Compressor::compress_into`]; otherwise it goes there as
-    /// it is.
+    /// The compression on the way into the file, with [`Compressor::compress_into`]; without it, the batch goes there as it is.
     pub compression: Option<FileCompression>,
 }
 
@@ -268,7 +266,7 @@ impl ReadBatch<'_> {
             .map(move |piece| resolve(readout, buffers, piece))
     }
 
-    /// Each packet as the slices that it consists of.
+    /// Each packet as slices.
     pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &[u8]>> {
         let (readout, buffers) = (&*self.readout, self.buffers);
         let mut start = 0;
@@ -293,7 +291,7 @@ pub(crate) struct Budget {
     pub(crate) file: u64,
 }
 
-/// Makes one packet of a batch for a consumer, if its session is compressed.
+/// Compresses a batch for a consumer into one packet, if its session is compressed.
 pub(crate) fn compress_batch(
     session: &mut Session,
     readout: &mut Readout,

@@ -96,8 +96,8 @@ impl TraceBuffer {
         self.stats.bytes_overwritten += u64::from(chunk.outer_size());
     }
 
-    /// Gives the packets that begin in the chunk at `at`, the first of its sequence, and are unread and whole, to the
-    /// programs. One that ends in later chunks is fetched from there, where its rest will be passed over.
+    /// Gives the programs the packets that begin in the chunk at `at`, the first of its sequence, and are unread and whole. The rest of a packet that
+    /// ends in later chunks is fetched from there, where it will be passed over.
     #[cold]
     pub(super) fn offer_to_protovms(&mut self, at: u32, chunk: &Chunk) {
         let producer = self.sequences.get(chunk.slot).info.producer;

@@ -8,8 +8,8 @@ use ferretto_wire::{decode_varint_wrapping, load_length};
 
 use super::record::Flags;
 
-/// Length a trace writer stores in place of the real one to say that it gave up on the packet, and maybe on
-/// more after it, because it could not get a new chunk (`kPacketSizeDropPacket` of the shared memory ABI).
+/// A length that a trace writer stores in place of the real one when it gave up on the packet, and maybe on later ones, because it could not get a
+/// new chunk (`kPacketSizeDropPacket` of the shared memory ABI).
 const DROP_MARKER: u64 = (1 << 28) - 1;
 
 /// The item at some offset of a payload.
@@ -17,7 +17,7 @@ const DROP_MARKER: u64 = (1 << 28) - 1;
 pub(super) enum Token {
     /// A fragment whose bytes are `start..end` of the payload; the next token is at `end`.
     Fragment { start: usize, end: usize },
-    /// Nothing more.
+    /// The end of the fragments.
     End,
     /// The writer's mark that it dropped data here.
     DropMarker,

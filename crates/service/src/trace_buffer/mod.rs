@@ -60,7 +60,7 @@ pub enum FillPolicy {
 pub struct ProducerIdentity {
     /// User it runs as.
     pub uid: u32,
-    /// Its process, where the transport tells.
+    /// Its process id, where the transport knows it.
     pub pid: Option<i32>,
     /// The machine it runs on.
     pub machine: MachineId,
@@ -264,8 +264,8 @@ pub struct SequenceInfo {
     pub identity: ProducerIdentity,
 }
 
-/// Where a fragment lies in its buffer. Turned into bytes by [`TraceBuffer::bytes`]; means the same until the
-/// next write, so that many packets can be gathered for one vectored write.
+/// The place of a fragment in its buffer. [`TraceBuffer::bytes`] turns it into bytes. It is valid until the next write, so that many packets can be
+/// gathered for one vectored write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -297,7 +297,7 @@ impl<'a> ReadPacket<'a> {
         self.spans.iter().map(|&span| buffer.bytes(span))
     }
 
-    /// The same as places in the buffer, to be kept beyond the next packet.
+    /// The same as places in the buffer, which stay valid beyond the next packet.
     #[must_use]
     pub fn spans(&self) -> &'a [Span] {
         self.spans
@@ -358,7 +358,7 @@ pub struct TraceBuffer {
     writer_stats: WriterStats,
     /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
     read_cycle: u64,
-    /// Where the read cycle stands. `None` when there is none, or a write has ended it.
+    /// The position of the read cycle. `None` when there is none, or a write has ended it.
     walk: Option<read::Walk>,
     /// Fragments of the packet being read; kept for its allocation.
     spans: Vec<Span>,
@@ -459,7 +459,7 @@ impl TraceBuffer {
         self.protovms.get_or_insert_default()
     }
 
-    /// Programs may use so much work from now on, if there are any.
+    /// Limits the work of programs from now on, if there are any.
     #[inline]
     pub fn restrict_protovm_work(&mut self, left: u64) {
         if let Some(vms) = &mut self.protovms {

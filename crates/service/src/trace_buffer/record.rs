@@ -27,8 +27,7 @@ pub(super) const MAX_PAYLOAD: usize = u16::MAX as usize;
 /// How much of a chunk is prefetched at once, in bytes: the usual chunk whole. In larger copies the processor foresees the next bytes by itself.
 const PREFETCHED: u32 = 4096;
 
-/// Packets of up to so many bytes are read one after the other faster than hints are given: the processor sees that
-/// every line is needed.
+/// Packets of up to this many bytes are read faster than hints are given: the processor sees that every line is needed.
 const DENSE: usize = 128;
 
 /// Index of a sequence in [`super::sequence::Sequences`].
@@ -87,7 +86,7 @@ pub(super) struct Chunk {
     pub(super) reserved: u16,
     /// Bytes of fragments, each with its length prefix.
     pub(super) payload: u16,
-    /// Where the next fragment to be read starts, in bytes from the start of the payload.
+    /// The start of the next fragment to be read, in bytes from the start of the payload.
     pub(super) consumed: u16,
     pub(super) flags: Flags,
 }
@@ -102,8 +101,7 @@ impl Chunk {
         self.consumed == self.payload
     }
 
-    /// Whether packets are so far apart, to judge from one of `size` bytes, that reading would wait for the length of
-    /// each, which tells where the next is.
+    /// Whether packets of about `size` bytes are so far apart that reading would wait for the length of each, which gives the place of the next.
     #[inline]
     pub(super) fn is_sparse(&self, size: usize) -> bool {
         size > DENSE && usize::from(self.payload - self.consumed) > DENSE

@@ -42,7 +42,7 @@ impl std::hash::Hash for SequenceKey {
 pub(super) struct Taken {
     pub(super) id: ChunkId,
     pub(super) payload: u16,
-    /// It was a scraped copy, and the rest of the chunk had not come yet.
+    /// Whether it was a scraped copy, and the rest of the chunk had not come yet.
     pub(super) incomplete: bool,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Taken {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) id: ChunkId,
-    /// Where it lies in the ring.
+    /// Its position in the ring.
     pub(super) at: u32,
 }
 
@@ -96,7 +96,7 @@ impl Sequence {
         self.arrived_at = Some(id);
         let Some(taken) = self.last_taken else { return };
         if taken.incomplete && taken.id == id {
-            // The rest of a chunk whose scraped copy is gone: nothing lies between.
+            // The rest of a chunk whose scraped copy is gone, so nothing lies between.
         } else if id != taken.id.next() {
             self.losses.add(LossReasons::READ_GAP);
         } else if taken.incomplete {

@@ -22,7 +22,7 @@ enum Place {
     Last,
     /// Before the one at this index.
     Before(usize),
-    /// It is the one at this index.
+    /// It is the chunk at this index.
     Held(usize),
     /// Too far from the others to tell.
     OutOfRange,
@@ -107,8 +107,8 @@ impl TraceBuffer {
         outcome
     }
 
-    /// Applies `patches` to a chunk that is still here, all of them or none. `more` tells whether the chunk can
-    /// be read to its end afterwards. Returns whether they were applied. Ends the read cycle.
+    /// Applies `patches` to a chunk that is still here, all of them or none. `more` says whether the chunk can be read to its end afterwards. Returns
+    /// whether they were applied. Ends the read cycle.
     pub fn apply_patches(
         &mut self,
         producer: ProducerId,
@@ -337,8 +337,7 @@ impl TraceBuffer {
         CopyOutcome::Stored
     }
 
-    /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It stays where it is if the buffer could
-    /// refuse it there.
+    /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It may not if the buffer could refuse it there.
     fn may_move_to_cursor(&self, outer: u32) -> bool {
         let room = self.ring.capacity() - self.write_at;
         match self.policy {
@@ -351,7 +350,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Whether these `bytes` bytes certainly hold only chunks that were read. May say no although they do.
+    /// Whether these `bytes` bytes certainly hold only chunks that were read. May return false although they do.
     fn is_read(&self, start: u32, bytes: u32) -> bool {
         let end = (start + bytes).min(self.ring.used());
         let mut at = start;
@@ -475,7 +474,7 @@ impl TraceBuffer {
         });
         sequence.losses.add_those_at_the_end_of(chunk.flags);
         if chunk.payload == 0 {
-            // Nothing in it will ever be consumed, so this is the only moment to count it as done with.
+            // None of its packets will ever be consumed, so it has to be counted now.
             self.stats.chunks_read += 1;
             self.stats.bytes_read += u64::from(chunk.outer_size());
         }
@@ -491,7 +490,7 @@ impl TraceBuffer {
         );
     }
 
-    /// Turns away a chunk for which there is no room, or that was taken already, or whose successors were.
+    /// Refuses a chunk for which there is no room, or which was taken already, or whose successors were.
     fn refuse(&mut self, slot: Option<Slot>, id: ChunkId, why: Discard) -> CopyOutcome {
         if let Some(slot) = slot {
             let sequence = self.sequences.get_mut(slot);

@@ -196,8 +196,8 @@ impl Overlay {
             let action = match opcode {
                 SIMPLE_FIELD => Action::Keep,
                 FILTER_STRING => Action::Text(0),
-                // Upstream keeps 16 bits. It takes 0xffff and 0xfffe for other opcodes; that lets text pass which is to
-                // be filtered, so here they are types as others are.
+                // Upstream keeps 16 bits. It takes 0xffff and 0xfffe for other opcodes, which lets text pass that should be filtered. So here they
+                // are types like all others.
                 FILTER_STRING_WITH_TYPE => Action::Text(*argument as u16),
                 _ => {
                     return Err(BytecodeError::UnknownOpcode {
@@ -227,7 +227,7 @@ struct FieldRange {
     action: Action,
 }
 
-/// Where the fields of a message are in the table.
+/// The range of a message's fields in the table.
 #[derive(Clone, Debug, Default)]
 struct Message {
     direct: Range<usize>,

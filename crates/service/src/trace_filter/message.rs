@@ -16,7 +16,7 @@ use ferretto_wire::{
     wire_type,
 };
 
-/// Why a packet cannot be filtered. Nothing of it may stay then.
+/// Why a packet cannot be filtered. Then nothing of it may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfilterable {
     /// It, or a nested message that would stay, is not a message.
@@ -53,7 +53,7 @@ impl From<SearchTooLong> for Unfilterable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     message: u32,
-    /// Where it ends.
+    /// The end of the message.
     end: usize,
     /// Bytes of the nested message before filtering.
     nested_size: usize,
@@ -208,7 +208,7 @@ impl Kept {
 /// off, as upstream does.
 #[inline]
 pub(super) fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    // One comparison for both, that there is a rest and that it is not empty.
+    // One comparison checks both that there is a rest and that it is not empty.
     if at >= bytes.len() {
         return None;
     }

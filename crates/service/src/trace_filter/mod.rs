@@ -131,7 +131,7 @@ pub(crate) struct SessionFilter {
     discarded_per_buffer: Vec<u64>,
 }
 
-/// Where a packet comes from.
+/// The origin of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The service itself.
@@ -154,7 +154,7 @@ impl SessionFilter {
         }
     }
 
-    /// The same filter for a clone of the session: it has done nothing yet.
+    /// The same filter for a clone of the session, with all counts at zero.
     pub(crate) fn afresh(&self) -> SessionFilter {
         SessionFilter::new(self.packets.shared())
     }

@@ -45,7 +45,7 @@ pub(super) enum Extent {
     Part,
 }
 
-/// The automaton for a pattern, in so many bytes at most.
+/// Compiles the automaton for a pattern, in at most `memory` bytes.
 pub(super) fn compile(pattern: &str, extent: Extent, memory: usize) -> Result<Expression, PatternError> {
     if pattern.len() > limits::MAX_REGEX_LENGTH {
         return Err(PatternError::TooLong);
@@ -79,7 +79,7 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                     Some(letter) if letter.is_ascii_alphabetic() => {
                         out.push_str(&format!(r"\x{:02x}", letter as u8 % 32));
                     }
-                    // Not an escape of ECMAScript's: the crate says so.
+                    // Not an escape of ECMAScript, which the crate reports.
                     other => out.extend(r"\c".chars().chain(other)),
                 },
                 other => out.extend(std::iter::once('\\').chain(other)),

@@ -109,7 +109,7 @@ impl Groups {
     }
 }
 
-/// Takes the time to look at so many bytes for a pattern.
+/// Spends the effort of searching this many bytes for a pattern.
 fn spend(
     effort: &Effort,
     packet_began: u64,
@@ -139,7 +139,7 @@ impl fmt::Display for SearchTooLong {
 impl std::error::Error for SearchTooLong {}
 
 impl StringFilter {
-    /// A chain without rules. The automaton of each may take so many bytes.
+    /// A chain without rules. The automaton of each rule may take `memory` bytes.
     pub(super) fn new(memory: usize) -> Self {
         Self {
             memory,

@@ -1,4 +1,4 @@
-//! How many triggers a producer may send: a burst, and then so many a second.
+//! Limits the triggers that a producer may send: a burst, and then a number per second.
 
 use crate::clock::Now;
 use crate::limits;
@@ -11,7 +11,7 @@ pub(crate) struct TriggerBudget {
     left: u64,
     /// The time on the monotonic clock up to which its earnings are included.
     paid_until: u64,
-    /// It sent more than it may, and has not recovered since.
+    /// Whether it sent more than it may, and has not recovered since.
     exceeded: bool,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct TriggerBudget {
 pub(crate) enum Granted {
     /// All may pass.
     All,
-    /// The first of them; the log has been told of this producer.
+    /// The first ones only; the log already names this producer.
     Some(usize),
-    /// The first of them; the log is to be told.
+    /// The first ones only, and the log has to name the producer.
     SomeForTheFirstTime(usize),
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Hit {
     /// The producer that sent it.
     pub(crate) producer: Arc<str>,
     pub(crate) producer_uid: u32,
-    /// How long after the activation it takes effect.
+    /// The delay from the activation to the effect.
     pub(crate) delay_ms: u32,
 }
 
@@ -31,12 +31,12 @@ pub(crate) struct Triggers {
     /// The activations, in order, up to a limit; the first `written` of them are in the part of the trace that was read.
     received: VecDeque<Hit>,
     written: usize,
-    /// The log was told that there are more than are kept.
+    /// Whether the log says that more triggers came than are kept.
     overflow_told: bool,
     /// Hits of `CloneSnapshot` that have not taken effect yet.
     pending: OrderedMap<u64, Hit>,
     last_pending: u64,
-    /// The log was told that more are wanted than may wait, and that is so still.
+    /// Whether the log says that more snapshots are wanted than may wait, while that is so.
     pending_overflow_told: bool,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct Triggers {
 pub(crate) enum Postponed {
     /// Under this number.
     As(u64),
-    /// It will not be made: too many wait already.
+    /// It will not be made, because too many wait already.
     TooMany,
-    /// Likewise, and the log is to be told.
+    /// The same, and it has to be logged.
     TooManyForTheFirstTime,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Postponed {
 pub(crate) enum Kept {
     Yes,
     No,
-    /// No, and the log is to be told.
+    /// No, and it has to be logged.
     NoForTheFirstTime,
 }
 
@@ -85,8 +85,8 @@ impl Triggers {
         self.hit
     }
 
-    /// Whether there is nothing to be read: a session that waits for a trigger is empty until it comes, and one that is to
-    /// be cloned is only ever read as a clone.
+    /// Whether the session cannot be read: a session that waits for a trigger is empty until it comes, and one for snapshots is only ever read as a
+    /// clone.
     pub(crate) fn hides_trace(&self) -> bool {
         match self.config.mode {
             Mode::CloneSnapshot => true,
@@ -96,7 +96,7 @@ impl Triggers {
         }
     }
 
-    /// A trigger came. The first ones are worth most: they say why the session started or stopped.
+    /// A trigger came. The first ones are kept, because they show why the session started or stopped.
     pub(crate) fn receive(&mut self, hit: Hit) -> Kept {
         self.hit = true;
         if self.received.len() >= limits::MAX_TRIGGERS_RECEIVED {

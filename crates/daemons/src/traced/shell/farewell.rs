@@ -9,14 +9,14 @@ use ferretto_ipc::reactor::{Events, monotonic_now};
 
 use super::Shell;
 
-/// The daemon is gone after this long at the latest, but for files: producers flush and stop in this time, and consumers read.
+/// The daemon ends after this long at the latest, apart from files: producers flush and stop in this time, and consumers read.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// When all sessions have stopped, the daemon is gone once no consumer has read for this long.
 const PATIENCE_WITH_READERS: Duration = Duration::from_secs(10);
 /// How long the daemon then waits for a file that takes no data.
 pub(super) const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a daemon that was told to end still serves: times of the monotonic clock.
+/// How long a daemon still serves after it was told to end, in times of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
     /// The end of the wait for all remaining work.
