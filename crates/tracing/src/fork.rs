@@ -46,8 +46,8 @@ fn hold() {
     // A thread that is past its thread-locals forks as it can.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
-        // Subscribers are told of with the SDK's list of observers locked behind this; while a site is made its sums are looked up; the others
-        // are taken alone.
+        // In this order: the SDK tells of subscribers with its list of observers locked after this lock, and while a site is made its sums are looked
+        // up. The other locks are taken alone.
         let dispatches = interest::dispatches();
         let making = SITES.hold();
         let log_sites = LOG_SITES.hold();

@@ -280,7 +280,7 @@ impl Recorder {
         account.entered_at_once |= entrance == Entrance::AtOnce;
         account.times_entered = account.times_entered.saturating_add(1);
         if self.spans == SpanStyle::Auto && account.times_entered == 2 && account.life.is_none() {
-            // From the time when it was made; its place is gone if other spans have been there since.
+            // The life begins when the span was made. It needs a lane of its own, because others may have been above the parent's since.
             site.set_behaviour(Behaviour::Resumed);
             account.life = Some(self.begin_life(site, LanePlace::own(site, account.made), account));
         }

@@ -26,9 +26,9 @@ pub enum SetUpError {
     Program(ProgramError),
     /// The buffer has as many instances as it may.
     TooMany,
-    /// There are this many of them for this data source.
+    /// There are too many different programs for this data source.
     TooManyVersions,
-    /// The most producers have brought this program.
+    /// Too many producers have brought this program.
     TooManyProducers,
     /// With it all of them could take more memory than they may.
     TooMuchMemory,

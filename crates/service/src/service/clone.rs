@@ -365,7 +365,7 @@ impl Service {
         session.state_since = now.boot;
         pending.write_file(original.file.as_ref());
         let (uuid, change) = (session.uuid, session.change());
-        // Also tells the original of this clone, as of any other session; the clone has the original's earlier events.
+        // Tells the original of this clone, as of any other session. The clone then gets all that the original was told, this included.
         self.sessions.tell_of(&change);
         if let Some(original) = self.sessions.get(pending.original) {
             session.notes.other_sessions = original.notes.other_sessions.clone();
