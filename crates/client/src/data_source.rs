@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_are_the_same_whatever_the_service_fills_in() {
+    fn fields_that_the_service_fills_in_are_no_difference() {
         let asked = DataSourceConfig {
             name: Some("numbers".to_owned()),
             legacy_config: Some("all".to_owned()),

@@ -310,7 +310,7 @@ fn config(data_sources: &[&str]) -> TraceConfig {
 }
 
 #[test]
-fn our_consumer_records_what_upstreams_service_itself_writes() {
+fn our_consumer_records_the_packets_of_upstreams_service() {
     let Some(reference) = Reference::find() else {
         return;
     };

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_burst_lines_come_slowly_and_tell_of_those_left_out() {
+    fn after_a_burst_lines_come_slowly_and_count_the_omitted_ones() {
         let start = 1_000_000_000_000;
         let period = PERIOD.as_nanos() as u64;
         let mut throttle = Throttle::new();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_changes_nothing() {
+    fn a_refusal_of_the_kernel_changes_nothing() {
         in_a_thread(|priority| {
             let usual = current();
             let error = priority.set(Some(PriorityBoost::Fifo(1000))).unwrap_err();

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_since_startup_is_told_with_what_is_wrong() {
+    fn startup_sessions_that_wait_are_in_the_status_with_the_reason() {
         let startup = |data_source: &str, difference: Option<&str>| StartupStatus {
             data_source: data_source.to_owned(),
             difference: difference.map(str::to_owned),

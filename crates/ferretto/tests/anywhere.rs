@@ -290,8 +290,8 @@ extern "C" fn on_profile(_: i32) {
 }
 
 #[test]
-fn handlers_interrupt_whatever_the_sdk_and_the_allocator_do() {
-    in_own_process("handlers_interrupt_whatever_the_sdk_and_the_allocator_do", || {
+fn handlers_may_interrupt_the_sdk_and_allocator_anywhere() {
+    in_own_process("handlers_may_interrupt_the_sdk_and_allocator_anywhere", || {
         interrupt(on_profile, Duration::from_micros(100));
         ferretto::initialize(Options::in_process());
         let until = Instant::now() + Duration::from_secs(1);
@@ -358,8 +358,8 @@ fn an_event_in_a_handler_that_interrupts_ordinary_code_is_recorded() {
 }
 
 #[test]
-fn slices_nest_whatever_is_dropped_in_a_handler() {
-    in_own_process("slices_nest_whatever_is_dropped_in_a_handler", || {
+fn slices_nest_even_if_a_handler_drops_events() {
+    in_own_process("slices_nest_even_if_a_handler_drops_events", || {
         ferretto::initialize(Options::in_process());
         let session = session();
         std::thread::Builder::new()

@@ -70,7 +70,7 @@ fn numbers(session: &Session) -> Vec<u32> {
 }
 
 #[test]
-fn the_service_takes_what_its_own_thread_writes_whatever_the_policy() {
+fn the_service_takes_packets_of_its_own_thread_with_every_policy() {
     ferretto::initialize(Options::in_process().shared_memory_size(256 * 1024));
     TALKATIVE.register();
     for policy in [

@@ -23,7 +23,7 @@ const SLICES: usize = 2 * 4 * ROUNDS;
 static SHARED: NamedTrack = NamedTrack::new("Of one of them");
 
 #[test]
-fn flat_slices_stay_flat_whatever_is_lost() {
+fn flat_slices_stay_flat_through_losses() {
     ferretto::initialize(Options::in_process().shared_memory_size(16 << 10).page_size(4096));
     let session = Session::in_process();
     session

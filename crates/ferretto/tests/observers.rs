@@ -163,7 +163,7 @@ fn a_category_is_told_of_from_the_first_session_to_the_last() {
 }
 
 #[test]
-fn what_was_flushed_can_be_read_at_once() {
+fn flushed_events_can_be_read_at_once() {
     let _alone = alone();
     ferretto::flush(PATIENCE).unwrap();
     let session = started(DataSource::track_event());

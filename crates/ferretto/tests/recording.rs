@@ -268,14 +268,14 @@ fn await_slices(trace: &Path) {
 }
 
 #[test]
-fn a_program_that_aborts_keeps_what_was_streamed() {
+fn a_program_that_aborts_keeps_the_streamed_events() {
     if let Some(trace) = of_child() {
         let _trace = ferretto::record_to(&trace).unwrap();
         record_on_two_threads();
         await_slices(Path::new(&trace));
         std::process::abort();
     }
-    let (output, counts) = run("a_program_that_aborts_keeps_what_was_streamed");
+    let (output, counts) = run("a_program_that_aborts_keeps_the_streamed_events");
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
     assert_eq!(counts, Counts::whole(SLICES));
 }
@@ -291,8 +291,8 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_program_that_is_killed_keeps_what_was_streamed() {
-    const NAME: &str = "a_program_that_is_killed_keeps_what_was_streamed";
+fn a_program_that_is_killed_keeps_the_streamed_events() {
+    const NAME: &str = "a_program_that_is_killed_keeps_the_streamed_events";
     if let Some(trace) = of_child() {
         let _trace = ferretto::record_to(trace).unwrap();
         record_on_two_threads();
@@ -391,7 +391,7 @@ fn a_service_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
+fn a_full_disk_is_in_the_log_and_in_the_result() {
     if let Some(trace) = of_child() {
         // Periods end at whole multiples of the clock, so the first write can be before the start is answered.
         let error = match ferretto::record_to(trace) {
@@ -404,7 +404,7 @@ fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
         assert!(error.to_string().contains("No space left on device"), "{error:?}");
         return;
     }
-    const NAME: &str = "a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks";
+    const NAME: &str = "a_full_disk_is_in_the_log_and_in_the_result";
     let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut lines = said(&output).lines();
@@ -430,7 +430,7 @@ fn a_disk_that_is_full_is_told_even_if_the_program_just_exits() {
 }
 
 #[test]
-fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() {
+fn a_file_that_cannot_be_opened_is_named_with_the_reason_and_keeps_its_contents() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("there is none/trace");
@@ -455,7 +455,7 @@ fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() 
 }
 
 #[test]
-fn options_say_what_is_recorded() {
+fn options_choose_the_recorded_events() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");

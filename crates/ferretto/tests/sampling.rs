@@ -34,7 +34,7 @@ fn told(trace: &[u8]) -> Option<[u64; 2]> {
 }
 
 #[test]
-fn slices_and_what_was_left_out_add_up_in_every_session() {
+fn recorded_and_omitted_slices_add_up_in_every_session() {
     ferretto::initialize(Options::in_process());
     let first = started();
     record();

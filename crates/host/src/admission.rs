@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_user_gets_more_than_half_of_what_the_descriptors_allow() {
+    fn no_user_gets_more_than_half_of_the_connections() {
         let mut admission = Admission::for_descriptors(1024);
         let taken = (0..).take_while(|_| admission.enter(1).is_ok()).count();
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connections_of_a_user_hold_together_is_bounded() {
+    fn the_bytes_held_for_the_connections_of_a_user_are_bounded() {
         const MOST: usize = limits::MAX_HELD_BYTES_PER_UID;
         let mut admission = Admission::for_descriptors(1024);
         for uid in [1, 1, 2] {

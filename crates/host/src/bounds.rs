@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_fits_no_frame_is_cut_and_those_around_it_are_not() {
+    fn a_name_that_fits_no_frame_is_cut_and_its_neighbours_are_not() {
         let events = ObservableEvents {
             instance_state_changes: vec![
                 change("before".into()),

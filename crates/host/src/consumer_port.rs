@@ -600,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_made_if_there_is_a_path_whatever_was_passed_beside_it() {
+    fn a_file_is_made_if_there_is_a_path_even_beside_a_descriptor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let config = TraceConfig {

@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_that_nobody_asks_for_pile_up_only_so_far() {
+    fn commands_that_a_producer_never_asks_for_are_bounded() {
         for size in [0, 100_000] {
             let mut link = ProducerLink::new(MemorySharing::Possible);
             let mut replies = Replies::default();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decodes_is_passed_on_as_it_came() {
+    fn a_valid_request_is_passed_on_unchanged() {
         // A field of the future, and one that comes twice.
         let bytes = [0x0a, 0x01, b'a', 0xfa, 0x3f, 0x01, 0xff, 0x0a, 0x01, b'b'];
         let (request, unchanged) =
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_stays_none() {
+    fn bytes_that_are_no_message_are_not_repaired() {
         assert_eq!(repaired(&[0x0a, 0x05, b'x'], &UNREGISTER_DATA_SOURCE), None);
     }
 }

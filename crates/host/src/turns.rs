@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_not_served_for_longest_comes_first() {
+    fn the_connection_that_waited_longest_comes_first() {
         let crowd = [(1, 9), (2, 7), (3, 8)];
         assert_eq!(
             order(crowd.map(|(token, served)| connection(token, 1, 1, served))),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_is_not_new_as_long_as_there_is_no_time_for_all() {
+    fn a_client_that_reconnects_is_not_new_while_there_is_no_time_for_all() {
         let next = |turns: &Turns| {
             let mut order = vec![Token(1), Token(2)];
             let waiting = [connection(1, 1, 10, 0), connection(2, 2, 20, 5)];

@@ -337,7 +337,7 @@ fn ended(machine: &mut Machine, consumer: &mut ConsumerEndpoint, recorder: &mut 
 }
 
 #[test]
-fn a_session_records_what_a_producer_writes() {
+fn a_session_records_the_packets_of_a_producer() {
     let mut machine = Machine::new();
     let mut recorder = Recorder::new(&mut machine, "p");
     let mut consumer = machine.consumer();
@@ -447,7 +447,7 @@ fn several_producers_record_for_several_sessions() {
 }
 
 #[test]
-fn what_a_producer_did_not_commit_is_scraped_when_it_goes() {
+fn uncommitted_chunks_are_scraped_when_a_producer_goes() {
     let mut machine = Machine::new();
     let mut recorder = Recorder::new(&mut machine, "p");
     let mut consumer = machine.consumer();

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_say_what_to_write_instead() {
+    fn invalid_names_are_refused_with_a_hint() {
         let long = "x".repeat(108);
         assert_eq!("".parse::<Address>(), Err(AddressError::Empty));
         assert!(matches!(

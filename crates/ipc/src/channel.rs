@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_receiver_values_come_back_and_those_on_their_way_are_dropped() {
+    fn without_receiver_values_come_back_and_queued_ones_are_dropped() {
         /// Holds a sender of its own channel.
         struct Cyclic {
             counted: Arc<()>,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_woken_by_each_value_and_by_the_end() {
+    fn each_value_and_the_end_wake_the_waiting_thread() {
         const VALUES: u32 = 1000;
         let (sender, receiver) = channel();
         let (answers, answered) = channel();

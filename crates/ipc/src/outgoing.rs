@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_sizes_of_writes_all_bytes_leave_in_order() {
+    fn all_bytes_leave_in_order_for_any_sizes_of_writes() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = move |below: usize| {
             state ^= state << 13;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_keeps_what_it_has() {
+    fn a_full_queue_refuses_frames_and_keeps_its_own() {
         let mut queue = OutgoingQueue::new(20);
         queue.push(frame(&[1; 10])).unwrap();
         let refused = queue.push(frame(&[2; 10])).unwrap_err();

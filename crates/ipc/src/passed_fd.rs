@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hands_something_over_does_not_wait_and_what_hangs_holds_up_only_its_thread() {
+    fn handing_over_does_not_wait_and_a_hanging_close_holds_up_only_its_thread() {
         static HANGING: Closing<Hanging> = Closing::new();
         let (dropped, told) = channel();
         let mut holds = Vec::new();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn on_android_the_sockets_are_those_of_init() {
+    fn on_android_init_makes_the_sockets() {
         let android = || Place::Android;
         assert_eq!(
             resolve_producers(None, android),

@@ -27,7 +27,7 @@ fn macros() -> PathBuf {
 }
 
 #[test]
-fn what_is_wrong_is_reported_where_it_is() {
+fn errors_are_reported_at_their_places() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong.rs.txt");
     let text = std::fs::read_to_string(&source).unwrap();
     let expected: Vec<(usize, &str)> = text

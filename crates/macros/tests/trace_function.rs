@@ -215,7 +215,7 @@ fn the_category_may_be_any_expression_and_the_name_another() {
 }
 
 #[test]
-fn arguments_are_the_parameters_or_what_is_listed() {
+fn arguments_are_the_parameters_or_the_listed_ones() {
     #[trace_function("c", args)]
     #[allow(unused_mut, clippy::needless_pass_by_value)]
     fn all(mut a: u8, _: u8, (_x, _y): (u8, u8), #[allow(unused)] b: String, r#type: fn(u8) -> u8) -> u8 {
@@ -443,7 +443,7 @@ fn listed_arguments_come_beside_parameters_that_are_not_skipped() {
 }
 
 #[test]
-fn what_is_returned_is_recorded_where_the_slice_ends() {
+fn the_returned_value_is_recorded_where_the_slice_ends() {
     #[trace_function("c", ret)]
     fn plain(a: u8) -> u8 {
         if a == 0 {
@@ -508,7 +508,7 @@ fn what_is_returned_is_recorded_where_the_slice_ends() {
 }
 
 #[test]
-fn what_a_future_gives_is_recorded_where_its_slice_ends() {
+fn the_output_of_a_future_is_recorded_where_its_slice_ends() {
     trait Shape {
         fn area(&self) -> u8;
     }

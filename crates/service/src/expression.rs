@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_is_wrong() {
+    fn an_error_is_one_line() {
         let why = |expression| whole(expression, 1000).expect_err("no expression");
         assert_eq!(why("("), "unclosed group");
         assert_eq!(why("a\nb("), "unclosed group");

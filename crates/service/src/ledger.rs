@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ledger_sums_up_what_each_owner_has(steps in prop::collection::vec((0u8..5, 0usize..100), 0..100)) {
+        fn a_ledger_sums_up_the_amounts_of_each_owner(steps in prop::collection::vec((0u8..5, 0usize..100), 0..100)) {
             let mut ledger = Ledger::new();
             let mut items: Vec<(u8, usize)> = Vec::new();
             for (owner, size) in steps {

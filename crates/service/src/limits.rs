@@ -149,7 +149,7 @@ pub const MAX_INSTANCE_BYTES_PER_UID: usize = 64 * 1024 * 1024;
 /// Comparisons of offered data sources with a config when it begins or changes: how often the config wants a name, times how often it is offered. All
 /// clients wait for it. Upstream: no limit.
 ///
-/// Met by `what_is_on_offer_under_a_name_is_looked_at_so_often`.
+/// Met by `offers_of_a_name_are_compared_up_to_a_number`.
 pub const MAX_OFFERS_COMPARED: usize = 4 * 1024 * 1024;
 
 // Other machines.
@@ -157,15 +157,15 @@ pub const MAX_OFFERS_COMPARED: usize = 4 * 1024 * 1024;
 /// Relays of other machines at once, including disconnected ones whose machines may have data in sessions: the service keeps their descriptions and
 /// clocks. Upstream: no limit.
 ///
-/// Met by `relays_that_are_gone_make_room_for_those_that_come`.
+/// Met by `gone_relays_make_room_for_new_ones`.
 pub const MAX_RELAYS: usize = 256;
 /// Bytes of a relay's description of its machine: each trace repeats it. Upstream: what fits a frame.
 ///
-/// Met by `what_a_relay_may_say_is_bounded`.
+/// Met by `statements_of_a_relay_are_bounded`.
 pub const MAX_SYSTEM_INFO: usize = 16 * 1024;
 /// Clocks that a relay reads at once. There are ten in the schema. Upstream: no limit.
 ///
-/// Met by `what_a_relay_may_say_is_bounded`.
+/// Met by `statements_of_a_relay_are_bounded`.
 pub const MAX_CLOCKS_PER_EXCHANGE: usize = 64;
 /// Exchanges of readings with a relay that are kept, the latest ones: each trace has them. As upstream's.
 ///
@@ -233,11 +233,11 @@ pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
 
 /// How long producers have to acknowledge a flush when neither request nor config says: one that hangs holds up the others no longer. As upstream's.
 ///
-/// Met by `who_does_not_flush_or_stop_is_waited_for_as_long_as_ever`.
+/// Met by `an_ending_service_waits_for_slow_producers_no_longer_than_otherwise`.
 pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long producers have to acknowledge a stop when the config does not say, for the same reason. As upstream's.
 ///
-/// Met by `a_data_source_in_every_state_of_its_session_whatever_happens`.
+/// Met by `a_data_source_in_every_state_of_its_session_at_every_event`.
 pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Flushes of one session that may be under way at once: each is remembered until it is acknowledged. As upstream's.
 ///
@@ -261,7 +261,7 @@ pub const MAX_LISTED_NAME: usize = 1024;
 /// Producers of one user whose data sources ended while a session recorded, and that its trace has yet to name; older ones make room, and never those
 /// of other users. Upstream: none, it does not tell of them.
 ///
-/// Met by `what_one_users_producers_leave_does_not_hide_what_anothers_do`.
+/// Met by `gone_producers_of_one_user_do_not_hide_those_of_another`.
 pub const MAX_GONE_PER_OWNER: usize = 64;
 /// Flushes that were not acknowledged in time and that the trace has yet to name; older ones make room. Upstream: no limit, but it forgets them with
 /// each flush that begins.
@@ -315,7 +315,7 @@ pub const MAX_FILE_THREADS: usize = 128;
 /// Bytes of packets (about) that become one compressed packet when a consumer reads: the service's only thread compresses them in one go. Larger ones
 /// compress hardly better. Upstream: about 32 KB, the size of one of its reads.
 ///
-/// Met by `what_is_compressed_at_once_for_a_consumer_is_bounded`.
+/// Met by `compressed_batches_for_a_consumer_are_bounded`.
 pub const COMPRESSED_BATCH: usize = 64 * 1024;
 /// A batch that is longer, because of one long packet, goes to the consumer as it is. Upstream compresses it, however long that takes.
 ///
@@ -376,7 +376,7 @@ pub const MAX_REGEX_LENGTH: usize = 4096;
 /// Different `producer_name_regex_filter` of the data sources in one config: every name of a producer is held against them. Upstream: no
 /// limit.
 ///
-/// Met by `all_expressions_of_a_config_share_what_it_may_have`.
+/// Met by `all_expressions_of_a_config_share_its_limits`.
 pub const MAX_REGEXES_PER_CONFIG: usize = 256;
 /// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings. While they are compiled all clients wait,
 /// up to a microsecond for each byte. Upstream: no limit.
@@ -487,20 +487,20 @@ pub const MAX_PROTOVM_PACKET: usize = 32 * 1024 * 1024;
 /// Units of work that a program earns with each packet: instructions, steps of paths, fields looked at. A unit takes a few nanoseconds.
 /// Upstream: no limit to any of this.
 ///
-/// Met by `work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing`.
+/// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
 pub const PROTOVM_WORK_PER_PACKET: u64 = 1000;
 /// Units of work that a program earns with each byte of a packet. Upstream: no limit.
 ///
-/// Met by `work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing`.
+/// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
 pub const PROTOVM_WORK_PER_BYTE: u64 = 64;
 /// Units of work that a program may have saved up. Upstream: no limit.
 ///
-/// Met by `work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing`.
+/// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
 pub const MAX_PROTOVM_WORK: u64 = 1 << 24;
 /// Units of work that all programs may use for the packets that one request overwrites, however much they have earned: all clients wait for it.
 /// Upstream: no limit.
 ///
-/// Met by `what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begins_afresh`.
+/// Met by `packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_begin_afresh`.
 pub const MAX_PROTOVM_WORK_AT_ONCE: u64 = 1 << 25;
 
 // Connections.
@@ -517,14 +517,14 @@ pub const MAX_CONNECTIONS_PER_UID: usize = 8 * 1024;
 /// Bytes that the connections of one user may leave in the host: parts of requests, and replies that are not read. Beyond that, the
 /// one that leaves the most is closed. Upstream: no limit.
 ///
-/// Met by `what_the_connections_of_a_user_hold_together_is_bounded`.
+/// Met by `the_bytes_held_for_the_connections_of_a_user_are_bounded`.
 pub const MAX_HELD_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Descriptors that a connection may come to cost: its socket, its shared memory, and two that it passes. So the process does not run
 /// out of them. Upstream: no limit.
 ///
-/// Met by `no_user_gets_more_than_half_of_what_the_descriptors_allow`.
+/// Met by `no_user_gets_more_than_half_of_the_connections`.
 pub const DESCRIPTORS_PER_CONNECTION: usize = 4;
 /// Descriptors that are left for listeners, trace files and the program itself; half of all if that is less. Upstream: none.
 ///
-/// Met by `no_user_gets_more_than_half_of_what_the_descriptors_allow`.
+/// Met by `no_user_gets_more_than_half_of_the_connections`.
 pub const RESERVED_DESCRIPTORS: usize = 128;

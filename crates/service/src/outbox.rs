@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_before_an_answer_that_came_later_and_after_what_is_for_others() {
+    fn events_come_before_a_later_answer_and_after_outputs_for_others() {
         let mut outbox = Outbox::default();
         outbox.consumer_connected(CONSUMER);
         let kind = Type::TYPE_ALL_DATA_SOURCES_STARTED;

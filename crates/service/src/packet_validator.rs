@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_service_are_refused_whatever_their_value_and_type() {
+    fn fields_of_the_service_are_refused_with_any_value_and_type() {
         for field in RESERVED_FIELDS {
             for wire_type in [
                 WireType::Varint,

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_waits_for_is_swept_out_of_both_clocks() {
+    fn timers_of_a_session_are_removed_from_both_clocks() {
         let mut timers = Timers::default();
         let (a, b, c) = (SessionId(1), SessionId(2), SessionId(3));
         for session in [a, b, c] {

@@ -240,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_an_expression_only_within_others_is_refused() {
+    fn an_expression_that_is_valid_only_within_others_is_refused() {
         let error = wanted(vec![source("d", &["a)|(?:b"])]).unwrap_err();
         assert!(error.contains("unopened group"), "{error}");
     }
 
     #[test]
-    fn all_expressions_of_a_config_share_what_it_may_have() {
+    fn all_expressions_of_a_config_share_its_limits() {
         let sources = |expressions: &[String]| -> Vec<trace_config::DataSource> {
             expressions
                 .iter()

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_taken_apart_is_what_was_joined() {
+    fn splitting_a_chunk_reverses_joining() {
         let header = ChunkHeader {
             writer: WriterId(0x1234),
             chunk: ChunkId(0x5678_9abc),

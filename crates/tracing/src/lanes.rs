@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_used_again_only_after_what_was_on_it() {
+    fn a_lane_is_used_again_only_after_its_last_slice() {
         let lanes = Lanes::new();
         let (one, two) = (lanes.take(0), lanes.take(0));
         assert_ne!(one, two);

@@ -84,7 +84,7 @@ fn a_sum_that_grows_while_a_sample_of_it_is_written_is_whole_in_the_end() {
 }
 
 #[test]
-fn what_values_trace_while_they_are_formatted_is_recorded_too() {
+fn events_of_values_that_are_being_formatted_are_recorded_too() {
     struct Tracing;
     impl std::fmt::Debug for Tracing {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

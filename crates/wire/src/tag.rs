@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_is_told_as_it_is() {
+    fn invalid_wire_types_are_returned_as_they_are() {
         for bits in [3, 4, 6, 7] {
             assert_eq!(wire_type(8 + bits), Err(bits as u8));
         }

@@ -43,7 +43,7 @@ fn targets(requests: &[Request]) -> (Vec<u16>, Vec<u32>, usize) {
 const NOWHERE: BufferId = BufferId(0);
 
 #[test]
-fn what_is_written_for_startup_is_kept_back_until_the_buffer_is_known() {
+fn packets_for_startup_are_kept_back_until_the_buffer_is_known() {
     let main = arbiter(Counting::default());
     let startup = main.for_startup();
     let mut first = startup
@@ -120,7 +120,7 @@ fn writers_of_all_arbiters_of_a_connection_have_different_ids() {
 }
 
 #[test]
-fn what_nobody_wants_goes_back_to_the_service_for_no_buffer() {
+fn discarded_chunks_go_back_to_the_service_for_no_buffer() {
     let main = arbiter(Counting::default());
     let startup = main.for_startup();
     let mut writer = startup

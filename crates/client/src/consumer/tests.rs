@@ -257,7 +257,7 @@ fn observed_events_stream_until_the_service_ends_it() {
 }
 
 #[test]
-fn every_simple_request_is_answered_as_what_it_is() {
+fn every_simple_request_gets_an_answer_of_its_own_kind() {
     type Make = fn(&mut ConsumerEndpoint) -> Result<CallId, InvokeError>;
     type Check = fn(&ConsumerReply) -> bool;
     let done: Check = |reply| matches!(reply, ConsumerReply::Done);

@@ -329,7 +329,7 @@ fn an_instance_is_set_up_started_flushed_and_stopped_and_its_data_come_first() {
 }
 
 #[test]
-fn what_is_acknowledged_later_is_told_then() {
+fn a_late_acknowledgement_reaches_the_service() {
     let mut world = World::new();
     let config = "hold start, hold flush, hold stop";
     world.set_up(1, config);
@@ -460,7 +460,7 @@ fn an_instance_that_stops_keeps_its_slot_until_it_has_stopped() {
 }
 
 #[test]
-fn of_startup_instances_only_those_count_that_record() {
+fn startup_instances_count_only_while_they_record() {
     let mut world = World::new();
     let configs = ["fail in set_up", "fail in start", ""].map(|config| {
         let config = wanted(config);
@@ -506,7 +506,7 @@ fn a_config_that_is_there_twice_is_recorded_twice_unless_data_sources_share_a_na
 }
 
 #[test]
-fn a_data_source_that_nobody_has_is_acknowledged_and_told() {
+fn an_unknown_data_source_is_acknowledged_and_logged() {
     let mut world = World::new();
     let config = DataSourceConfig {
         name: Some("disobedient".to_owned()),

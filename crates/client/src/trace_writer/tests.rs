@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_dropped_is_whole_packets_and_the_next_one_says_so(
+    fn packets_are_dropped_whole_and_the_next_one_says_so(
         steps in prop::collection::vec((packet_len(), 0u8..10, Way::any()), 1..150),
         pages in 1usize..6,
         layout in layouts(),
@@ -434,7 +434,7 @@ fn an_encoder_that_is_kept_beyond_its_packet_ends_the_process() {
 }
 
 #[test]
-fn a_packet_whose_encoding_panics_is_none() {
+fn a_packet_whose_encoding_panics_is_not_written() {
     let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     let id = writer.id();
@@ -609,7 +609,7 @@ fn flushes_are_acknowledged_with_the_data_and_the_latest_counts() {
 }
 
 #[test]
-fn what_was_written_is_counted_and_not_the_room_for_it() {
+fn written_bytes_are_counted_and_not_the_room_for_them() {
     let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     for number in 0..100 {
@@ -677,7 +677,7 @@ fn where_memory_cannot_be_shared_packets_arrive_with_the_commits_and_leave_it_fr
 }
 
 #[test]
-fn emulated_memory_is_full_when_nobody_takes_what_it_holds() {
+fn emulated_memory_fills_up_when_no_requests_are_taken() {
     let mut service = Service::far_away(4096, PageLayout::Div1);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     for number in 0..2 * EMULATED_SMB_SIZE / 10_000 {

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_list_are_taken_as_they_are_and_what_is_missing_is_left_out() {
+    fn files_of_a_list_are_taken_as_they_are_and_missing_ones_are_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let (plain, gzip) = (folder.path().join("plain"), folder.path().join("gzip"));
         std::fs::write(&plain, b"\x0a\x00").unwrap();

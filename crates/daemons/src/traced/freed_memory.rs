@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_in_a_row_is_given_back_at_once_and_not_often() {
+    fn memory_freed_in_a_row_is_returned_together_and_not_often() {
         let mut freed = FreedMemory::default();
         assert_eq!(deadline_ms(&freed), None);
         freed.note(at(5_000));

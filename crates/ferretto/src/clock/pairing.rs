@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_are_wrong_by_what_a_reading_takes_at_most_and_keep_their_distances_until_one_contradicts(
+        fn times_are_wrong_by_the_duration_of_a_reading_at_most_and_keep_their_distances_until_one_contradicts(
             ahead in -1_000_000_000_000_i64..1_000_000_000_000,
             start in 1_000_000_000_000_i64..2_000_000_000_000,
             readings in proptest::collection::vec((0..1_000_000_i64, (0..5000_i64, 0..5000_i64)), 1..20),

@@ -192,7 +192,7 @@ fn look_at_stamps() {
 }
 
 #[test]
-fn what_happens_before_on_another_thread_is_stamped_before() {
+fn an_earlier_event_of_another_thread_has_an_earlier_stamp() {
     if !has_counter() {
         return;
     }

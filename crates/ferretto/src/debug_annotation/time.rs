@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn dates_agree_with_the_calendar() {
         let days_of = |year: i128, month: i128| match month {
             4 | 6 | 9 | 11 => 30,
             2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,

@@ -126,7 +126,7 @@ fn names_and_tracks_may_be_chosen() {
 }
 
 #[test]
-fn nothing_is_taken_while_nobody_records() {
+fn no_lane_is_taken_while_nobody_records() {
     fn evaluated() -> u8 {
         panic!("an argument of a slice that nobody records")
     }
@@ -302,7 +302,7 @@ fn a_slice_on_a_chosen_track_has_no_children() {
 }
 
 #[test]
-fn what_a_slice_gave_is_told_at_its_end() {
+fn the_output_of_a_future_is_recorded_at_the_end_of_its_slice() {
     #[trace_function("net", ret, err)]
     async fn parse(text: &str) -> Result<u8, std::num::ParseIntError> {
         text.parse()

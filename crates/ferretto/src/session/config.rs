@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_elsewhere_stays_as_it_is_and_can_be_added_to() {
+    fn an_encoded_config_stays_as_it_is_and_can_be_extended() {
         // A field that no version knows.
         let mut unknown = Writer::new();
         unknown.bytes_field(60_000, b"of the future");

@@ -193,7 +193,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_is_recorded_between_start_and_stop_is_read() {
+fn events_between_start_and_stop_are_read() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
@@ -347,7 +347,7 @@ fn a_config_that_the_service_refuses_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_needs_a_session_fails_without_one() {
+fn methods_that_need_a_session_fail_without_one() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();

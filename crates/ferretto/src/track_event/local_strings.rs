@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_places_are_kept_up_to_a_number_and_ids_stay_what_they_were() {
+    fn names_and_places_are_kept_up_to_a_number_and_ids_keep_their_meaning() {
         let mut strings = LocalStrings::default();
         let text: &'static str = "x".repeat(2 * MAX_STATIC).leak();
         let mut told = std::collections::HashSet::new();

@@ -248,7 +248,7 @@ mod tests {
 
     /// One after the other, for they share the slot.
     #[test]
-    fn ends_are_those_of_what_began_last_since_the_first_loss() {
+    fn ends_belong_to_the_latest_open_slice_since_the_first_loss() {
         let instance = InstanceKey {
             slot: SLOT,
             serial: 10,

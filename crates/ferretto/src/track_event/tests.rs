@@ -291,7 +291,7 @@ fn a_slice_in_a_steady_state_takes_few_bytes() {
 }
 
 #[test]
-fn events_carry_what_macros_are_given() {
+fn events_carry_the_arguments_of_macros() {
     let flow = Flow::process_scoped(7);
     let packets = Recording::of(TrackEventConfig::default(), move || {
         trace_event_instant!("c", "All", "integer" => -3, "text" => "hello", flow = flow,
@@ -395,7 +395,7 @@ fn a_track_that_is_described_anew_is_told_at_once() {
 }
 
 #[test]
-fn counters_tell_whole_and_broken_values_and_states_their_names() {
+fn counters_have_integer_and_fractional_values_and_states_their_names() {
     static HEAP: CounterTrack = CounterTrack::new("Heap");
     static LINK: StateTrack = StateTrack::new("Link");
     let packets = Recording::of(TrackEventConfig::default(), || {
@@ -576,7 +576,7 @@ fn a_thread_with_thousands_of_tracks_does_not_tell_of_each_before_each_event() {
 }
 
 #[test]
-fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
+fn disabled_events_are_neither_recorded_nor_evaluated() {
     let config = TrackEventConfig {
         enabled_categories: vec!["wanted".into(), "dynamic.*".into()],
         disabled_categories: vec!["*".into()],
@@ -628,7 +628,7 @@ fn cleared_state_is_told_again() {
 }
 
 #[test]
-fn every_instance_gets_what_it_listens_to() {
+fn every_instance_gets_the_events_that_it_listens_to() {
     let first = Recording::start(TrackEventConfig::default());
     let second = Recording::start_in(1, &TrackEventConfig::default());
     second.listen(&TrackEventConfig::default());
@@ -704,7 +704,7 @@ fn after_a_loss_everything_is_told_again() {
 }
 
 #[test]
-fn a_slice_that_outlasts_its_session_is_left_open_whatever_the_config() {
+fn a_slice_that_outlasts_its_session_is_left_open_with_any_config() {
     for filter in [false, true] {
         let recording = Recording::start(TrackEventConfig {
             filter_dynamic_event_names: Some(filter),

@@ -20,7 +20,7 @@ fn now() -> Option<Deadline> {
 }
 
 #[test]
-fn a_descriptor_is_reported_for_what_it_is_watched_for() {
+fn a_descriptor_is_reported_for_the_watched_readiness() {
     let (mut reactor, mut events) = reactor();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let token = Token(7);

@@ -175,7 +175,7 @@ fn check(producers: &Producers) {
 
 proptest! {
     #[test]
-    fn what_is_kept_of_producers_is_what_there_is(
+    fn the_accounts_of_producers_match_a_recount(
         acts in proptest::collection::vec((1..6u32, act()), 0..60),
     ) {
         let mut producers = Producers::default();

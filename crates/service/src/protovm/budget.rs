@@ -107,7 +107,7 @@ mod tests {
     const MOST: u64 = limits::MAX_PROTOVM_WORK;
 
     #[test]
-    fn work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing() {
+    fn work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing() {
         let mut budget = Budget::new(0);
         budget.earn(usize::MAX);
         assert_eq!(budget.work(MOST - 10), Ok(()));

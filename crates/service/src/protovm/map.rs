@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_smaller_than_what_is_counted_for_it() {
+    fn an_entry_is_smaller_than_its_counted_size() {
         let entry = size_of::<(u64, Node)>();
         assert_eq!(entry, 40);
         // The fullest a vector gets beyond its contents, and the emptiest leaf of a tree, which has 11 places and 5 entries.

@@ -228,7 +228,6 @@ impl Service {
 ///
 /// # Errors
 /// A description of the first error.
-/// What is wrong with it.
 pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
     check_duration(config)?;
     if config.enable_extra_guardrails == Some(true) {

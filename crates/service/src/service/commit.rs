@@ -364,7 +364,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_say_what_their_messages_say(request in request()) {
+        fn requests_read_in_place_agree_with_their_messages(request in request()) {
             let bytes = request.encode_to_vec();
             prop_assert!(read(&bytes).is_ok());
             prop_assert_eq!(read(&bytes), decoded(&bytes));

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_session_is_to_be_told_is_forgotten_at_once() {
+    fn a_relay_that_no_session_needs_is_forgotten_at_once() {
         let mut service = Service::new(crate::Identity::default());
         let now = Now::default();
         let relay = service.connect_relay(MachineId(7)).expect("room");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_relay_said_is_forgotten_with_the_last_session_that_is_to_be_told() {
+    fn a_relay_is_forgotten_with_the_last_session_that_needs_it() {
         let mut service = Service::new(crate::Identity::default());
         let now = Now::default();
         let consumer = service.connect_consumer(1);

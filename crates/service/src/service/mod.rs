@@ -206,7 +206,7 @@ mod tests {
     use crate::producers::{Credentials, Introduction};
 
     #[test]
-    fn nothing_is_kept_of_instances_and_of_what_may_be_written_when_their_session_is_gone() {
+    fn instances_and_allowed_buffers_are_forgotten_with_their_session() {
         use ferretto_proto::messages::{
             DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config,
         };

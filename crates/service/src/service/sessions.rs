@@ -192,7 +192,7 @@ mod tests {
     use crate::ordered::OrderedSet;
 
     #[test]
-    fn ids_of_buffers_go_round_those_that_are_in_use() {
+    fn ids_of_buffers_go_round_and_skip_used_ones() {
         let mut sessions = Sessions::default();
         assert_eq!(sessions.allocate_buffer_ids(1), Ok(vec![BufferId(1)]));
         assert!(sessions.had_buffer(BufferId(1)) && !sessions.had_buffer(BufferId(2)));

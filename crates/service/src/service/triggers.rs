@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_kept_of_what_nobody_waits_for_any_more() {
+    fn flushes_without_waiting_producers_are_forgotten() {
         use ferretto_proto::messages::trace_config::trigger_config::Trigger;
         use ferretto_proto::messages::{Message, TraceConfig};
         let mut service = Service::new(crate::Identity::default());

@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_counts_for_earlier_flushes_and_ends_those_that_wait_for_nobody_else() {
+    fn an_acknowledgement_counts_for_earlier_flushes_and_ends_those_without_other_producers() {
         let mut flushes = flushes(&[(1, &[A, B]), (2, &[A]), (3, &[A])]);
         assert_eq!(acknowledge(&mut flushes, A, 2), [2]);
         assert_eq!(acknowledge(&mut flushes, A, 2), [0; 0], "it comes once only");

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_is_not_looked_through_again_and_again() {
+    fn needed_ids_are_not_searched_again_and_again() {
         let mut ids = SequenceIds::default();
         let looks = std::cell::Cell::new(0);
         for producer in 0..4 * KEPT as u32 {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_bytes_whatever_their_encoding() {
+    fn text_is_bytes_of_any_encoding() {
         assert!(whole("a(.*)", b"a\xff\xfe\x80"));
         assert!(whole(r"[^a]+", b"\xff\xc3\x28"));
         assert!(!whole("a.*", b"a\nb"), "a line feed is not any character");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ecmascript_writes_otherwise_is_translated() {
+    fn syntax_that_ecmascript_reads_otherwise_is_translated() {
         for (pattern, text) in [
             (r"\<a\>", &b"<a>"[..]),
             (r"a\/b", b"a/b"),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn unsupported_patterns_are_refused_with_a_reason() {
         for (pattern, reason) in [
             ("(", "unclosed group"),
             ("a)|(b", "unopened group"),

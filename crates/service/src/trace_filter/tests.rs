@@ -304,7 +304,7 @@ fn a_filter_can_be_shared() {
 }
 
 #[test]
-fn what_the_filter_did_is_counted() {
+fn the_work_of_the_filter_is_counted() {
     let config = Config {
         bytecode: Some(bytecode(&[&[Rule::Nested(1, 1)], &[Rule::Keep(1)]])),
         ..Default::default()

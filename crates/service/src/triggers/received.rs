@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_writes_all_since_the_last_clone_whatever_was_written_before() {
+    fn a_clone_writes_all_triggers_since_the_last_clone() {
         let mut triggers = Triggers::default();
         triggers.receive(hit(1));
         assert_eq!(unwritten(&mut triggers), [1]);

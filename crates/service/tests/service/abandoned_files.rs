@@ -98,7 +98,7 @@ fn a_consumer_that_freed_its_session_and_stayed_is_told_that_its_file_was_given_
 }
 
 #[test]
-fn who_waits_for_a_file_or_will_come_back_for_it_may_wait() {
+fn a_file_is_not_given_up_while_its_consumer_waits_or_may_come_back() {
     let (mut world, _, consumer, _) = stuck();
     let now = world.now;
     world.service.disable_tracing(consumer, &now);

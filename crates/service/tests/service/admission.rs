@@ -148,7 +148,7 @@ fn an_exclusive_session_ends_all_others() {
 }
 
 #[test]
-fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
+fn an_exclusive_session_ends_others_in_any_state() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -227,7 +227,7 @@ fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
 }
 
 #[test]
-fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
+fn the_owner_of_an_ended_session_may_begin_anew_while_the_file_is_being_completed() {
     let mut world = World::new();
     world.disk = Disk::Slow;
     let (ended, other) = (world.consumer_of(1), world.consumer_of(2));
@@ -250,7 +250,7 @@ fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
 }
 
 #[test]
-fn a_refused_exclusive_session_ends_nobody() {
+fn a_refused_exclusive_session_ends_no_other() {
     let mut world = World::new();
     let (first, second) = (world.consumer(), world.consumer());
     world.enable(first, &config(&[]));

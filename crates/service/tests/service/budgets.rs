@@ -134,7 +134,7 @@ fn the_producers_of_a_user_register_so_many_data_sources() {
 }
 
 #[test]
-fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
+fn offers_of_a_name_are_compared_up_to_a_number() {
     let mut world = World::new();
     let offers = limits::MAX_OFFERS_COMPARED / limits::MAX_DATA_SOURCES_PER_CONFIG;
     let now = world.now;
@@ -179,7 +179,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
 }
 
 #[test]
-fn what_others_say_they_are_uses_up_nothing_of_who_they_say() {
+fn producers_from_networks_do_not_use_up_the_budgets_of_users_they_claim_to_be() {
     let mut world = World::new();
     let remote = |uid: u32, machine: &str| {
         let credentials = Credentials { uid, pid: Some(1) };
@@ -529,7 +529,7 @@ fn the_states_of_programs_of_a_config_are_bounded_in_all() {
 }
 
 #[test]
-fn flushes_that_complete_together_all_scrape_what_was_there() {
+fn flushes_that_complete_together_all_scrape_the_uncommitted_chunks() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let now = world.now;

@@ -203,7 +203,7 @@ fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
 }
 
 #[test]
-fn a_snapshot_is_told_to_whoever_is_attached_when_it_is_due() {
+fn the_consumer_attached_when_a_snapshot_is_due_is_told() {
     let (mut world, producer, first) = world();
     let second = world.consumer();
     let now = world.now;
@@ -391,7 +391,7 @@ fn the_file_of_a_session_that_never_started_tells_so() {
 
 /// The session may be read although it once had a file.
 #[test]
-fn what_a_full_file_has_left_in_the_buffers_can_be_read() {
+fn packets_that_did_not_fit_a_full_file_can_be_read() {
     let (mut world, producer, consumer) = world();
     let limited = TraceConfig {
         write_into_file: Some(true),
@@ -417,7 +417,7 @@ fn what_a_full_file_has_left_in_the_buffers_can_be_read() {
 }
 
 #[test]
-fn a_file_that_waits_for_a_trigger_is_written_from_then_on_whoever_started_its_session() {
+fn a_file_that_waits_for_a_trigger_is_written_from_the_start_by_trigger_or_consumer() {
     let (mut world, producer, consumer) = world();
     let config = TraceConfig {
         deferred_start: Some(true),
@@ -466,7 +466,7 @@ fn a_minute_of(config: &TraceConfig) -> (Vec<&'static str>, Vec<String>) {
 }
 
 #[test]
-fn zero_and_empty_mean_what_absent_does() {
+fn zero_and_empty_mean_the_same_as_absent() {
     let absent = TraceConfig {
         write_into_file: Some(true),
         ..config(&["d"])

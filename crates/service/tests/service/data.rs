@@ -15,7 +15,7 @@ fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
 }
 
 #[test]
-fn packets_carry_what_only_the_service_can_vouch_for() {
+fn packets_carry_the_trusted_fields_of_the_service() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -46,7 +46,7 @@ fn packets_carry_what_only_the_service_can_vouch_for() {
 }
 
 #[test]
-fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
+fn a_producer_that_reconnects_never_passes_for_one_that_is_gone() {
     let mut world = World::new();
     let root = world.producer_of(0, "p", Scraping::Disabled);
     world.offer(root, "d");
@@ -100,7 +100,7 @@ fn packets_with_forged_trusted_fields_are_dropped_and_counted() {
 }
 
 #[test]
-fn nobody_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
+fn no_producer_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
     let mut world = World::new();
     let (inside, outside) = (world.producer("inside"), world.producer("outside"));
     world.offer(inside, "d");
@@ -182,7 +182,7 @@ fn target_buffers_are_found_by_index_and_by_name() {
 }
 
 #[test]
-fn a_ring_buffer_keeps_the_newest_and_says_what_is_missing() {
+fn a_ring_buffer_keeps_the_newest_packets_and_marks_losses() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -382,7 +382,7 @@ fn every_trace_says_who_when_and_how() {
 }
 
 #[test]
-fn what_the_config_switches_off_is_not_written() {
+fn packets_that_the_config_switches_off_are_not_written() {
     let mut world = World::new();
     let consumer = world.consumer();
     let mut quiet = config(&[]);

@@ -23,7 +23,7 @@ fn change(world: &mut World, consumer: ConsumerId, config: &TraceConfig) {
 }
 
 #[test]
-fn filters_that_change_bring_in_who_passes_and_nothing_else() {
+fn changed_filters_bring_in_producers_that_pass_and_nothing_else() {
     let mut world = World::new();
     let producers = ["mock_1", "mock_2", "mock_3"].map(|name| world.producer(name));
     for producer in producers {
@@ -120,7 +120,7 @@ fn data_sources_that_come_with_a_change_come_in_the_order_of_the_config() {
 }
 
 #[test]
-fn the_trace_and_whoever_attaches_get_the_filters_as_they_are_and_nothing_else_of_a_change() {
+fn the_trace_and_an_attaching_consumer_get_the_current_filters_and_nothing_else_of_a_change() {
     let mut world = World::new();
     let consumer = world.consumer();
     let (closed, open) = closed_and_open(&["d", "e"]);

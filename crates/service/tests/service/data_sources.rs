@@ -162,7 +162,7 @@ fn what_follows(state: In, event: When) -> String {
 }
 
 #[test]
-fn a_data_source_in_every_state_of_its_session_whatever_happens() {
+fn a_data_source_in_every_state_of_its_session_at_every_event() {
     use In::*;
     use When::*;
     let expected = [
@@ -303,7 +303,7 @@ fn a_data_source_in_every_state_of_its_session_whatever_happens() {
 }
 
 #[test]
-fn a_session_stops_when_all_that_acknowledge_have_and_those_that_do_not_hold_up_nothing() {
+fn a_session_stops_when_all_acknowledging_instances_have_and_others_hold_up_nothing() {
     let mut world = World::new();
     let (a, b, consumer) = (world.producer("a"), world.producer("b"), world.consumer());
     world.register(a, &descriptor("slow"));
@@ -324,7 +324,7 @@ fn a_session_stops_when_all_that_acknowledge_have_and_those_that_do_not_hold_up_
 }
 
 #[test]
-fn nobody_acknowledges_for_another_producer() {
+fn no_producer_acknowledges_for_another() {
     let mut world = World::new();
     let (producer, intruder) = (world.producer("p"), world.producer("intruder"));
     world.register(producer, &descriptor("d"));
@@ -513,7 +513,7 @@ fn an_update_counts_for_sessions_that_begin_after_it() {
 }
 
 #[test]
-fn the_state_of_the_service_forgets_who_is_gone() {
+fn the_state_of_the_service_forgets_gone_producers() {
     let mut world = World::new();
     let (a, b, consumer) = (world.producer("a"), world.producer("b"), world.consumer());
     for (producer, name) in [

@@ -134,7 +134,7 @@ fn sessions_are_flushed_and_stopped_and_their_consumers_read_them() {
 }
 
 #[test]
-fn who_does_not_flush_or_stop_is_waited_for_as_long_as_ever() {
+fn an_ending_service_waits_for_slow_producers_no_longer_than_otherwise() {
     let (mut world, _, consumer) = recording(&config(&["d"]));
     begin_ending(&mut world);
     world.advance(4999);
@@ -228,7 +228,7 @@ fn a_session_that_has_not_started_is_over() {
 }
 
 #[test]
-fn a_session_that_nobody_is_attached_to_has_its_file_completed() {
+fn a_detached_session_has_its_file_completed() {
     for streams in [true, false] {
         let streaming = TraceConfig {
             write_into_file: streams.then_some(true),

@@ -195,7 +195,7 @@ fn data_sources_that_are_slow_to_start_are_named_after_twenty_seconds() {
 }
 
 #[test]
-fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
+fn a_session_that_starts_while_detached_names_no_slow_data_source() {
     for will_notify_on_start in [None, Some(true)] {
         let mut world = World::new();
         let producer = world.producer("p");
@@ -285,7 +285,7 @@ fn no_more_data_sources_are_named_than_the_limit() {
 }
 
 #[test]
-fn sessions_tell_what_others_there_were_and_how_they_went() {
+fn sessions_record_the_lives_of_other_sessions() {
     use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c] = [1, 2001, 2002].map(|uid| world.consumer_of(uid));
@@ -322,7 +322,7 @@ fn sessions_tell_what_others_there_were_and_how_they_went() {
 }
 
 #[test]
-fn what_others_were_before_is_told_in_the_order_in_which_they_came_to_be_so() {
+fn earlier_states_of_other_sessions_are_recorded_in_their_order() {
     use State::STATE_STARTED;
     let mut world = World::new();
     let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];
@@ -398,7 +398,7 @@ fn a_session_that_was_freed_is_no_longer_beside_others_though_its_file_is_being_
 }
 
 #[test]
-fn what_a_consumer_that_left_was_yet_to_be_told_holds_up_no_other() {
+fn pending_events_of_a_gone_consumer_hold_up_no_other() {
     use ferretto_proto::messages::observable_events;
     let mut world = World::new();
     let producer = world.producer("p");
@@ -505,7 +505,7 @@ fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
 }
 
 #[test]
-fn a_clone_tells_what_its_original_was_told_and_of_itself() {
+fn a_clone_records_its_originals_events_and_itself() {
     use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c, d] = [1000, 2001, 2002, 0].map(|uid| world.consumer_of(uid));

@@ -174,7 +174,7 @@ fn packets_that_cannot_be_filtered_are_empty_and_counted() {
 }
 
 #[test]
-fn the_statistics_say_what_the_filter_did() {
+fn the_statistics_count_the_work_of_the_filter() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -224,7 +224,7 @@ fn sessions_without_a_filter_have_no_statistics_of_one() {
 }
 
 #[test]
-fn a_file_holds_what_was_filtered_and_statistics_that_add_up() {
+fn a_file_holds_filtered_packets_and_statistics_that_add_up() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");

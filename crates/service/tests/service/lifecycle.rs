@@ -46,7 +46,7 @@ fn a_matching_data_source_is_set_up_and_started_at_once() {
 }
 
 #[test]
-fn the_config_reaches_the_producer_byte_for_byte_before_what_the_service_adds() {
+fn the_config_reaches_the_producer_byte_for_byte_before_the_fields_of_the_service() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -169,7 +169,7 @@ fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
 }
 
 #[test]
-fn who_attaches_is_told_that_all_have_started_meanwhile() {
+fn an_attaching_consumer_is_told_that_all_have_started_meanwhile() {
     let kinds = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
     for observes_before in [false, true] {
         let mut world = World::new();
@@ -326,7 +326,7 @@ fn a_stop_waits_five_seconds_unless_the_config_says_otherwise_and_tells_producer
 }
 
 #[test]
-fn a_producer_that_dies_ends_its_instances_and_what_it_committed_stays() {
+fn a_producer_that_dies_ends_its_instances_and_its_committed_packets_stay() {
     let mut world = World::new();
     let producer = world.producer("p");
     let slow = DataSourceDescriptor {
@@ -594,7 +594,7 @@ fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
 }
 
 #[test]
-fn the_end_of_a_session_is_told_to_whoever_attaches_after_it() {
+fn a_consumer_that_attaches_after_the_end_of_a_session_is_told_of_it() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {

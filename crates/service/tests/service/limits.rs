@@ -401,7 +401,7 @@ fn so_many_ended_sessions_may_still_write_into_their_files() {
 }
 
 #[test]
-fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
+fn clones_that_still_write_into_their_files_keep_no_session_from_recording() {
     let mut world = World::new();
     let consumer = world.consumer();
     let streaming = TraceConfig {

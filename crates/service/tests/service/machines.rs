@@ -193,7 +193,7 @@ fn the_state_of_the_service_names_the_machines_of_producers_that_are_elsewhere()
 }
 
 #[test]
-fn who_is_the_services_user_on_another_machine_is_a_stranger_when_it_is_locked_down() {
+fn the_services_user_on_another_machine_is_a_stranger_in_lockdown() {
     const OWN: u32 = 42;
     let mut world = World::new();
     let connect = |world: &mut World, machine| {
@@ -216,7 +216,7 @@ fn who_is_the_services_user_on_another_machine_is_a_stranger_when_it_is_locked_d
 }
 
 #[test]
-fn a_service_that_records_for_one_program_says_what_machine_it_and_the_program_are_of() {
+fn a_service_for_one_program_puts_their_machine_into_traces() {
     const OWN: u32 = 42;
     let mut world = World::with_identity(Identity {
         uid: OWN,
@@ -526,7 +526,7 @@ fn of_relays_of_one_machine_that_are_gone_the_last_one_is_told_of() {
 }
 
 #[test]
-fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
+fn the_description_of_a_relay_lasts_as_long_as_the_sessions_of_its_time() {
     let mut world = World::new();
     let relay = synced_relay(&mut world, GUEST, 5);
     let during = recording(&mut world, &config(&[]));
@@ -553,7 +553,7 @@ fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
 }
 
 #[test]
-fn relays_that_are_gone_make_room_for_those_that_come() {
+fn gone_relays_make_room_for_new_ones() {
     let mut world = World::new();
     let consumer = recording(&mut world, &config(&[]));
     let relays: Vec<RelayId> = (1..=limits::MAX_RELAYS as u32)
@@ -592,7 +592,7 @@ fn a_trace_tells_of_so_many_machines() {
 }
 
 #[test]
-fn what_a_relay_may_say_is_bounded() {
+fn statements_of_a_relay_are_bounded() {
     let mut world = World::new();
     let relay = world.service.connect_relay(GUEST).unwrap();
     let now = world.now;

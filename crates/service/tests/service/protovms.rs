@@ -207,7 +207,7 @@ fn a_program_of_which_nothing_was_overwritten_has_an_empty_state() {
 }
 
 #[test]
-fn what_was_overwritten_is_in_the_state_which_comes_before_what_was_not() {
+fn overwritten_packets_are_in_the_state_which_comes_before_the_others() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3", "4", "5", "6"]);
     let packets = scene.read();
@@ -264,7 +264,7 @@ fn a_producer_that_comes_late_has_its_program_too() {
 }
 
 #[test]
-fn what_a_producer_wrote_is_merged_after_it_is_gone() {
+fn packets_of_a_gone_producer_are_merged() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3"]);
     scene.world.lose_producer(scene.producer);
@@ -569,7 +569,7 @@ fn hungry() -> VmProgram {
 }
 
 #[test]
-fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begins_afresh() {
+fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_begin_afresh() {
     const COUNT: usize = 1800;
     const FILL: usize = 8;
     const AT_ONCE: usize = 12;

@@ -16,7 +16,7 @@ fn session(world: &World, consumer: ConsumerId) -> tracing_service_state::Tracin
 }
 
 #[test]
-fn a_session_is_described_by_its_config_and_what_became_of_it() {
+fn a_session_is_described_by_its_config_and_its_state() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -248,7 +248,7 @@ fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
 }
 
 #[test]
-fn the_service_says_what_older_ones_could_not() {
+fn the_service_lists_its_capabilities() {
     use observable_events::Type::{
         TYPE_ALL_DATA_SOURCES_STARTED, TYPE_CLONE_TRIGGER_HIT, TYPE_DATA_SOURCES_INSTANCES,
     };
@@ -267,7 +267,7 @@ fn the_service_says_what_older_ones_could_not() {
 }
 
 #[test]
-fn statistics_are_those_of_the_consumers_session() {
+fn a_consumer_gets_the_statistics_of_its_own_session() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");

@@ -49,7 +49,7 @@ fn recording(config: &TraceConfig) -> (World, ProducerId, ConsumerId) {
 }
 
 #[test]
-fn who_was_slow_to_flush_is_told_before_what_waited_for_it() {
+fn slow_producers_are_named_before_the_events_that_waited_for_the_flush() {
     let timed = TraceConfig {
         duration_ms: Some(100),
         flush_timeout_ms: Some(50),
@@ -327,7 +327,7 @@ fn a_trace_can_be_cut_after_each_marker() {
 }
 
 #[test]
-fn of_clocks_that_drift_while_nobody_reads_the_first_and_the_newest_snapshots_are_kept() {
+fn the_first_and_the_newest_snapshots_of_drifting_clocks_wait_for_a_read_back() {
     let primary = BuiltinClock::BUILTIN_CLOCK_MONOTONIC;
     let mut drifting = config(&[]);
     drifting.builtin_data_sources = trace_config::BuiltinDataSource {

@@ -124,7 +124,7 @@ fn a_consumer_without_a_session_gets_answers_and_changes_nothing() {
 }
 
 #[test]
-fn a_detached_session_records_on_and_is_whole_for_whoever_attaches() {
+fn a_detached_session_records_on_and_is_whole_for_a_consumer_that_attaches() {
     let mut world = World::new();
     let producer = producer_of_d(&mut world, false, false);
     let consumer = world.consumer();
@@ -268,7 +268,7 @@ fn a_consumer_that_leaves_during_the_last_flush_ends_its_session_at_once() {
 }
 
 #[test]
-fn a_session_that_is_freed_while_it_stops_waits_for_nobody() {
+fn a_session_that_is_freed_while_it_stops_waits_for_no_producer() {
     let mut world = World::new();
     let producer = producer_of_d(&mut world, false, true);
     let consumer = world.consumer();
@@ -330,7 +330,7 @@ fn changes(world: &mut World, consumer: ConsumerId) -> Vec<&'static str> {
 }
 
 #[test]
-fn who_begins_to_observe_is_told_how_things_are_and_who_stops_is_told_no_more() {
+fn a_new_observer_gets_the_current_states_and_one_that_stops_gets_no_more() {
     let mut world = World::new();
     producer_of_d(&mut world, false, false);
     let consumer = world.consumer();
@@ -360,7 +360,7 @@ fn who_begins_to_observe_is_told_how_things_are_and_who_stops_is_told_no_more() 
 }
 
 #[test]
-fn instances_are_told_of_producer_by_producer_and_those_of_a_lost_one_by_name() {
+fn instances_are_reported_producer_by_producer_and_those_of_a_lost_one_by_name() {
     let mut world = World::new();
     let [first, second] = ["p", "q"].map(|name| world.producer(name));
     let consumer = world.consumer();
@@ -387,7 +387,7 @@ fn instances_are_told_of_producer_by_producer_and_those_of_a_lost_one_by_name() 
 }
 
 #[test]
-fn what_a_consumer_observes_comes_before_the_end_that_follows_it() {
+fn observed_events_come_before_the_end_that_follows_them() {
     let mut world = World::new();
     producer_of_d(&mut world, false, false);
     let consumer = world.consumer();

@@ -129,7 +129,7 @@ fn touched(of: &SharedMemory) -> Vec<usize> {
 }
 
 #[test]
-fn what_was_never_touched_is_passed_over() {
+fn untouched_pages_are_passed_over() {
     let ours = SharedMemory::create(8 * MIB).unwrap();
     assert_eq!(touched(&ours), [0; 0]);
     for place in [2, 7] {
@@ -219,7 +219,7 @@ impl Withheld {
 }
 
 #[test]
-fn whoever_writes_to_the_memory_and_never_ends_does_not_hold_up_who_looks_at_it() {
+fn a_write_to_the_memory_that_never_ends_does_not_hold_up_readers() {
     let withheld = match Withheld::new() {
         Ok(withheld) => withheld,
         Err(error) => return println!("skipped: this kernel lets nobody wait for a page here: {error}"),

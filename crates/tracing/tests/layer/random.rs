@@ -198,7 +198,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn slices_are_balanced_and_nested_whatever_spans_do(
+    fn slices_are_balanced_and_nested_for_random_spans(
         steps in proptest::collection::vec(step(), 0..120),
         style in prop_oneof![Just(SpanStyle::Auto), Just(SpanStyle::Threads), Just(SpanStyle::Lives)],
     ) {

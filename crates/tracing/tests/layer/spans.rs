@@ -182,7 +182,7 @@ impl<S: Subscriber> Layer<S> for Counting {
 }
 
 #[test]
-fn other_layers_see_what_no_session_records_and_this_one_does_not() {
+fn other_layers_see_spans_that_no_session_records_and_this_one_does_not() {
     let seen = Arc::new(AtomicUsize::new(0));
     let make = || {
         let _span = info_span!(target: "recorded", "one").entered();
@@ -330,7 +330,7 @@ fn source_locations_are_told_if_asked_for() {
 }
 
 #[test]
-fn what_follows_is_connected_to_where_it_was_said() {
+fn a_span_that_follows_another_is_connected_to_the_call() {
     let recording = Recording::start();
     with_layer(|| {
         let cause = info_span!("cause");

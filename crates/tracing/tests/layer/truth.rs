@@ -31,7 +31,7 @@ fn tpq(trace: &str, query: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn the_trace_processor_reads_what_was_meant() {
+fn the_trace_processor_agrees() {
     let recording = Recording::start();
     with_layer(|| {
         for number in 0..3 {

@@ -54,7 +54,7 @@ fn owned(field: Field<'_>) -> (u32, Owned) {
 
 proptest! {
     #[test]
-    fn reads_back_what_was_written(fields in fields()) {
+    fn reads_back_the_writers_fields(fields in fields()) {
         let writer = encode(&fields);
         let read: Result<Vec<_>, _> = Reader::new(writer.as_slice()).map(|field| field.map(owned)).collect();
         prop_assert_eq!(read.unwrap(), fields);

@@ -67,7 +67,7 @@ fn a_session_can_be_awaited_from_setup_to_the_last_chunk() {
 }
 
 #[test]
-fn futures_tell_what_went_wrong_and_dropping_them_takes_nothing_back() {
+fn futures_return_errors_and_dropping_them_cancels_nothing() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();

@@ -174,7 +174,7 @@ impl Story {
 }
 
 #[test]
-fn sessions_are_what_they_should_be_whatever_is_done() {
+fn sessions_agree_with_the_model_in_random_stories() {
     let _alone = alone();
     let first = std::env::var("FERRETTO_SESSIONS_SEED").map_or(0, |seed| seed.parse().unwrap());
     let recorder = Recorder::new();

@@ -151,7 +151,7 @@ fn a_reader_that_pauses_holds_back_trace_data_and_nothing_else() {
 }
 
 #[test]
-fn a_reader_that_is_dropped_holds_up_nobody() {
+fn a_dropped_reader_holds_up_nothing() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = started(

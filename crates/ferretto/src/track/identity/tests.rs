@@ -35,7 +35,7 @@ fn a_process_has_the_uuid_that_upstream_gives_it() {
 }
 
 #[test]
-fn the_start_time_is_found_behind_whatever_name() {
+fn the_start_time_is_found_behind_any_name() {
     let after = b" S 1 2 3 4 -1 6 7 8 9 10 11 12 13 14 15 16 1 18 7777 9";
     for name in ["(a)", "(a b)", "(a) S (b)", "(()", "())", "(a) )", "()"] {
         let stat = [b"42 ", name.as_bytes(), after].concat();

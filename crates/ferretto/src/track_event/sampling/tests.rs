@@ -43,7 +43,7 @@ fn told(events: &Events) -> Told {
 }
 
 #[test]
-fn slices_are_sampled_with_their_ends_and_stand_for_those_that_are_left_out() {
+fn slices_are_sampled_with_their_ends_and_stand_for_the_omitted_ones() {
     static SAMPLED: SampledCategory = Category::new("sampled").sample(0.25);
     let packets = Recording::of(TrackEventConfig::default(), || {
         for number in 0..EVENTS / 2 {
@@ -85,7 +85,7 @@ fn a_probability_of_one_is_all_and_of_zero_is_none() {
 }
 
 #[test]
-fn what_would_be_wrong_without_the_rest_is_always_recorded() {
+fn counters_states_and_loose_ends_are_always_recorded() {
     static NONE: SampledCategory = Category::new("sampled to none").sample(0.0);
     static STATE: StateTrack<'_> = StateTrack::new("State");
     let packets = Recording::of(TrackEventConfig::default(), || {

@@ -423,7 +423,7 @@ enum Ending {
 }
 
 #[test]
-fn slices_nest_as_they_did_whatever_was_lost() {
+fn slices_keep_their_nesting_through_any_loss() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let first = number("FERRETTO_NESTING_SEED").unwrap_or_else(crate::clock::now);
     let stories = number("FERRETTO_NESTING_STORIES").unwrap_or(150);

@@ -32,7 +32,7 @@ fn the_state_takes_the_memory_it_may_and_no_more() {
 }
 
 #[test]
-fn every_change_that_does_not_fit_leaves_what_was_there() {
+fn every_change_that_does_not_fit_leaves_the_old_state() {
     let state = Fields::new()
         .message(
             1,
@@ -129,7 +129,7 @@ fn a_program_is_as_deep_as_it_may_be_and_runs_on_a_small_stack() {
 }
 
 #[test]
-fn work_is_bounded_by_what_packets_have_earned() {
+fn packets_earn_the_work_that_may_be_used() {
     // Each element of the packet visits each element of the state.
     let visits = src(&[each(1)]).then(dst(&[each(2)]));
     let fill = src(&[field(3)])

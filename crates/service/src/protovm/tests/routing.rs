@@ -93,7 +93,7 @@ fn a_packet_goes_on_until_a_program_merges_it() {
 }
 
 #[test]
-fn packets_come_whole_whatever_pieces_they_lie_in() {
+fn packets_come_whole_from_any_pieces() {
     let packet = Fields::new()
         .number(1, 5)
         .message(2, Fields::new().number(1, 300));
@@ -107,7 +107,7 @@ fn packets_come_whole_whatever_pieces_they_lie_in() {
 }
 
 #[test]
-fn what_a_producer_may_not_write_is_not_merged() {
+fn forbidden_packets_of_a_producer_are_not_merged() {
     const TRUSTED_UID: u32 = 3;
     let mut vms = ProtoVms::default();
     vms.set_up("a", &takes(1), 16, ONE).expect("a program");

@@ -79,7 +79,7 @@ fn numbers_of_a_packet_are_found_by_index_too() {
 }
 
 #[test]
-fn what_follows_damage_in_a_packet_is_not_there() {
+fn fields_behind_damage_in_a_packet_are_ignored() {
     let damaged = Fields::new()
         .number(1, 5)
         .with(|out| out.raw(&[0x0f]))

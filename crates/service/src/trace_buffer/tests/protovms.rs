@@ -114,7 +114,7 @@ fn overwrite_all(buffer: &mut Fixture) {
 }
 
 #[test]
-fn what_is_still_there_was_not_merged_and_what_is_not_was() {
+fn packets_are_merged_exactly_when_they_are_overwritten() {
     let mut buffer = ring(4096).with_vm(&[1]);
     for id in 0..4 {
         buffer.commit(chunk(1, 1, id).packet(u64::from(id), 900));
@@ -129,7 +129,7 @@ fn what_is_still_there_was_not_merged_and_what_is_not_was() {
 }
 
 #[test]
-fn what_was_read_is_not_merged() {
+fn read_packets_are_not_merged() {
     let mut buffer = ring(4096).with_vm(&[1]);
     buffer.commit(chunk(1, 1, 0).packet(0, 100).packet(1, 100).packet(2, 100));
     buffer.0.begin_read();

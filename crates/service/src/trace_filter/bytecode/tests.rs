@@ -76,7 +76,7 @@ fn damaged_bytes_are_refused() {
 }
 
 #[test]
-fn single_fields_are_found_whatever_their_number() {
+fn single_fields_of_any_number_are_found() {
     assert_eq!(kept(&good(&[2 << 3 | 1, END]), 0), keep(&[2]));
     let low = [1, 7, 8, 127];
     let words: Vec<u32> = low.map(|field| field << 3 | 1).into_iter().chain([END]).collect();

@@ -111,7 +111,7 @@ fn fields_of_every_kind_stay_or_go() {
 }
 
 #[test]
-fn a_field_that_is_kept_keeps_whatever_it_holds() {
+fn a_field_that_is_kept_keeps_all_its_contents() {
     let mut filter = Filter::new(&[&[Rule::Keep(2), Rule::Nested(3, 1)], &[Rule::Keep(3)]]);
     let inside = message(|writer| {
         writer.varint_field(3, 100);
@@ -200,7 +200,7 @@ fn strings_are_filtered_where_they_stay() {
 }
 
 #[test]
-fn what_is_no_message_is_refused_and_the_next_one_is_not() {
+fn bytes_that_are_no_message_are_refused_and_the_next_message_is_not() {
     let mut filter = Filter::new(&[
         &[Rule::Keep(1), Rule::Keep(2), Rule::Nested(3, 1)],
         &[Rule::Keep(4), Rule::Keep(5)],
@@ -228,7 +228,7 @@ fn what_is_no_message_is_refused_and_the_next_one_is_not() {
 }
 
 #[test]
-fn rubbish_in_what_goes_does_not_matter() {
+fn rubbish_in_dropped_fields_does_not_matter() {
     let mut filter = Filter::new(&[&[Rule::Keep(1)]]);
     assert_eq!(
         filter.of(b"\x12\x03\xff\xff\xff\x08\x01").as_deref(),

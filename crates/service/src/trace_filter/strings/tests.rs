@@ -97,7 +97,7 @@ fn atrace_rules_compare_the_payload_first() {
 }
 
 #[test]
-fn what_has_no_payload_is_not_for_atrace_rules() {
+fn strings_without_payload_are_not_for_atrace_rules() {
     rule(AtraceMatchRedactGroups, r"(E\|\d+\|x)", "")
         .leaves(0, "E|1234")
         .leaves(0, "E|1234|x");

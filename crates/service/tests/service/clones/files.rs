@@ -322,7 +322,7 @@ fn a_clone_of_a_session_that_is_freed_during_the_flush_fails_though_the_file_is_
 }
 
 #[test]
-fn a_clone_is_not_made_if_what_was_on_its_way_to_the_file_does_not_fit() {
+fn a_clone_is_not_made_if_the_last_batch_for_the_file_does_not_fit() {
     let mut scene = Scene::with(&TraceConfig {
         max_file_size_bytes: Some(2000),
         ..streaming()

@@ -104,7 +104,7 @@ fn rules_hide_text_in_a_compressed_clone_that_is_made_while_its_original_is_read
 }
 
 #[test]
-fn a_bug_report_has_what_the_filter_cuts_out() {
+fn a_bug_report_has_the_fields_that_the_filter_cuts_out() {
     let session = Scene::with(&filtered()).session;
     // Older clients say no more than that it is for a bug report.
     let old_way = CloneRequest {
@@ -126,7 +126,7 @@ fn a_bug_report_has_what_the_filter_cuts_out() {
 }
 
 #[test]
-fn whoever_may_not_clone_a_session_gets_none_without_its_filter_either() {
+fn a_user_that_may_not_clone_a_session_gets_no_unfiltered_clone_either() {
     let mut scene = Scene::with(&filtered());
     let stranger = scene.world.consumer_of(1234);
     let request = for_bugreport(Original::Id(scene.session.0));

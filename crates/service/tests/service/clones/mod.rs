@@ -165,7 +165,7 @@ fn times_of(kind: u32, packets: &[TracePacket]) -> Vec<u64> {
 }
 
 #[test]
-fn a_clone_holds_what_was_recorded_so_far_and_the_original_goes_on() {
+fn a_clone_holds_the_packets_so_far_and_the_original_goes_on() {
     let mut scene = Scene::new();
     scene.write(&["one", "two"]);
     let cloned = scene.clone();
@@ -178,7 +178,7 @@ fn a_clone_holds_what_was_recorded_so_far_and_the_original_goes_on() {
 }
 
 #[test]
-fn a_clone_outlives_the_original_and_what_overwrites_its_buffers() {
+fn a_clone_outlives_the_original_and_overwriting_of_its_buffers() {
     let mut scene = Scene::new();
     scene.write(&["kept"]);
     scene.clone();
@@ -243,7 +243,7 @@ fn producers_are_flushed_before_and_told_why() {
 }
 
 #[test]
-fn what_producers_did_not_return_is_in_the_clone() {
+fn uncommitted_chunks_are_in_the_clone() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
     world.offer(producer, "d");
@@ -419,7 +419,7 @@ fn a_clone_can_be_cloned_by_id_but_has_no_name() {
 }
 
 #[test]
-fn what_there_is_not_cannot_be_cloned() {
+fn a_session_that_does_not_exist_cannot_be_cloned() {
     let mut scene = Scene::new();
     for wanted in [
         request(SessionId(99)),

@@ -230,7 +230,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn the_service_keeps_its_word_whatever_its_clients_do() {
+fn the_service_keeps_its_promises_with_random_clients() {
     let steps = setting("FERRETTO_SERVICE_STEPS").unwrap_or(STEPS);
     let seeds = match setting("FERRETTO_SERVICE_SEED") {
         Some(seed) => seed..seed + 1,

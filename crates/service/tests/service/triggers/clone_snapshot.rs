@@ -21,7 +21,7 @@ fn due(world: &World, consumer: ConsumerId) -> Vec<String> {
 }
 
 #[test]
-fn the_consumer_is_told_when_a_snapshot_is_due_and_of_what() {
+fn the_consumer_is_told_when_a_snapshot_is_due_and_of_its_trigger() {
     let (mut world, _, consumer) = world();
     observing(&mut world, consumer);
     let session = world.enable(consumer, &config());

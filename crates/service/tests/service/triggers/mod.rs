@@ -98,7 +98,7 @@ fn a_session_that_is_gone_waits_for_nothing() {
 }
 
 #[test]
-fn who_has_gone_activates_nothing() {
+fn a_gone_producer_activates_nothing() {
     let (mut world, producer, consumer) = world();
     world.enable(
         consumer,

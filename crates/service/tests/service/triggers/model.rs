@@ -231,7 +231,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn random_sessions_and_activations_do_what_the_model_does() {
+fn random_sessions_and_activations_agree_with_the_model() {
     let seeds = match std::env::var("FERRETTO_TRIGGERS_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("a number");

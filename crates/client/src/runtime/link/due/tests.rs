@@ -43,7 +43,7 @@ impl Connection {
 }
 
 #[test]
-fn whatever_the_order_no_request_is_left_while_the_thread_sleeps() {
+fn no_order_leaves_a_request_while_the_thread_sleeps() {
     check(|| {
         let connection = Arc::new(Connection {
             due: Due(Modelled::new(NEVER)),
@@ -67,7 +67,7 @@ fn whatever_the_order_no_request_is_left_while_the_thread_sleeps() {
 }
 
 #[test]
-fn what_is_due_earlier_wakes_and_what_is_due_later_does_not() {
+fn an_earlier_request_wakes_the_thread_and_a_later_one_does_not() {
     let due = Due::new();
     assert_eq!(due.when(), None);
     assert!(due.bring_forward(20) && !due.bring_forward(20) && !due.bring_forward(30));
