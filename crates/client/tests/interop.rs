@@ -487,7 +487,7 @@ fn our_producer_serves_upstreams_command_line() {
 }
 
 #[test]
-fn the_wrong_socket_and_the_end_of_the_service_are_told() {
+fn the_wrong_socket_and_the_end_of_the_service_are_reported() {
     let Some(reference) = Reference::find() else {
         return;
     };

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_told_from_its_time_and_level() {
+    fn a_line_is_separated_from_its_time_and_level() {
         assert_eq!(text("[33491.139] W cannot do it: [x] y"), "cannot do it: [x] y");
         for other in ["    sudo it", "", "[33491.139] Wrong", "[a] ", "thread panicked"] {
             assert_eq!(text(other), other);

@@ -65,7 +65,7 @@ fn channel<T: Send + 'static>() -> (Mutex<Sender<T>>, Receiver<T>) {
 }
 
 #[test]
-fn an_observer_is_told_of_each_step_and_records_the_first_and_last_events() {
+fn an_observer_hears_of_each_step_and_records_the_first_and_last_events() {
     let _alone = alone();
     let (sender, told) = channel();
     let observing = ferretto::observe_sessions(move |event| {
@@ -103,7 +103,7 @@ fn an_observer_is_told_of_each_step_and_records_the_first_and_last_events() {
 }
 
 #[test]
-fn incremental_state_that_is_cleared_is_told() {
+fn clearing_incremental_state_is_reported() {
     let _alone = alone();
     let (sender, cleared) = channel();
     let _observing = ferretto::observe_sessions(move |event| {
@@ -123,7 +123,7 @@ fn incremental_state_that_is_cleared_is_told() {
 }
 
 #[test]
-fn a_category_is_told_of_from_the_first_session_to_the_last() {
+fn a_category_is_reported_from_the_first_session_to_the_last() {
     static SEEN: Category = Category::new("seen");
     static SLOW: Category = Category::new("seen slowly").tags(&["slow"]);
     static ANY: Category = Category::new("unseen,seen");

@@ -416,14 +416,14 @@ fn a_full_disk_is_in_the_log_and_in_the_result() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_even_if_the_program_just_exits() {
+fn a_full_disk_is_reported_even_if_the_program_just_exits() {
     if let Some(trace) = of_child() {
         // If the first write is before the answer, this is the error.
         let _trace = ferretto::record_to(trace);
         record_slices(SLICES);
         std::process::exit(0);
     }
-    const NAME: &str = "a_disk_that_is_full_is_told_even_if_the_program_just_exits";
+    const NAME: &str = "a_full_disk_is_reported_even_if_the_program_just_exits";
     let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(said(&output).contains("No space left on device"), "{output:?}");

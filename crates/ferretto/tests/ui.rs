@@ -79,7 +79,7 @@ fn compile(library: &Path, case: &Path) -> Vec<(Vec<usize>, String)> {
 }
 
 #[test]
-fn wrong_uses_of_macros_are_told_by_name() {
+fn wrong_uses_of_macros_are_errors_with_the_right_name() {
     let Some(library) = library() else {
         println!("skipped: not run by cargo, so there is no compiler to ask");
         return;

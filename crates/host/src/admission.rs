@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_told_once_until_half_of_the_connections_are_gone() {
+    fn the_log_has_one_line_until_half_of_the_connections_are_gone() {
         let mut admission = Admission::for_descriptors(256);
         while admission.enter(7).is_ok() {}
         // Coming and going at the limit is no news.

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_threads_and_room_again_when_some_end() {
+    fn threads_are_limited_and_there_is_room_again_when_some_end() {
         let reactor = Reactor::new().unwrap();
         let files = Files::new(reactor.waker(), Arc::new(Quiet));
         let mut writers: Vec<_> = (0..limits::MAX_FILE_THREADS)

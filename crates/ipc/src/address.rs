@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_family_is_told_by_its_spelling_and_printed_back_the_same() {
+    fn each_family_is_recognised_by_its_spelling_and_printed_back_the_same() {
         let cases = [
             (
                 "/tmp/perfetto-producer",

@@ -59,7 +59,7 @@ pub const MAX_BOOST_FIFO: u32 = 99;
 /// Clones of sessions at once that consumers of one user may own or wait for: each has copies of buffers. Upstream counts them as
 /// sessions, and makes any number of them.
 ///
-/// Met by `one_user_has_so_many_clones_and_no_more`.
+/// Met by `the_clones_of_one_user_are_limited`.
 pub const MAX_CLONES_PER_UID: usize = 64;
 /// Memory of all clones together where the machine's is not known: half of a small machine's. Upstream: no limit.
 ///
@@ -126,12 +126,12 @@ pub const MAX_DESCRIPTOR_BYTES_PER_PRODUCER: usize = 8 * 1024 * 1024;
 /// Instances of data sources that one producer has in one session: as many as a config can want, so only a producer that registers names more than
 /// once gets there. Upstream: no limit.
 ///
-/// Met by `a_producer_takes_part_in_a_session_with_so_many_instances_and_others_are_not_kept_out`.
+/// Met by `the_instances_of_a_producer_in_a_session_are_limited_and_others_are_not_kept_out`.
 pub const MAX_INSTANCES_PER_PRODUCER: usize = MAX_DATA_SOURCES_PER_CONFIG;
 /// Data sources that all producers of one user may have registered at once. Each takes some hundred bytes, however short its
 /// descriptor. Upstream: no limit.
 ///
-/// Met by `the_producers_of_a_user_register_so_many_data_sources`.
+/// Met by `the_data_sources_of_the_producers_of_a_user_are_limited`.
 pub const MAX_DATA_SOURCES_PER_UID: usize = 64 * 1024;
 /// Bytes of descriptors that all producers of one user may have registered at once: many processes offer many. Upstream: no limit.
 ///
@@ -140,7 +140,7 @@ pub const MAX_DESCRIPTOR_BYTES_PER_UID: usize = 256 * 1024 * 1024;
 /// Instances of data sources that all producers of one user have in one session: setting them up, flushing and stopping them is done at once, and
 /// many processes can offer a data source that a config wants many times. Upstream: no limit.
 ///
-/// Met by `the_producers_of_a_user_take_part_in_a_session_with_so_many_instances`.
+/// Met by `the_instances_of_the_producers_of_a_user_in_a_session_are_limited`.
 pub const MAX_INSTANCES_PER_UID: usize = 32 * 1024;
 /// Bytes of the configs that go to all these instances, and of their names: each gets a copy. Upstream: no limit.
 ///
@@ -173,7 +173,7 @@ pub const MAX_CLOCKS_PER_EXCHANGE: usize = 64;
 pub const MAX_CLOCK_EXCHANGES: usize = 5;
 /// Machines that one trace describes: relays that come and go can name ever new ones. Upstream: no limit.
 ///
-/// Met by `a_trace_tells_of_so_many_machines`.
+/// Met by `the_machines_in_a_trace_are_limited`.
 pub const MAX_MACHINES_PER_TRACE: usize = 256;
 
 // Shared memory: how much there is, and how much of it is scraped.
@@ -217,16 +217,16 @@ pub fn shared_memory_per_uid(ram_bytes: Option<u64>) -> usize {
 /// Bytes of one user's shared memory that are scraped for one flush, while all clients wait: usually producers hold one chunk for each thread.
 /// Upstream: no limit.
 ///
-/// Met by `a_flush_scrapes_so_much_of_the_memory_of_a_user`.
+/// Met by `the_memory_of_a_user_that_a_flush_scrapes_is_limited`.
 pub const MAX_SCRAPED_PER_UID: usize = 64 * 1024 * 1024;
 /// Pages of it that are looked at, twice each, for one flush: 1 GB, of the smallest. Looking takes time even if nothing is there to be
 /// taken. Upstream: no limit.
 ///
-/// Met by `a_flush_looks_at_so_many_pages_of_a_user`.
+/// Met by `the_pages_of_a_user_that_a_flush_looks_at_are_limited`.
 pub const MAX_PAGES_SCRAPED_PER_UID: usize = 1 << 18;
 /// Patches of one chunk in one request; more are refused, because no chunk has as many places to be patched. As upstream's.
 ///
-/// Met by `a_chunk_is_patched_in_so_many_places_at_once`.
+/// Met by `the_patches_of_a_chunk_in_one_request_are_limited`.
 pub const MAX_PATCHES_PER_CHUNK: usize = 1024;
 
 // Flushes, and other waits for producers.
@@ -271,7 +271,7 @@ pub const MAX_SLOW_FLUSHES: usize = 16;
 /// Writers of which the statistics of a session tell, in all of its buffers: they are one packet, made at once. No buffer counts more.
 /// Upstream: no limit.
 ///
-/// Met by `the_statistics_of_a_session_tell_of_so_many_writers`.
+/// Met by `the_writers_in_the_statistics_of_a_session_are_limited`.
 pub const MAX_WRITERS_IN_STATS: usize = 1 << 16;
 /// Interval of clock snapshots, sync markers and statistics when the config does not say: they take room in the trace. As upstream's.
 ///
@@ -283,7 +283,7 @@ pub const DEFAULT_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(10);
 pub const MAX_PENDING_CLOCK_SNAPSHOTS: usize = 16;
 /// Changes of other sessions that wait for the next read-back; further ones are not recorded. As upstream's.
 ///
-/// Met by `other_sessions_are_told_of_up_to_a_number`.
+/// Met by `events_of_other_sessions_are_recorded_up_to_a_number`.
 pub const MAX_CONCURRENT_SESSION_EVENTS: usize = 4096;
 /// Bytes of names in them: others choose the names. Upstream: no limit.
 ///
@@ -307,7 +307,7 @@ pub const ABANDONED_FILE_PATIENCE: Duration = Duration::from_secs(30);
 /// Threads that write trace files at once: enough for all sessions and the clones of a user. Beyond that, some hang in writes for
 /// sessions that were given up. Upstream: none, its only thread writes.
 ///
-/// Met by `there_are_only_so_many_threads_and_room_again_when_some_end`.
+/// Met by `threads_are_limited_and_there_is_room_again_when_some_end`.
 pub const MAX_FILE_THREADS: usize = 128;
 
 // Compression while a consumer reads.
@@ -351,7 +351,7 @@ pub const MAX_TRIGGER_PRODUCER_NAME: usize = 1024;
 pub const TRIGGER_BURST: u64 = 1000;
 /// Triggers that a producer may activate per second, after that burst. Upstream: no limit.
 ///
-/// Met by `it_recovers_at_its_rate_and_is_told_of_again_once_it_has`.
+/// Met by `it_recovers_at_its_rate_and_is_reported_again_once_it_has`.
 pub const TRIGGERS_PER_SECOND: u64 = 100;
 /// Triggers that a session keeps for its trace and clones, because it may never be read. Upstream: no limit.
 ///
@@ -381,7 +381,7 @@ pub const MAX_REGEXES_PER_CONFIG: usize = 256;
 /// Bytes of all regular expressions of one kind in a config: filters of names, triggers, rules for strings. While they are compiled all clients wait,
 /// up to a microsecond for each byte. Upstream: no limit.
 ///
-/// Met by `all_of_a_kind_share_length_and_memory`, `patterns_are_so_long_together`.
+/// Met by `all_of_a_kind_share_length_and_memory`, `the_total_length_of_patterns_is_limited`.
 pub const MAX_REGEX_TEXT: usize = 32 * 1024;
 /// Bytes that the automata of all of one kind may take together, for it takes time to make them... Upstream: no limit.
 ///
@@ -403,7 +403,7 @@ pub const MAX_NAME_WORK: u64 = 1 << 27;
 /// Time of the thread for matching names with expressions when a config, a data source or triggers come. After that no name matches; if a config
 /// came, the names of each user's producers may take [`MAX_NAME_WORK`] more. Upstream: no limit.
 ///
-/// Met by `the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes`.
+/// Met by `the_time_to_match_producers_names_when_a_data_source_comes_is_limited`.
 pub const MAX_MATCHING_TIME: Duration = Duration::from_millis(200);
 
 // Trace filters.
@@ -470,7 +470,7 @@ pub const MAX_PROTOVMS_PER_BUFFER: usize = 32;
 pub const MAX_PROTOVM_VERSIONS: usize = 8;
 /// Producers that may bring the same program, gone ones included: their packets may still be there to be merged. Upstream: no limit.
 ///
-/// Met by `only_so_many_producers_bring_the_same_program`.
+/// Met by `the_producers_with_the_same_program_are_limited`.
 pub const MAX_PROTOVM_PRODUCERS: usize = 0xffff;
 /// Instructions and parts of paths in such a program: it is decoded and kept. Upstream: no limit.
 ///

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_a_consumer_that_is_not_connected() {
+    fn a_consumer_that_is_not_connected_gets_no_message() {
         let mut outbox = Outbox::default();
         outbox.push(answer());
         assert_eq!(names(&mut outbox), [""; 0]);

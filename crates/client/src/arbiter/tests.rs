@@ -185,7 +185,7 @@ fn writers_that_come_and_go_while_the_endpoint_is_stuck_leave_no_more_than_a_cou
 }
 
 #[test]
-fn losses_of_ever_new_sessions_wait_to_be_told_of_for_the_latest_only() {
+fn only_losses_for_the_latest_buffers_wait_to_be_reported() {
     let arbiter = arbiter(Counting::default());
     let _full = fill(&arbiter);
     for target in 1..=1000 {

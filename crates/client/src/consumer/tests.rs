@@ -149,7 +149,7 @@ fn a_packet_whose_end_never_comes_does_not_spoil_the_next_read() {
 }
 
 #[test]
-fn a_config_goes_out_byte_for_byte_with_the_file_and_the_end_is_told() {
+fn a_config_goes_out_byte_for_byte_with_the_file_and_the_end_is_reported() {
     let mut connected = connected();
     let config = [0xfa, 0xff, 0x3f, 3, b'n', b'e', b'w'];
     let file = OwnedFd::from(tempfile::tempfile().unwrap());
@@ -204,7 +204,7 @@ fn a_state_in_parts_is_joined() {
 }
 
 #[test]
-fn attaching_asks_to_be_told_of_the_end_too() {
+fn attaching_asks_for_notice_of_the_end_too() {
     let mut connected = connected();
     connected.endpoint.attach("key").unwrap();
     let to = connected.asked().reply_to;
@@ -339,7 +339,7 @@ fn a_rejection_is_an_error_but_no_capabilities_are_none() {
 }
 
 #[test]
-fn when_the_service_ends_every_request_fails_and_then_the_end_is_told() {
+fn when_the_service_ends_every_request_fails_and_then_the_end_is_reported() {
     let mut connected = connected();
     let enabled = connected.endpoint.enable_tracing(b"", None).unwrap();
     let state = connected

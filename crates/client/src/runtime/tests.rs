@@ -364,7 +364,7 @@ fn an_instance_that_ends_with_a_flush_to_do_holds_up_no_flush() {
 }
 
 #[test]
-fn an_instance_that_cannot_be_set_up_is_never_told_to_have_started() {
+fn an_instance_that_cannot_be_set_up_is_never_reported_as_started() {
     let mut world = World::new();
     assert!(world.set_up(1, "fail in set_up").is_empty());
     let trouble = "obedient could not be set up: it is told to fail";
@@ -591,7 +591,7 @@ fn a_data_source_that_is_withdrawn_stops() {
 }
 
 #[test]
-fn a_changed_descriptor_is_told_once_a_little_later() {
+fn a_changed_descriptor_is_sent_once_a_little_later() {
     let mut world = World::new();
     world.runtime.source_changed(world.source_id);
     world.runtime.source_changed(world.source_id);

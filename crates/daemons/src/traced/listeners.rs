@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_systemd_are_told_by_their_names() {
+    fn sockets_of_systemd_are_recognised_by_their_names() {
         let sockets = named_sockets("3", "consumer:producer:producer").unwrap();
         assert_eq!(
             sockets,

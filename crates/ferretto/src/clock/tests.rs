@@ -88,7 +88,7 @@ fn thread_time_is_of_this_thread() {
 }
 
 #[test]
-fn clock_sources_that_are_not_the_counter_are_told() {
+fn clock_sources_other_than_the_counter_are_recognised() {
     for other in [
         "hpet",
         "acpi_pm",

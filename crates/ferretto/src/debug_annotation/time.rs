@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_to_the_nanosecond() {
+    fn times_are_exact_to_the_nanosecond() {
         let after = |seconds, nanoseconds| UNIX_EPOCH + Duration::new(seconds, nanoseconds);
         for (time, text) in [
             (UNIX_EPOCH, "1970-01-01T00:00:00.000000000Z"),

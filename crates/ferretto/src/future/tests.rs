@@ -222,7 +222,7 @@ fn children_that_overlap_are_on_lines_below_their_parents() {
 }
 
 #[test]
-fn futures_that_are_spawned_are_children_if_that_is_said() {
+fn spawned_futures_are_children_if_the_program_says_so() {
     let events = record(|| {
         let parent = trace_async!("net", "parent");
         let (mut below, mut alone) = (Box::pin(query(1).child_of(&parent)), Box::pin(query(0)));

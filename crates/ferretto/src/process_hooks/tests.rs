@@ -109,8 +109,8 @@ static HOOKS_THAT_SAY: Hooks = Hooks {
 const SAID_EXIT: &str = "exit, 100 ms";
 
 #[test]
-fn the_exit_of_a_process_is_told_once() {
-    let end = end_of("the_exit_of_a_process_is_told_once", || {
+fn the_exit_of_a_process_is_reported_once() {
+    let end = end_of("the_exit_of_a_process_is_reported_once", || {
         install(&HOOKS_THAT_SAY).expect("handlers");
         install(&HOOKS_THAT_SAY).expect("again");
         exit(7);
@@ -204,8 +204,8 @@ fn a_thread_that_does_not_finish_holds_up_the_exit_for_a_moment() {
 }
 
 #[test]
-fn a_child_is_told_and_its_exit_is_not() {
-    let end = end_of("a_child_is_told_and_its_exit_is_not", || {
+fn a_child_is_reported_and_its_exit_is_not() {
+    let end = end_of("a_child_is_reported_and_its_exit_is_not", || {
         let before_hooks = fork(|| say(format_args!("without hooks: {}", generation())));
         install(&HOOKS_THAT_SAY).expect("handlers");
         let child = fork(|| {

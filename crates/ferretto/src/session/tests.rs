@@ -226,7 +226,7 @@ fn two_sessions_record_at_once_and_each_gets_its_own() {
 }
 
 #[test]
-fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
+fn start_waits_for_data_sources_and_callbacks_report_start_and_stop() {
     let _alone = alone();
     let recorder = Recorder::new();
     recorder.hold_starts();
@@ -318,7 +318,7 @@ fn a_session_without_data_sources_starts_and_stops() {
 }
 
 #[test]
-fn a_config_that_the_service_refuses_is_told_with_its_reason() {
+fn a_config_that_the_service_refuses_is_reported_with_its_reason() {
     let _alone = alone();
     Recorder::new();
     let nonsense = TraceConfig::new()
@@ -533,7 +533,7 @@ impl source::DataSource for Wordy {
 }
 
 #[test]
-fn services_hear_of_all_data_sources_that_they_can_be_told_of() {
+fn services_hear_of_all_data_sources_up_to_the_limits() {
     const COUNT: usize = 60;
     let _alone = alone();
     let recorder = Recorder::new();

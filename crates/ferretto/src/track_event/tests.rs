@@ -376,7 +376,7 @@ fn tracks_are_described_once_before_their_first_event() {
 }
 
 #[test]
-fn a_track_that_is_described_anew_is_told_at_once() {
+fn a_new_description_of_a_track_is_written_at_once() {
     let packets = Recording::of(TrackEventConfig::default(), || {
         let track = Track::new(77);
         trace_event_instant!("c", "Before", track = track);
@@ -428,7 +428,7 @@ fn counters_have_integer_and_fractional_values_and_states_their_names() {
 }
 
 #[test]
-fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() {
+fn incremental_counters_take_values_and_record_differences_from_zero_on() {
     let whole = CounterTrack::new("Whole").incremental();
     static BROKEN: CounterTrack = CounterTrack::new("Broken").incremental();
     static ABSOLUTE: CounterTrack = CounterTrack::new("Absolute");
@@ -534,7 +534,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
 }
 
 #[test]
-fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number() {
+fn any_number_of_incremental_counters_is_right_and_a_limited_number_is_remembered() {
     const COUNTERS: u64 = 5000;
     let mut expected = Vec::new();
     let packets = Recording::of(TrackEventConfig::default(), || {
@@ -558,7 +558,7 @@ fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number
 }
 
 #[test]
-fn a_thread_with_thousands_of_tracks_does_not_tell_of_each_before_each_event() {
+fn a_thread_with_thousands_of_tracks_does_not_describe_each_before_each_event() {
     const TRACKS: u64 = 5000;
     let packets = Recording::of(TrackEventConfig::default(), || {
         for round in 0..4 {
@@ -610,7 +610,7 @@ fn disabled_events_are_neither_recorded_nor_evaluated() {
 }
 
 #[test]
-fn cleared_state_is_told_again() {
+fn cleared_state_is_written_again() {
     let recording = Recording::start(TrackEventConfig::default());
     on_a_thread(|| {
         for _ in 0..2 {
@@ -675,7 +675,7 @@ fn events_in_the_middle_of_others_are_counted_and_not_recorded() {
 }
 
 #[test]
-fn after_a_loss_everything_is_told_again() {
+fn after_a_loss_everything_is_written_again() {
     let recording = Recording::start(TrackEventConfig::default());
     let (mut sent, mut events) = (0u64, Vec::new());
     on_a_thread(|| {

@@ -7,7 +7,7 @@ use crate::host::{PeerIdentitySource, Reply, ReplyWanted};
 use crate::pair::{Pair, Seen};
 
 #[test]
-fn binding_tells_the_methods_of_the_service() {
+fn binding_returns_the_methods_of_the_service() {
     let (pair, greeter) = Pair::bound();
     assert_eq!(pair.client.methods(greeter), ["CountTo", "SayHello", "TakeFile"]);
 }
@@ -264,7 +264,7 @@ fn a_relay_declares_its_peer_before_any_call() {
 }
 
 #[test]
-fn a_violation_by_the_host_is_told_once_and_fails_everything_outstanding() {
+fn a_violation_by_the_host_is_reported_once_and_fails_everything_outstanding() {
     let (mut pair, greeter) = Pair::bound();
     let call = pair.call(greeter, "SayHello", b"");
     pair.client.receive(&u32::MAX.to_le_bytes(), None);

@@ -240,7 +240,7 @@ fn names_in_an_identity_are_bounded() {
 }
 
 #[test]
-fn several_services_on_one_connection_are_told_apart() {
+fn several_services_on_one_connection_are_distinguished() {
     let mut pair = Pair::new();
     let greeter = pair.client.bind("Greeter").unwrap();
     let other = pair.client.bind("Other").unwrap();

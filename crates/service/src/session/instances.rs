@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_so_many_bytes_and_not_one_more() {
+    fn an_owner_gets_its_limit_of_bytes_and_not_one_more() {
         let mut instances = Instances::default();
         instances.insert(DataSourceInstanceId(1), instance(3, 10));
         let left = limits::MAX_INSTANCE_BYTES_PER_UID - 10;
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_counted_is_what_there_is(events in proptest::collection::vec(event(), 0..60)) {
+        fn counts_match_the_instances(events in proptest::collection::vec(event(), 0..60)) {
             let mut instances = Instances::default();
             let mut last = 0;
             for event in events {

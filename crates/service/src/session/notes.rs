@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_is_not_told_that_the_service_ended() {
+    fn a_clone_does_not_record_that_the_service_ended() {
         let mut notes = Notes::default();
         notes.note(LifecycleEvent::TracingStarted, &at(1));
         notes.note(LifecycleEvent::ServiceEnded, &at(2));

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drop_marker_is_told_from_damage() {
+    fn the_drop_marker_is_distinguished_from_damage() {
         assert_eq!(token(&[0xff, 0xff, 0xff, 0x7f, 1, 2], 0), Token::DropMarker);
         assert_eq!(token(&[0xff, 0xff, 0xff, 0x7e, 1, 2], 0), Token::Malformed);
     }

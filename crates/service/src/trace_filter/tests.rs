@@ -265,7 +265,7 @@ fn there_is_a_limit_to_rules() {
 }
 
 #[test]
-fn patterns_are_so_long_together() {
+fn the_total_length_of_patterns_is_limited() {
     let with = |length: usize| {
         let long = "a".repeat(limits::MAX_REGEX_TEXT / 8);
         let mut rules = vec![rule(&long); 7];

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_recovers_at_its_rate_and_is_told_of_again_once_it_has() {
+    fn it_recovers_at_its_rate_and_is_reported_again_once_it_has() {
         let mut budget = TriggerBudget::default();
         let start = 77;
         assert_eq!(

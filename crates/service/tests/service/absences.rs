@@ -371,7 +371,7 @@ fn a_trace_without_the_services_events_has_none_of_these() {
 }
 
 #[test]
-fn a_file_tells_it_as_well() {
+fn a_file_names_missing_data_sources_too() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
     let session = world.enable(
@@ -461,7 +461,7 @@ fn gone_producers_of_one_user_do_not_hide_those_of_another() {
 }
 
 #[test]
-fn an_observer_is_told_that_each_instance_of_a_lost_producer_has_stopped() {
+fn an_observer_learns_that_each_instance_of_a_lost_producer_has_stopped() {
     use observable_events::DataSourceInstanceState as InState;
     let (mut world, producer) = offering();
     let other = world.producer("q");

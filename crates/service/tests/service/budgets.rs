@@ -37,7 +37,7 @@ fn instances(world: &World, consumer: ConsumerId) -> usize {
 }
 
 #[test]
-fn the_producers_of_a_user_take_part_in_a_session_with_so_many_instances() {
+fn the_instances_of_the_producers_of_a_user_in_a_session_are_limited() {
     const EACH: usize = limits::MAX_INSTANCES_PER_PRODUCER;
     let mut world = World::new();
     let crowd: Vec<ProducerId> = (0..limits::MAX_INSTANCES_PER_UID / EACH + 1)
@@ -94,7 +94,7 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
 }
 
 #[test]
-fn the_producers_of_a_user_register_so_many_data_sources() {
+fn the_data_sources_of_the_producers_of_a_user_are_limited() {
     let mut world = World::new();
     let count = |world: &World| {
         let mut query = ferretto_service::StateQuery::new(StateScope::Everything);
@@ -299,7 +299,7 @@ fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() 
 }
 
 #[test]
-fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
+fn the_memory_of_a_user_that_a_flush_scrapes_is_limited() {
     const PAGE: usize = limits::MAX_SMB_PAGE_SIZE;
     let mut world = World::new();
     let consumer = world.consumer();
@@ -355,7 +355,7 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
 }
 
 #[test]
-fn a_flush_looks_at_so_many_pages_of_a_user() {
+fn the_pages_of_a_user_that_a_flush_looks_at_are_limited() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
@@ -483,7 +483,7 @@ fn guarded_sessions_of_one_user_do_not_keep_those_of_others_from_beginning() {
 }
 
 #[test]
-fn statistics_tell_of_so_many_writers() {
+fn the_writers_in_statistics_are_limited() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -654,7 +654,7 @@ fn each_session_is_scraped_for_when_flushes_of_several_complete_together() {
 }
 
 #[test]
-fn the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes() {
+fn the_time_to_match_producers_names_when_a_data_source_comes_is_limited() {
     let mut world = World::new();
     world.service.set_processor_clock(slow_clock);
     let mut filtered = config(&["d"]);
@@ -671,7 +671,7 @@ fn the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes() {
 }
 
 #[test]
-fn the_name_of_a_producer_is_matched_for_so_long_when_triggers_come() {
+fn the_time_to_match_producers_names_when_triggers_come_is_limited() {
     let mut world = World::new();
     world.service.set_processor_clock(slow_clock);
     let names: Vec<String> = (0..2 * MATCHED).map(|number| format!("t{number}")).collect();

@@ -203,7 +203,7 @@ fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
 }
 
 #[test]
-fn the_consumer_attached_when_a_snapshot_is_due_is_told() {
+fn the_consumer_attached_when_a_snapshot_is_due_is_notified() {
     let (mut world, producer, first) = world();
     let second = world.consumer();
     let now = world.now;
@@ -347,7 +347,7 @@ fn while_data_sources_take_their_time_to_stop_nothing_else_comes_of_itself() {
 }
 
 #[test]
-fn the_file_of_a_session_that_never_started_tells_so() {
+fn the_file_of_a_session_that_never_started_says_so() {
     for frees in [false, true] {
         let (mut world, producer, consumer) = world();
         let deferred = TraceConfig {

@@ -330,7 +330,7 @@ fn chunks_sent_inside_the_request_count_as_well() {
 }
 
 #[test]
-fn every_trace_says_who_when_and_how() {
+fn every_trace_has_clocks_config_uuid_system_info_and_statistics() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");

@@ -45,7 +45,7 @@ fn marks(packets: &[TracePacket]) -> Vec<u64> {
 }
 
 #[test]
-fn a_session_that_recorded_tells_once_that_the_service_ended_it() {
+fn a_session_that_recorded_says_once_that_the_service_ended_it() {
     let (mut world, producer, consumer) = recording(&config(&["d"]));
     world.advance(300);
     let told = world.now.boot;

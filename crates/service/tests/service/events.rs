@@ -80,7 +80,7 @@ fn disable(world: &mut World, consumer: ConsumerId) {
 }
 
 #[test]
-fn the_life_of_a_session_is_told_in_its_order() {
+fn the_life_of_a_session_is_recorded_in_its_order() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -129,7 +129,7 @@ fn the_life_of_a_session_is_told_in_its_order() {
 }
 
 #[test]
-fn flushes_are_told_up_to_a_number_and_other_events_once() {
+fn flushes_are_recorded_up_to_a_number_and_other_events_once() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&[]));
@@ -233,7 +233,7 @@ fn a_session_that_starts_while_detached_names_no_slow_data_source() {
 }
 
 #[test]
-fn a_session_from_which_its_consumer_is_detached_tells_of_no_slow_start() {
+fn a_session_without_its_consumer_records_no_slow_start() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -348,7 +348,7 @@ fn earlier_states_of_other_sessions_are_recorded_in_their_order() {
 }
 
 #[test]
-fn a_session_that_waits_for_its_data_sources_to_stop_is_told_to_do_so() {
+fn the_state_of_a_session_that_waits_for_its_data_sources_to_stop_is_reported() {
     use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_DISABLING_WAITING_STOP_ACKS, STATE_STARTED};
     let mut world = World::new();
     let producer = world.producer("p");
@@ -425,7 +425,7 @@ fn pending_events_of_a_gone_consumer_hold_up_no_other() {
 }
 
 #[test]
-fn other_sessions_are_told_of_up_to_a_number() {
+fn events_of_other_sessions_are_recorded_up_to_a_number() {
     let mut world = World::new();
     let (a, b) = (world.consumer(), world.consumer());
     world.enable(a, &watching("a", &[]));
@@ -466,7 +466,7 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
 }
 
 #[test]
-fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
+fn the_end_of_a_clone_is_reported_like_the_end_of_any_session() {
     use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];

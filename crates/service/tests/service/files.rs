@@ -37,7 +37,7 @@ fn data_reaches_the_file_at_every_period() {
 }
 
 #[test]
-fn the_consumer_is_told_of_the_end_when_the_file_is_complete() {
+fn the_consumer_learns_of_the_end_when_the_file_is_complete() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -258,7 +258,7 @@ fn files_are_synced_after_each_write_if_the_config_says_so() {
 }
 
 #[test]
-fn a_consumer_is_told_that_a_part_of_its_file_did_not_reach_the_disk() {
+fn a_consumer_learns_that_a_part_of_its_file_did_not_reach_the_disk() {
     let mut world = World::new();
     let consumer = world.consumer();
     let synced = TraceConfig {
@@ -416,7 +416,7 @@ fn packets_that_arrive_while_a_batch_is_being_written_follow_it() {
 }
 
 #[test]
-fn the_consumer_is_told_of_the_end_once_the_file_is_closed_with_its_error() {
+fn the_consumer_learns_of_the_end_and_the_error_once_the_file_is_closed() {
     for earlier in [None, Some("no such device")] {
         let mut world = World::new();
         let consumer = world.consumer();

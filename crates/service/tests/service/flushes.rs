@@ -168,7 +168,7 @@ fn flush_period_asks_at_every_multiple() {
 }
 
 #[test]
-fn a_final_flush_that_fails_still_stops_and_is_told_in_the_trace() {
+fn a_final_flush_that_fails_still_stops_and_is_recorded_in_the_trace() {
     let mut world = World::new();
     let producer = world.producer("sleepy");
     world.offer(producer, "d");
@@ -196,7 +196,7 @@ fn a_final_flush_that_fails_still_stops_and_is_told_in_the_trace() {
 }
 
 #[test]
-fn a_last_flush_of_the_consumer_that_fails_is_told_in_the_trace_until_the_next() {
+fn a_failed_last_flush_of_the_consumer_is_recorded_in_the_trace_until_the_next() {
     /// `FlushFlags`: asked for by the command line, because the trace ends.
     const TRACE_STOP: u64 = 2 << 4 | 2;
     let slow = |world: &mut World, consumer| {

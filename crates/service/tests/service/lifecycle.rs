@@ -138,7 +138,7 @@ fn producer_filters_pick_by_name_and_by_whole_name_expressions() {
 }
 
 #[test]
-fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
+fn all_data_sources_started_is_sent_once_after_the_last_acknowledgement() {
     let mut world = World::new();
     let producer = world.producer("p");
     let slow = DataSourceDescriptor {
@@ -169,7 +169,7 @@ fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
 }
 
 #[test]
-fn an_attaching_consumer_is_told_that_all_have_started_meanwhile() {
+fn an_attaching_consumer_learns_that_all_have_started_meanwhile() {
     let kinds = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
     for observes_before in [false, true] {
         let mut world = World::new();
@@ -231,7 +231,7 @@ fn instance_states_are_observed() {
 }
 
 #[test]
-fn a_session_with_a_duration_flushes_stops_and_tells_its_consumer() {
+fn a_session_with_a_duration_flushes_stops_and_notifies_its_consumer() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -293,7 +293,7 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
 }
 
 #[test]
-fn a_stop_waits_five_seconds_unless_the_config_says_otherwise_and_tells_producers_how_long() {
+fn a_stop_waits_for_the_configured_time_or_five_seconds_and_producers_learn_it() {
     for (configured, expected) in [
         (None, 5000),
         (Some(0), 5000),
@@ -594,7 +594,7 @@ fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
 }
 
 #[test]
-fn a_consumer_that_attaches_after_the_end_of_a_session_is_told_of_it() {
+fn a_consumer_that_attaches_after_the_end_of_a_session_learns_of_it() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {

@@ -256,7 +256,7 @@ fn clocks_are_read_every_ten_seconds_unless_the_config_says() {
 }
 
 #[test]
-fn the_statistics_of_a_session_tell_of_so_many_writers() {
+fn the_writers_in_the_statistics_of_a_session_are_limited() {
     const WRITERS_PER_PRODUCER: u16 = 0x7fff;
     let mut world = World::new();
     let consumer = world.consumer();
@@ -333,7 +333,7 @@ fn files_are_written_no_more_often_than_the_shortest_period() {
 }
 
 #[test]
-fn a_chunk_is_patched_in_so_many_places_at_once() {
+fn the_patches_of_a_chunk_in_one_request_are_limited() {
     let discarded = |count: usize| {
         let mut world = World::new();
         let producer = world.producer("p");
@@ -453,7 +453,7 @@ fn a_packet_may_be_larger_than_any_message() {
 }
 
 #[test]
-fn a_producer_takes_part_in_a_session_with_so_many_instances_and_others_are_not_kept_out() {
+fn the_instances_of_a_producer_in_a_session_are_limited_and_others_are_not_kept_out() {
     const NAMES: usize = 16;
     let each_wanted = limits::MAX_INSTANCES_PER_PRODUCER / NAMES;
     let mut world = World::new();

@@ -312,7 +312,7 @@ fn recording(world: &mut World, config: &TraceConfig) -> ConsumerId {
 }
 
 #[test]
-fn a_trace_tells_once_how_the_clocks_of_other_machines_relate_to_ours() {
+fn a_trace_records_once_how_the_clocks_of_other_machines_relate_to_ours() {
     let mut world = World::new();
     let begun = world.now.boot;
     synced_relay(&mut world, GUEST, 500);
@@ -367,7 +367,7 @@ fn every_clock_that_either_side_read_is_in_the_trace() {
 }
 
 #[test]
-fn one_exchange_does_not_tell_and_the_next_does_however_late() {
+fn clocks_need_two_exchanges_however_late_they_come() {
     let mut world = World::new();
     let relay = world.service.connect_relay(GUEST).unwrap();
     let consumer = recording(&mut world, &of_all_machines());
@@ -396,7 +396,7 @@ fn the_latest_exchanges_are_kept() {
 }
 
 #[test]
-fn of_several_relays_of_one_machine_the_first_that_can_tell_does() {
+fn of_several_relays_of_one_machine_the_first_with_exchanges_counts() {
     let mut world = World::new();
     world.service.connect_relay(GUEST).unwrap();
     let talking = synced_relay(&mut world, GUEST, 7);
@@ -476,7 +476,7 @@ fn descriptions_and_clocks_of_machines_can_be_turned_off() {
 }
 
 #[test]
-fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
+fn a_relay_that_is_gone_is_in_traces_and_clones_that_began_before() {
     let mut world = World::new();
     let relay = synced_relay(&mut world, GUEST, 5);
     describe(&mut world, relay, 3);
@@ -506,7 +506,7 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
 }
 
 #[test]
-fn of_relays_of_one_machine_that_are_gone_the_last_one_is_told_of() {
+fn of_gone_relays_of_one_machine_the_last_one_is_recorded() {
     let mut world = World::new();
     let consumer = recording(&mut world, &of_all_machines());
     for ahead in [5, 6, 7] {
@@ -576,7 +576,7 @@ fn gone_relays_make_room_for_new_ones() {
 }
 
 #[test]
-fn a_trace_tells_of_so_many_machines() {
+fn the_machines_in_a_trace_are_limited() {
     let mut world = World::new();
     let consumer = recording(&mut world, &config(&[]));
     let [mut clocks, mut systems] = [0; 2];

@@ -236,7 +236,7 @@ fn overwritten_packets_are_in_the_state_which_comes_before_the_others() {
 }
 
 #[test]
-fn without_programs_nothing_is_told_of_them() {
+fn without_programs_the_trace_has_no_instances_of_them() {
     let mut world = World::new();
     let producer = world.producer("p");
     offer_with(&mut world, producer, "d", Some(copies(1)));
@@ -281,7 +281,7 @@ fn packets_of_a_gone_producer_are_merged() {
 }
 
 #[test]
-fn a_clone_tells_the_state_of_its_time_and_the_original_its_own() {
+fn a_clone_has_the_state_of_its_time_and_the_original_its_own() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3", "4", "5"]);
     let packets = scene.clone_session();

@@ -58,7 +58,7 @@ fn a_session_is_described_by_its_config_and_its_state() {
 }
 
 #[test]
-fn a_session_tells_how_much_of_its_buffers_was_written() {
+fn a_session_reports_how_much_of_its_buffers_was_written() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -87,7 +87,7 @@ fn a_session_tells_how_much_of_its_buffers_was_written() {
 }
 
 #[test]
-fn a_session_tells_each_state_that_it_is_in() {
+fn a_session_reports_each_of_its_states() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -126,7 +126,7 @@ fn a_session_tells_each_state_that_it_is_in() {
 }
 
 #[test]
-fn producers_and_data_sources_are_told_unless_only_sessions_are_asked_for() {
+fn producers_and_data_sources_are_listed_unless_only_sessions_are_asked_for() {
     let mut world = World::new();
     let who = Introduction {
         name: "p".into(),
@@ -192,7 +192,7 @@ fn an_entry_that_fits_into_no_message_is_left_out() {
 }
 
 #[test]
-fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
+fn data_sources_are_listed_by_name_and_in_the_order_of_their_registration() {
     let mut world = World::new();
     let producers = [world.producer("p"), world.producer("q")];
     for (producer, name, id) in [

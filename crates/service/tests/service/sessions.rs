@@ -408,7 +408,7 @@ fn observed_events_come_before_the_end_that_follows_them() {
 }
 
 #[test]
-fn that_all_have_started_is_told_in_each_session_and_not_before_the_start() {
+fn all_data_sources_started_is_sent_in_each_session_and_not_before_the_start() {
     for (acknowledges, sources) in [(true, &["d"][..]), (false, &["d"]), (true, &[])] {
         let mut world = World::new();
         let producer = producer_of_d(&mut world, acknowledges, false);

@@ -71,7 +71,7 @@ fn fields_are_arguments_whenever_they_are_recorded() {
 }
 
 #[test]
-fn a_field_that_is_recorded_again_and_again_is_told_as_it_was_last() {
+fn a_field_that_is_recorded_again_and_again_has_its_last_value() {
     const TIMES: u64 = 1000;
     for style in [SpanStyle::Threads, SpanStyle::Lives] {
         let recording = Recording::start();
@@ -316,7 +316,7 @@ fn styles_show_where_spans_run_or_how_long_they_take_only() {
 }
 
 #[test]
-fn source_locations_are_told_if_asked_for() {
+fn source_locations_are_recorded_if_asked_for() {
     let recording = Recording::start();
     let line = with(ferretto_tracing::layer().with_source_locations(), || {
         for _ in 0..2 {

@@ -81,7 +81,7 @@ fn each_wait_for_a_service_is_twice_as_long_as_the_last_up_to_a_limit() {
 }
 
 #[test]
-fn why_there_is_no_service_is_told_once_and_again_when_it_changes() {
+fn the_reason_for_no_service_is_reported_once_and_again_when_it_changes() {
     let mut connection = waiting();
     let told: Vec<_> = ["refused", "refused", "absent", "absent", "refused"]
         .iter()

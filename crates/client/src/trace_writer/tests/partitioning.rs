@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn a_writer_that_never_had_a_chunk_has_its_loss_told() {
+fn the_loss_of_a_writer_that_never_had_a_chunk_is_reported() {
     let mut service = Service::new(1, 4096, PageLayout::Div1, Silent);
     let mut other = service.writer(BufferExhaustedPolicy::Drop);
     other.write_packet(&packet(0, 10));

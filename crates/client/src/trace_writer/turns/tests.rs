@@ -139,6 +139,6 @@ fn in_any_order_one_side_at_a_time_uses_a_chunk() {
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn the_model_finds_a_missing_barrier() {
+fn in_any_order_the_model_finds_a_missing_barrier() {
     model::<NoFence>();
 }

@@ -299,7 +299,7 @@ fn declarations_may_have_all_that_rust_has() {
 }
 
 #[test]
-fn bounds_can_be_said() {
+fn bounds_can_be_given() {
     #[derive(DebugAnnotation)]
     #[annotation(bound(T: AsRef<str>))]
     struct Name<T> {

@@ -121,7 +121,7 @@ fn forbidden_packets_of_a_producer_are_not_merged() {
 }
 
 #[test]
-fn only_so_many_producers_bring_the_same_program() {
+fn the_producers_with_the_same_program_are_limited() {
     let mut vms = ProtoVms::default();
     let mut bring = |producer| vms.set_up("a", &takes(1), 16, ProducerId(producer));
     let most = limits::MAX_PROTOVM_PRODUCERS as u32;

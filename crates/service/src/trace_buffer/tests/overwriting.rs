@@ -338,7 +338,7 @@ fn a_packet_cut_off_by_a_full_buffer_does_not_come_out() {
 }
 
 #[test]
-fn histograms_tell_the_chunk_sizes_of_each_writer() {
+fn histograms_have_the_chunk_sizes_of_each_writer() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 8).whole('a', 20));
     buffer.commit(chunk(1, 1, 1).whole('a', 28));

@@ -70,7 +70,7 @@ fn a_clone_of_a_streaming_session_is_a_file_with_everything() {
 }
 
 #[test]
-fn a_file_of_a_clone_tells_the_same_as_a_clone_that_is_read() {
+fn a_file_of_a_clone_has_the_same_packets_as_a_clone_that_is_read() {
     let kinds = |packets: &[TracePacket]| {
         let mut kinds: Vec<u32> = events(packets).into_iter().map(|(kind, _)| kind).collect();
         kinds.sort_unstable();

@@ -30,7 +30,7 @@ fn sixty_clones_of_one_session_are_no_trouble() {
 }
 
 #[test]
-fn one_user_has_so_many_clones_and_no_more() {
+fn the_clones_of_one_user_are_limited() {
     let mut scene = Scene::new();
     // Some are made, some are under way.
     for made in 0..limits::MAX_CLONES_PER_UID {

@@ -216,7 +216,7 @@ fn a_clone_has_a_new_name_that_ends_as_the_originals() {
 }
 
 #[test]
-fn producers_are_flushed_before_and_told_why() {
+fn producers_are_flushed_before_with_the_reason() {
     for (purpose, flags) in [(ClonePurpose::Snapshot, 0x13), (ClonePurpose::Bugreport, 0x113)] {
         let mut scene = Scene::new();
         let wanted = CloneRequest {
@@ -291,7 +291,7 @@ fn a_producer_that_does_not_flush_delays_the_clone_by_the_flush_timeout_only() {
 }
 
 #[test]
-fn a_clone_tells_of_its_making_and_the_original_does_not() {
+fn a_clone_records_its_making_and_the_original_does_not() {
     let mut scene = Scene::new();
     let requested = scene.world.now.boot;
     scene
@@ -695,7 +695,7 @@ fn clones_number_writers_as_the_original_does() {
 }
 
 #[test]
-fn capabilities_tell_of_clones() {
+fn capabilities_include_clones() {
     assert_eq!(Service::query_capabilities().has_clone_session, Some(true));
 }
 

@@ -43,7 +43,7 @@ impl Connection {
 }
 
 #[test]
-fn no_order_leaves_a_request_while_the_thread_sleeps() {
+fn in_any_order_no_request_is_left_while_the_thread_sleeps() {
     check(|| {
         let connection = Arc::new(Connection {
             due: Due(Modelled::new(NEVER)),
