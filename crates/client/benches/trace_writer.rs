@@ -1,4 +1,4 @@
-//! What a packet costs on its way into shared memory: `cargo bench -p ferretto-client --bench trace_writer`.
+//! Measures the cost of a packet on its way into shared memory: `cargo bench -p ferretto-client --bench trace_writer`.
 //! Prints nanoseconds per packet, with chunks turned over, committed and freed as they are in a producer.
 
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Request, Wake};

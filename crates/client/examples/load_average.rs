@@ -35,7 +35,7 @@ const SOCKET: Token = Token(0);
 /// The counter's track: a number that no other producer is likely to have.
 const TRACK: u64 = 0x6c6f_6164_2061_7667;
 
-/// What one session gets.
+/// The instance of one session.
 struct LoadAverage {
     /// In nanoseconds.
     period: u64,

@@ -1,34 +1,33 @@
-//! The shared-memory arbiter: hands chunks of the producer's shared memory buffer to its trace writers, and collects
-//! what the endpoint has to tell the service about them.
+//! The shared-memory arbiter: hands chunks of the producer's shared memory buffer to its trace writers, and collects the requests with which the
+//! endpoint tells the service about them.
 //!
-//! One per connection. Trace writers call it from any thread, when they turn over a chunk and never per packet. The
-//! endpoint, on its own thread, is woken through [`Notify`] and then sends what [`Arbiter::take_requests`] yields.
+//! One per connection. Trace writers call it from any thread, when they turn over a chunk and never per packet. It wakes the endpoint, on its own
+//! thread, through [`Notify`]; the endpoint then sends the requests that [`Arbiter::take_requests`] returns.
 //!
-//! **When it wakes the endpoint.** The first chunk returned starts a batching period, at the end of which whatever came
-//! together is committed in one request. When completed chunks fill half of the buffer, or 256 KB, it does not wait that long, and
-//! for flushes neither. An endpoint that shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), for
-//! the service should be emptying one half while the other is filled.
+//! **When it wakes the endpoint.** The first chunk returned starts a batching period, and all chunks returned until its end are committed in one
+//! request. When completed chunks fill half of the buffer, or 256 KB, the arbiter wakes the endpoint at once, and for flushes too. An endpoint that
+//! shares its thread with a writer is woken once more then ([`Wake::HalfFull`]), because the service should empty one half while the writer fills the
+//! other.
 //!
-//! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each keeps one open, and all of them should not have all of
-//! the memory.
+//! **Chunks get smaller when there are many writers**, see [`Partitioning`]: each writer keeps one open, and together they should not hold all of the
+//! memory.
 //!
-//! **Chunks are taken back** when writers keep half of the memory open all the same, because they are more than there are chunks, or have
-//! chunks from when they were few. The endpoint is woken, and [`Arbiter::take_requests`] commits chunks of those who are not writing a packet,
-//! of the idle ones first, until there is room. They take new ones when they write again. So a thread that sleeps for ever keeps nothing
-//! from others. It takes a kernel with `membarrier(2)`, Linux since 4.14; elsewhere, writers keep what they have.
+//! **Chunks are taken back** when writers still keep half of the memory open, because there are more writers than chunks, or because they have large
+//! chunks from a time when there were few writers. The endpoint is woken, and [`Arbiter::take_requests`] commits chunks of writers that are not
+//! writing a packet, idle ones first, until there is room. These writers take new chunks when they write again. So a thread that sleeps for ever
+//! keeps nothing from others. This needs a kernel with `membarrier(2)`, Linux since 4.14; on others, writers keep their chunks.
 //!
-//! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its
-//! length is known, and a patch has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Ours write packets
-//! that are finished, see [`crate::trace_writer`]: all lengths are known before the first byte leaves. Whoever adds
-//! writers that need patches keeps their list in the writer, and hands it over where `Arbiter::return_chunk` adds to
-//! the request; patches for a chunk must be sent no earlier than the chunk.
+//! **No patches.** Upstream's writers encode straight into chunks, so that a nested message may leave a chunk before its length is known, and a patch
+//! has to follow it to the service (`CommitDataRequest.chunks_to_patch`). Our writers write finished packets, see [`crate::trace_writer`]: all
+//! lengths are known before the first byte leaves. To add writers that need patches, keep their list of patches in the writer, and hand it over where
+//! `Arbiter::return_chunk` adds to the request; patches for a chunk must be sent no earlier than the chunk.
 //!
-//! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of memory of its own, and plays the
-//! service's part on it: what is committed goes along in the request, and the chunks are free again. Whoever sends the requests
-//! should take no more of them than there is room for: it is then that writers find the memory full, as they would otherwise.
+//! **Where memory cannot be shared**, over a network, [`Arbiter::emulating`] hands out chunks of private memory, and plays the service's part on it:
+//! the request carries the bytes of committed chunks, and the chunks are free again. The sender of the requests should take no more of them than
+//! there is room for. Then writers find the memory full, as they would with shared memory.
 //!
-//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] gives an arbiter over the same memory that
-//! keeps everything back until [`Arbiter::bind`].
+//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] makes an arbiter over the same memory that keeps everything
+//! back until [`Arbiter::bind`].
 
 pub(crate) mod barrier;
 mod holders;
@@ -54,21 +53,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use writer_ids::WriterIds;
 
-/// How long a writer that may wait waits for a free chunk before it drops data after all. A service that takes longer is
-/// stuck; upstream ends the process after about the same time. It is long because waiting loses least: what the writer has
-/// is kept, while dropping would only make room for more that the same service does not take. Whoever has a reason not
-/// to wait (the connection broke, the process is to end) calls [`Arbiter::close`].
+/// How long a writer with a waiting policy waits for a free chunk before it drops data after all. A service that takes longer is stuck; upstream ends
+/// the process after about the same time. It is long because waiting loses least: the writer keeps its data, while dropping would only make room for
+/// more data that the stuck service does not take either. A caller with a reason not to wait (the connection broke, the process ends) calls
+/// [`Arbiter::close`].
 const STALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// Chunks of so many bytes are committed at once, even if the buffer has room for more: what the service has freed soon is still in the
-/// processor's caches when it is written again.
+/// Chunks of this many bytes are committed at once, even if the buffer has room for more: chunks that the service frees soon are still in the
+/// processor's caches when they are written again.
 const MAX_BATCH_BYTES: usize = 256 * 1024;
 
-/// Chunks are taken back when one part in so many of the memory is open: in the rest is what the service has yet to read, and what
-/// writers take meanwhile.
+/// Chunks are taken back when one part in this many of the memory is open. The rest is for chunks that the service has yet to read, and for chunks
+/// that writers take meanwhile.
 const MAX_OPEN_PART: usize = 2;
 
-/// And then so many that one part in so many less is.
+/// Then chunks are taken back until the open part is smaller than that by one part in this many.
 const TAKEN_BACK_PART: usize = 8;
 
 /// The longest that a waiting writer sleeps before it looks again.
@@ -77,59 +76,59 @@ const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 /// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
 pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 
-/// The buffer that there is none of: the service frees its chunks without reading them.
+/// An id of no buffer: the service frees its chunks without reading them.
 const NO_BUFFER: BufferId = BufferId(0);
 
-/// For how many targets there is somebody to tell of losses at a time: no data source has more instances.
+/// The number of targets with a teller at a time: no data source has more instances.
 const MAX_TELLERS: usize = 8;
 
-/// For how many targets losses wait to be told of. Those of more have ended sessions among them, which are the oldest.
+/// The number of targets with losses that wait to be reported. Beyond it, the oldest ones are dropped, which belong to ended sessions.
 const MAX_UNTOLD_TARGETS: usize = 64;
 
-/// How many losses wait to be told of for each. Each takes a chunk, and who reads that there were so many need not know how many more.
+/// The number of losses per target that wait to be reported. Each takes a chunk, and beyond this many the exact number no longer matters.
 const MAX_UNTOLD_ROWS: u16 = 1000;
 
-/// What a trace writer does when all chunks are in use.
+/// The behaviour of a trace writer when all chunks are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BufferExhaustedPolicy {
     /// Drops packets until a chunk is free.
     Drop,
     /// Waits for a free chunk, up to 30 s each time; then drops as above, where upstream would end the process.
     Stall,
-    /// Waits as above, but once any writer has waited in vain it waits no more until a chunk was free: so that a stuck
-    /// service costs the producer this time once, and not again for each of its writers and packets.
+    /// Waits as above. Once any writer has waited in vain, it does not wait again until a chunk was free. So a stuck service costs the producer this
+    /// time once, and not again for each of its writers and packets.
     StallThenDrop,
 }
 
 /// When the endpoint is to take the arbiter's requests and send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// After this time. An earlier wake-up may make it unnecessary.
+    /// Within this time. An earlier wake-up may make it unnecessary.
     Within(Duration),
     /// As soon as possible.
     Now,
-    /// As soon as possible, for half of the buffer waits for the service, or as much as should wait. If this is the endpoint's own thread, and is not
-    /// going to be back in its loop soon, it should send before it returns.
+    /// As soon as possible, because half of the buffer, or as many bytes as should wait, waits for the service. If this is the endpoint's own thread,
+    /// and does not return to its loop soon, it should send before it returns.
     HalfFull,
-    /// As soon as possible, for a writer waits for chunks to be freed. If this is the endpoint's own thread, it must
-    /// send before it returns: nobody else will.
+    /// As soon as possible, because a writer waits for chunks to be freed. If this is the endpoint's own thread, it must send before it returns: no
+    /// other thread will.
     Stalled,
 }
 
-/// How the arbiter reaches its endpoint. Called without locks held, on the thread of whatever trace writer has caused it.
+/// How the arbiter reaches its endpoint. Called without locks held, on the thread of the trace writer that caused the call.
 pub trait Notify: Send + Sync {
-    /// Has [`Arbiter::take_requests`] called, and its result sent, by the endpoint.
+    /// Has the endpoint call [`Arbiter::take_requests`] and send the result.
     fn wake(&self, wake: Wake);
 }
 
 /// A request that the endpoint sends to the service.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
-    /// Chunks written by this writer belong to that buffer, also those that are scraped.
+    /// Assigns the chunks of this writer to that buffer, including scraped chunks.
     RegisterTraceWriter(WriterId, BufferId),
-    /// Chunks are complete, flushes are done.
+    /// Complete chunks, and acknowledgements of flushes.
     CommitData(CommitDataRequest),
-    /// This writer writes no more.
+    /// Ends this writer.
     UnregisterTraceWriter(WriterId),
 }
 
@@ -162,24 +161,24 @@ impl std::error::Error for CreateWriterError {}
 /// See the [module's documentation](self).
 pub struct Arbiter {
     smb: Arc<ProducerSmb>,
-    /// The other end of the memory, where it is this process's own.
+    /// The other end of the memory, where the memory is this process's own.
     service_end: Option<Arc<ServiceSmb>>,
     partitioning: Partitioning,
     notify: Arc<dyn Notify>,
     /// Shared by all arbiters of the connection.
     writer_ids: Arc<WriterIds>,
-    /// No chunk is handed out any more.
+    /// Set by [`Arbiter::close`]: no more chunks are handed out.
     closed: AtomicBool,
     /// A writer has waited for a chunk until its time was up, and none has been free since.
     waited_in_vain: AtomicBool,
     stall_limit: Duration,
     holders: Mutex<Holders>,
-    /// Chunks are to be taken back when so many bytes are open.
+    /// Chunks are taken back when this many bytes are open.
     open_limit: AtomicUsize,
     pending: Mutex<Pending>,
 }
 
-/// What was not taken by the endpoint yet.
+/// The requests that the endpoint has not taken yet.
 struct Pending {
     destination: Destination,
     registered: Vec<(WriterId, BufferId)>,
@@ -187,7 +186,7 @@ struct Pending {
     returned: Vec<ChunksToMove>,
     /// Bytes of the chunks in `returned`.
     returned_bytes: usize,
-    /// Rows of packets that were lost before their writers had a chunk in which to say so.
+    /// Rows of packets that were lost while their writers had no chunk to report them in.
     untold_losses: Vec<UntoldLosses>,
     tellers: Vec<Teller>,
     flushed: Option<u64>,
@@ -195,13 +194,13 @@ struct Pending {
     woken: Woken,
 }
 
-/// How many such rows were to go where: [`MAX_UNTOLD_ROWS`] at most.
+/// The number of such rows for a target: [`MAX_UNTOLD_ROWS`] at most.
 struct UntoldLosses {
     target: BufferId,
     rows: u16,
 }
 
-/// A writer that tells of losses where other writers cannot.
+/// A writer that reports losses for writers without a chunk.
 struct Teller {
     target: BufferId,
     writer: WriterId,
@@ -213,7 +212,7 @@ struct Teller {
 enum Destination {
     /// Each to the buffer of its writer.
     PerWriter,
-    /// It is not known yet: nothing is sent.
+    /// Not known yet: nothing is sent.
     Unbound,
     /// All to this buffer.
     Bound(BufferId),
@@ -226,7 +225,7 @@ pub(crate) enum HadChunks {
     Some,
 }
 
-/// Whether the endpoint is on its way already.
+/// Whether the endpoint was already woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Woken {
     No,
@@ -245,8 +244,9 @@ impl fmt::Debug for Arbiter {
 }
 
 impl Arbiter {
-    /// Prepares the process for taking chunks back, which takes some ten milliseconds once if it has several threads. Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at
-    /// once until [`Arbiter::set_batch_duration`] says otherwise.
+    /// Hands out the chunks of `smb`, whose pages it cuts as `partitioning` says (upstream always makes one chunk of each). Commits at once until
+    /// [`Arbiter::set_batch_duration`] says otherwise. Also prepares the process for taking chunks back, which takes some ten milliseconds once if it
+    /// has several threads.
     pub fn new(
         smb: ProducerSmb,
         partitioning: impl Into<Partitioning>,
@@ -255,11 +255,11 @@ impl Arbiter {
         Self::with_stall_limit(smb, partitioning, notify, STALL_LIMIT)
     }
 
-    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of
-    /// the size that the service said, whose bytes the requests carry.
+    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of the size that the
+    /// service chose, whose bytes the requests carry.
     ///
     /// # Errors
-    /// If there is no memory to be had, or these are no pages of it.
+    /// If there is no memory, or the size of the pages is invalid.
     pub fn emulating(
         page_size: PageSize,
         partitioning: impl Into<Partitioning>,
@@ -278,7 +278,7 @@ impl Arbiter {
         ))
     }
 
-    /// As [`Arbiter::new`], with a time of the caller's instead of 30 s.
+    /// As [`Arbiter::new`], with another limit than 30 s.
     pub(crate) fn with_stall_limit(
         smb: ProducerSmb,
         partitioning: impl Into<Partitioning>,
@@ -295,7 +295,7 @@ impl Arbiter {
         notify: impl Notify + 'static,
         stall_limit: Duration,
     ) -> Arc<Self> {
-        // When it is needed, threads multiply, and there is no time for it.
+        // Now, because there is no time for it when it is needed, while threads multiply.
         barrier::prepare();
         let open_limit = AtomicUsize::new(smb.memory().size() / MAX_OPEN_PART);
         Arc::new(Self {
@@ -313,9 +313,9 @@ impl Arbiter {
         })
     }
 
-    /// An arbiter over the same memory whose writers record before the service has told which buffer their packets are for.
-    /// Whatever target they are created with, [`Arbiter::take_requests`] yields nothing until [`Arbiter::bind`]; then everything
-    /// goes to the buffer bound. Until then chunks are not freed, so that writers should not wait for any.
+    /// Makes an arbiter over the same memory, whose writers record before the service has said which buffer their packets are for. Whatever target
+    /// its writers are created with, [`Arbiter::take_requests`] returns nothing until [`Arbiter::bind`]; then everything goes to the bound buffer.
+    /// Until then chunks are not freed, so writers should not wait for any.
     ///
     /// The endpoint takes its requests besides those of `self`, and before them if `self` acknowledges a flush of both.
     pub fn for_startup(&self) -> Arc<Self> {
@@ -337,8 +337,8 @@ impl Arbiter {
         })
     }
 
-    /// Says which buffer the packets of an arbiter [for startup](Arbiter::for_startup) go to, the later ones too, and has what was
-    /// kept back sent. Without effect on any other.
+    /// Sets the buffer for all packets of an arbiter [for startup](Arbiter::for_startup), past and future, and has the packets that were kept back
+    /// sent. Without effect on any other.
     pub fn bind(&self, target: BufferId) {
         {
             let mut pending = self.pending();
@@ -346,30 +346,29 @@ impl Arbiter {
                 return;
             }
             pending.destination = Destination::Bound(target);
-            // Whoever was woken before has found nothing to take.
+            // An endpoint that was woken before has found nothing to take.
             pending.woken = Woken::No;
         }
         self.wake_now();
     }
 
-    /// As [`Arbiter::bind`], when nobody wants the packets: hands the chunks to the service, which frees those for no buffer, and
-    /// lets writers drop what else they are given.
+    /// As [`Arbiter::bind`], when no session wants the packets: hands the chunks to the service, which frees chunks for no buffer, and has writers
+    /// drop all further packets.
     pub fn discard(&self) {
         self.close();
         self.bind(NO_BUFFER);
     }
 
-    /// Collects chunks for so long before the endpoint is woken to commit them (`batch_commits_duration_ms` of the
-    /// producer's setup).
+    /// Sets how long chunks are collected before the endpoint is woken to commit them (`batch_commits_duration_ms` of the producer's setup).
     pub fn set_batch_duration(&self, batch: Duration) {
         self.pending().batch = batch;
     }
 
     /// Creates a writer whose packets end up in `target`, as a sequence of their own.
     ///
-    /// The service learns of that from the next requests, for which the endpoint is woken at once. If the process is gone before they are
-    /// sent, the service finds chunks of a writer that it does not know in the shared memory. Ours keeps them if they can be for one buffer
-    /// only, and counts them as discarded otherwise; upstream's leaves them.
+    /// The service learns of the writer from the next requests, for which the endpoint is woken at once. If the process is gone before they are sent,
+    /// the service finds chunks of an unknown writer in the shared memory. Ours keeps them if they can only be for one buffer, and counts them as
+    /// discarded otherwise; upstream's leaves them.
     ///
     /// # Errors
     /// If all ids of writers are taken, or the connection is over.
@@ -390,17 +389,17 @@ impl Arbiter {
         Ok(TraceWriter::new(self.clone(), writer, target, policy))
     }
 
-    /// Takes what is to be sent to the service, in the order in which it has to be sent. Requests taken by different
-    /// calls must be sent in the order of the calls, so all calls are the endpoint's.
+    /// Takes the requests for the service, in the order in which they have to be sent. Requests taken by different calls must be sent in the order of
+    /// the calls, so all calls are the endpoint's.
     pub fn take_requests(&self) -> Vec<Request> {
-        // To take chunks back that are not sent would free nothing.
+        // Chunks that are not sent would free nothing.
         if self.pending().destination != Destination::Unbound {
             self.take_back_chunks();
         }
         let mut pending = self.pending();
         let bound = match pending.destination {
             Destination::PerWriter => None,
-            // Those who wake the endpoint need not do so again in vain.
+            // `woken` stays as it is, so that writers do not wake the endpoint again in vain.
             Destination::Unbound => return Vec::new(),
             Destination::Bound(target) => Some(target),
         };
@@ -444,7 +443,7 @@ impl Arbiter {
         requests
     }
 
-    /// Takes chunks back from writers if they have too many of them.
+    /// Takes chunks back from writers if they hold too many.
     fn take_back_chunks(&self) {
         let size = self.smb.memory().size();
         let open = self.smb.open_bytes();
@@ -457,13 +456,13 @@ impl Arbiter {
                 self.pending().add(returned, bytes);
             });
         }
-        // If there was not enough to be had, it is of no use to try again for each chunk.
+        // If this did not free enough, trying again for each chunk would be useless.
         let next = limit.max(self.smb.open_bytes() + size / TAKEN_BACK_PART);
         self.open_limit
             .store(if open > limit { next } else { limit }, Ordering::Relaxed);
     }
 
-    /// Writers may be asked for the chunk in there.
+    /// Adds a writer, whose chunk may be taken back.
     pub(crate) fn add_holder(&self, writer: WriterId, holder: Arc<Holder>) {
         self.holders().add(writer, holder);
     }
@@ -478,8 +477,8 @@ impl Arbiter {
         self.wake_now();
     }
 
-    /// Stops handing out chunks, because the service is gone or the process ends: writers drop what they are given, and
-    /// those that wait give up. May be called by [`Notify::wake`].
+    /// Stops handing out chunks, because the service is gone or the process ends: writers drop their packets, and waiting writers give up. May be
+    /// called by [`Notify::wake`].
     pub fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -526,9 +525,9 @@ impl Arbiter {
         let start = Instant::now();
         let mut sleep = Duration::from_micros(8);
         while start.elapsed() < self.stall_limit && !self.closed.load(Ordering::Relaxed) {
-            // Other writers may fill what the service frees as fast as it does so: their chunks have to be committed too.
+            // Other writers may fill chunks as fast as the service frees them: these chunks have to be committed too.
             self.notify.wake(Wake::Stalled);
-            // The service frees chunks without a word, so all there is to do is to look again.
+            // The service frees chunks without notice, so the writer can only look again.
             std::thread::sleep(sleep);
             sleep = (sleep * 8).min(MAX_STALL_SLEEP);
             if let Some(chunk) = self.win_chunk(new) {
@@ -542,7 +541,7 @@ impl Arbiter {
     /// Completes a chunk and has it committed to `target`.
     pub(crate) fn return_chunk(&self, chunk: WriteChunk, target: BufferId) {
         let (returned, bytes) = (to_move(&chunk, target), chunk.size());
-        // Before it is listed: the endpoint may commit it the moment that it is.
+        // Before it is listed, because the endpoint may commit it at once.
         chunk.complete();
         let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.returned, 1);
         pending.add(returned, bytes);
@@ -575,8 +574,8 @@ impl Arbiter {
         }
     }
 
-    /// A writer has begun to lose packets for `target`, and has no chunk in which to say so: it may not come to have one before it
-    /// ends, or the session does.
+    /// Notes that a writer has begun to lose packets for `target`, and has no chunk to report it in. It may not get one before it or its session
+    /// ends.
     pub(crate) fn note_untold_loss(&self, target: BufferId) {
         let mut pending = lock_with_room(|| self.pending(), |pending| &mut pending.untold_losses, 1);
         let untold = &mut pending.untold_losses;
@@ -590,7 +589,7 @@ impl Arbiter {
         untold.push(UntoldLosses { target, rows: 1 });
     }
 
-    /// Tells of such losses as far as there are chunks, through a writer for each target that does nothing else.
+    /// Reports such losses as far as there are chunks, through a writer for each target that does nothing else.
     fn tell_losses(&self, pending: &mut Pending) {
         while let Some(&UntoldLosses { target, .. }) = pending.untold_losses.last() {
             let Some(teller) = self.teller(pending, target) else {
@@ -612,7 +611,7 @@ impl Arbiter {
         }
     }
 
-    /// Who tells of losses for `target`. There are few ids, so it is one for all of them.
+    /// Returns the writer that reports losses for `target`. All writers for a target share one, because there are few ids.
     fn teller<'p>(&self, pending: &'p mut Pending, target: BufferId) -> Option<&'p mut Teller> {
         let known = pending.tellers.iter().position(|teller| teller.target == target);
         let at = match known {
@@ -635,7 +634,7 @@ impl Arbiter {
         pending.tellers.get_mut(at)
     }
 
-    /// Has what is pending sent at once.
+    /// Has pending requests sent at once.
     pub(crate) fn wake_now(&self) {
         self.wake(self.pending(), Woken::Now);
     }
@@ -647,7 +646,7 @@ impl Arbiter {
         if chunks == HadChunks::None
             && let Some(at) = pending.registered.iter().rposition(|(id, _)| *id == writer)
         {
-            // The service has not heard of it, and need not: while the endpoint is stuck, threads may come and go.
+            // The service does not know it, and need not: while the endpoint is stuck, threads may come and go.
             pending.registered.remove(at);
             drop(pending);
             return self.writer_ids.release(writer);
@@ -669,7 +668,7 @@ impl Arbiter {
 }
 
 impl Pending {
-    /// A chunk that is to be committed.
+    /// Adds a chunk to commit.
     fn add(&mut self, chunk: ChunksToMove, bytes: usize) {
         self.returned.push(chunk);
         self.returned_bytes += bytes;
@@ -691,7 +690,7 @@ impl Pending {
     }
 }
 
-/// What a commit says of a chunk.
+/// The description of a chunk in a commit.
 fn to_move(chunk: &WriteChunk, target: BufferId) -> ChunksToMove {
     ChunksToMove {
         page: Some(chunk.page() as u32),
@@ -701,7 +700,7 @@ fn to_move(chunk: &WriteChunk, target: BufferId) -> ChunksToMove {
     }
 }
 
-/// Does what the service would on being told of these chunks: takes their bytes, and frees them.
+/// Does the service's work on a commit of these chunks: copies their bytes, and frees them.
 fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
     let mut payload = Vec::new();
     for chunk in chunks {
@@ -709,11 +708,11 @@ fn take_along(service_end: &ServiceSmb, chunks: &mut [ChunksToMove]) {
             chunk.page.unwrap_or_default() as usize,
             chunk.chunk.unwrap_or_default() as usize,
         );
-        // They are complete, for nobody else writes this memory.
+        // The chunks are complete, and no other thread writes this memory.
         if let Ok(header) = service_end.copy_chunk(page, index, &mut payload) {
             chunk.data = Some(header.join(&payload));
-            // It tells nothing where the bytes come along, but services up to v56 drop chunks of pages that their own memory, which
-            // is smaller, does not have.
+            // The page has no meaning where the bytes come along. But services up to v56 drop chunks of pages that their own memory, which is
+            // smaller, does not have.
             chunk.page = Some(0);
         }
     }

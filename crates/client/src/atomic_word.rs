@@ -1,7 +1,7 @@
-//! An atomic word, of the processor's or, in model tests, of loom's, which tries all interleavings and all that orderings allow.
+//! An atomic word: the processor's or, in model tests, loom's, which tries all interleavings and all results that orderings allow.
 //!
-//! What threads do without locks is generic over it, so that the models run the same code: when the runtime's thread is to send; in the SDK,
-//! the clock's sequence lock and the lanes of futures.
+//! Lock-free code is generic over it, so that the models run the same code: the decision when the runtime's thread is to send; in the SDK, the
+//! clock's sequence lock and the lanes of futures.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,7 +1,7 @@
-//! A socket and the client's end of the protocol on it: what both endpoints stand on.
+//! A socket and the client's end of the protocol on it: the common part of both endpoints.
 //!
-//! Called by [`crate::producer`] and [`crate::consumer`]. Guarantees that whatever ends the connection is told once,
-//! as the last thing, after every outstanding call has failed.
+//! Called by [`crate::producer`] and [`crate::consumer`]. Guarantees that the reason for the end of the connection is reported once, as the last
+//! event, after every outstanding call has failed.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +14,7 @@ use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
 /// Why the connection to the service ended.
 #[derive(Debug)]
 pub enum Disconnect {
-    /// The service closed it: it ended, or it saw the protocol broken (its log says so then).
+    /// The service closed it: it ended, or it saw a violation of the protocol (then its log says so).
     Closed,
     /// The host at this address has no such service.
     NoSuchService(&'static str),
@@ -22,16 +22,16 @@ pub enum Disconnect {
     Rejected,
     /// The socket failed.
     Transport(TransportError),
-    /// The service sent what is no frame.
+    /// The service sent bytes that are no frame.
     Violation(Violation),
     /// The service sent a message that does not decode.
     Malformed {
         /// The message's type.
         message: &'static str,
-        /// What is wrong.
+        /// A description of the error.
         reason: String,
     },
-    /// The service sent something that makes no sense where it did.
+    /// The service sent a message that makes no sense at this point.
     Nonsense(&'static str),
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Step<'a> {
     Again,
     /// Nothing more for now.
     Idle,
-    /// The connection ended. Told once.
+    /// The connection ended. Reported once.
     Lost(Disconnect),
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 enum State {
     Open,
-    /// What is outstanding fails, then this is told.
+    /// Outstanding calls fail, then this is reported.
     Ending(Option<Disconnect>),
 }
 
@@ -194,7 +194,7 @@ impl Channel {
             return;
         }
         if let Err(error) = self.stream.flush(self.connection.outgoing()) {
-            // What the service said before it closed may still be unread: its reason to close, perhaps.
+            // Messages that the service sent before it closed may still be unread: its reason to close, perhaps.
             self.on_readable();
             self.end(error.into());
         }

@@ -6,7 +6,7 @@
 //! [`ConsumerEvent::Reply`] with its id, an error when the connection ends first; then comes
 //! [`ConsumerEvent::Disconnected`], which is the last.
 //!
-//! Trace configs go out as the bytes they are given as, so that fields of a newer schema reach the service.
+//! Trace configs are sent as the bytes that the caller passes, so that fields of a newer schema reach the service.
 
 mod reply;
 #[cfg(test)]
@@ -36,22 +36,22 @@ pub use values::{Packets, StateScope};
 /// Room for the largest config, which has to fit one frame, and many small requests.
 const OUTGOING_BYTES: usize = 1024 * 1024;
 
-/// What happened.
+/// An event of the connection.
 #[derive(Debug)]
 pub enum ConsumerEvent {
-    /// The service is there. Requests may be made before.
+    /// The service has answered. Requests may be made before.
     Connected,
     /// A request was answered; streaming ones ([`ConsumerEndpoint::read_buffers`],
     /// [`ConsumerEndpoint::observe_events`]) many times.
     Reply {
-        /// As returned when the request was made.
+        /// The id that was returned for the request.
         request: CallId,
-        /// Which kind of request.
+        /// The kind of the request.
         method: ConsumerMethod,
         /// The answer.
         reply: Result<ConsumerReply, CallError>,
     },
-    /// The connection ended: drop the endpoint. No more events follow, but the failures of requests made later.
+    /// The connection ended: drop the endpoint. No more events follow, except failures of later requests.
     Disconnected(Disconnect),
 }
 
@@ -73,7 +73,7 @@ impl ConsumerEndpoint {
         Ok(Self::over(Stream::connect(address)?)?)
     }
 
-    /// Speaks over a stream that is connected already.
+    /// Uses a stream that is already connected.
     ///
     /// # Errors
     /// If the request for the methods of the service cannot be queued.
@@ -86,17 +86,17 @@ impl ConsumerEndpoint {
         })
     }
 
-    /// What to wait for on the descriptor ([`AsFd`]).
+    /// The readiness to wait for on the descriptor ([`AsFd`]).
     pub fn interest(&self) -> Interest {
         self.channel.interest()
     }
 
-    /// Reads what has arrived; call when the descriptor is readable, then take events.
+    /// Reads the data that has arrived. Call it when the descriptor is readable, then take events.
     pub fn on_readable(&mut self) {
         self.channel.on_readable();
     }
 
-    /// Sends what waits, as far as the socket takes it; call after making requests and when the descriptor is writable.
+    /// Sends waiting requests, as far as the socket takes them. Call it after making requests and when the descriptor is writable.
     pub fn flush(&mut self) {
         self.channel.flush();
     }
@@ -120,7 +120,7 @@ impl ConsumerEndpoint {
                         continue;
                     };
                     self.assembly.forget(call);
-                    // Services before Android R have no capabilities to tell of.
+                    // Services before Android R have no capabilities to report.
                     let reply = match (method, error) {
                         (_, error @ (CallError::ConnectionLost | CallError::UnknownService { .. })) => {
                             Err(error)
@@ -177,7 +177,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::StartTracing, Vec::new(), None)
     }
 
-    /// Changes what can be changed in the config of a running session: producer filters, mostly.
+    /// Changes the parts of a running session's config that can change: producer filters, mostly.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -186,7 +186,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::ChangeTraceConfig, request, None)
     }
 
-    /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, tells when it is stopped.
+    /// Stops the session. [`ConsumerReply::TracingDisabled`], for the request that enabled it, reports the end.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -194,8 +194,8 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::DisableTracing, Vec::new(), None)
     }
 
-    /// Has all producers write out what they have. The reply is an error when some did not within `timeout_ms` (0: the
-    /// service's default). `flags` tell who asks and why (upstream's `FlushFlags`).
+    /// Has all producers write out their data. The reply is an error when a producer did not do so within `timeout_ms` (0: the service's default).
+    /// `flags` tell the initiator and the reason (upstream's `FlushFlags`).
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -236,8 +236,8 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::Detach, request.encode_to_vec(), None)
     }
 
-    /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then told as that of a session of
-    /// ours, in a reply of the kind [`ConsumerMethod::EnableTracing`].
+    /// Takes over a session detached under `key`: [`ConsumerReply::Attached`]. Its end is then reported as for a session of ours, in a reply of the
+    /// kind [`ConsumerMethod::EnableTracing`].
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -257,8 +257,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::GetTraceStats, Vec::new(), None)
     }
 
-    /// Asks to be told of events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty
-    /// list ends it for good.
+    /// Asks for events: a stream of [`ConsumerReply::Observed`] that ends with the next such request. An empty list ends it for good.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -282,7 +281,7 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::QueryServiceState, request.encode_to_vec(), None)
     }
 
-    /// Asks what the service can do. One that is too old to answer can do nothing in particular.
+    /// Asks for the capabilities of the service. A service that is too old to answer has none.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -331,7 +330,7 @@ impl ConsumerEndpoint {
 
     fn on_reply(&mut self, request: CallId, method: ConsumerMethod, reply: ConsumerReply) {
         if let ConsumerReply::Attached { .. } = reply {
-            // The end of the session is told to whoever asked for it last.
+            // The service reports the end of the session to the consumer that asked for it last.
             let mut notification_only = Writer::new();
             notification_only.varint_field(EnableTracingRequest::ATTACH_NOTIFICATION_ONLY, 1);
             let arguments = notification_only.as_slice().to_vec();

@@ -1,9 +1,8 @@
 //! The border between a producer's runtime and data sources.
 //!
-//! The runtime (the module `runtime`) knows connections, instances and acknowledgements; a [`DataSource`] knows what it records. The SDK's
-//! track events are one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all
-//! methods. A data source that works only when it is called, for example at deadlines, is easier to write as a
-//! `runtime::probe::Probe`.
+//! The runtime (the module `runtime`) knows connections, instances and acknowledgements; a [`DataSource`] knows its data. The SDK's track events are
+//! one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all methods. A data source that works only
+//! when it is called, for example at deadlines, is easier to write as a `runtime::probe::Probe`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,8 +19,7 @@ use crate::trace_writer::TraceWriter;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
-/// An instance's place among those of its data source: below [`DataSource::max_instances`], free again when the instance has
-/// stopped.
+/// An instance's place among the instances of its data source: below [`DataSource::max_instances`], free again when the instance has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u32);
 
@@ -56,7 +54,7 @@ pub struct Instance {
     pub slot: Slot,
     /// Different for any two instances of this process; never 0.
     pub serial: u32,
-    /// Whose session it is for.
+    /// The connection whose session it is for.
     pub connection: ConnectionId,
     /// The config as far as our schema knows it.
     pub config: Arc<DataSourceConfig>,
@@ -64,14 +62,14 @@ pub struct Instance {
     pub encoded_config: Arc<[u8]>,
 }
 
-/// Where a started instance's packets go.
+/// The destination of a started instance's packets.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// What hands out the shared memory of its connection.
+    /// The arbiter of its connection, which hands out shared memory.
     pub arbiter: Arc<Arbiter>,
     /// The trace buffer.
     pub target: BufferId,
-    /// What its writers do when the memory is full.
+    /// The behaviour of its writers when the memory is full.
     pub policy: BufferExhaustedPolicy,
 }
 
@@ -85,7 +83,7 @@ impl Output {
     }
 }
 
-/// Dropping this, on any thread, tells the service that something is done.
+/// Dropping this, on any thread, tells the service that a command is done.
 pub struct Acknowledge(Option<Box<dyn FnOnce() + Send>>);
 
 impl Acknowledge {
@@ -109,11 +107,10 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
-/// A data source, as the runtime drives it. Its methods are called on the runtime's thread, and nothing else is served meanwhile: they must
-/// not block.
+/// A data source, as the runtime drives it. Its methods are called on the runtime's thread, which serves nothing else meanwhile: they must not block.
 pub trait DataSource: Send + Sync {
-    /// What is registered with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise), and
-    /// asks again when it hears that the data source has changed.
+    /// The descriptor to register with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise),
+    /// and asks again when it hears that the data source has changed.
     fn descriptor(&self) -> DataSourceDescriptor;
 
     /// An instance will be started soon.
@@ -127,10 +124,10 @@ pub trait DataSource: Send + Sync {
     /// The instance may record from now on. Dropping `started` tells the service.
     ///
     /// # Errors
-    /// If it cannot after all: a clause that follows "could not be started: ". The same holds as for [`DataSource::set_up`].
+    /// If it cannot: a clause that follows "could not be started: ". The same holds as for [`DataSource::set_up`].
     fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String>;
 
-    /// The instance is to stop recording; it may not have been started. Drop `stopped` when it has. The service is told then, unless the
+    /// Has the instance stop recording; it may not have been started. Drop `stopped` when it has stopped. Then the service is told, unless the
     /// descriptor says `will_notify_on_stop: false`. The slot is not used again before.
     fn stop(&self, slot: Slot, stopped: Acknowledge);
 
@@ -144,7 +141,7 @@ pub trait DataSource: Send + Sync {
     /// The instance records nothing, for this reason. The data source may write the reason into the trace; it is logged already.
     fn tell_trouble(&self, _output: &Output, _trouble: &str) {}
 
-    /// When [`DataSource::on_deadline`] wants to be called, in nanoseconds of boot time. Asked several times in each turn.
+    /// When [`DataSource::on_deadline`] should be called, in nanoseconds of boot time. Asked several times in each turn.
     fn next_deadline(&self) -> Option<u64> {
         None
     }
@@ -152,7 +149,7 @@ pub trait DataSource: Send + Sync {
     /// The deadline has passed.
     fn on_deadline(&self) {}
 
-    /// What writers of an instance with this config do when there is no room.
+    /// The behaviour of an instance's writers when there is no room, for this config.
     fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::Drop
     }
@@ -178,7 +175,7 @@ pub fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolicy) -> B
     }
 }
 
-/// In which fields a config for startup and one of a session differ, but for those that the service fills in.
+/// Returns how the config of a startup session and that of a session differ, except for the fields that the service fills in.
 pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
     let (startup, session) = (asked_for(startup), asked_for(session));
     let numbers: BTreeSet<u32> = startup.keys().chain(session.keys()).copied().collect();
@@ -195,8 +192,7 @@ pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Opt
     (!fields.is_empty()).then(|| fields.join(", "))
 }
 
-/// The encoded fields of a config that the service does not fill in, by number. As bytes they are compared without code for each message
-/// that there may be in a config.
+/// The encoded fields of a config that the service does not fill in, by number. Comparing bytes needs no code for each message in a config.
 fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
     const FILLED_IN: [u32; 6] = [
         DataSourceConfig::TARGET_BUFFER,
@@ -215,7 +211,7 @@ fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
     asked_for
 }
 
-/// What a field of `DataSourceConfig` is called, as far as data sources of applications use it.
+/// Returns the name of a field of `DataSourceConfig`, as far as data sources of applications use it.
 fn name_of(field: u32) -> String {
     let name = match field {
         DataSourceConfig::NAME => "name",
@@ -253,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn configs_are_the_same_whatever_the_service_fills_in() {
+    fn fields_that_the_service_fills_in_are_no_difference() {
         let asked = DataSourceConfig {
             name: Some("numbers".to_owned()),
             legacy_config: Some("all".to_owned()),

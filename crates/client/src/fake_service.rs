@@ -1,4 +1,4 @@
-//! A service whose answers tests decide, at the other end of a socket pair.
+//! A service with scripted answers, at the other end of a socket pair.
 
 use std::os::fd::OwnedFd;
 
@@ -27,7 +27,7 @@ pub(crate) struct FakeService {
 }
 
 impl FakeService {
-    /// The service and the stream that leads to it.
+    /// Makes the service, and the stream to it.
     pub(crate) fn new(services: &'static [&'static ServiceDescriptor]) -> (FakeService, Stream) {
         let (ours, theirs) = Stream::pair().unwrap();
         let host = HostConnection::new(services, PeerIdentitySource::Kernel, HostLimits::default());
@@ -58,7 +58,7 @@ impl FakeService {
         self.flush();
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends waiting frames, as far as the socket takes them.
     pub(crate) fn flush(&mut self) {
         self.stream.flush(self.host.outgoing()).unwrap();
     }

@@ -1,10 +1,9 @@
 //! The producer's end of the connection to the tracing service (`ProducerPort`).
 //!
-//! Called by whoever runs data sources: the probes' daemon, the SDK's thread. The caller watches the endpoint's
-//! descriptor for [`interest`](ProducerEndpoint::interest), calls [`on_readable`](ProducerEndpoint::on_readable) and
-//! [`flush`](ProducerEndpoint::flush), and takes events until there are none. Requests are queued in order and leave
-//! with the next flush; none of them blocks. When the connection ends, the endpoint is done for:
-//! [`ProducerEvent::Disconnected`] comes last, and whether and when to connect again is the caller's decision.
+//! Called by programs with data sources: the probes' daemon, the SDK's thread. The caller watches the endpoint's descriptor for
+//! [`interest`](ProducerEndpoint::interest), calls [`on_readable`](ProducerEndpoint::on_readable) and [`flush`](ProducerEndpoint::flush), and takes
+//! events until there are none. Requests are queued in order and leave with the next flush; none of them blocks. When the connection ends, the
+//! endpoint is of no further use: [`ProducerEvent::Disconnected`] comes last, and the caller decides whether and when to connect again.
 
 mod command;
 #[cfg(test)]
@@ -41,7 +40,7 @@ const OUTGOING_BYTES: usize = 4 * 1024 * 1024;
 /// Whether the service may take chunks that were not committed out of our shared memory at the end of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scraping {
-    /// As the service is set up.
+    /// The service's own setting.
     #[default]
     ServiceDefault,
     /// It may.
@@ -50,55 +49,55 @@ pub enum Scraping {
     Disabled,
 }
 
-/// What a producer says of itself when it connects.
+/// The producer's description of itself when it connects.
 #[derive(Debug, Default)]
 pub struct ProducerOptions {
-    /// By which trace configs select it (`producer_name_filter`) and people recognise it.
+    /// The name by which trace configs select it (`producer_name_filter`) and people recognise it.
     pub name: String,
     /// Free text, shown in the service's state.
     pub sdk_version: String,
-    /// The page size we would like, in bytes, a multiple of 4096; 0 leaves it to the service. Required with
-    /// `shared_memory`, whose layout it tells.
+    /// The page size we would like, in bytes, a multiple of 4096; 0 leaves it to the service. Required with `shared_memory`, because it gives that
+    /// memory's layout.
     pub page_size_hint: u32,
     /// The size we would like for the shared memory, in bytes; 0 leaves it to the service.
     pub shared_memory_size_hint: u32,
     /// Whether uncommitted chunks may be scraped.
     pub scraping: Scraping,
-    /// Shared memory that we made (a sealed memfd), for tracing from before the connection on. An old service, or one
-    /// that finds fault with it, offers its own instead; see [`ConnectionFeatures`].
+    /// Shared memory that we made (a sealed memfd), for tracing that begins before the connection. An old service, or one that refuses it, offers its
+    /// own instead; see [`ConnectionFeatures`].
     pub shared_memory: Option<OwnedFd>,
 }
 
-/// What the service agreed to.
+/// The options that the service agreed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ConnectionFeatures {
     /// It adopted the shared memory that we offered.
     pub uses_our_shared_memory: bool,
-    /// It lets us patch chunks in shared memory that it has not been told of yet.
+    /// The service lets us patch chunks in shared memory that were not committed yet.
     pub direct_patching: bool,
     /// Memory cannot be shared over this socket: commits carry the chunks' data.
     pub emulates_shared_memory: bool,
 }
 
-/// What happened.
+/// An event of the connection.
 #[derive(Debug)]
 pub enum ProducerEvent {
-    /// The service accepted us. What was requested before is on its way already.
+    /// The service accepted us. Earlier requests are on their way already.
     Connected(ConnectionFeatures),
-    /// The service wants something.
+    /// A command of the service.
     Command(ProducerCommand),
-    /// The service has seen all that was requested before this [`ProducerEndpoint::sync`].
+    /// The service has processed all requests before this [`ProducerEndpoint::sync`].
     Synced(CallId),
     /// The service has copied the chunks of a [`ProducerEndpoint::commit`] that asked for this.
     Committed(CallId),
     /// A request failed; the connection goes on.
     RequestFailed {
-        /// Which kind of request.
+        /// The kind of the request.
         method: ProducerMethod,
         /// Why.
         reason: RequestError,
     },
-    /// The connection ended: drop the endpoint. No more events follow, but the failures of requests made later.
+    /// The connection ended: drop the endpoint. No more events follow, except failures of later requests.
     Disconnected(Disconnect),
 }
 
@@ -140,7 +139,7 @@ impl From<CallError> for RequestError {
 pub enum CommitReply {
     /// It is.
     Wanted,
-    /// It is not, which saves both sides a wake-up.
+    /// No answer, which saves both sides a wake-up.
     Unwanted,
 }
 
@@ -148,7 +147,7 @@ pub enum CommitReply {
 #[derive(Debug)]
 pub struct ProducerEndpoint {
     channel: Channel,
-    /// What calls with an awaited reply are.
+    /// The methods of calls whose reply is awaited.
     calls: HashMap<CallId, ProducerMethod>,
     features: Option<ConnectionFeatures>,
     offered_shared_memory: bool,
@@ -166,7 +165,7 @@ impl ProducerEndpoint {
         Ok(Self::over(Stream::connect(address)?, options)?)
     }
 
-    /// Speaks over a stream that is connected already.
+    /// Uses a stream that is already connected.
     ///
     /// # Errors
     /// If the first requests cannot be queued.
@@ -205,17 +204,17 @@ impl ProducerEndpoint {
         Ok(())
     }
 
-    /// What to wait for on the descriptor ([`AsFd`]).
+    /// The readiness to wait for on the descriptor ([`AsFd`]).
     pub fn interest(&self) -> Interest {
         self.channel.interest()
     }
 
-    /// Reads what has arrived; call when the descriptor is readable, then take events.
+    /// Reads the data that has arrived. Call it when the descriptor is readable, then take events.
     pub fn on_readable(&mut self) {
         self.channel.on_readable();
     }
 
-    /// Sends what waits, as far as the socket takes it; call after making requests and when the descriptor is writable.
+    /// Sends waiting requests, as far as the socket takes them. Call it after making requests and when the descriptor is writable.
     pub fn flush(&mut self) {
         self.channel.flush();
     }
@@ -253,7 +252,7 @@ impl ProducerEndpoint {
         }
     }
 
-    /// Whether the service accepted us, and what it agreed to.
+    /// The options that the service agreed to; `None` until it has accepted us.
     pub fn features(&self) -> Option<ConnectionFeatures> {
         self.features
     }
@@ -296,7 +295,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::UnregisterDataSource, request.encode_to_vec())
     }
 
-    /// Tells into which buffer the chunks of a writer go, for scraping.
+    /// Tells the service which buffer the chunks of a writer go to, for scraping.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -309,7 +308,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::RegisterTraceWriter, request.encode_to_vec())
     }
 
-    /// Tells that a writer is gone.
+    /// Tells the service that a writer is gone.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -347,7 +346,7 @@ impl ProducerEndpoint {
         }
     }
 
-    /// Sends what the arbiter collected.
+    /// Sends a request of the arbiter.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room.
@@ -359,7 +358,7 @@ impl ProducerEndpoint {
         }
     }
 
-    /// Acknowledges a flush, and all earlier ones, for which no data is left to commit.
+    /// Acknowledges a flush, and all earlier ones, for which no data remains to be committed.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -371,7 +370,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::CommitData, request.encode_to_vec())
     }
 
-    /// Tells that an instance runs, for data sources with `will_notify_on_start`.
+    /// Reports that an instance runs, for data sources with `will_notify_on_start`.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -383,7 +382,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::NotifyDataSourceStarted, request.encode_to_vec())
     }
 
-    /// Tells that an instance has stopped, for data sources with `will_notify_on_stop`.
+    /// Reports that an instance has stopped, for data sources with `will_notify_on_stop`.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -395,7 +394,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::NotifyDataSourceStopped, request.encode_to_vec())
     }
 
-    /// Activates triggers by name, in whatever sessions wait for them.
+    /// Activates triggers by name, in all sessions that wait for them.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -408,7 +407,7 @@ impl ProducerEndpoint {
         self.tell(ProducerMethod::ActivateTriggers, request.encode_to_vec())
     }
 
-    /// Asks for [`ProducerEvent::Synced`] once the service has seen all earlier requests.
+    /// Asks for [`ProducerEvent::Synced`] once the service has processed all earlier requests.
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
@@ -443,12 +442,12 @@ impl ProducerEndpoint {
     fn on_failure(&mut self, call: CallId, error: CallError) {
         let method = self.calls.remove(&call);
         match (method, error) {
-            // The end of the connection is told once, for all.
+            // The end of the connection is reported once, for all.
             (_, CallError::ConnectionLost | CallError::UnknownService { .. }) => {}
             (Some(ProducerMethod::InitializeConnection), _) => {
                 self.channel.end(Disconnect::Rejected);
             }
-            // A service too old for it has still seen what came before: a weaker fence, but one.
+            // A service too old for `Sync` has still processed the earlier requests, so its error is a weaker fence.
             (Some(ProducerMethod::Sync), _) => self.ready.push_back(ProducerEvent::Synced(call)),
             (Some(method), error) => {
                 self.ready.push_back(ProducerEvent::RequestFailed {
@@ -456,7 +455,7 @@ impl ProducerEndpoint {
                     reason: error.into(),
                 });
             }
-            // Nobody waits for the reply, but an old service that lacks the method is worth knowing.
+            // The reply is not awaited, but an old service that lacks the method is worth reporting.
             (
                 None,
                 CallError::UnknownMethod {
@@ -534,7 +533,7 @@ impl ProducerEndpoint {
             command::Received::ClearIncrementalState(instances) => {
                 ProducerCommand::ClearIncrementalState(instances)
             }
-            // Of a newer service; upstream ignores them too.
+            // A command of a newer service; upstream ignores it too.
             command::Received::Unknown => return,
         };
         self.ready.push_back(ProducerEvent::Command(command));
@@ -556,7 +555,7 @@ enum Answer {
     Command(command::Received),
     Synced(CallId),
     Committed(CallId),
-    /// An empty reply that tells nothing.
+    /// An empty reply without information.
     Nothing,
 }
 

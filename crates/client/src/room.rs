@@ -1,7 +1,7 @@
 //! Lists behind locks that grow without the lock.
 //!
-//! For what events may have to wait for, wherever they happen: the application's allocator may trace, and hold a lock of its own meanwhile. If
-//! whoever holds the SDK's lock called that allocator, each would wait for the other.
+//! For locks that events may wait for, anywhere in the program. The application's allocator may trace, and hold a lock of its own meanwhile. If the
+//! thread that holds the SDK's lock called that allocator, each would wait for the other.
 
 use std::ops::DerefMut;
 
@@ -25,7 +25,7 @@ pub fn lock_with_room<G: DerefMut, T>(
         }
         let has_room = current.capacity() >= needed;
         drop(guard);
-        // What it was, or what another thread's list has made superfluous, is freed here.
+        // This frees the previous spare list, or the list that another thread's growth has made superfluous.
         spare = match has_room {
             true => Vec::new(),
             false => Vec::with_capacity(needed.next_power_of_two().max(16)),

@@ -1,16 +1,15 @@
-//! What every producer needs besides its data sources: connections to services, and the instances that these ask for.
+//! The runtime of every producer besides its data sources: connections to services, and the instances that services ask for.
 //!
-//! A daemon or the SDK's thread owns one [`Runtime`], adds connections and data sources, and gives it a turn whenever a descriptor or a
-//! deadline is due. The runtime connects, again and again if need be, sets up shared memory, registers data sources, drives their
-//! instances as services say, and acknowledges what they have done. It has no thread and no loop of its own, and blocks in one case
-//! only: a writer on the runtime's own thread that may wait for a free chunk does so there. Meanwhile the runtime goes on sending what the service
-//! needs to free one (see `link`).
+//! A daemon or the SDK's thread owns one [`Runtime`], adds connections and data sources, and gives it a turn whenever a descriptor or a deadline is
+//! due. The runtime connects (and reconnects), sets up shared memory, registers data sources, drives their instances as services command, and
+//! acknowledges finished commands. It has no thread and no loop of its own, and blocks in one case only: a writer on the runtime's own thread that
+//! may wait for a free chunk does so there. Meanwhile the runtime goes on sending the requests that let the service free one (see `link`).
 //!
 //! A turn goes like this:
 //!
-//! 1. [`Runtime::take_acknowledgements`]: what data sources have done on other threads;
+//! 1. [`Runtime::take_acknowledgements`]: work that data sources have finished on other threads;
 //! 2. for each connection [`Runtime::connect_if_due`], and [`Runtime::serve`];
-//! 3. [`Runtime::settle`]: deadlines, changed descriptors, and all that is to be sent;
+//! 3. [`Runtime::settle`]: deadlines, changed descriptors, and all pending requests;
 //! 4. [`Runtime::next_event`] until there is none, then waiting until [`Runtime::deadlines`] or for [`Runtime::interest`].
 //!
 //! [`daemon::ServiceSocket`] does all of this for a daemon, whose one connection is a socket.
@@ -50,19 +49,19 @@ use startup::StartupSession;
 pub use startup::{StartupOutcome, StartupRequest};
 pub use status::{ConnectionState, StartupState};
 
-/// What the runtime needs from the program around it. It calls all of this on its own thread, but for [`ProducerProgram::is_own_thread`].
+/// The program around the runtime. The runtime calls all of this on its own thread, except for [`ProducerProgram::is_own_thread`].
 pub trait ProducerProgram: Send + Sync {
-    /// Logs something that is in order, and good to know.
+    /// Logs a success.
     fn info(&self, line: &str);
 
-    /// Logs that somebody will miss something in a trace.
+    /// Logs that a trace will lack something.
     fn warning(&self, line: &str);
 
-    /// Whether the calling thread is the one that gives the runtime its turns. On any other thread that writes packets this must be false: then
+    /// Whether the calling thread is the one that gives the runtime its turns. On any other thread that writes packets this must be false, so that
     /// the runtime is woken to send them.
     fn is_own_thread(&self) -> bool;
 
-    /// A writer on the runtime's thread waits for room, and `send` makes some: call it. While it runs, nothing on this thread may write
+    /// Called when a writer on the runtime's thread waits for room. Call `send`, which makes some. While it runs, nothing on this thread may write
     /// packets.
     fn send_for_writer(&self, send: &mut dyn FnMut()) {
         send();
@@ -73,36 +72,36 @@ pub trait ProducerProgram: Send + Sync {
         false
     }
 
-    /// Runs the program at that priority at least, until it is lowered for the same instance, which is named by its serial number.
+    /// Raises the program's priority at least to that of the config, until it is lowered for the same instance, which is named by its serial number.
     ///
     /// # Errors
-    /// Why that cannot be; then nothing has changed.
+    /// The reason why not; then nothing has changed.
     fn raise_priority(&self, _instance: u32, _config: &PriorityBoostConfig) -> Result<(), String> {
         Ok(())
     }
 
-    /// The instance has ended. Nothing happens if the priority was never raised for it.
+    /// Lowers the priority again after the instance has ended. Has no effect if the priority was never raised for it.
     fn lower_priority(&self, _instance: u32) {}
 }
 
-/// What has become of connections, for the program.
+/// An event for the program, about connections and startup sessions.
 #[derive(Debug)]
 pub enum Event {
-    /// The service has answered, and is being told of all data sources.
+    /// The service has answered, and gets all data sources registered now.
     Connected(ConnectionId),
-    /// There cannot be a connection so far, for this reason, which is another than the last time. It is tried again and again.
+    /// There is no connection so far, for this reason, which has changed since the last time. The runtime tries again and again.
     CannotConnect(ConnectionId, String),
-    /// The connection is over. All that was recorded for it has ended. It is tried again.
+    /// The connection is over. All recordings for it have ended. The runtime tries to connect again.
     Disconnected {
         /// Which.
         connection: ConnectionId,
-        /// Why, if that is another reason than the last time.
+        /// The reason, if it has changed since the last time.
         news: Option<String>,
-        /// What the connection was. A program that watches its descriptor ends that before it drops this: another process may have a copy, and
-        /// the next connection may have the same number.
+        /// The lost connection. A program that watches its descriptor stops watching before it drops this: another process may have a copy, and the
+        /// next connection may have the same number.
         closed: Option<Closed>,
     },
-    /// The service has seen all that was requested before a [`Runtime::sync`].
+    /// The service has processed all requests before a [`Runtime::sync`].
     Synced(ConnectionId, CallId),
     /// The startup session of this number is over.
     StartupEnded(u64, StartupOutcome),
@@ -136,9 +135,9 @@ pub struct Runtime {
     sources: Sources,
     startup: Vec<StartupSession>,
     events: VecDeque<Event>,
-    /// Something has changed that [`Runtime::take_changed`] tells of.
+    /// Whether something has changed since [`Runtime::take_changed`] was last called.
     changed: bool,
-    /// Some service does not know of a data source yet.
+    /// Whether a service does not know of some data source yet.
     has_unregistered: bool,
 }
 
@@ -149,7 +148,7 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// One without connections and data sources. `waker` ends the wait of the loop that gives it turns.
+    /// Makes a runtime without connections and data sources. `waker` ends the wait of the loop that gives it turns.
     pub fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> Self {
         Self {
             inbox: Inbox::new(program.clone(), waker.clone()),
@@ -171,7 +170,7 @@ impl Runtime {
         self.connections.push(connection);
     }
 
-    /// Takes what data sources have done since, on whatever thread.
+    /// Takes the acknowledgements that data sources have made since the last call, on any thread.
     pub fn take_acknowledgements(&mut self) {
         for done in self.inbox.take() {
             match done {
@@ -186,12 +185,12 @@ impl Runtime {
         }
     }
 
-    /// The next thing that the program may want to know.
+    /// Takes the next event for the program.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether [states](Runtime::state) or counts of instances have changed since this was asked last, for programs that publish them.
+    /// Whether [states](Runtime::state) or counts of instances have changed since the last call, for programs that publish them.
     pub fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
@@ -207,7 +206,7 @@ impl Runtime {
         let monotonic = of_connections
             .chain(of_updates)
             .chain(of_startup.map(|session| session.deadline))
-            // What the thread has left for itself: nobody else wakes it for that.
+            // Acknowledgements that this thread has left for itself: no other thread wakes it for them.
             .chain([(!self.inbox.is_empty()).then_some(0)]);
         let of_sources = self.sources.all.iter().map(|state| state.source.next_deadline());
         Deadlines {
@@ -216,11 +215,11 @@ impl Runtime {
         }
     }
 
-    /// Does what is due: has data sources do their work, tells services of changed descriptors, acknowledges flushes, and sends what there is to
-    /// send.
+    /// Does pending work: has data sources keep their deadlines, tells services of changed descriptors, acknowledges flushes, and sends pending
+    /// requests.
     pub fn settle(&mut self) {
         self.keep_deadlines();
-        // Of those data sources that have done at once what they were asked for.
+        // Acknowledgements of data sources that have carried out a command at once.
         self.take_acknowledgements();
         self.update_sources();
         self.end_startup_sessions();
@@ -254,14 +253,14 @@ impl Runtime {
         Some(&self.connections[self.index(id)?].link)
     }
 
-    /// Gives the descriptor to watch, as long as there is a connection, and for what, to `watch`. That must not call the runtime.
+    /// While there is a connection, calls `watch` with its descriptor and the readiness to watch for. `watch` must not call the runtime.
     pub fn interest(&self, id: ConnectionId, watch: impl FnOnce(BorrowedFd<'_>, Interest)) {
         if let Some(link) = self.link(id) {
             link.with(|producer| watch(producer.as_fd(), producer.interest()));
         }
     }
 
-    /// Connects if it is time to; `connect` does it.
+    /// Connects, by calling `connect`, if it is time to.
     pub fn connect_if_due(
         &mut self,
         id: ConnectionId,
@@ -278,21 +277,21 @@ impl Runtime {
         }
     }
 
-    /// Does not wait any longer for the next attempt to connect.
+    /// Makes the next attempt to connect due at once.
     pub fn retry_soon(&mut self, id: ConnectionId) {
         if let Some(index) = self.index(id) {
             self.connections[index].retry_soon();
         }
     }
 
-    /// Takes what the service has sent; to be called when the descriptor is readable.
+    /// Reads the service's messages. To be called when the descriptor is readable.
     pub fn on_readable(&self, id: ConnectionId) {
         if let Some(link) = self.link(id) {
             link.with(ProducerEndpoint::on_readable);
         }
     }
 
-    /// Does what the service has said so far; returns how much that was.
+    /// Carries out the service's commands received so far; returns how many there were.
     pub fn serve(&mut self, id: ConnectionId) -> usize {
         let Some(index) = self.index(id) else { return 0 };
         let mut count = 0;
@@ -310,14 +309,14 @@ impl Runtime {
         count
     }
 
-    /// Sends what is due now, and not only in [`Runtime::settle`].
+    /// Sends due requests now, without waiting for [`Runtime::settle`].
     pub fn pump(&self, id: ConnectionId) {
         if let Some(link) = self.link(id) {
             link.pump();
         }
     }
 
-    /// Sends all that there is, without waiting for the end of a batch.
+    /// Sends all requests, without waiting for the end of a batch.
     pub fn pump_now(&self, id: ConnectionId) {
         if let Some(link) = self.link(id) {
             link.pump_now();
@@ -329,18 +328,18 @@ impl Runtime {
         self.link(id).is_none_or(link::Link::is_idle)
     }
 
-    /// Has the service say when it has seen all that was requested so far, if there is one: [`Event::Synced`] brings the id.
+    /// Asks the service, if there is one, to report when it has processed all requests so far: [`Event::Synced`] has the returned id.
     pub fn sync(&self, id: ConnectionId) -> Option<CallId> {
         self.link(id)?.with(ProducerEndpoint::sync)?.ok()
     }
 
-    /// Whether the service has set up tracing, so that chunks can have been committed to it.
+    /// Whether the service has set up tracing, so that chunks may have been committed to it.
     pub fn has_memory(&self, id: ConnectionId) -> bool {
         self.index(id)
             .is_some_and(|index| self.connections[index].arbiter.is_some())
     }
 
-    /// Activates triggers on all connections. Those that have no service keep them until `expiry`, in nanoseconds of boot time.
+    /// Activates triggers on all connections. Connections without a service keep them until `expiry`, in nanoseconds of boot time.
     pub fn activate_triggers(&mut self, names: &[String], expiry: u64) {
         for connection in &mut self.connections {
             connection.activate_triggers(names, expiry);
@@ -390,11 +389,11 @@ impl Runtime {
         self.tell_disconnected(index, news, closed);
     }
 
-    /// Ends the connection, and what was recorded for it.
+    /// Ends the connection, and the recordings for it.
     fn give_up(&mut self, index: usize, reason: String) -> (Option<String>, Option<Closed>) {
         self.changed = true;
         let generation = self.connections[index].generation;
-        // First nothing is written there any more.
+        // First ends all writing there.
         let (news, closed) = self.connections[index].lost(reason);
         for place in self
             .sources

@@ -4,21 +4,19 @@
 //! chunk costs two copies into it and one store of the packet count: no lock, no allocation, no system call. Locks are
 //! taken only when a chunk is full (see [`crate::arbiter`]).
 //!
-//! **Four ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes
-//! one straight into the chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_short`] does so faster, but
-//! gives up on what is not short. [`TraceWriter::write_prepared`] is for packets of which all but the end was known beforehand, and
-//! stores them in a dozen instructions.
+//! **Four ways in.** [`TraceWriter::write_packet`] copies a packet that was encoded elsewhere. [`TraceWriter::packet`] encodes one straight into the
+//! chunk; if it outgrows that, it moves to private memory. [`TraceWriter::write_short`] does so faster, but gives up on packets that are not short.
+//! [`TraceWriter::write_prepared`] is for packets of which all but the end was known beforehand, and stores them in a dozen instructions.
 //!
 //! **Finished packets.** A packet that does not fit the chunk is cut into fragments that fill chunk after chunk. By then it is
 //! finished, in private memory, so each fragment has its final length, and nothing ever has to be patched afterwards.
 //!
-//! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one.
-//! The chunk in hand is returned at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The
-//! first packet after a loss says so in `previous_packet_dropped`, for the reader to distrust what it learnt before.
+//! **Losses.** When there is no free chunk and the policy says to drop, packets are dropped whole until there is one. The chunk in hand is returned
+//! at once, ending in a packet of [`DROPPED_PACKET_SIZE`] that the service counts. The first packet after a loss says so in
+//! `previous_packet_dropped`, so that the reader distrusts everything it learnt before.
 //!
-//! **Scraping.** While a chunk is being written, the service takes the last packet that it counts for unfinished. So the
-//! count is one ahead of the packets written, and a chunk that is returned with room to spare ends in an empty packet to
-//! make it true. Readers skip empty packets.
+//! **Scraping.** While a chunk is being written, the service takes the last counted packet for unfinished. So the count is one ahead of the packets
+//! written, and a chunk that is returned with room to spare ends in an empty packet, which makes the count correct. Readers skip empty packets.
 
 use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, HadChunks};
 use ferretto_smb::{
@@ -39,14 +37,14 @@ use held::Held;
 pub(crate) use held::{Holder, Seen};
 pub use prepared::PreparedPacket;
 
-/// Bytes of the longest length in front of a packet or fragment.
+/// The most bytes of the length in front of a packet or fragment.
 const MAX_SIZE_LEN: usize = 4;
 
-/// A packet is not begun in a chunk with less room than this: a fragment so short costs more than it saves, and there must
-/// be room for [`DROPPED_PACKET_SIZE`] in place of the fragment.
+/// A packet is not begun in a chunk with less room than this: a shorter fragment costs more than it saves, and there must be room for
+/// [`DROPPED_PACKET_SIZE`] in place of the fragment.
 const MIN_FRAGMENT_ROOM: usize = MAX_SIZE_LEN + 8;
 
-/// What the encoder keeps of its private memory for the next packet that spills, in bytes.
+/// The private memory that the encoder keeps for the next packet that spills, in bytes.
 const MAX_KEPT_CAPACITY: usize = 64 * 1024;
 
 /// Fields that only the writer can know, in front of a packet's own.
@@ -73,16 +71,16 @@ impl Preamble {
     }
 }
 
-/// Writes one sequence of packets; see the [module's documentation](self). Returns what it holds when dropped.
+/// Writes one sequence of packets; see the [module's documentation](self). Returns its chunk when dropped.
 #[derive(Debug)]
 pub struct TraceWriter {
     arbiter: Arc<Arbiter>,
     id: WriterId,
     target: BufferId,
     policy: BufferExhaustedPolicy,
-    /// The chunk in hand, between packets and while those are written that fit it. There is none while a preamble has to be told.
+    /// The chunk in hand, between packets and while packets are written that fit it. `None` while a preamble has to be written first.
     held: Held,
-    /// The chunk in hand, while a packet is written that may need another.
+    /// The chunk in hand, while a packet is written that may need another chunk.
     current: Option<OpenChunk>,
     next_chunk: ChunkId,
     preamble: Preamble,
@@ -117,18 +115,18 @@ impl TraceWriter {
         }
     }
 
-    /// The writer's id, unique among those of its producer.
+    /// The writer's id, unique among the ids of its producer.
     pub fn id(&self) -> WriterId {
         self.id
     }
 
-    /// How often packets had to be dropped: once for each uninterrupted row of them. When this has grown, what later
-    /// packets rely on may be lost and must be written again.
+    /// How often packets had to be dropped: once for each uninterrupted row of them. When this has grown, data that later packets rely on may be lost
+    /// and must be written again.
     pub fn losses(&self) -> u64 {
         self.losses
     }
 
-    /// Bytes that it has written so far, but for the chunk in hand.
+    /// Bytes that it has written so far, without the chunk in hand.
     #[inline]
     pub fn returned(&self) -> u64 {
         self.returned
@@ -140,8 +138,8 @@ impl TraceWriter {
         self.preamble == Preamble::AfterLoss
     }
 
-    /// Writes one encoded `TracePacket`, without the fields that only the service may write. Drops it if there is no
-    /// room and the policy says so, which [`TraceWriter::losses`] tells.
+    /// Writes one encoded `TracePacket`, without the fields that only the service may write. If there is no room, the policy may drop it;
+    /// [`TraceWriter::losses`] counts that.
     #[inline]
     pub fn write_packet(&mut self, packet: &[u8]) {
         match self.held.open() {
@@ -159,8 +157,8 @@ impl TraceWriter {
         }
     }
 
-    /// Writes a packet of which `end`, a varint below [`PreparedPacket::MAX_END`], is the last field's value. Returns whether
-    /// it did: if not, because the chunk is full or a loss is to be told first, write it as any other packet.
+    /// Writes a packet whose last field has the value `end`, a varint below [`PreparedPacket::MAX_END`]. Returns false if the chunk is full or a loss
+    /// has to be reported first; then write it as any other packet.
     #[inline(always)]
     #[must_use]
     pub fn write_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
@@ -170,16 +168,15 @@ impl TraceWriter {
         }
     }
 
-    /// Writes a packet that encodes itself, if it is no longer than [`MAX_SHORT_LEN`](ferretto_wire::MAX_SHORT_LEN) bytes and there is
-    /// room; else nothing happens, and it is to be written as any other packet.
+    /// Writes a packet that encodes itself, if it is no longer than [`MAX_SHORT_LEN`](ferretto_wire::MAX_SHORT_LEN) bytes and there is room.
+    /// Otherwise returns false; then write it as any other packet.
     #[inline(always)]
     #[must_use]
     pub fn write_short(&mut self, packet: impl ShortMessage) -> bool {
         self.held.open().is_some_and(|mut open| open.encode_short(packet))
     }
 
-    /// Writes the packet that `fill` encodes, with the same care for losses as [`TraceWriter::write_packet`]. If `fill` panics
-    /// there is no packet.
+    /// Writes the packet that `fill` encodes. Losses are handled as in [`TraceWriter::write_packet`]. If `fill` panics, no packet is written.
     #[inline]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
         let in_place = {
@@ -204,7 +201,7 @@ impl TraceWriter {
         }
     }
 
-    /// Writes the packet that the encoder holds, in private memory.
+    /// Writes the packet that the encoder holds in private memory.
     #[cold]
     fn write_encoded(&mut self) {
         let mut encoder = std::mem::take(&mut self.encoder);
@@ -215,7 +212,7 @@ impl TraceWriter {
         self.encoder = encoder;
     }
 
-    /// Returns the current chunk, and has the endpoint commit it and all others that wait for that.
+    /// Returns the current chunk, and has the endpoint commit it and all other waiting chunks.
     pub fn flush(&mut self) {
         if let Some(open) = self.held.take() {
             self.return_chunk(open);
@@ -254,17 +251,17 @@ impl TraceWriter {
                     if told == Told::No {
                         self.arbiter.note_untold_loss(self.target);
                     }
-                    // What waits for the end of a batch is in the way.
+                    // A batch that waits for its end holds up the writer.
                     self.arbiter.wake_now();
                 }
             }
         }
     }
 
-    /// Writes a packet into as many chunks as it takes. If they run out, the current chunk has room left where the
-    /// packet was to begin or to go on, or there is none.
+    /// Writes a packet into as many chunks as it takes. If there are not enough, the current chunk has room left where the packet was to begin or to
+    /// go on, or there is none.
     fn write_parts(&mut self, mut rest: Parts<'_>) -> Result<(), NoChunk> {
-        // Without waiting, no more can be had than all chunks there are; let it not take them all in vain.
+        // Without waiting, a packet can get at most all chunks of the buffer. A larger one should not take them in vain.
         if self.policy == BufferExhaustedPolicy::Drop && rest.len() > self.arbiter.capacity() {
             return Err(NoChunk);
         }
@@ -285,8 +282,7 @@ impl TraceWriter {
                 }
                 break;
             }
-            // The fragment counts, and the service learns of it, only when there is a chunk for the next one: otherwise it
-            // is overwritten.
+            // The fragment counts, and the service learns of it, only when there is a chunk for the next one. Otherwise it is overwritten.
             let fragment = open.write_fragment(&mut rest);
             let mut next = self.take_chunk(FirstPacket::Continued)?;
             if let Some(full) = &mut self.current {
@@ -298,8 +294,8 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Returns the current chunk, and takes the next one. If there is none the current one stays, for the loss to be told in it; but a writer that waits
-    /// keeps none from others.
+    /// Returns the current chunk, and takes the next one. If there is none the current one stays, so that the loss can be marked in it; but a writer
+    /// that waits returns it, so that it keeps no chunk from others.
     fn turn_over(&mut self) -> Result<(), NoChunk> {
         let new = self.new_chunk(FirstPacket::Whole);
         let next = match self.arbiter.take_free_chunk(new) {
@@ -363,7 +359,7 @@ impl Drop for TraceWriter {
 #[derive(Debug)]
 struct NoChunk;
 
-/// The preamble and the packet, or what is left of them.
+/// The preamble and the packet, or the remaining part of them.
 #[derive(Clone, Copy)]
 struct Parts<'a> {
     head: &'a [u8],
@@ -394,7 +390,7 @@ struct OpenChunk {
     chunk: WriteChunk,
     /// Bytes of the payload that finished packets and fragments take up.
     used: usize,
-    /// How many those are.
+    /// The number of these packets and fragments.
     packets: u16,
 }
 
@@ -407,7 +403,7 @@ impl OpenChunk {
         }
     }
 
-    /// What others see of it: that it has packets, and whether more have come.
+    /// The packet count, as other threads see it: whether the chunk has packets, and whether more have come.
     #[inline(always)]
     fn mark(&self) -> u32 {
         self.packets.into()
@@ -418,7 +414,7 @@ impl OpenChunk {
         self.chunk.payload_len() - self.used
     }
 
-    /// Whether there is a packet more to count: one is kept for the empty packet at the end.
+    /// Whether another packet can be counted: one count is kept for the empty packet at the end.
     #[inline]
     fn may_count_another(&self) -> bool {
         self.packets < MAX_PACKETS_PER_CHUNK - 1
@@ -436,7 +432,7 @@ impl OpenChunk {
         self.may_count_another() && MAX_SIZE_LEN + len < self.room()
     }
 
-    /// Whether a packet of `len` bytes should be begun here, be it to fit or to be fragmented.
+    /// Whether a packet of `len` bytes should be begun here, whole or as a fragment.
     fn can_begin(&self, len: usize) -> bool {
         self.fits(len) || (self.may_count_another() && self.room() >= MIN_FRAGMENT_ROOM)
     }
@@ -451,7 +447,7 @@ impl OpenChunk {
         self.packets += 1;
     }
 
-    /// Fills all the room with the front of a packet that does not fit. Nothing counts it yet.
+    /// Fills all the room with the front of a packet that does not fit. The packet count does not include it yet.
     fn write_fragment(&mut self, rest: &mut Parts<'_>) -> Fragment {
         let room = self.room();
         // The length may come out one byte shorter than the room's; it is padded then, so that no byte is left over.
@@ -469,13 +465,13 @@ impl OpenChunk {
         self.chunk.set_flags(ChunkFlags::LAST_CONTINUES);
     }
 
-    /// Writes a packet behind its length, which takes `size_len` bytes, at the end of what is used.
+    /// Writes a packet behind its length, which takes `size_len` bytes, at the end of the used payload.
     #[inline]
     fn put(&mut self, packet: Parts<'_>, size_len: usize) {
         let mut size = [0; MAX_SIZE_LEN];
         put_padded_varint(&mut size[..size_len], packet.len() as u64);
         if self.room() >= MAX_SIZE_LEN {
-            // A store of constant length. What is too much of it is overwritten by the packet, or unused.
+            // A store of constant length. The packet overwrites the excess bytes, or they are unused.
             self.chunk.write(self.used, &size);
         } else {
             self.chunk.write(self.used, &size[..size_len]);
@@ -487,7 +483,7 @@ impl OpenChunk {
         self.chunk.write(at + packet.head.len(), packet.tail);
     }
 
-    /// Lets the service see what was appended: counts the packet that comes next, be it the empty one at the end.
+    /// Shows the service the appended packets: the count includes the next packet, which may be the empty one at the end.
     #[inline]
     fn publish(&mut self) {
         self.chunk.publish(self.packets + 1);
@@ -504,7 +500,7 @@ impl OpenChunk {
         }
     }
 
-    /// As [`OpenChunk::close`], but tells the service that packets which should follow here were dropped, if there is room for that.
+    /// As [`OpenChunk::close`], but marks that packets which should follow here were dropped, if there is room for the mark.
     fn mark_loss(&mut self) -> Told {
         if self.room() < MAX_SIZE_LEN {
             self.close();
@@ -525,7 +521,7 @@ enum Told {
     Yes,
 }
 
-/// Makes a new chunk one that tells of a loss and of nothing else.
+/// Makes a new chunk one that only marks a loss.
 pub(crate) fn mark_loss(chunk: WriteChunk) -> WriteChunk {
     let mut open = OpenChunk::new(chunk);
     open.mark_loss();

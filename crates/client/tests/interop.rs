@@ -83,7 +83,7 @@ struct Producer {
     waker: Waker,
     arbiter: Option<Arc<Arbiter>>,
     writers: HashMap<DataSourceInstanceId, TraceWriter>,
-    /// What the service wanted, in order.
+    /// The service's commands, in order.
     log: Vec<&'static str>,
     started_with: Option<DataSourceSetup>,
 }
@@ -146,7 +146,7 @@ impl Producer {
     }
 }
 
-/// One loop for whatever endpoints a test has.
+/// One loop for all endpoints of a test.
 struct Stage {
     reactor: Reactor,
     events: Events,
@@ -310,7 +310,7 @@ fn config(data_sources: &[&str]) -> TraceConfig {
 }
 
 #[test]
-fn our_consumer_records_what_upstreams_service_itself_writes() {
+fn our_consumer_records_the_packets_of_upstreams_service() {
     let Some(reference) = Reference::find() else {
         return;
     };
@@ -487,7 +487,7 @@ fn our_producer_serves_upstreams_command_line() {
 }
 
 #[test]
-fn the_wrong_socket_and_the_end_of_the_service_are_told() {
+fn the_wrong_socket_and_the_end_of_the_service_are_reported() {
     let Some(reference) = Reference::find() else {
         return;
     };

@@ -7,13 +7,13 @@ use rustix::io::Errno;
 
 /// Which of the two processes after a [`fork`] this is.
 pub enum Forked {
-    /// The one that was started by the user. The other has this process id.
+    /// The process that the user started. The other one has this process id.
     Parent(i32),
     /// The other.
     Child,
 }
 
-/// Splits this process in two. To be called while it has one thread only: at the start of an applet.
+/// Splits this process in two. To be called at the start of an applet, while the process has only one thread.
 ///
 /// # Errors
 /// If the system cannot make another process.
@@ -33,7 +33,7 @@ pub fn fork() -> io::Result<Forked> {
 /// If the process leads a group of processes, or `/dev/null` cannot be used.
 pub fn leave_terminal() -> Result<(), Errno> {
     rustix::process::setsid()?;
-    // Only so that no mounted directory stays busy.
+    // No mounted directory should stay busy because of this process.
     let _ = rustix::process::chdir("/");
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;

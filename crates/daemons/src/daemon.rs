@@ -1,9 +1,9 @@
-//! What the applets `traced` and `traced_probes` have in common: flags in, exit code out, and the steps from being started to being
-//! of use, each told to whoever waits for it.
+//! The common part of the applets `traced` and `traced_probes`: flags, the exit code, and the steps from the start to the service of clients. Each
+//! step is reported to the processes that wait for it.
 //!
-//! A daemon's `serve` gets a [`Startup`]. Whatever of the process the daemon was given is taken over before that (`begin`), then it
-//! may [go on in the background](Startup::go_into_background), then open what it needs; [`Startup::started`] says that nothing can
-//! go wrong any more, [`Startup::ready`] that clients are served.
+//! A daemon's `serve` gets a [`Startup`]. `begin` has then already taken over the descriptors that the daemon was given. The daemon may first [go on
+//! in the background](Startup::go_into_background), then open its sockets and files. It calls [`Startup::started`] when it can no longer fail to
+//! start, and [`Startup::ready`] when it serves clients.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -21,8 +21,7 @@ use crate::background::{self, Forked};
 use crate::inherited::{self, ServiceManager};
 use crate::log::{self, Level};
 
-/// The flags of every daemon. `--version` and `--help` are answered where they stand, as upstream's `getopt_long` does, whatever
-/// follows them.
+/// The flags of every daemon. `--version` and `--help` take effect where they stand, as in upstream's `getopt_long`, and all later words are ignored.
 #[derive(Debug, Args)]
 pub(crate) struct Flags {
     /// Start in the background: prints the daemon's process id and ends once the daemon is up, or fails with it.
@@ -39,7 +38,7 @@ pub(crate) struct Flags {
     words: Vec<OsString>,
 }
 
-/// What `--help` says of the environment: of these variables, then of those that every daemon heeds.
+/// Returns the part of `--help` about the environment: these variables, then the variables that every daemon heeds.
 pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
     const OF_ALL: [(&str, &str); 2] = [
         (
@@ -60,7 +59,7 @@ pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
 
 /// A program that serves until a signal ends it.
 pub(crate) trait Daemon: Parser {
-    /// As people type it.
+    /// The name as people type it.
     const NAME: &'static str;
     /// The variable with the number of a descriptor that gets a byte once the daemon is ready.
     const NOTIFY: &'static str;
@@ -68,15 +67,15 @@ pub(crate) trait Daemon: Parser {
     /// The flags that are not its own.
     fn flags(&self) -> &Flags;
 
-    /// Does it.
+    /// Runs the daemon until it ends.
     ///
     /// # Errors
-    /// With what ends the daemon, to be logged.
+    /// With the error that ends the daemon, to be logged.
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>>;
 }
 
-/// Runs a daemon with the words after its name; gives the exit code, upstream's: 1 for whatever went wrong. Flags that are wrong are
-/// explained on stderr, and what ends the daemon is the last line of its log.
+/// Runs a daemon with the words after its name; returns the exit code, which is upstream's: 1 for any error. Wrong flags are explained on stderr, and
+/// the error that ends the daemon is the last line of its log.
 pub(crate) fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
     let daemon = match D::try_parse_from(std::iter::once(D::NAME.into()).chain(words)) {
         Ok(daemon) => daemon,
@@ -89,7 +88,7 @@ pub(crate) fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
     for word in &flags.words {
         log::warning(format_args!("{}: {word:?} is no flag and is ignored", D::NAME));
     }
-    // It lasts until the error is told: whoever waits for the daemon sees its descriptor close, and may kill the daemon then.
+    // `startup` lives until the error is logged: a process that waits for the daemon sees its descriptor close, and may kill the daemon then.
     let mut startup = None;
     match Startup::begin(D::NOTIFY).and_then(|begun| daemon.serve(startup.insert(begun))) {
         Ok(()) => 0,
@@ -102,7 +101,7 @@ pub(crate) fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
 
 /// Prints help, version or a usage error.
 fn explain(mut message: clap::Error) -> u8 {
-    // It would be to write the flag as a word, and those are ignored.
+    // The suggestion would be to write the flag as a word, and words are ignored.
     message.remove(ContextKind::Suggested);
     // A reader that is gone is no failure.
     match message.kind() {
@@ -112,7 +111,7 @@ fn explain(mut message: clap::Error) -> u8 {
     u8::from(message.use_stderr())
 }
 
-/// A daemon that is about to be of use, and who waits for that.
+/// A daemon that is starting, and the processes that wait for it.
 #[derive(Debug)]
 pub(crate) struct Startup {
     /// Named by the environment.
@@ -131,8 +130,9 @@ impl Startup {
         })
     }
 
-    /// Goes on in another process, if that is asked for. The one that was started waits until [`started`](Startup::started) is said
-    /// there, prints the daemon's process id and ends; or it ends as the daemon did, which has said why.
+    /// Goes on in another process, if the flags ask for that. The original process waits until the new one calls [`started`](Startup::started),
+    /// prints the daemon's process id and ends. If the daemon ends before, which has then logged the reason, the original process ends with its exit
+    /// code.
     pub(crate) fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
         if !flags.background {
             return Ok(());
@@ -160,13 +160,13 @@ impl Startup {
     pub(crate) fn started(&mut self) -> io::Result<()> {
         if let Some(parent) = self.parent.take() {
             background::leave_terminal()?;
-            // If it was killed, nobody waits.
+            // If the parent was killed, no process waits.
             let _ = rustix::io::write(&parent, b"1");
         }
         Ok(())
     }
 
-    /// Clients are served from now on; `status` says what that means. Who waits is told once, however often this is said.
+    /// Reports, once, that clients are served from now on; `status` describes the service. Further calls have no effect.
     pub(crate) fn ready(&mut self, status: &str) {
         if let Some(mut notify) = self.notify.take()
             && let Err(error) = notify.write_all(b"1")
@@ -181,7 +181,7 @@ impl Startup {
     }
 }
 
-/// What a child that failed has ended with.
+/// Returns the exit code of a child that failed.
 fn exit_code(child: i32) -> i32 {
     let status = Pid::from_raw(child).and_then(|child| {
         rustix::process::waitpid(Some(child), WaitOptions::empty())
@@ -191,8 +191,8 @@ fn exit_code(child: i32) -> i32 {
     status.and_then(|(_, status)| status.exit_status()).unwrap_or(1)
 }
 
-/// The signals that end a daemon in good order. A terminal's that the daemon was told to ignore from the start, by `nohup` or by a script
-/// that runs it with `&`, stays ignored. SIGTERM never does: service managers and `kill` stop daemons with it.
+/// The signals that end a daemon in good order. A signal of the terminal that the daemon's starter has set to be ignored (`nohup`, or a script that
+/// runs it with `&`) stays ignored. SIGTERM is never ignored, because service managers and `kill` stop daemons with it.
 pub(crate) fn ending_signals() -> Vec<Signal> {
     let mut signals = vec![Signal::Interrupt, Signal::HangUp];
     signals.retain(|signal| !inherited::ignores(*signal));

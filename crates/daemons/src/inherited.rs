@@ -1,5 +1,5 @@
-//! What a process has from whoever started it: descriptors that are known by their number only, signals that it is to ignore, and a
-//! service manager that waits to hear of it.
+//! The things that a process inherits from its starter: descriptors that are known by their number only, ignored signals, and a service manager that
+//! waits for its report.
 //!
 //! Called by the start-up code of applets.
 #![allow(unsafe_code)]
@@ -26,7 +26,7 @@ pub fn take(number: i32) -> io::Result<OwnedFd> {
     if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and whoever named it gave it to this process for this one use; callers are the start-up code of an
+    // SAFETY: the descriptor is open, and the starter that named it gave it to this process for this one use. The callers are the start-up code of an
     // applet, which runs once, before anything here has opened descriptors that it keeps.
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     // Children of ours must not keep it open.
@@ -36,11 +36,11 @@ pub fn take(number: i32) -> io::Result<OwnedFd> {
 
 /// Takes the descriptor whose number this variable of the environment holds; `None` if it is not set.
 ///
-/// Standard output and error can be named, too, as `TRACED_NOTIFY_FD=1 traced | …` does. They lead nowhere afterwards, so that the reader
-/// sees the end when the descriptor is closed.
+/// Standard output and error can be named, too, as `TRACED_NOTIFY_FD=1 traced | …` does. Afterwards they lead nowhere, so that the reader sees the
+/// end when the descriptor is closed.
 ///
 /// # Errors
-/// If it holds no number of an open descriptor.
+/// If it is not the number of an open descriptor.
 pub fn named_by(variable: &'static str) -> Result<Option<OwnedFd>, InheritedError> {
     let Some(value) = std::env::var_os(variable) else {
         return Ok(None);
@@ -85,13 +85,13 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// As `NOTIFY_SOCKET` names it.
+    /// Returns the service manager that `NOTIFY_SOCKET` names.
     pub fn of_this_process() -> Option<ServiceManager> {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
         Some(ServiceManager { socket })
     }
 
-    /// Says that this process is ready, and what it is doing: the protocol of sd_notify(3), one datagram of lines.
+    /// Reports that this process is ready, with its status: the protocol of sd_notify(3), one datagram of lines.
     ///
     /// # Errors
     /// If the socket that the service manager named does not take it.
@@ -106,8 +106,8 @@ impl ServiceManager {
     }
 }
 
-/// Whether this process ignores a signal. To be asked before it is watched: then it is what whoever started the process wants, `nohup`
-/// or a script that runs it with `&`.
+/// Whether this process ignores a signal. Ask before the signal is watched: then the answer is the choice of the process's starter, `nohup` or a
+/// script that runs it with `&`.
 pub fn ignores(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     is_ignored(&status, signal.number())

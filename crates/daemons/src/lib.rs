@@ -1,7 +1,7 @@
-//! The daemons, `traced` and `traced_probes`, and what a process that serves others begins with: its log, what it was given by whoever started it,
-//! the background.
+//! The daemons, `traced` and `traced_probes`, and the start of every process that serves others: its log, its inheritance from the process that
+//! started it, and the background.
 //!
-//! The daemons run with privileges. So this crate knows no tool: what reads traces, judges configs or talks to browsers is in `ferretto-cli`,
+//! The daemons run with privileges. So this crate contains no tool: code that reads traces, judges configs or talks to browsers is in `ferretto-cli`,
 //! whose binaries `traced` and `traced_probes` have the code of this crate only.
 #![deny(unsafe_code)]
 
@@ -14,6 +14,6 @@ pub mod starter;
 pub mod traced;
 pub mod traced_probes;
 
-/// What `--version` prints and traces say of the service that recorded them: the release of Perfetto that we are compatible
-/// with, where scripts look for it, and our own.
+/// The version that `--version` prints, and that traces give for the service that recorded them: the release of Perfetto that we are compatible with,
+/// where scripts look for it, and our own.
 pub const VERSION: &str = concat!("Perfetto v58.2 (Ferretto ", env!("CARGO_PKG_VERSION"), ")");

@@ -1,8 +1,7 @@
-//! Lines for whoever watches the daemons: on stderr, with the time since boot, as upstream's daemons write them.
+//! Lines for the people who watch the daemons: on stderr, with the time since boot, as upstream's daemons write them.
 //!
-//! A line is `[seconds] E|W|I text`; in systemd's journal, which keeps time and level itself, the text. Clients can make the daemons say
-//! something with every request. So lines are bounded in length, and in number over time: where some are left out, the next one says
-//! how many.
+//! A line is `[seconds] E|W|I text`; in systemd's journal, which keeps time and level itself, the text. Clients can cause lines with every request.
+//! So lines are bounded in length, and in number over time: where some are left out, the next line says how many.
 
 use std::fmt::Arguments;
 use std::io::Write;
@@ -12,10 +11,10 @@ use std::time::Duration;
 /// The variable with the [`Level`] up to which lines are written.
 pub const LEVEL: &str = "FERRETTO_LOG";
 
-/// How much a line matters; each level includes those before it.
+/// The importance of a line; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// The daemon ends, or does not do what it was started for.
+    /// The daemon ends, or cannot do its task.
     Error,
     /// Somebody will miss something.
     Warning,
@@ -33,7 +32,7 @@ impl Level {
         }
     }
 
-    /// As it stands in a line.
+    /// The letter of the level in a line.
     fn letter(self) -> char {
         match self {
             Level::Error => 'E',
@@ -42,7 +41,7 @@ impl Level {
         }
     }
 
-    /// As the journal counts, which takes the number from the front of a line: `<3>`, sd-daemon(3).
+    /// The level as the journal counts it. The journal takes the number from the front of a line: `<3>`, sd-daemon(3).
     fn syslog(self) -> u8 {
         match self {
             Level::Error => 3,
@@ -91,7 +90,7 @@ pub fn limit(level: Level) {
     let _ = OF_FLAG.set(level);
 }
 
-/// The daemon ends, or does not do what it was started for. This is always written.
+/// The daemon ends, or cannot do its task. This is always written.
 pub fn error(line: Arguments<'_>) {
     write(Level::Error, line, 0);
 }
@@ -126,7 +125,7 @@ fn write(level: Level, line: Arguments<'_>, left_out: u64) {
         );
     }
     text.push_str(&format(level, line));
-    // In one write, so that lines of several processes do not mix. If nobody takes it, there is nobody to tell.
+    // In one write, so that lines of several processes do not mix. A failure cannot be reported anywhere.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
@@ -146,7 +145,7 @@ fn format(level: Level, line: Arguments<'_>) -> String {
     text
 }
 
-/// The line, or as much of it as is written. What clients call themselves is in lines: it must not end them, nor move the cursor.
+/// The line, or as much of it as is written. Lines contain names that clients choose, which must not end the line or move the cursor.
 fn cut(mut line: String) -> String {
     const MARK: char = '…';
     if line.contains(char::is_control) {
@@ -169,7 +168,7 @@ fn cut(mut line: String) -> String {
     line
 }
 
-/// What a line of [`write`] says, for whoever reads it as it comes and needs neither time nor level. Other lines are given whole.
+/// Returns the text of a line of [`write`], for a reader that needs neither time nor level. Returns other lines whole.
 pub fn text(line: &str) -> &str {
     let stamped = line.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     match stamped.map(|(_, rest)| rest.split_at_checked(2)) {
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_burst_lines_come_slowly_and_tell_of_those_left_out() {
+    fn after_a_burst_lines_come_slowly_and_count_the_omitted_ones() {
         let start = 1_000_000_000_000;
         let period = PERIOD.as_nanos() as u64;
         let mut throttle = Throttle::new();
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_told_from_its_time_and_level() {
+    fn a_line_is_separated_from_its_time_and_level() {
         assert_eq!(text("[33491.139] W cannot do it: [x] y"), "cannot do it: [x] y");
         for other in ["    sudo it", "", "[33491.139] Wrong", "[a] ", "thread panicked"] {
             assert_eq!(text(other), other);

@@ -10,7 +10,7 @@ use std::io;
 use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_service::PriorityBoost;
 
-/// What the scheduler knows of a thread.
+/// The scheduling of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scheduling {
     policy: i32,
@@ -20,22 +20,22 @@ struct Scheduling {
     nice: i32,
 }
 
-/// What the thread that made this ran at, to which a priority that was raised since, or inherited by another, is put back.
+/// The priority of the thread that made this. It can be restored after it was raised, and on threads that inherited a raised one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadPriority {
     usual: Scheduling,
 }
 
 impl ThreadPriority {
-    /// Remembers what this thread runs at.
+    /// Remembers the priority of this thread.
     pub(crate) fn of_this_thread() -> ThreadPriority {
         ThreadPriority { usual: current() }
     }
 
-    /// Runs the calling thread at that priority, or at the usual one.
+    /// Runs the calling thread at the boosted priority, or at the usual one.
     ///
     /// # Errors
-    /// What the kernel has against it; then nothing has changed.
+    /// If the kernel refuses; then nothing has changed.
     pub(crate) fn set(&self, boost: Option<PriorityBoost>) -> Result<(), PriorityError> {
         let before = current();
         apply(match boost {
@@ -52,7 +52,7 @@ impl ThreadPriority {
             },
         })
         .inspect_err(|_| {
-            // The policy may have been changed before the rest was refused. What was allowed once is allowed again.
+            // The policy may have been changed before the rest was refused. The kernel has allowed the old setting once, so it allows it again.
             let _ = apply(before);
         })
     }
@@ -92,7 +92,7 @@ impl Boosts {
         if self.by.remove(&number).is_none() {
             return;
         }
-        // One that was in the shadow of a higher one may turn out to be refused.
+        // The kernel may refuse a request that was not needed so far because of a higher one.
         while self.thread.set(self.highest()).is_err() && !self.by.is_empty() {
             let highest = self.highest();
             self.by.retain(|_, boost| Some(*boost) != highest);
@@ -131,8 +131,7 @@ pub(crate) enum PriorityError {
 
 fn current() -> Scheduling {
     let mut parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither fails for
-    // one's own thread.
+    // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither call fails for the calling thread.
     let policy = unsafe {
         libc::sched_getparam(0, &mut parameters);
         libc::sched_getscheduler(0)
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_refuses_changes_nothing() {
+    fn a_refusal_of_the_kernel_changes_nothing() {
         in_a_thread(|priority| {
             let usual = current();
             let error = priority.set(Some(PriorityBoost::Fifo(1000))).unwrap_err();

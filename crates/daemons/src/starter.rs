@@ -1,4 +1,4 @@
-//! What a daemon has to know that `ferretto` started for one recording: variables of the environment, set by the command line.
+//! The settings of a daemon that `ferretto` started for one recording: variables of the environment, set by the command line.
 
 use std::io;
 
@@ -10,7 +10,7 @@ pub const STARTED_BY: &str = "FERRETTO_STARTED_BY";
 /// Set for probes: they mount tracefs if a recording needs it and it is not there.
 pub const MOUNT_TRACEFS: &str = "FERRETTO_MOUNT_TRACEFS";
 
-/// To be called by a daemon at its start: if a `ferretto` started it, it ends with that process.
+/// Ties a daemon to the `ferretto` that started it, if one did: the daemon ends with that process. To be called at the start.
 ///
 /// # Errors
 /// If the starter is gone already, or the kernel refuses.
@@ -23,7 +23,7 @@ pub fn end_with_starter() -> io::Result<()> {
         return Ok(());
     };
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-    // It may have died before that.
+    // The starter may have died before this call.
     if rustix::process::getppid() != Some(starter) {
         return Err(io::Error::other("the process that started this one is gone"));
     }

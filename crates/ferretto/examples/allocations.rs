@@ -1,4 +1,4 @@
-//! Where memory is allocated: a global allocator that records what it does.
+//! Where memory is allocated: a global allocator that records its allocations.
 //!
 //! ```text
 //! cargo run --example allocations [FILE]

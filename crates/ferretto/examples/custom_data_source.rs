@@ -35,7 +35,7 @@ struct Sampler {
     thread: JoinHandle<()>,
 }
 
-/// What a thread's packets have said so far. Begins anew whenever that may be lost.
+/// The descriptions that a thread has written so far. The state begins anew whenever earlier packets may be lost.
 #[derive(Default)]
 struct Said {
     descriptor: bool,

@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Writes what the ring holds into a file. The recording goes on.
+/// Writes the contents of the ring buffer into a file. The recording goes on.
 fn save(path: &str) -> Result<(), Box<dyn std::error::Error>> {
     let snapshot = Session::in_process();
     snapshot.clone_session(&CloneSource::Name(NAME.to_owned()))?;

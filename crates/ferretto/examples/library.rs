@@ -1,4 +1,4 @@
-//! A library that can be traced, and a program that chooses what it wants to see of it.
+//! A library that can be traced, and a program that chooses which of its categories to record.
 //!
 //! ```text
 //! cargo run --example library [FILE [CATEGORY]]
@@ -7,7 +7,7 @@
 use ferretto::RecordingOptions;
 use ferretto::session::DataSource;
 
-/// What would be a crate of its own.
+/// A library. In practice this module would be a crate of its own.
 mod cache {
     use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ mod cache {
 
     impl Cache {
         pub(crate) fn new() -> Cache {
-            // Whoever records can list them from now on, with their descriptions.
+            // From now on anyone who records can list the categories, with their descriptions.
             ferretto::register_categories(&[&CACHE, &ENTRIES]);
             Cache::default()
         }
@@ -39,7 +39,7 @@ mod cache {
                 format!("value of {key}")
             });
             if trace_category_enabled!(&CACHE) {
-                // What takes long to find out is found out only for those who want to know.
+                // The macro evaluates the expensive sum only while somebody records the category.
                 let bytes: usize = self.values.values().map(String::len).sum();
                 trace_counter!(&CACHE, "Cached bytes", bytes);
             }

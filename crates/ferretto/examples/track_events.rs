@@ -1,4 +1,4 @@
-//! An instrumented program: what it does is recorded whenever a session asks for it, beside whatever else is in the trace.
+//! An instrumented program. A session that asks for its events records them beside everything else in the trace.
 //!
 //! ```text
 //! cargo run --example track_events [SECONDS]
@@ -36,7 +36,7 @@ fn main() {
             break;
         }
         if !told && begin.elapsed() > Duration::from_secs(1) {
-            // Who records, and if nobody does, why.
+            // Prints who records this program, or why nobody does.
             println!("{}", ferretto::status());
             told = true;
         }

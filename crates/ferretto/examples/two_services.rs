@@ -66,7 +66,7 @@ fn ask(context: TraceContext, connection: &mut Connection) -> io::Result<()> {
 
 fn backend() -> io::Result<()> {
     for header in io::stdin().lines() {
-        // Whoever sends what is no header begins another trace.
+        // A client that sends no valid header gets a trace of its own.
         let context = header?.parse().unwrap_or_else(|_| TraceContext::start());
         println!("{}", answer(context));
     }

@@ -1,4 +1,4 @@
-//! Questions that people have of their programs, and for each a program that answers it with a trace.
+//! Questions about programs, and for each a program that answers it with a trace.
 //!
 //! Each program is an example of this crate: `cargo run -p ferretto --example NAME` in a checkout records `trace.pftrace`, unless the text
 //! says otherwise. It opens at <https://ui.perfetto.dev>. The queries are for the UI's page "Query (SQL)", or for
@@ -17,12 +17,12 @@
 //! | [How does a test count queries?](#how-does-a-test-count-queries) | `query_budget` |
 //! | [Was my thread running, or waiting?](#was-my-thread-running-or-waiting) | `beside_the_kernel` |
 //!
-//! Two more examples are longer: `track_events` is recorded by others, with the command line, and has tracks, counters, states and flows;
-//! `custom_data_source` writes packets of its own.
+//! Two more examples are longer. Others record `track_events`, with the command line; it has tracks, counters, states and flows. `custom_data_source`
+//! writes packets of its own.
 //!
 //! # What does my program do?
 //!
-//! [`record_to`](crate::record_to()) in `main` records everything until the value that it gives is dropped. Slices nest as the calls do.
+//! [`record_to`](crate::record_to()) in `main` records everything until its result is dropped. Slices nest as the calls do.
 #![doc = concat!("```rust\n", include_str!("../examples/first_trace.rs"), "```")]
 //! The two threads are below the process, by their names. Each has a slice `Count primes`, a hundred slices `Hundred` within that, and a
 //! counter `Primes`. Click on a slice for its arguments. Which slices took how long in total:
@@ -30,17 +30,17 @@
 //!
 //! # Why was this one request slow?
 //!
-//! Once in a day a request takes long, and nobody keeps a trace of the whole day. A [`Session`](crate::Session) with a ring buffer keeps the
+//! Once in a day a request takes long, but a trace of the whole day would be too large. A [`Session`](crate::Session) with a ring buffer keeps the
 //! latest events in memory. A [clone](crate::Session::clone_session) of it is a snapshot: the recording goes on.
 #![doc = concat!("```rust\n", include_str!("../examples/flight_recorder.rs"), "```")]
-//! The last slice `handle` is the slow one. What it waited for is within it, what happened before is on its left. Choose the size
-//! of the buffer by how far back you want to see. What the slowest request spent its time on:
+//! The last slice `handle` is the slow one. The slices within it show where it waited, and earlier events are on its left. Choose the size of the
+//! buffer by how far back you want to see. This query shows where the slowest request spent its time:
 #![doc = concat!("```sql\n", include_str!("../examples/flight_recorder.sql"), "```")]
 //!
 //! # Which query belongs to which request?
 //!
-//! `#[trace_function]` on an `async fn` is a slice from the first poll to the end, and what the function awaits is within that slice, whichever
-//! threads run it. [`future`](crate::future) has the details.
+//! `#[trace_function]` on an `async fn` is a slice from the first poll to the end. The slices of awaited functions are within that slice, whichever
+//! threads run them. [`future`](crate::future) has the details.
 #![doc = concat!("```rust\n", include_str!("../examples/tokio.rs"), "```")]
 //! Below the process there is a group `Async` with the slices `serve`, and within each the queries that it awaits. When queries run
 //! at the same time, the first is drawn inside the request's slice. The others, and the spawned task, get lines of their own below the request's
@@ -49,20 +49,21 @@
 //!
 //! # Which service took the time?
 //!
-//! The sender gives its slice a flow, and the receiver the same one, by means of W3C's header `traceparent`: see [`TraceContext`](crate::TraceContext).
-//! Both record for the machine's service: start `traced`, then this for some seconds (`cargo run --example two_services 30`), and record them
-//! with [`perfetto`](crate#beside-the-kernel-and-other-programs).
+//! The sender gives its slice a flow, and the receiver its slice the same one. W3C's header `traceparent` carries it: see
+//! [`TraceContext`](crate::TraceContext). Both record for the machine's service: start `traced`, then this for some seconds (`cargo run --example
+//! two_services 30`), and record them with [`perfetto`](crate#beside-the-kernel-and-other-programs).
 #![doc = concat!("```rust\n", include_str!("../examples/two_services.rs"), "```")]
-//! Click on a slice `ask` of one process: an arrow leads to `answer` in the other. How much of each request's time was the other service, and how much was the way there and back:
+//! Click on a slice `ask` of one process: an arrow leads to `answer` in the other. This query splits the time of each request into the other service
+//! and the way there and back:
 #![doc = concat!("```sql\n", include_str!("../examples/two_services.sql"), "```")]
 //!
 //! # Where is memory allocated?
 //!
-//! Allocators may trace. What the SDK itself allocates is recorded in part only; an allocator that holds a lock of its own while it traces does so in
+//! Allocators may trace. The SDK's own allocations are recorded only in part. An allocator that holds a lock of its own while it traces does so in
 //! [`without_waiting`](crate::without_waiting()).
 #![doc = concat!("```rust\n", include_str!("../examples/allocations.rs"), "```")]
 //! The counter `Live memory` of the process rises and falls below the slices of the functions. It includes the buffer of the recording, 32 MB. Large
-//! allocations are marks within the slices. Which functions allocate, by the slice that an allocation is within:
+//! allocations are marks within the slices. This query shows which functions allocate, by the slice that an allocation is within:
 #![doc = concat!("```sql\n", include_str!("../examples/allocations.sql"), "```")]
 //!
 //! # What is my connection doing?
@@ -76,19 +77,19 @@
 //!
 //! # How do I trace a hot loop?
 //!
-//! An event that is recorded takes time and room. Where that is too much, record some of the events: [by chance](crate::Category::sample) or
-//! [so many a second](crate::Category::rate_limit). The trace counts the others.
+//! Each recorded event takes time and room. Where that is too much, record only some of the events: [a random part](crate::Category::sample) or [a
+//! number per second](crate::Category::rate_limit). The trace counts the others.
 #![doc = concat!("```rust\n", include_str!("../examples/hot_loop.rs"), "```")]
-//! Below the process there is a group `Left out` with a counter for each category, which rises by what is not recorded. The sum of both is
-//! exact: how many events happened, not an estimate. For each category:
+//! Below the process there is a group `Left out` with a counter for each category, which rises by the number of events that are not recorded. The
+//! recorded events and this counter add up to the exact number of events, not to an estimate. For each category:
 #![doc = concat!("```sql\n", include_str!("../examples/hot_loop.sql"), "```")]
 //!
 //! # How does a library trace?
 //!
-//! It defines categories, and leaves recording to the program. Categories with very many events get the tag `debug` or `slow`: those are
-//! recorded only if somebody asks for them.
+//! It defines categories, and leaves recording to the program. Categories with very many events get the tag `debug` or `slow`: sessions record those
+//! only on request.
 #![doc = concat!("```rust\n", include_str!("../examples/library.rs"), "```")]
-//! `cargo run --example library trace.pftrace cache.entries` records the questions as well. How often each answer was there already:
+//! `cargo run --example library trace.pftrace cache.entries` records the questions as well. This query shows how often each answer was in the cache:
 #![doc = concat!("```sql\n", include_str!("../examples/library.sql"), "```")]
 //! The library needs no service in the process:
 //!
@@ -97,7 +98,7 @@
 //! ferretto = { version = "0.1", default-features = false }
 //! ```
 //!
-//! Programs that want nothing of it turn the [feature `off`](crate#where-nothing-is-recorded) on, which leaves nothing of the events:
+//! Programs that do not want tracing turn the [feature `off`](crate#where-nothing-is-recorded) on, which removes all events:
 //!
 //! ```toml
 //! [dependencies]
@@ -106,17 +107,17 @@
 //!
 //! # How does a test count queries?
 //!
-//! A test can record the function that it tests, in its own process, and read the packets. `cargo add --dev ferretto-proto --features trace` has
-//! what decodes them. `cargo test --example query_budget` runs this one.
+//! A test can record the function that it tests, in its own process, and read the packets. `cargo add --dev ferretto-proto --features trace` adds the
+//! types that decode them. `cargo test --example query_budget` runs this one.
 #![doc = concat!("```rust\n", include_str!("../examples/query_budget.rs"), "```")]
-//! A session records all threads of the process. Other tests that call the same functions without recording are counted too if they run at that
-//! moment: put such a test into a file of its own under `tests/`, which is a process of its own.
+//! A session records all threads of the process. Other tests that call the same functions at the same time are counted too, even if they record
+//! nothing. So put such a test into a file of its own under `tests/`, which is a process of its own.
 //!
 //! # Was my thread running, or waiting?
 //!
-//! With [`RecordingOptions::system`](crate::RecordingOptions::system) the machine's service records, so the kernel's events can be beside the program's. Start
-//! `traced` and, as root, `traced_probes` first.
+//! With [`RecordingOptions::system`](crate::RecordingOptions::system) the machine's service records, so the trace can have the kernel's events beside
+//! the program's. Start `traced` and, as root, `traced_probes` first.
 #![doc = concat!("```rust\n", include_str!("../examples/beside_the_kernel.rs"), "```")]
-//! Above the slices of each thread a line shows its states. How long the threads were in which state during the slices (`Running`; `R`, ready but without
-//! a processor; `S`, asleep):
+//! Above the slices of each thread a line shows its states. This query adds up the times of the states during the slices (`Running`; `R`, ready but
+//! without a processor; `S`, asleep):
 #![doc = concat!("```sql\n", include_str!("../examples/beside_the_kernel.sql"), "```")]

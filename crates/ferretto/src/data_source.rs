@@ -1,7 +1,7 @@
-//! Data sources of the application's own: anything that is to be recorded into a trace, as packets of any kind.
+//! Data sources of the application: they record packets of any kind into traces.
 //!
-//! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`] by which it is registered and through which
-//! packets are written. Each session that has it in its config gets an *instance*: a value of the type, made from that config.
+//! A data source is a type that implements [`DataSource`], and a static [`DataSourceHandle`], which registers it and writes its packets. Each session
+//! that has it in its config gets an *instance*: a value of the type, made from that config.
 //!
 //! ```
 //! use ferretto::data_source::{DataSource, DataSourceHandle, SetUp};
@@ -43,8 +43,8 @@
 //! With the feature `unstable-proto` fields have names: `set_up.config.legacy_config`, and
 //! `ctx.packet(|packet| { packet.for_testing(|event| { event.str(..); }); })`.
 //!
-//! Where nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Where something is, each thread writes a sequence of
-//! packets of its own for each instance, straight into the memory shared with the service.
+//! While nothing is recorded, [`DataSourceHandle::trace`] costs a load and a branch. Otherwise each thread writes a sequence of packets of its own
+//! for each instance, straight into the memory shared with the service.
 
 mod instances;
 mod thread_state;
@@ -68,42 +68,41 @@ use crate::source::{Acknowledge, MAX_INSTANCES};
 use crate::track_event;
 use instances::{Bridge, InstanceSlot};
 
-/// Who decides what happens when the shared memory is full.
+/// The side that decides what happens when the shared memory is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicySource {
     /// The data source.
     DataSource,
-    /// The trace config (`buffer_exhausted_policy`), and where it does not say, the data source.
+    /// The trace config (`buffer_exhausted_policy`). Where it says nothing, the data source.
     Config,
 }
 
-/// Something that records packets; see the [module](self). The methods are called on the SDK's thread, and should not take long: nothing
-/// else is served meanwhile.
+/// Something that records packets; see the [module](self). The methods are called on the SDK's thread, and should not take long, because the thread
+/// serves nothing else meanwhile.
 pub trait DataSource: Send + Sync + Sized + 'static {
-    /// By which trace configs name it: that of a domain in reverse, by custom.
+    /// The name in trace configs: by custom, the reverse of a domain's name.
     const NAME: &'static str;
 
-    /// What each thread's sequence of packets has said so far that later ones rely on (numbers for strings, say). Begins anew whenever
-    /// what was said may be lost; the packet that is written first then should say so, with
-    /// `SEQ_INCREMENTAL_STATE_CLEARED` in its `sequence_flags`. `()` if there is none.
+    /// The state of each thread's sequence that later packets rely on (numbers for strings, say). It begins anew whenever earlier packets of the
+    /// sequence may be lost; the next packet then should say so, with `SEQ_INCREMENTAL_STATE_CLEARED` in its `sequence_flags`. `()` if there is none.
     type Incremental: Default + 'static;
 
-    /// What each thread keeps for an instance, for as long as that records. `()` if nothing.
+    /// The state that each thread keeps for an instance, for as long as the instance records. `()` if there is none.
     type Thread: Default + 'static;
 
-    /// What writers do when the shared memory is full.
+    /// The behaviour of writers when the shared memory is full.
     const EXHAUSTED: BufferExhaustedPolicy = BufferExhaustedPolicy::Drop;
 
-    /// Whether the trace config may decide on that.
+    /// Whether the trace config may choose that behaviour.
     const POLICY_SOURCE: PolicySource = PolicySource::DataSource;
 
-    /// How many instances there may be at the same time.
+    /// The number of instances at the same time.
     const CONCURRENCY: Concurrency = Concurrency::Many;
 
-    /// What services are told of it; without the feature `unstable-proto`, its name. The SDK adds what it does for all: the id, that starting
-    /// and stopping is acknowledged (stopping only if `will_notify_on_stop` is not set to false here), and that incremental state is
-    /// cleared. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// The descriptor that services get; without the feature `unstable-proto`, it has only the name. The SDK adds the fields that are the same for
+    /// all data sources: the id, that starting and stopping is acknowledged (stopping only if `will_notify_on_stop` is not set to false here), and
+    /// that incremental state is cleared. It is one of the schema's types, so it is [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     fn descriptor() -> DataSourceDescriptor {
         DataSourceDescriptor {
@@ -112,58 +111,58 @@ pub trait DataSource: Send + Sync + Sized + 'static {
         }
     }
 
-    /// Makes an instance, which is started soon after. What takes long should be done here.
+    /// Makes an instance, which is started soon after. Slow preparations belong here.
     fn set_up(set_up: &SetUp<'_>) -> Self;
 
-    /// It has begun to record. Dropping `start` tells the service so: at once, or, if it is kept, whenever and wherever that is.
+    /// The instance has begun to record. Dropping `start` tells the service so. Keep it to tell the service later, from any thread.
     fn start(&self, start: Start) {
         drop(start);
     }
 
-    /// It is to stop recording, which it does when `stop` is dropped: at once, or, if it is kept, whenever and wherever that is. Until
-    /// then packets can be written. It may not have been started.
+    /// The instance has to stop recording. Dropping `stop` completes this; keep it to stop later, from any thread. Until then packets can be written.
+    /// The instance may not have been started.
     fn stop(&self, stop: Stop<Self>) {
         drop(stop);
     }
 
-    /// What it holds back is to be written. Dropping `flush` tells the service that it is; if it is kept, later.
+    /// Writes everything that the instance holds back. Dropping `flush` tells the service that this is done; keep it to tell the service later.
     fn flush(&self, flush: Flush) {
         drop(flush);
     }
 
-    /// The incremental state of all threads is about to begin anew.
+    /// Called before the incremental state of all threads begins anew.
     fn will_clear_incremental_state(&self) {}
 
-    /// Whether what was recorded [from startup on](crate::startup_tracing) by one config is what a session asks for by another. Usually
-    /// if they are equal in all that services do not fill in; without the feature `unstable-proto`, always then. Of the schema's types, so
-    /// [not part of what stays stable](crate#stability).
+    /// Whether a session with the config `session` can take over an instance that has recorded [from startup on](crate::startup_tracing) with the
+    /// config `startup`. By default it can if the configs are equal in all fields that services do not fill in. Without the feature `unstable-proto`
+    /// that is always the rule. The configs are of the schema's types, so this is [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     fn can_adopt(startup: &DataSourceConfig, session: &DataSourceConfig) -> bool {
         crate::source::difference(startup, session).is_none()
     }
 }
 
-/// What an instance is made from.
+/// The input from which an instance is made.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SetUp<'a> {
-    /// Whose session it is for.
+    /// The service whose session it is for.
     pub backend: Backend,
-    /// The config, as far as this version of Perfetto's schema knows it. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// The config, as far as this version of Perfetto's schema knows it. It is one of the schema's types, so it is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub config: &'a DataSourceConfig,
-    /// The config as the session has it, byte for byte: with fields of your own.
+    /// The config as the session has it, byte for byte, with fields that only this data source knows.
     pub encoded_config: &'a [u8],
 }
 
-/// An instance has begun to record, once this is dropped.
+/// Dropping this reports that an instance has begun to record.
 #[derive(Debug)]
 pub struct Start(#[allow(dead_code, reason = "it is there to be dropped")] Acknowledge);
 
-/// An instance has stopped, once this is dropped.
+/// Dropping this stops an instance, and reports it.
 pub struct Stop<D: DataSource> {
-    /// Dropped last: the service is told when nothing is written any more.
+    /// Dropped last: the service is told when no thread writes any more.
     _acknowledge: Acknowledge,
     end: Option<instances::End<D>>,
 }
@@ -180,24 +179,24 @@ impl<D: DataSource> fmt::Debug for Stop<D> {
     }
 }
 
-/// An instance has flushed, once this is dropped.
+/// Dropping this reports that an instance has flushed.
 #[derive(Debug)]
 pub struct Flush {
     _acknowledge: Acknowledge,
-    /// Who asks for it, and why: upstream's `FlushFlags`; 0 if unknown.
+    /// The flush's initiator and reason: upstream's `FlushFlags`; 0 if unknown.
     pub flags: u64,
 }
 
-/// A data source of this process: to be a `static`, for threads to write through.
+/// A data source of this process. Make it a `static`, through which threads write.
 pub struct DataSourceHandle<D: DataSource> {
     /// A bit for each slot whose instance records.
     active: AtomicU32,
     slots: [InstanceSlot<D>; MAX_INSTANCES],
-    /// Where threads keep their state for it, once it is registered.
+    /// Its registration, with the key of the threads' state.
     registered: OnceLock<Registration>,
 }
 
-/// What registration gave.
+/// The result of registration.
 struct Registration {
     index: usize,
     entry: &'static muxer::Entry,
@@ -219,7 +218,7 @@ impl<D: DataSource> fmt::Debug for DataSourceHandle<D> {
 }
 
 impl<D: DataSource> DataSourceHandle<D> {
-    /// One that is not registered.
+    /// Makes a handle that is not registered.
     pub const fn new() -> Self {
         Self {
             active: AtomicU32::new(0),
@@ -228,8 +227,8 @@ impl<D: DataSource> DataSourceHandle<D> {
         }
     }
 
-    /// Offers the data source to all services, now and when they are connected to. May come before
-    /// [`initialize`](crate::initialize). Once is enough.
+    /// Offers the data source to all services, now and whenever they are connected to. May be called before [`initialize`](crate::initialize).
+    /// Further calls have no effect.
     pub fn register(&'static self) {
         if OFF {
             return;
@@ -240,14 +239,14 @@ impl<D: DataSource> DataSourceHandle<D> {
         });
     }
 
-    /// No longer offers it; its instances are stopped. For good: it cannot be registered again.
+    /// Withdraws the data source for good: its instances are stopped, and it cannot be registered again.
     pub fn unregister(&'static self) {
         if let Some(registration) = self.registered.get() {
             muxer::unregister(registration.entry);
         }
     }
 
-    /// Has services told what [`DataSource::descriptor`] says now.
+    /// Has services told the current result of [`DataSource::descriptor`].
     #[cfg(feature = "unstable-proto")]
     pub fn update_descriptor(&'static self) {
         if let Some(registration) = self.registered.get() {
@@ -261,8 +260,8 @@ impl<D: DataSource> DataSourceHandle<D> {
         !OFF && self.active.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `write` for each instance that records, if there are any: to write packets, or whatever else. What `write` traces in turn
-    /// with data sources is not recorded.
+    /// Calls `write` for each instance that records, if there are any: to write packets, or for anything else. Packets that `write` itself traces
+    /// with data sources are not recorded.
     #[inline]
     pub fn trace(&'static self, write: impl FnMut(&mut TraceContext<'_, D>)) {
         let active = self.active.load(Ordering::Relaxed);
@@ -272,14 +271,14 @@ impl<D: DataSource> DataSourceHandle<D> {
     }
 }
 
-/// An instance, and this thread's part in it, while a [`DataSourceHandle::trace`] lasts.
+/// An instance, and this thread's state for it, during a [`DataSourceHandle::trace`].
 #[non_exhaustive]
 pub struct TraceContext<'a, D: DataSource> {
     /// This thread's sequence of packets.
     pub writer: PacketWriter<'a>,
-    /// What the sequence has said that later packets rely on.
+    /// The state of the sequence that later packets rely on.
     pub incremental: &'a mut D::Incremental,
-    /// What this thread keeps.
+    /// This thread's state.
     pub thread: &'a mut D::Thread,
     /// The instance.
     pub instance: &'a D,
@@ -311,38 +310,38 @@ impl<D: DataSource> fmt::Debug for TraceContext<'_, D> {
 pub struct PacketWriter<'a>(&'a mut TraceWriter);
 
 impl PacketWriter<'_> {
-    /// Writes a packet: `fill` appends fields of a `TracePacket` by their numbers, straight into the memory shared with the service. Those
-    /// that only services write are not for it.
+    /// Writes a packet: `fill` appends fields of a `TracePacket` by their numbers, straight into the memory shared with the service. It must not
+    /// append the fields that only services write.
     pub fn encode<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
         self.0.packet(fill)
     }
 
-    /// As [`PacketWriter::encode`], with a method for each field. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// As [`PacketWriter::encode`], with a method for each field. The writer is one of the schema's types, so this is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn packet<R>(&mut self, fill: impl FnOnce(&mut TracePacket<'_>) -> R) -> R {
         self.encode(|writer| fill(&mut TracePacket::new(writer)))
     }
 
-    /// Writes a packet that is encoded already, without the fields that only services write.
+    /// Writes a packet that is already encoded, without the fields that only services write.
     pub fn raw_packet(&mut self, packet: &[u8]) {
         self.0.write_packet(packet);
     }
 
-    /// Hands what was written to the service, now.
+    /// Hands the packets written so far to the service, now.
     pub fn flush(&mut self) {
         let _confined = track_event::confine();
         self.0.flush();
     }
 
-    /// Hands what was written to the service, and has `done` called on the SDK's thread once the service has it. If the connection is
+    /// Hands the packets written so far to the service, and has `done` called on the SDK's thread once the service has them. If the connection is
     /// lost before, `done` is dropped.
     pub fn flush_then(&mut self, done: impl FnOnce() + Send + 'static) {
         self.flush();
         muxer::post(muxer::Command::Sync(Box::new(done)));
     }
 
-    /// How often packets had to be dropped, for there was no room: once for each uninterrupted row of them.
+    /// How often packets had to be dropped, because there was no room: once for each uninterrupted row of them.
     pub fn losses(&self) -> u64 {
         self.0.losses()
     }

@@ -1,8 +1,8 @@
 //! Debug annotations: the arguments of events, of any type.
 //!
-//! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given, and whoever wants
-//! a type of their own there derives or implements it, or wraps the value in [`display`], [`debug`], [`error()`] or [`from_fn`]. Values
-//! go straight into the packet: nothing here allocates, and nothing is kept.
+//! The macros of track events call [`DebugAnnotation::write_annotation`] for each `"name" => value` they are given. To use a type of your own there,
+//! derive or implement the trait, or wrap the value in [`display`], [`debug`], [`error()`] or [`from_fn`]. Values go straight into the packet:
+//! nothing here allocates, and nothing is kept.
 //!
 //! ```
 //! use ferretto::debug_annotation::{AnnotationValue, DebugAnnotation};
@@ -28,12 +28,12 @@
 //! ```
 //!
 //! # How values read in a trace
-//! An annotation `request` of this type is shown in the user interface as a tree, and is four arguments in SQL:
-//! `debug.request.url` and so on; `debug.list[2]` is the third element of a list.
+//! An annotation `request` of this type is shown in the user interface as a tree, and gives four arguments in SQL: `debug.request.url` and so on;
+//! `debug.list[2]` is the third element of a list.
 //!
-//! **Nothing is a value too.** `None`, an empty dictionary and an empty list write nothing, so the argument is not there, and
-//! `EXTRACT_ARG` gives `NULL`, which sums and averages leave out. Among the elements of a list they are the strings
-//! `None`, `{}` and `[]`, because readers number only what has a value.
+//! **Nothing is a value too.** `None`, an empty dictionary and an empty list write nothing, so the argument is not there, and `EXTRACT_ARG` gives
+//! `NULL`, which sums and averages leave out. Among the elements of a list they are the strings `None`, `{}` and `[]`, because readers number only
+//! elements that have a value.
 //!
 //! **Large values** are written as they are. An annotation of megabytes takes megabytes of the trace buffer.
 
@@ -68,13 +68,13 @@ mod tests;
     note = "add `#[derive(ferretto::DebugAnnotation)]` to `{Self}`, or wrap the value: `debug_annotation::debug(&value)`, `debug_annotation::display(&value)`"
 )]
 pub trait DebugAnnotation {
-    /// Writes the value, by one call of one of `value`'s methods. To drop `value` writes [`none`](AnnotationValue::none).
+    /// Writes the value, by one call of one of `value`'s methods. Dropping `value` writes [`none`](AnnotationValue::none).
     ///
-    /// This runs while an event is being written, and only if a session records it: it should neither block nor have
-    /// effects. Should it trace, that event is not part of this one.
+    /// This runs while an event is being written, and only if a session records it. It should neither block nor have side effects. An event that it
+    /// traces is not recorded.
     fn write_annotation(&self, value: AnnotationValue<'_>);
 
-    /// The value, if it is always a simple one: then there is a shorter way to write it.
+    /// Returns the value, if it is always a simple one, which can be written in a shorter way.
     #[doc(hidden)]
     #[inline]
     fn as_scalar(&self) -> Option<Scalar<'_>> {
@@ -82,7 +82,7 @@ pub trait DebugAnnotation {
     }
 }
 
-/// A value that is not made of others.
+/// A simple value, which contains no others.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar<'a> {
@@ -94,7 +94,7 @@ pub enum Scalar<'a> {
 }
 
 impl Scalar<'_> {
-    /// Writes an annotation of an event's that begins like this, if there is room for it.
+    /// Writes an annotation of an event that begins with these bytes, if there is room for it.
     #[inline(always)]
     pub(crate) fn put<'w>(self, event: Cursor<'w>, front: &AnnotationFront) -> Option<Cursor<'w>> {
         let (annotation, length) =
@@ -110,7 +110,7 @@ impl Scalar<'_> {
     }
 }
 
-/// What a value is written into. Every method takes it by value, so that there is one value at most.
+/// The place in a packet that takes a value. Every method consumes it, so that it gets one value at most.
 #[derive(Debug)]
 pub struct AnnotationValue<'w> {
     /// At a message of type `DebugAnnotation` that has no value yet.
@@ -118,12 +118,12 @@ pub struct AnnotationValue<'w> {
     place: Place,
 }
 
-/// Where a value stands.
+/// The position of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Behind a name: an argument of an event or an entry of a dictionary. Without a value, it is not there.
+    /// Behind a name: an argument of an event or an entry of a dictionary. Without a value, the entry does not exist.
     Named,
-    /// Among the elements of an array. Without a value, readers would give its index to the next.
+    /// Among the elements of an array. Without a value, readers would give its index to the next element.
     Element,
 }
 
@@ -137,11 +137,11 @@ impl<'w> AnnotationValue<'w> {
         }
     }
 
-    /// No value; see [how that reads](self#how-values-read-in-a-trace).
+    /// No value; see [how it reads](self#how-values-read-in-a-trace).
     #[inline]
     pub fn none(self) {}
 
-    /// A value that is not made of others.
+    /// Writes a simple value.
     #[inline]
     fn scalar(self, value: Scalar<'_>) {
         match value {
@@ -165,7 +165,7 @@ impl<'w> AnnotationValue<'w> {
         self.writer.varint_field(Field::INT_VALUE, value as u64);
     }
 
-    /// An unsigned integer. SQL has none: there, what does not fit an `i64` is negative.
+    /// An unsigned integer. SQL has none: there, a number that does not fit an `i64` is negative.
     #[inline]
     pub fn uint(self, value: u64) {
         self.writer.varint_field(Field::UINT_VALUE, value);
@@ -195,13 +195,13 @@ impl<'w> AnnotationValue<'w> {
         write_text(self.writer, Field::STRING_VALUE, text);
     }
 
-    /// What `{}` makes of a value, formatted in place.
+    /// The `{}` format of a value, written in place.
     #[inline]
     pub fn display(self, value: impl fmt::Display) {
         self.format(format_args!("{value}"));
     }
 
-    /// What `{:?}` makes of a value, formatted in place.
+    /// The `{:?}` format of a value, written in place.
     #[inline]
     pub fn debug(self, value: impl fmt::Debug) {
         self.format(format_args!("{value:?}"));
@@ -243,8 +243,8 @@ impl<'w> AnnotationValue<'w> {
         }
     }
 
-    /// A protobuf message, which `fill` encodes. `type_name` is its full name with a dot in front (`.example.Request`); readers
-    /// that have no descriptor of that type leave the value out.
+    /// A protobuf message, which `fill` encodes. `type_name` is its full name with a dot in front (`.example.Request`). Readers without a descriptor
+    /// of that type leave the value out.
     #[inline]
     pub fn proto(self, type_name: &str, fill: impl FnOnce(&mut Writer)) {
         self.writer
@@ -270,7 +270,7 @@ impl Dictionary<'_> {
         self
     }
 
-    /// Adds an entry whose name is what `{}` makes of `name`.
+    /// Adds an entry whose name is the `{}` format of `name`.
     #[inline]
     pub fn entry_display(&mut self, name: impl fmt::Display, value: impl DebugAnnotation) -> &mut Self {
         self.writer.nested(Field::DICT_ENTRIES, |entry| {
@@ -369,7 +369,7 @@ impl<T: fmt::Debug> DebugAnnotation for DebugValue<T> {
 #[derive(Clone, Copy)]
 pub struct FromFn<F>(F);
 
-/// A value that `write` writes, for what is put together on the spot.
+/// A value that the closure `write` puts together on the spot.
 ///
 /// ```
 /// # use ferretto::debug_annotation::from_fn;

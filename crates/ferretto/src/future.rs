@@ -1,13 +1,13 @@
-//! Slices that are not bound to a thread: those of futures, and of whatever else begins here and ends there.
+//! Slices that are not bound to a thread: slices of futures, and of anything else that begins and ends in different places.
 //!
-//! A future is polled by whatever thread has time, and others are polled in between, so its slice can be on no thread's track.
-//! [`trace_async!`](crate::trace_async) begins a slice on a track that nobody else has at that time; it ends when the value is
-//! dropped that stands for it, wherever that is. From that all the rest follows:
+//! Whichever thread has time polls a future, and polls other futures in between, so the future's slice fits on no thread's track.
+//! [`trace_async!`](crate::trace_async) begins a slice on a track that no other slice uses at that time. It returns a value that stands for the
+//! slice. The slice ends when this value is dropped, on any thread. The rest of the module builds on it:
 //!
 //! - [`#[trace_function]`](macro@crate::trace_function) on an `async fn` is such a slice from the first poll to the end.
 //! - [`in_slice`](TraceFuture::in_slice) is the same for any future.
-//! - [`polls_in`](TraceFuture::polls_in) shows when a future has a thread, and which.
-//! - [`in_task`](TraceFuture::in_task) gives a future a track of its own, with its polls, and arrows from what woke it.
+//! - [`polls_in`](TraceFuture::polls_in) shows when a future is polled, and on which thread.
+//! - [`in_task`](TraceFuture::in_task) gives a future a track of its own, with its polls, and arrows from its wakes.
 //!
 //! ```
 //! use ferretto::future::TraceFuture;
@@ -28,11 +28,11 @@
 //! ```
 //!
 //! # Children
-//! A slice that begins while a future in another's slice is polled is a child of that slice: which query belongs to which request can be seen.
-//! It stands on the same line, within the other, through all awaits and on whatever threads. Children that are under way at the same time, as of
-//! `join!` or `select!`, have a line each, below that of the parent.
+//! A slice that begins while a future in another's slice is polled is a child of that slice. So the trace shows which query belongs to which request.
+//! The child stands on the same line, within the other, through all awaits and on whatever threads. Children that are under way at the same time, as
+//! of `join!` or `select!`, have a line each, below that of the parent.
 //!
-//! A future that is spawned is polled by others, and its slices have no parent, unless it is said: by
+//! The executor polls a spawned future on its own, so the future's slices have no parent, unless the program gives them one with
 //! [`in_current_slice`](TraceFuture::in_current_slice) or [`child_of`](TraceFuture::child_of).
 //!
 //! ```
@@ -53,13 +53,13 @@
 //! # drop(serve(1));
 //! ```
 //!
-//! A slice that outlives its parent (a future or an [`AsyncSlice`] that was moved out of it) goes on on a line of its own when the parent ends, under
+//! A slice can outlive its parent, if a future or an [`AsyncSlice`] was moved out of it. When the parent ends, it goes on on a line of its own, under
 //! its name but without its arguments.
 //!
 //! # How they look
 //! The tracks are below one named `Async`, below that of the process. Each is named after the slice at its bottom and drawn on a line of its own,
-//! with its children's lines right below it. A track is used again when its slices have ended. At each place in the code that is so for up to 512 slices
-//! at a time, and for up to 64 children of one slice; of more than those, viewers draw the tracks of one name as one.
+//! with its children's lines right below it. A track is used again when its slices have ended. Each place in the code has such tracks for up to 512
+//! slices at a time, and for up to 64 children of one slice. Of further slices, viewers draw the tracks with the same name as one.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -89,12 +89,11 @@ use lanes::{At, Children, ParentSlice};
 pub use lanes::{Lane, Lanes, Taken};
 pub use task::Task;
 
-/// Begins a slice that is bound to no thread; the value ends it when it is dropped, wherever that is.
+/// Begins a slice that is bound to no thread, and returns a value that ends the slice when it is dropped, on any thread.
 ///
-/// It is within the slice whose future the thread is polling, if there is one (see [`future`](crate::future#children)), and on a track of its own
-/// otherwise. Takes what [`trace_slice!`](crate::trace_slice) takes. With `track = track` the slice is on that one, which is then for you to keep
-/// free of others. If the name is not a constant, it is not known in time to be that of the track, which is named after
-/// the module.
+/// If the thread is polling a future in another slice, the new slice is within that one (see [`future`](crate::future#children)). Otherwise it is on
+/// a track of its own. The macro takes the arguments of [`trace_slice!`](crate::trace_slice). With `track = track` the slice is on that track; then
+/// keep the track free of other slices. A name that is not a constant comes too late to name the track, which then has the name of the module.
 ///
 /// ```
 /// let request = ferretto::trace_async!("net", "Request", "url" => "/index.html");
@@ -124,22 +123,22 @@ macro_rules! trace_async {
 /// # drop(reply);
 /// ```
 ///
-/// While nobody records it, and with a track that was chosen, that is the track of the process.
+/// While nobody records the slice, this is the track of the process, unless `track = …` chose another.
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
-// Two words, which move in registers: functions that nobody records hand it on as a constant. `None` if nobody records it, also while its
+// Two words, which move in registers: functions that nobody records pass it on as a constant. `None` if nobody records the slice, and also while its
 // future is polled.
 pub struct AsyncSlice(Option<At>);
 
 impl AsyncSlice {
-    /// One that nobody records.
+    /// A slice that nobody records.
     #[doc(hidden)]
     #[inline(always)]
     pub const fn none() -> Self {
         Self(None)
     }
 
-    /// One that began: in `place`, or on a track that was chosen.
+    /// A slice that began: in `place`, or on a track that was chosen.
     #[doc(hidden)]
     #[inline(never)]
     pub fn begun(slice: OpenSlice, place: Option<Taken>) -> Self {
@@ -155,7 +154,7 @@ impl AsyncSlice {
         self.0.is_some()
     }
 
-    /// Ends the slice, with what `fill` adds to the event: as [`Slice::end_with`](crate::Slice::end_with).
+    /// Ends the slice with the arguments that `fill` adds to the event, as [`Slice::end_with`](crate::Slice::end_with) does.
     ///
     /// If another thread ends or begins a slice on the same line at this very moment, the arguments are left out.
     pub fn end_with(mut self, fill: impl Fn(&mut EventContext<'_, '_>)) {
@@ -164,12 +163,12 @@ impl AsyncSlice {
         }
     }
 
-    /// The lane that it is drawn on.
+    /// The lane that the slice is drawn on.
     fn lane(&self) -> Option<&Lane> {
         self.0.as_ref()?.drawn_on()
     }
 
-    /// A parent for what is at work beside it.
+    /// Returns a parent for slices that run beside this one.
     fn beside(&self) -> Option<ParentSlice> {
         self.lane()?;
         self.0.clone().map(|at| ParentSlice {
@@ -206,7 +205,7 @@ impl TrackLike for AsyncSlice {
     }
 }
 
-/// Has `future` in `slice`, which has begun: what `#[trace_function]` expands to.
+/// Puts `future` in `slice`, which has begun. `#[trace_function]` expands to this.
 #[doc(hidden)]
 #[inline]
 pub fn in_slice<F: Future>(slice: AsyncSlice, future: F) -> InSlice<F, fn() -> AsyncSlice> {
@@ -220,8 +219,8 @@ pub fn in_slice<F: Future>(slice: AsyncSlice, future: F) -> InSlice<F, fn() -> A
 
 /// Slices for any future.
 pub trait TraceFuture: Future + Sized {
-    /// Keeps the slice of [`trace_async!`](crate::trace_async) that `begin` returns from when the future is first polled until it is ready
-    /// or dropped. What begins while it is polled is a [child](self#children).
+    /// Keeps the slice of [`trace_async!`](crate::trace_async) that `begin` returns from the future's first poll until the future is ready or
+    /// dropped. Slices that begin while the future is polled are [children](self#children) of it.
     ///
     /// For a slice that begins right away, begin it before: `let slice = trace_async!(…); future.in_slice(move || slice)`.
     fn in_slice<B: FnOnce() -> AsyncSlice>(self, begin: B) -> InSlice<Self, B> {
@@ -233,18 +232,18 @@ pub trait TraceFuture: Future + Sized {
         }
     }
 
-    /// Keeps what `begin` returns, a slice of [`trace_slice!`](crate::trace_slice), while the future is polled, each time.
+    /// Calls `begin` at each poll, and keeps the slice of [`trace_slice!`](crate::trace_slice) that it returns until the poll ends.
     fn polls_in<S, B: FnMut() -> S>(self, begin: B) -> PollsIn<Self, B> {
         PollsIn { future: self, begin }
     }
 
-    /// Gives the future a track of this name, below one named `Tasks`: with its life, from the first poll that is recorded to the end, and in that
-    /// its polls. Between those it is idle.
+    /// Gives the future a track of this name, below one named `Tasks`. The track shows the task's life, from the first poll that is recorded to the
+    /// end, and within it the polls. Between polls the task is idle.
     ///
-    /// Each poll is on the track of its thread, too, under the task's name, and arrows lead to it from each `wake`: an instant on the thread that
-    /// woke the task. The end of the life has as arguments how often the task was polled (`polls`) and woken (`wakes`), how often it woke itself
-    /// while it was polled (`self_wakes`), how long all polls took, and the longest (`busy_ns`, `longest_poll_ns`: a long one keeps the thread from
-    /// other tasks). All are of the category `task`.
+    /// Each poll is also on the track of its thread, under the task's name. Arrows lead to it from each `wake`: an instant on the thread that woke
+    /// the task. The end of the life has as arguments how often the task was polled (`polls`) and woken (`wakes`), how often it woke itself while it
+    /// was polled (`self_wakes`), how long all polls took, and the longest (`busy_ns`, `longest_poll_ns`: a long one keeps the thread from other
+    /// tasks). All are of the category `task`.
     ///
     /// ```
     /// use ferretto::future::TraceFuture;
@@ -256,19 +255,19 @@ pub trait TraceFuture: Future + Sized {
     /// }
     /// ```
     ///
-    /// While somebody records, the future gets a waker of ours, which wakes the executor's. Futures that look for their executor in the
-    /// waker, as those of embassy do, do not find it there.
+    /// While somebody records, the future gets a waker of ours, which wakes the executor's. So futures that look for their executor in the waker, as
+    /// those of embassy do, do not find it there.
     fn in_task(self, name: impl Into<Cow<'static, str>>) -> Task<Self> {
         Task::new(self, name.into())
     }
 
-    /// Has [`TraceContext::current`] be `context` while the future is polled.
+    /// Sets [`TraceContext::current`] to `context` while the future is polled.
     fn in_context(self, context: TraceContext) -> InContext<Self> {
         InContext::new(self, context)
     }
 
-    /// Has slices that begin in the future be children of the slice that this is called in, wherever the future is polled. For futures that are spawned:
-    /// they are drawn on lines of their own, below that of the slice.
+    /// Makes slices that begin in the future children of the current slice, wherever the future is polled. For futures that are spawned: their slices
+    /// are drawn on lines of their own, below that of the slice.
     fn in_current_slice(self) -> ChildOf<Self> {
         ChildOf {
             future: self,
@@ -276,7 +275,7 @@ pub trait TraceFuture: Future + Sized {
         }
     }
 
-    /// Has slices that begin in the future be children of this one, as [`in_current_slice`](Self::in_current_slice) does. The slice may end first.
+    /// Makes slices that begin in the future children of `parent`, as [`in_current_slice`](Self::in_current_slice) does. The parent may end first.
     fn child_of(self, parent: &AsyncSlice) -> ChildOf<Self> {
         ChildOf {
             future: self,
@@ -287,7 +286,7 @@ pub trait TraceFuture: Future + Sized {
 
 impl<F: Future> TraceFuture for F {}
 
-/// How the slice of a future ends that gave `output`.
+/// Ends the slice of a future, given its `output`.
 #[doc(hidden)]
 pub trait EndSlice<T> {
     fn end(self, slice: AsyncSlice, output: &T);
@@ -315,7 +314,7 @@ pin_project! {
     /// A future in a slice: see [`TraceFuture::in_slice`].
     #[must_use = "futures do nothing unless they are polled"]
     pub struct InSlice<F, B, E = ()> {
-        // Dropped before the slice, for what that does is part of it.
+        // Dropped before the slice, because its destructor is part of the slice.
         #[pin]
         future: F,
         begin: Option<B>,
@@ -325,7 +324,8 @@ pin_project! {
 }
 
 impl<F: Future, B: FnOnce() -> AsyncSlice> InSlice<F, B> {
-    /// Has `fill` add to the end of the slice what it makes of the future's output; not if the future is dropped before.
+    /// Has `fill` add arguments made from the future's output to the end of the slice. If the future is dropped before it is ready, `fill` is not
+    /// called.
     ///
     /// ```
     /// use ferretto::future::TraceFuture;
@@ -384,7 +384,7 @@ impl<F: fmt::Debug, B, E> fmt::Debug for InSlice<F, B, E> {
 }
 
 pin_project! {
-    /// A future whose slices are children of one that it is not polled by: see [`TraceFuture::in_current_slice`].
+    /// A future whose slices are children of a slice that it is not polled in: see [`TraceFuture::in_current_slice`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct ChildOf<F> {

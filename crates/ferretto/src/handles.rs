@@ -1,4 +1,5 @@
-//! What files and sockets are handed over as, on each system: by [`Session`](crate::Session)s and [`Transport`](crate::options::Transport)s.
+//! The types in which files and sockets are handed over, on each system: by [`Session`](crate::Session)s and
+//! [`Transport`](crate::options::Transport)s.
 
 #[cfg(any(unix, target_os = "wasi"))]
 pub(crate) use std::os::fd::{OwnedFd as OwnedFile, OwnedFd as OwnedSocket};

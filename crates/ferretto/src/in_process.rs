@@ -18,7 +18,7 @@ use ferretto_service::{MachineId, PriorityBoost};
 use crate::session::{DataFlow, Valve};
 use crate::{clock, system};
 
-/// How long a turn may take, and the round that is under way then. The SDK's thread has other work, too.
+/// How long a turn may take, beyond the round that is under way then. The SDK's thread has other work, too.
 const TIME_PER_TURN: Duration = Duration::from_millis(2);
 
 /// Whether a turn has left something to do.
@@ -31,10 +31,10 @@ pub(crate) enum Rest {
 /// The service of this process, see the [module](self). Clones are the same service.
 #[derive(Clone)]
 pub(crate) struct InProcess {
-    /// Behind a lock, for sessions move between threads. It is taken on the SDK's thread alone and so never waited for.
+    /// Behind a lock, because sessions move between threads. Only the SDK's thread takes it, so it never waits.
     core: Arc<Mutex<Core>>,
     surroundings: Arc<Surroundings>,
-    /// Readable when there is something to do.
+    /// Readable when there is work.
     readiness: Arc<OwnedFd>,
     /// Whether sessions stream into files, as of the last turn.
     has_files: &'static AtomicBool,
@@ -52,14 +52,14 @@ impl fmt::Debug for InProcess {
 }
 
 impl InProcess {
-    /// A service with nobody connected. It and its producers say that they are of `machine`. Each turn says in `has_files` whether
+    /// Makes a service without connections. The service and its producers say that they are of `machine`. Each turn says in `has_files` whether
     /// sessions stream into files.
     ///
     /// # Errors
     /// If the process has no descriptors left.
     pub(crate) fn new(machine: MachineId, has_files: &'static AtomicBool) -> Result<InProcess, String> {
         let surroundings = Arc::<Surroundings>::default();
-        // Its clients are the process's own, which may have as many as one user. It notices itself if it runs out of descriptors.
+        // Its clients are the process's own, which may have as many connections as one user. It notices by itself if it runs out of descriptors.
         let admission = Admission::for_descriptors(usize::MAX);
         let program: Arc<dyn Program> = surroundings.clone();
         let version = concat!("Ferretto v", env!("CARGO_PKG_VERSION"));
@@ -77,7 +77,7 @@ impl InProcess {
         })
     }
 
-    /// Connects a producer: gives its end of the connection.
+    /// Connects a producer; returns the producer's end of the connection.
     ///
     /// # Errors
     /// If the process has no descriptors left, or has as many clients as one user may.
@@ -85,7 +85,7 @@ impl InProcess {
         self.connect(Port::Producer).map(|(stream, _)| stream)
     }
 
-    /// Connects a consumer: gives its end of the connection, and what lets trace data come or holds it back.
+    /// Connects a consumer. Returns the consumer's end of the connection, and a valve that lets trace data come or holds it back.
     ///
     /// # Errors
     /// As above.
@@ -109,8 +109,8 @@ impl InProcess {
         Ok((ours, token))
     }
 
-    /// Does what there is to do: what clients ask for, timers, what follows from what was written into files. If that is much, the rest is
-    /// left for another turn.
+    /// Does the pending work: requests of clients, timers, and the consequences of writes into files. If that is much, the rest is left for another
+    /// turn.
     pub(crate) fn turn(&self) -> Rest {
         let core = &mut *self.lock();
         let until = monotonic_now() + TIME_PER_TURN.as_nanos() as u64;
@@ -129,18 +129,17 @@ impl InProcess {
         rest
     }
 
-    /// When a turn is due that no readiness announces.
+    /// When a turn is due that readiness does not announce.
     pub(crate) fn deadlines(&self) -> Deadlines {
         self.lock().host.deadlines()
     }
 
-    /// Warnings that were not taken yet.
+    /// Takes the warnings that were not taken yet.
     pub(crate) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.surroundings.warnings())
     }
 
-    /// Ends all sessions, because the process does. What is due for files is still written, as far as they take it within
-    /// this time.
+    /// Ends all sessions, because the process ends. Pending data is still written into files, as far as they take it within this time.
     pub(crate) fn end(&self, patience: Duration) {
         let until = Instant::now() + patience;
         self.lock()
@@ -163,16 +162,16 @@ impl AsFd for InProcess {
 impl Core {
     fn round(&mut self) {
         let Core { host, events } = self;
-        // If that failed there would be no events, and timers would still be kept.
+        // If the wait fails there are no events, and timers still work.
         let _ = host.reactor().wait(events, Deadline::Monotonic(0));
         host.turn(events);
     }
 }
 
-/// This process as the program around the host.
+/// This process, as the program around the host.
 #[derive(Default)]
 struct Surroundings {
-    /// Where lines go, the service may be called again. So they wait here until its turn is over.
+    /// The log may call the service again, so warnings wait here until the turn is over.
     warnings: Mutex<Vec<String>>,
 }
 
@@ -191,14 +190,14 @@ impl Program for Surroundings {
         system::timezone_offset_minutes()
     }
 
-    /// The application did not ask what its own service does.
+    /// Drops lines about the service's work: the application did not ask for them.
     fn info(&self, _: fmt::Arguments<'_>) {}
 
     fn warning(&self, line: fmt::Arguments<'_>) {
         self.warnings().push(line.to_string());
     }
 
-    /// Whoever asked gets the reason as an error.
+    /// Drops the line: the client that asked gets the reason as an error.
     fn refused(&self, _: fmt::Arguments<'_>) {}
 
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String> {

@@ -1,8 +1,8 @@
-//! Perfetto tracing for Rust programs: see what your code does on a timeline, beside what the kernel did with it.
+//! Perfetto tracing for Rust programs: see your code's work on a timeline, beside the kernel's view of it.
 //!
-//! Slices, instants, counters and more cost tens of nanoseconds while somebody records them, and a load and a branch while nobody does: they
-//! are made to be left in. Traces open in the [Perfetto UI](https://ui.perfetto.dev) and answer SQL. Pure Rust; no daemon is needed, and
-//! where there is one, ours or upstream's, it records this program together with all others.
+//! Slices, instants, counters and more cost tens of nanoseconds while somebody records them, and a load and a branch while nobody does: they are made
+//! to be left in. Traces open in the [Perfetto UI](https://ui.perfetto.dev) and can be queried with SQL. Pure Rust. No daemon is needed; if one runs,
+//! ours or upstream's, it records this program together with all others.
 //!
 //! # From nothing to a picture
 //!
@@ -39,17 +39,17 @@
 //! }
 //! ```
 //!
-//! `cargo run`, then open `trace.pftrace` at <https://ui.perfetto.dev>: three slices on the main thread's track, a shorter one in
-//! each, and a counter. The file is whole however the program ends, but for the last 0.3 s or so if it is killed: see [`record_to`]. With
+//! `cargo run`, then open `trace.pftrace` at <https://ui.perfetto.dev>: three slices on the main thread's track, a shorter one in each, and a
+//! counter. The file is complete however the program ends, except that a killed program loses the last 0.3 s or so: see [`record_to`]. With
 //! [`RecordingOptions::system`] the same line records events of the kernel beside the program's, through a daemon.
 //!
-//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that
-//! answers it.
+//! The [cookbook] goes on from here: ten questions, such as why one request was slow, or where memory is allocated, each with a program that answers
+//! it.
 //!
 //! # Beside the kernel, and other programs
 //!
-//! With `Options::system()` in place of `Options::in_process()`, and without the session, the program is recorded by whoever records on this
-//! machine. Start the daemons once, `traced` and (as root, for events of the kernel) `traced_probes`; then, while the program runs,
+//! With `Options::system()` in place of `Options::in_process()`, and without the session, other programs on this machine can record the program.
+//! Start the daemons once, `traced` and (as root, for events of the kernel) `traced_probes`; then, while the program runs,
 //!
 //! ```text
 //! cat > trace.cfg <<'CONFIG'
@@ -65,29 +65,29 @@
 //! perfetto --txt -c trace.cfg -o trace.pftrace
 //! ```
 //!
-//! and the slices of each thread are below what the kernel says of it: running on which CPU, woken by whom.
+//! and the trace has the slices of each thread below the kernel's view of it: on which CPU it ran, and which thread woke it.
 //!
 //! # What there is
 //!
 //! | to record | |
 //! |---|---|
-//! | what this block does | [`trace_event!`]; as a value [`trace_slice!`]; a function [`#[trace_function]`](macro@trace_function) |
-//! | what begins here and ends there | [`trace_event_begin!`], [`trace_event_end!`]; [`trace_async!`] and the rest of [`future`] |
-//! | when a task is polled, by which thread, and what woke it | [`in_task`](future::TraceFuture::in_task), with any executor |
+//! | the work of a block | [`trace_event!`]; as a value [`trace_slice!`]; a function [`#[trace_function]`](macro@trace_function) |
+//! | work that begins here and ends elsewhere | [`trace_event_begin!`], [`trace_event_end!`]; [`trace_async!`] and the rest of [`future`] |
+//! | the polls of a task, with their threads, and its wakes | [`in_task`](future::TraceFuture::in_task), with any executor |
 //! | a moment | [`trace_event_instant!`] |
 //! | a value over time | [`trace_counter!`] with [`track::CounterTrack`] |
 //! | one state at a time | [`trace_state!`] with [`track::StateTrack`] |
-//! | what led to what | `flow = …`, `correlation_id = …`: see [`track_event`] |
-//! | what a request leads to in other processes | [`TraceContext`], W3C's header `traceparent` |
+//! | causes and consequences | `flow = …`, `correlation_id = …`: see [`track_event`] |
+//! | consequences of a request in other processes | [`TraceContext`], W3C's header `traceparent` |
 //! | arguments | `"name" => value` of any type that is [`DebugAnnotation`], which can be derived |
 //! | packets of your own making | [`data_source`] |
 //! | spans and events of the crate `tracing` | the crate `ferretto-tracing`, a layer for its subscribers |
 //!
-//! **Categories** are what sessions choose events by: a literal, or a [`Category`] with a description and tags. Those tagged `slow` or
-//! `debug` are only recorded when a config asks for them. **Tracks** are the lines of the timeline: the thread's unless you name
-//! another ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]); [`observe_sessions`]
-//! and [`observe_category`] tell the program of them. Before the service can be reached, [`startup_tracing`] records what it will ask for;
-//! [`activate_triggers`] tells sessions in waiting that it happened. Of categories with very many events some can be
+//! **Categories** are the names by which sessions choose events: a literal, or a [`Category`] with a description and tags. Categories tagged `slow`
+//! or `debug` are only recorded when a config asks for them. **Tracks** are the lines of the timeline: the thread's unless you name another
+//! ([`track`]). **Sessions** are recordings: by command lines, by other programs, or by this one ([`session`]); [`observe_sessions`] and
+//! [`observe_category`] tell the program of them. Before the service can be reached, [`startup_tracing`] records the events that a session will ask
+//! for. [`activate_triggers`] tells sessions that wait for a trigger that it has occurred. Of categories with very many events some can be
 //! [sampled](Category::sample), or [limited in their rate](Category::rate_limit).
 //!
 //! # Why is nothing recorded?
@@ -99,12 +99,13 @@
 //! system service: not connected: cannot connect to /run/perfetto/traced-producer.sock: Permission denied (os error 13)
 //! ```
 //!
-//! The first time, the same goes to standard error, or to [`Options::log`], which also gets what went well. If it says `recording`, the session may have left out the category: slow and
-//! debug ones by themselves, and whatever its config disables. [`trace_category_enabled!`] tells.
+//! The first time, the same goes to standard error, or to [`Options::log`], which also gets messages about successes. If the status is `recording`,
+//! the session may have left out the category: configs leave out slow and debug categories by default, and those that they disable.
+//! [`trace_category_enabled!`] tells.
 //!
-//! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory
-//! ([`Options::shared_memory_size`]) bridges longer bursts, a larger buffer in the config keeps more, and
-//! [`Options::track_event_policy`] has events wait rather than be dropped.
+//! Where events are missing in the middle, there was no room: the trace's statistics say so. More shared memory ([`Options::shared_memory_size`])
+//! bridges longer bursts, a larger buffer in the config keeps more, and [`Options::track_event_policy`] can make events wait instead of being
+//! dropped.
 //!
 //! # Features
 //!
@@ -120,19 +121,19 @@
 //!
 //! # Where nothing is recorded
 //!
-//! Linux is recorded, with any C library, on little-endian machines. Android should work too: the crate compiles for it in full, but nobody has
-//! run it there. Everywhere else the crate compiles and does nothing, with the same types, so that a library may depend on it without asking where
-//! it is used. The feature `off` does the same on every system. Cargo gives a crate all features that anybody asks for: it is for the package of
-//! the program to turn on, and then holds for all of its dependencies. What happens then:
+//! Linux is recorded, with any C library, on little-endian machines. Android should work too: the crate compiles for it in full, but has never been
+//! run there. Everywhere else the crate compiles and does nothing, with the same types, so that a library may depend on it without asking where it is
+//! used. The feature `off` does the same on every system. Cargo unifies features: if any package turns `off` on, it is on for all packages of the
+//! program. So leave it to the package of the program. Then:
 //!
-//! - Nobody listens to events, which the compiler knows: of a macro nothing is left, and of its arguments only the category is evaluated. What the
-//!   compiler says of them stays the same.
+//! - The compiler knows that no event is recorded. It removes each macro except for its category, which is still evaluated. Its warnings and errors
+//!   stay the same.
 //! - [`initialize`] does nothing, [`is_initialized`] says so, and the text of [`status()`] says why.
-//! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. What there
-//!   would be to know of a session or a service is [`SessionError::Off`](session::SessionError::Off).
-//! - [`startup_tracing`] is over at once; a data source has no instances.
+//! - A [`Session`] is set up, starts, stops, and its trace is empty, so that a program which records itself comes to its end. Questions about a
+//!   session or a service give [`SessionError::Off`](session::SessionError::Off).
+//! - [`startup_tracing`] ends at once; a data source has no instances.
 //! - [`clock::now`] begins at about 0 on systems other than Linux and Android, and stays there where the standard library has no clock.
-//! - What takes descriptors of files and sockets on Unix takes `OwnedHandle` and `OwnedSocket` on Windows.
+//! - Functions that take descriptors of files and sockets on Unix take `OwnedHandle` and `OwnedSocket` on Windows.
 //!
 //! # Stability
 //!
@@ -146,15 +147,15 @@
 //!
 //! - The processor has atomic operations on 64 bits; otherwise the crate does not compile.
 //! - Eight sessions can record a data source of this process at the same time.
-//! - The memory shared with a service is 2 MiB unless somebody asks for less or more, 32 MiB at most.
-//! - An event in the middle of another of the same thread, from the `Display` of an argument say, is not recorded. Allocators may trace, but what
-//!   they do for the SDK itself is recorded in part. Signal handlers may trace in [`without_waiting`]. [`nested_events`] counts what is
-//!   not recorded.
+//! - The memory shared with a service is 2 MiB unless the program or the trace config asks for another size, 32 MiB at most.
+//! - An event within another event of the same thread, from the `Display` of an argument for example, is not recorded. Allocators may trace, but
+//!   allocations of the SDK itself are recorded only in part. Signal handlers may trace in [`without_waiting`]. [`nested_events`] counts the events
+//!   that are not recorded for these reasons.
 //! - A forked child records nothing until it calls [`initialize`] itself.
 
 #![deny(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Much is only called by what records, and something by what the feature gives.
+// Many functions are only called by modules that record, and some only with the feature.
 #![cfg_attr(
     not(all(
         feature = "unstable-proto",
@@ -165,7 +166,7 @@
     allow(dead_code, unused_imports)
 )]
 
-// What procedural macros generate names this crate as its users do.
+// The code that procedural macros generate names this crate as users do.
 #[cfg(test)]
 extern crate self as ferretto;
 
@@ -275,8 +276,8 @@ pub use ferretto_macros::DebugAnnotation;
 /// # let _ = send("", vec![]);
 /// ```
 pub use ferretto_macros::trace_function;
-/// Perfetto's schema: messages of configs, and writers of packets. It follows upstream's and is [not part of what stays
-/// stable](crate#stability).
+/// Perfetto's schema: messages of configs, and writers of packets. It follows upstream's schema and is [not part of the stable
+/// interface](crate#stability).
 #[cfg(feature = "unstable-proto")]
 pub use ferretto_proto as proto;
 pub use muxer::{activate_triggers, initialize, is_initialized};

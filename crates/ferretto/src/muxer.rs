@@ -34,27 +34,27 @@ use crate::startup::StartupRequest;
 use crate::status::Status;
 use crate::{clock, process_hooks, track, track_event};
 
-/// How often a process may fork, and the child initialize tracing, fork again, and so on.
+/// How deep forks may nest whose children initialize tracing and fork again.
 const MAX_INCARNATIONS: usize = 16;
 
-/// The threads of this process and of those it was forked from, whose threads are not here any more.
+/// The SDK's threads, of this process and of its ancestors. An ancestor's thread does not exist in a forked child.
 static INCARNATIONS: [OnceLock<Result<&'static Muxer, String>>; MAX_INCARNATIONS] =
     [const { OnceLock::new() }; MAX_INCARNATIONS];
 
-/// Which of them is this process's.
+/// The index of this process's thread.
 static INCARNATION: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of them were begun to be started, at least.
+/// How many of these threads were begun to be started, at least.
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     static OWN_THREAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What the thread is told to do.
+/// The commands to the SDK's thread.
 pub(crate) enum Command {
     AddBackends(Vec<BackendOptions>, MemoryOptions),
-    /// Some data source was registered, withdrawn or has changed.
+    /// A data source was registered, withdrawn or has changed.
     LookAtSources,
     Serve(Box<dyn Served>),
     ActivateTriggers {
@@ -63,17 +63,17 @@ pub(crate) enum Command {
         expiry: u64,
     },
     StartUp(StartupRequest),
-    /// The startup session of this number is to be given up.
+    /// Give up the startup session of this number.
     AbortStartup(u64),
-    /// To be called on the thread.
+    /// Call this on the thread.
     Call(Box<dyn FnOnce() + Send>),
-    /// To be called when services have seen all that was to be sent before.
+    /// Call this when services have processed all earlier requests.
     Sync(Box<dyn FnOnce() + Send>),
-    /// The process ends: to be told how far what is left to do has come.
+    /// The process ends. The thread reports through the sender how far the remaining work has come.
     Drain(Sender<Drained>),
 }
 
-/// The thread's end for others.
+/// The handle of the thread, for other threads.
 pub(crate) struct Muxer {
     inbox: Mutex<Vec<Command>>,
     waker: Waker,
@@ -87,14 +87,14 @@ impl fmt::Debug for Muxer {
     }
 }
 
-/// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for them
-/// what their sessions ask for. Returns at once. Services that are not there are looked for again and again, at least every five
-/// seconds; why there is no connection is written to the log once, and [`status`](crate::status()) tells.
+/// Sets up tracing for this process: starts the SDK's thread, which connects to the services named in `options` and records for their sessions.
+/// Returns at once. The thread tries again and again to reach services that are not there, at least every five seconds. It writes the reason to the
+/// log once, and [`status`](crate::status()) tells it.
 ///
-/// May be called again to add backends. Those that are there already stay as they are, and so does what concerns the whole process.
+/// May be called again to add backends. Existing backends stay as they are, and so do settings of the whole process.
 ///
-/// A child that a process forks has no tracing, until it calls this itself. If it is forked in a callback, on the SDK's thread, it must not
-/// return from that.
+/// A child that a process forks has no tracing, until it calls this itself. If it is forked in a callback, on the SDK's thread, it must not return
+/// from that callback.
 ///
 /// ```
 /// ferretto::initialize(ferretto::Options::system().producer_name("my-server"));
@@ -113,17 +113,17 @@ pub fn initialize(options: Options) {
             "no tracing: too many processes were forked from one another with it",
         );
     };
-    // An allocator's events must not need what is only being made here.
+    // An allocator's events must not need the muxer that is being made here.
     let _confined = track_event::confine();
     if place.get().is_none() {
-        // Before anything is begun that a child, forked in the middle of it, would wait for.
+        // First, because a child that is forked during the next steps would wait for them.
         if let Err(error) = process_hooks::install(&HOOKS) {
             let line = format!("tracing will not notice that this process forks or exits: {error}");
             log_to(&settings, LogLevel::Warning, &line);
         }
         BEGUN.fetch_max(incarnation + 1, Ordering::AcqRel);
     }
-    // What went wrong was logged.
+    // A failure has been logged.
     if let Ok(muxer) = place.get_or_init(|| start(settings)) {
         muxer.post(Command::AddBackends(backends, memory));
     }
@@ -139,7 +139,7 @@ pub(crate) fn current() -> Option<&'static Muxer> {
     place()?.as_ref().ok().copied()
 }
 
-/// Why this process has no thread, if it tried to make one.
+/// Returns the reason why this process has no thread, if starting one failed.
 pub(crate) fn problem() -> Option<&'static str> {
     place()?.as_ref().err().map(String::as_str)
 }
@@ -148,31 +148,31 @@ fn place() -> Option<&'static Result<&'static Muxer, String>> {
     INCARNATIONS.get(INCARNATION.load(Ordering::Acquire))?.get()
 }
 
-/// What the first [`initialize`] said that concerns the whole process.
+/// Returns the settings of the whole process, from the first [`initialize`].
 pub(crate) fn settings() -> Option<&'static Settings> {
     current().map(|muxer| &muxer.settings)
 }
 
-/// Offers a data source to all services, those that are connected later included. To be called through [`once`].
+/// Offers a data source to all services, also to services that are connected later. To be called through [`once`].
 pub(crate) fn register(source: Arc<dyn Source>) -> &'static Entry {
     let entry = registry::add(source);
     post(Command::LookAtSources);
     entry
 }
 
-/// No longer offers a data source. Its instances are stopped.
+/// Withdraws a data source. Its instances are stopped.
 pub(crate) fn unregister(entry: &'static Entry) {
     entry.withdraw();
     post(Command::LookAtSources);
 }
 
-/// A data source has another descriptor than before. Services are told a little later, for one change seldom comes alone.
+/// The descriptor of a data source has changed. Services are told a little later, because changes seldom come alone.
 pub(crate) fn source_changed(entry: &'static Entry) {
     entry.set_changed();
     post(Command::LookAtSources);
 }
 
-/// Has something served by the SDK's thread, if there is one: else it is given back.
+/// Has the SDK's thread serve `served`. Returns `served` if there is no thread.
 pub(crate) fn serve(served: Box<dyn Served>) -> Result<(), Box<dyn Served>> {
     match current() {
         Some(muxer) => {
@@ -188,7 +188,7 @@ pub(crate) fn waker() -> Option<Waker> {
     current().map(|muxer| muxer.waker.clone())
 }
 
-/// Leaves a command.
+/// Leaves a command for the thread.
 pub(crate) fn post(command: Command) {
     if let Some(muxer) = current() {
         muxer.post(command);
@@ -202,19 +202,19 @@ pub(crate) fn log(level: LogLevel, line: &str) {
     }
 }
 
-/// Calls code of the application's, whose events are recorded as anywhere. The SDK's thread survives its panics, whose message has gone where
-/// those of panics go.
+/// Calls the application's code, and records its events as anywhere. The SDK's thread survives a panic of that code. The panic hook has then already
+/// reported the message.
 pub(crate) fn guarded<R>(call: impl FnOnce() -> R) -> Option<R> {
-    // What it leaves half done is its own.
+    // State that the code leaves unfinished by a panic is its own.
     track_event::unconfined(|| catch_unwind(AssertUnwindSafe(call))).ok()
 }
 
 fn log_to(settings: &Settings, level: LogLevel, line: &str) {
     match (&settings.log, level) {
         (Some(log), _) => drop(guarded(|| log(level, line))),
-        // Nobody may be there to read it.
+        // Standard error may be closed.
         (None, LogLevel::Warning) => drop(writeln!(std::io::stderr(), "[ferretto] {line}")),
-        // Whoever asked for no log need not know that all is well.
+        // Without a log of its own, the application does not get good news.
         (None, LogLevel::Info) => {}
     }
 }
@@ -225,8 +225,8 @@ pub(crate) fn on_own_thread() -> bool {
     OWN_THREAD.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Activates triggers by name, in whatever sessions of the connected services wait for them. For a service that is not connected they
-/// are kept for `time_to_live`, so that a trigger shortly after the start of a process is not lost; with zero they are not.
+/// Activates triggers by name, in all sessions of the connected services that wait for them. For a service that is not connected, the triggers are
+/// kept for `time_to_live`, so that a trigger shortly after the start of a process is not lost; with zero they are not kept.
 ///
 /// ```
 /// ferretto::activate_triggers(&["frame-dropped"], std::time::Duration::from_secs(10));
@@ -240,10 +240,10 @@ pub fn activate_triggers(names: &[impl AsRef<str>], time_to_live: Duration) {
     });
 }
 
-/// For the end of the process.
+/// The hooks for the end and the forks of the process.
 static HOOKS: Hooks = Hooks {
     before_fork: || {
-        // While a data source is registered none of the others is taken, nor the other way round.
+        // A thread that registers a data source holds no other of these locks, and the reverse.
         registry::hold_for_fork();
         track_event::hold_for_fork();
     },
@@ -265,13 +265,13 @@ pub(crate) enum Drained {
     All,
 }
 
-/// How long files that sessions of this process stream into may take for their last data when the process ends. Nobody else has that data, so
-/// it is longer than what other services are waited for: those have it in shared memory.
+/// How long files that sessions of this process stream into may take for their last data when the process ends. No other process has that data, so
+/// this is longer than the wait for other services, which have the data in shared memory.
 #[cfg(feature = "in-process")]
 const LAST_WRITE_PATIENCE: Duration = Duration::from_secs(8);
 
-/// Sends what is left to send, and waits for that, but no longer than `patience`; and besides for [files](LAST_WRITE_PATIENCE), if there are
-/// any. What threads have not handed over, the service takes out of the shared memory.
+/// Sends all pending requests and waits until they are sent, but no longer than `patience`, plus the time for [files](LAST_WRITE_PATIENCE) if there
+/// are any. The service takes data that threads have not handed over out of the shared memory.
 fn drain(patience: Duration) {
     let Some(muxer) = current() else { return };
     if on_own_thread() {
@@ -282,10 +282,10 @@ fn drain(patience: Duration) {
     let told = wait.receive_within(patience);
     #[cfg(feature = "in-process")]
     if told == Ok(Drained::WritingFiles) || told.is_err() && backend::HAS_FILES.load(Ordering::Acquire) {
-        // The other services are waited for as long as if there were none.
+        // The wait for the other services does not get longer by this.
         let until = Instant::now() + LAST_WRITE_PATIENCE + patience;
         let left = || until.saturating_duration_since(Instant::now());
-        // That files are being written may be told only now.
+        // The news that files are being written may come only now.
         while wait.receive_within(left()) == Ok(Drained::WritingFiles) {}
     }
     #[cfg(not(feature = "in-process"))]
@@ -295,11 +295,11 @@ fn drain(patience: Duration) {
 /// In a child that was just forked, on its only thread: there is no tracing here, until it is initialized.
 fn forked() {
     let incarnation = INCARNATION.load(Ordering::Acquire);
-    // A thread that was just about to start it is not here.
+    // A thread that was just about to start it does not exist here.
     if BEGUN.load(Ordering::Acquire) > incarnation {
         INCARNATION.store(incarnation + 1, Ordering::Release);
     }
-    // The one that forked may have been that.
+    // The forking thread may have been the SDK's own.
     let _ = OWN_THREAD.try_with(|own| own.set(false));
     #[cfg(feature = "in-process")]
     backend::HAS_FILES.store(false, Ordering::Release);
@@ -317,7 +317,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
     if let Some(uuid) = settings.process_uuid {
         track::set_process_uuid(uuid);
     }
-    // So that no event has to find it out.
+    // So that no event has to compute it.
     track::process_uuid();
     track_event::register();
     let (made, is_made) = channel();
@@ -326,7 +326,7 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
         .name("ferretto".to_owned())
         .spawn(move || {
             OWN_THREAD.with(|own| own.set(true));
-            // Made here, for it cannot move from thread to thread.
+            // Made here, because it cannot move between threads.
             match Reactor::new() {
                 Err(error) => drop(made.send(Err(error.to_string()))),
                 Ok(reactor) => {
@@ -341,13 +341,13 @@ fn start(settings: Settings) -> Result<&'static Muxer, String> {
                     }));
                     drop(made.send(Ok(muxer)));
                     let run = || {
-                        // What its own work allocates is traced as far as that takes no work in turn.
+                        // An allocator's events are traced here only as far as that makes no work for this thread.
                         let _confined = track_event::confine();
                         thread::run(muxer, reactor)
                     };
                     if guarded(run).is_none() {
                         muxer.published().problem = Some("the SDK's thread has panicked".to_owned());
-                        // Nobody completes them.
+                        // Nothing will complete the files any more.
                         #[cfg(feature = "in-process")]
                         backend::HAS_FILES.store(false, Ordering::Release);
                     }

@@ -1,14 +1,15 @@
 //! Whether this build records at all.
 //!
-//! Decided when the crate is compiled. Asked where tracing begins (who listens to an event, [`initialize`](crate::initialize),
-//! sessions), so that the compiler leaves out what would follow. Types, and with them what the compiler says of a program, are the same either way.
+//! Decided when the crate is compiled. The functions at which tracing begins ask it (whether anybody listens to an event,
+//! [`initialize`](crate::initialize), sessions), so that the compiler leaves out all code behind them. Types, and with them the compiler's messages
+//! about a program, are the same either way.
 //!
 //! ```compile_fail
 //! struct Unknown;
 //! ferretto::trace_event_instant!("kitchen", "Bake", "what" => Unknown);
 //! ```
 //!
-//! Modules that record are not even compiled then: those in `elsewhere/` are in their places, by the same condition, which `lib.rs` and
+//! Modules that record are not even compiled then. Modules in `elsewhere/` take their places, by the same condition, which `lib.rs` and
 //! `session/mod.rs` have at each of them.
 
 /// Why this build records nothing; `None` if it records.

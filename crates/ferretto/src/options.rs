@@ -1,4 +1,4 @@
-//! How the SDK is set up: what [`initialize`](crate::initialize) takes.
+//! The options of the SDK, which [`initialize`](crate::initialize) takes.
 
 use std::fmt;
 use std::io;
@@ -19,17 +19,17 @@ pub use crate::track::SystemTracks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Backend {
-    /// The machine's service, `traced`: traces of this process beside those of the kernel and of others.
+    /// The machine's service, `traced`: traces of this process beside those of the kernel and of other processes.
     System,
     /// A service inside this process: for its own traces, without any daemon.
     #[cfg(feature = "in-process")]
     InProcess,
-    /// A service that the embedder leads to: see [`Transport`].
+    /// A service that the embedder connects to: see [`Transport`].
     Custom,
 }
 
 impl Backend {
-    /// By which number the runtime and data sources know the connection to it.
+    /// The id of the connection to it, for the runtime and data sources.
     pub(crate) fn connection(self) -> ConnectionId {
         ConnectionId(match self {
             Backend::System => 0,
@@ -39,7 +39,7 @@ impl Backend {
         })
     }
 
-    /// Whose number this is.
+    /// The backend with this id.
     pub(crate) fn of(connection: ConnectionId) -> Backend {
         match connection {
             ConnectionId(0) => Backend::System,
@@ -61,25 +61,25 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Which of the service's ports a connection is for.
+/// The ports of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// What records.
+    /// The port of producers, which record.
     Producer,
-    /// What controls recording, and reads traces.
+    /// The port of consumers, which control recording and read traces.
     Consumer,
 }
 
-/// An embedder's way to a service: for processes that may not open sockets themselves (a sandbox), or whose service is at the
-/// other end of something of their own.
+/// An embedder's way to a service: for processes that may not open sockets themselves (a sandbox), or whose service is reachable only through the
+/// embedder's own transport.
 ///
-/// Called on the SDK's thread, which serves everything else meanwhile not at all: it should not take long.
+/// Called on the SDK's thread, which serves nothing else meanwhile, so it should not take long.
 pub trait Transport: Send + 'static {
-    /// A connected stream socket to the service: a Unix one, or memory cannot be shared and all data is sent. The connection is shut down when
-    /// the SDK is done with it, even if it has other descriptors.
+    /// Opens a connected stream socket to the service. A Unix socket can share memory; over any other all data is sent. The connection is shut down
+    /// when the SDK is done with it, even if it has other descriptors.
     ///
     /// # Errors
-    /// Whatever is in the way. For producers the SDK asks again after a while, up to every five seconds.
+    /// Any failure to connect. For producers the SDK tries again later, at least every five seconds.
     fn connect(&mut self, port: Port) -> io::Result<OwnedSocket>;
 }
 
@@ -89,20 +89,20 @@ impl<F: FnMut(Port) -> io::Result<OwnedSocket> + Send + 'static> Transport for F
     }
 }
 
-/// How important a line for the log is.
+/// The importance of a line for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// In order, and good to know.
+    /// A success.
     Info,
-    /// Somebody will miss something in a trace.
+    /// A trace will lack something.
     Warning,
 }
 
 /// Takes lines for the log.
 pub(crate) type Log = Arc<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// What [`initialize`](crate::initialize) is to set up. Made by naming the backends, then changed from what is usual:
+/// The options for [`initialize`](crate::initialize). A constructor names the backends, and methods change the defaults:
 ///
 /// ```
 /// use ferretto::Options;
@@ -121,7 +121,7 @@ pub struct Options {
     pub(crate) settings: Settings,
 }
 
-/// A backend with what only it needs.
+/// A backend, with the options that only it needs.
 pub(crate) enum BackendOptions {
     System {
         producer: Option<Address>,
@@ -145,13 +145,13 @@ impl BackendOptions {
     }
 }
 
-/// What is asked for of each service: bridges 80 ms of two million events a second.
+/// The shared memory that the SDK asks each service for: bridges 80 ms of two million events a second.
 const DEFAULT_MEMORY: u32 = 2 * 1024 * 1024;
 
-/// See [`Options::batch_commits`]: so short that nobody who looks at a trace while it is recorded sees it.
+/// See [`Options::batch_commits`]. Too short to notice for anyone who looks at a trace while it is recorded.
 const DEFAULT_BATCH: Duration = Duration::from_millis(10);
 
-/// What concerns the whole process: the first [`initialize`](crate::initialize) counts.
+/// The settings of the whole process: those of the first [`initialize`](crate::initialize) count.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) producer_name: String,
@@ -167,10 +167,10 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Concurrency {
-    /// As many as there is room for: eight.
+    /// As many as possible: eight.
     #[default]
     Many,
-    /// One; those that come meanwhile get nothing.
+    /// One session at a time. Sessions that begin meanwhile get nothing.
     One,
 }
 
@@ -209,7 +209,7 @@ impl Options {
         Self::with(BackendOptions::InProcess { machine: 0 })
     }
 
-    /// Records for the service that `transport` leads to.
+    /// Records for the service that `transport` connects to.
     pub fn custom(transport: impl Transport) -> Self {
         Self::with(BackendOptions::Custom(Box::new(transport)))
     }
@@ -228,7 +228,7 @@ impl Options {
         self.and(BackendOptions::InProcess { machine: 0 })
     }
 
-    /// Records for the service that `transport` leads to as well.
+    /// Records for the service that `transport` connects to as well.
     pub fn and_custom(self, transport: impl Transport) -> Self {
         self.and(BackendOptions::Custom(Box::new(transport)))
     }
@@ -238,7 +238,7 @@ impl Options {
         self
     }
 
-    /// Where the machine's service awaits producers, instead of where `PERFETTO_PRODUCER_SOCK_NAME` says, or the usual place.
+    /// The socket of the machine's service for producers, in place of `PERFETTO_PRODUCER_SOCK_NAME` or the default.
     pub fn producer_socket(mut self, address: Address) -> Self {
         for backend in &mut self.backends {
             if let BackendOptions::System { producer, .. } = backend {
@@ -248,7 +248,7 @@ impl Options {
         self
     }
 
-    /// Where the machine's service awaits consumers, instead of where `PERFETTO_CONSUMER_SOCK_NAME` says, or the usual place.
+    /// The socket of the machine's service for consumers, in place of `PERFETTO_CONSUMER_SOCK_NAME` or the default.
     pub fn consumer_socket(mut self, address: Address) -> Self {
         for backend in &mut self.backends {
             if let BackendOptions::System { consumer, .. } = backend {
@@ -258,9 +258,9 @@ impl Options {
         self
     }
 
-    /// The machine that traces of the service in this process say they are of, instead of the one they were recorded on (0): so
-    /// traces of several processes, or simulations, can be put together and told apart. Such a machine is recorded only if the config
-    /// says `trace_all_machines`. The machine's service knows better and takes no notice.
+    /// The machine id in traces of the service in this process, in place of the local machine (0). With it, traces of several processes, or
+    /// simulations, can be put together and told apart. Such a machine is recorded only if the config sets `trace_all_machines`. The machine's
+    /// service ignores this option.
     #[cfg(feature = "in-process")]
     pub fn machine_id(mut self, id: u32) -> Self {
         for backend in &mut self.backends {
@@ -271,15 +271,15 @@ impl Options {
         self
     }
 
-    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. Usually that of its
+    /// The name by which trace configs select this process (`producer_name_filter`) and people recognise it. The default is the name of the
     /// executable.
     pub fn producer_name(mut self, name: impl Into<String>) -> Self {
         self.settings.producer_name = name.into();
         self
     }
 
-    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; 0 leaves it to
-    /// the service (256 KiB). Usually 2 MiB, of which only what is needed is ever touched. A trace config may say otherwise.
+    /// Bytes of memory to share with each service: more of it bridges longer bursts. A multiple of 4096, at most 32 MiB; 0 leaves it to the service
+    /// (256 KiB). The default is 2 MiB, of which only the parts in use are ever touched. A trace config may set another size.
     pub fn shared_memory_size(mut self, bytes: u32) -> Self {
         self.memory.size = bytes;
         self
@@ -292,21 +292,21 @@ impl Options {
         self
     }
 
-    /// How long full pages may be collected before the service is told of them in one go. Longer saves both sides wake-ups; when
-    /// half of the memory is full, or 256 KiB, nobody waits. Usually 10 ms; 0 is as soon as the SDK's thread gets to it.
+    /// How long full pages may be collected before the service is told of them in one go. Longer times save both sides wake-ups. When half of the
+    /// memory or 256 KiB are full, the service is told at once. The default is 10 ms; with 0 the SDK's thread tells it as soon as it can.
     pub fn batch_commits(mut self, duration: Duration) -> Self {
         self.memory.batch_commits = duration;
         self
     }
 
-    /// Where lines about tracing itself go: why nothing is recorded, above all. Usually [warnings](LogLevel::Warning) go to standard
-    /// error, and the rest nowhere. Called seldom, on the SDK's thread mostly.
+    /// Receives lines about tracing itself, above all why nothing is recorded. By default [warnings](LogLevel::Warning) go to standard error, and the
+    /// rest nowhere. Called seldom, on the SDK's thread mostly.
     pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.settings.log = Some(Arc::new(log));
         self
     }
 
-    /// What track events do when the shared memory is full, unless the trace config says. Usually they are dropped.
+    /// The behaviour of track events when the shared memory is full, unless the trace config sets another. By default they are dropped.
     pub fn track_event_policy(mut self, policy: BufferExhaustedPolicy) -> Self {
         self.settings.track_event_policy = policy;
         self
@@ -318,8 +318,8 @@ impl Options {
         self
     }
 
-    /// The uuid of the process's track, unique among all processes in a trace. Usually it is made from the process id, its start
-    /// time and chance.
+    /// The uuid of the process's track, unique among all processes in a trace. By default it is made from the process id, its start time and a random
+    /// number.
     pub fn process_uuid(mut self, uuid: u64) -> Self {
         self.settings.process_uuid = Some(uuid);
         self
@@ -331,7 +331,7 @@ impl Options {
         self
     }
 
-    /// How many sessions each data source may record for at the same time, whatever the data source says.
+    /// How many sessions each data source may record for at the same time, even if the data source allows more.
     pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
         self.settings.concurrency = concurrency;
         self
@@ -349,7 +349,7 @@ impl fmt::Debug for Options {
     }
 }
 
-/// What the command line calls this process: the first of its arguments, as upstream's SDK does.
+/// Returns the first argument of this process's command line, as upstream's SDK does.
 fn process_name() -> String {
     let cmdline = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     let name = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();

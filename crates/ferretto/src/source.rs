@@ -1,4 +1,4 @@
-//! Data sources, as the SDK has them.
+//! Data sources in the SDK.
 //!
 //! The runtime ([`ferretto_client::runtime`]) drives them on the SDK's thread. Other threads of the application look up by [`Slot`] which instances
 //! record, with a bit or an array element for each. So there are few slots.
@@ -25,7 +25,7 @@ pub(crate) trait Source: DataSource {
     fn forget(&self);
 }
 
-/// How many instances a data source may have that says so, in a process whose options may say otherwise.
+/// Returns the number of instances of a data source with this concurrency, within the limit of the process's options.
 pub(crate) fn max_instances(concurrency: Concurrency) -> usize {
     let settings = muxer::settings().map(|settings| settings.concurrency);
     match (concurrency, settings) {

@@ -14,10 +14,10 @@ use crate::off::OFF;
 use crate::options::Backend;
 use crate::session::TraceConfig;
 
-/// How long no session may ask for what is recorded, before it is thrown away; upstream's number.
+/// How long recorded events wait for a session that asks for them, before they are discarded; upstream's number.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a startup session is to be like.
+/// The options of a startup session.
 #[derive(Debug)]
 #[must_use = "nothing is recorded until it is given to ferretto::startup_tracing"]
 pub struct StartupOptions {
@@ -35,20 +35,20 @@ impl Default for StartupOptions {
 }
 
 impl StartupOptions {
-    /// Whose session is expected: usually the system service's. The in-process service needs no startup tracing: a session of it can
-    /// be started at once.
+    /// Sets the service whose session is expected; the system service by default. The in-process service needs no startup tracing: a session of it
+    /// can be started at once.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
     }
 
-    /// After how long it is given up, if no session has asked for it; usually ten seconds.
+    /// Sets the time after which startup tracing is given up if no session has asked for it; ten seconds by default.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// It is never given up: the shared memory keeps what was recorded first.
+    /// Never gives the startup session up: the shared memory keeps the oldest events.
     pub fn no_timeout(mut self) -> Self {
         self.timeout = None;
         self
@@ -59,10 +59,10 @@ impl StartupOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartupOutcome {
-    /// Sessions have taken over all that was recorded.
+    /// Sessions have taken over all recorded events.
     Adopted,
-    /// Something of it was thrown away: no session asked for it in time, it was [aborted](StartupSession::abort), the connection was
-    /// lost, or the service would not use this process's memory.
+    /// Events were discarded: no session asked for them in time, startup tracing was [aborted](StartupSession::abort), the connection was lost, or
+    /// the service would not use this process's memory.
     Aborted,
 }
 
@@ -70,11 +70,11 @@ pub enum StartupOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StartupError {
-    /// There is no [`initialize`](crate::initialize) before.
+    /// [`initialize`](crate::initialize) was not called before.
     NotInitialized,
-    /// It names no data source that was registered.
+    /// The config names no registered data source.
     NoDataSource,
-    /// The backend cannot do it.
+    /// The backend does not support startup tracing.
     Backend(String),
 }
 
@@ -93,7 +93,7 @@ impl fmt::Display for StartupError {
 
 impl std::error::Error for StartupError {}
 
-/// Recording for a session that is expected. Goes on when this is dropped.
+/// A startup session. Dropping this does not end it.
 #[derive(Debug)]
 pub struct StartupSession {
     number: u64,
@@ -101,30 +101,29 @@ pub struct StartupSession {
 }
 
 impl StartupSession {
-    /// Gives it up: throws away what no session has asked for so far.
+    /// Gives the startup session up: discards everything that no session has asked for so far.
     pub fn abort(&self) {
         muxer::post(Command::AbortStartup(self.number));
     }
 
-    /// Waits until it is over. Not to be called on the SDK's thread.
+    /// Waits until startup tracing is over. Not to be called on the SDK's thread.
     pub fn wait(&self) -> StartupOutcome {
-        // Without a thread there is no session that could take it over.
+        // Without a thread, no session could take it over.
         self.outcome.receive().unwrap_or(StartupOutcome::Aborted)
     }
 
-    /// How it ended, if it has.
+    /// Returns the outcome, if startup tracing has ended.
     pub fn outcome(&self) -> Option<StartupOutcome> {
         self.outcome.try_receive().ok()
     }
 }
 
-/// Starts the data sources of `config` at once, into memory of this process, and hands what they have recorded to the session that asks for
-/// them with the same config. That has ten seconds to come, or what [`StartupOptions::timeout`] says. What does not fit the shared memory
-/// until then is dropped.
+/// Starts the data sources of `config` at once, into memory of this process, and hands their recordings to the session that asks for them with the
+/// same config. The session has ten seconds to come, or [`StartupOptions::timeout`]. Until then events that do not fit the shared memory are dropped.
 ///
-/// The configs of data sources have to be equal in all that the service does not fill in itself; those of track events in their
-/// categories and filters. If a session asks for a data source with another config, [`status()`](crate::status()) says what differs, and so
-/// does the log, as a warning once the time is up.
+/// The configs of a data source have to be equal in all fields that the service does not fill in itself; configs of track events only in their
+/// categories and filters. If a session asks for a data source with another config, [`status()`](crate::status()) tells the difference, and so does
+/// the log, as a warning once the time is up.
 ///
 /// ```no_run
 /// use ferretto::session::{DataSource, TraceConfig};
@@ -170,7 +169,7 @@ pub fn startup_tracing(
     }
 }
 
-/// A startup session, as the SDK's thread gets it.
+/// A startup session, as passed to the SDK's thread.
 pub(crate) struct StartupRequest {
     pub(crate) number: u64,
     pub(crate) backend: Backend,
@@ -191,7 +190,7 @@ impl StartupRequest {
         };
         fields(self.config.as_bytes(), messages::TraceConfig::DATA_SOURCES)
             .filter_map(|source| {
-                // One that is there twice is the two merged.
+                // A config that occurs twice is the two merged.
                 let encoded = fields(source, messages::trace_config::DataSource::CONFIG)
                     .collect::<Vec<_>>()
                     .concat();

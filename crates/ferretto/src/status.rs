@@ -1,4 +1,4 @@
-//! Why something is recorded, or nothing is: [`status`].
+//! Whether events are recorded, and why not: [`status`].
 //!
 //! Written by the SDK's thread, read from any.
 
@@ -9,7 +9,7 @@ use crate::muxer;
 use crate::off::WHY_OFF;
 use crate::options::Backend;
 
-/// What the SDK is doing. Its text says, a line for each backend, why nothing is recorded:
+/// The state of the SDK. Its text has a line for each backend, which says why nothing is recorded:
 ///
 /// ```text
 /// system service: not connected: cannot connect to /run/perfetto/traced-producer.sock: Permission denied (os error 13)
@@ -22,7 +22,7 @@ pub struct Status {
     pub backends: Vec<BackendStatus>,
     /// The data sources of this process.
     pub data_sources: Vec<DataSourceStatus>,
-    /// Why there is no SDK at all: it was not [initialized](crate::initialize), could not be, is just starting, or is
+    /// Why the SDK is not running: it was not [initialized](crate::initialize), could not be, is just starting, or is
     /// [off](crate#where-nothing-is-recorded).
     pub problem: Option<String>,
 }
@@ -33,7 +33,7 @@ pub struct Status {
 pub struct BackendStatus {
     /// Which.
     pub backend: Backend,
-    /// Whether it can be recorded for.
+    /// The state of the connection.
     pub connection: ConnectionStatus,
     /// How many instances of this process's data sources it has started, and not stopped.
     pub instances: usize,
@@ -48,8 +48,8 @@ pub struct BackendStatus {
 pub struct StartupStatus {
     /// Its name.
     pub data_source: String,
-    /// If a session has asked for the data source with another config, in what that differs from the one given to
-    /// [`startup_tracing`](crate::startup_tracing).
+    /// How the config of a session that asked for the data source differs from the one given to [`startup_tracing`](crate::startup_tracing). `None`
+    /// if no session asked for it with another config.
     pub difference: Option<String>,
 }
 
@@ -61,11 +61,11 @@ pub enum ConnectionStatus {
     Connected,
     /// The service has not answered yet.
     Connecting,
-    /// There is none.
+    /// There is no connection.
     NotConnected {
         /// Why.
         reason: String,
-        /// When it is tried again.
+        /// The time of the next attempt.
         retry: Instant,
     },
 }
@@ -80,7 +80,7 @@ pub struct DataSourceStatus {
     pub instances: usize,
 }
 
-/// What the SDK is doing, and why nothing is recorded. See [`Status`].
+/// Returns the state of the SDK, with the reasons why nothing is recorded. See [`Status`].
 pub fn status() -> Status {
     match muxer::current() {
         Some(muxer) => muxer.status(),
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_since_startup_is_told_with_what_is_wrong() {
+    fn startup_sessions_that_wait_are_in_the_status_with_the_reason() {
         let startup = |data_source: &str, difference: Option<&str>| StartupStatus {
             data_source: data_source.to_owned(),
             difference: difference.map(str::to_owned),

@@ -1,7 +1,7 @@
-//! What the SDK asks the system that the standard library has not: who and where this process is, and what time it is there.
+//! System calls that the standard library lacks: the ids of process and thread, and the local time.
 //!
-//! Straight from the C library. The crate for system calls that the rest of the workspace uses has all of this as well, and takes
-//! twice as long to compile with it.
+//! Straight from the C library. The rest of the workspace uses a crate for system calls that has all of this as well, but takes twice as long to
+//! compile with it.
 #![allow(unsafe_code)]
 
 /// The process's number.
@@ -11,7 +11,7 @@ pub(crate) fn process_id() -> u32 {
 
 /// The calling thread's number. Safe in a signal handler.
 pub(crate) fn thread_id() -> u32 {
-    // SAFETY: takes nothing and always succeeds. By its number, for not all C libraries have a function of the name.
+    // SAFETY: takes nothing and always succeeds. By its number, because not all C libraries have the function.
     let tid = unsafe { libc::syscall(libc::SYS_gettid) };
     tid as u32
 }
@@ -21,7 +21,7 @@ pub(crate) fn thread_name() -> Option<Vec<u8>> {
     /// The kernel's `TASK_COMM_LEN`.
     const SIZE: usize = 16;
     let mut name = [0u8; SIZE];
-    // SAFETY: the kernel writes as many bytes at most, the last of which is zero.
+    // SAFETY: the kernel writes at most as many bytes as `name` has, the last of which is zero.
     let result = unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let length = name.iter().position(|byte| *byte == 0)?;
     (result == 0).then(|| name[..length].to_vec())
@@ -31,8 +31,8 @@ pub(crate) fn thread_name() -> Option<Vec<u8>> {
 #[cfg(feature = "in-process")]
 pub(crate) fn timezone_offset_minutes() -> Option<i32> {
     let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: the pointers are null and to a live local of the type that is written, which is one that zeroes are a value of. The environment
-    // is read, as by much else in the C library: whoever changes it has to make sure that no other thread runs.
+    // SAFETY: one pointer is null, the other points to a live local of the written type, for which zeroes are a valid value. The call reads the
+    // environment, as much of the C library does: code that changes the environment has to make sure that no other thread runs.
     let (result, local) = unsafe {
         let now = libc::time(std::ptr::null_mut());
         (libc::localtime_r(&now, local.as_mut_ptr()), local.assume_init())

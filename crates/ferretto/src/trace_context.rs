@@ -1,7 +1,7 @@
-//! What one process tells another of a request, so that their slices are joined: W3C's Trace Context.
+//! The identity of a request across processes, which joins their slices: W3C's Trace Context.
 //!
-//! A [`TraceContext`] is the value of the header `traceparent` (<https://www.w3.org/TR/trace-context/>). Sender and receiver each give their slice the
-//! flow that follows from it, and in a trace of both processes an arrow leads from one slice to the other.
+//! A [`TraceContext`] is the value of the header `traceparent` (<https://www.w3.org/TR/trace-context/>). Sender and receiver each give their slice
+//! the flow of this value, and in a trace of both processes an arrow leads from one slice to the other.
 //!
 //! ```
 //! use ferretto::future::TraceFuture;
@@ -57,7 +57,7 @@ mod tests;
 
 /// Bytes in a header of version 00, the only one so far.
 const LEN: usize = 55;
-/// Of the flags, those that the standard defines (level 2): sampled, and that the trace's id is random. Others are not passed on.
+/// The flags that the standard defines (level 2): sampled, and that the trace's id is random. Others are not passed on.
 const KNOWN_FLAGS: u8 = 0b11;
 const SAMPLED: u8 = 0b01;
 
@@ -90,12 +90,13 @@ impl TraceContext {
         }
     }
 
-    /// The request that the thread is at work for: of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is polling.
+    /// The request that the thread is working for: the context of the future in [`in_context`](crate::future::TraceFuture::in_context) that it is
+    /// polling.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Cell::get).ok().flatten()
     }
 
-    /// What to send with a request: a child of the current one, or the start of a trace.
+    /// Returns the context to send with a request: a child of the current one, or the start of a trace.
     pub fn outgoing() -> Self {
         Self::current().map_or_else(Self::start, |current| current.child())
     }
@@ -110,7 +111,7 @@ impl TraceContext {
         self.parent_id.get()
     }
 
-    /// Whether the sender may have recorded the request. What is recorded here does not depend on it.
+    /// Whether the sender may have recorded the request. Recording here does not depend on it.
     pub const fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
@@ -140,9 +141,9 @@ impl fmt::Display for TraceContext {
     }
 }
 
-/// Takes the header's value as it came, without spaces around it.
+/// Parses the header's value, without spaces around it.
 ///
-/// Of versions to come it takes the part that version 00 has, as the standard asks.
+/// From headers of later versions it takes the part that version 00 has, as the standard asks.
 impl FromStr for TraceContext {
     type Err = TraceContextError;
 
@@ -178,7 +179,7 @@ impl FromStr for TraceContext {
         let Some(parent_id) = NonZeroU64::new(parent_id as u64) else {
             return wrong("the number of the parent is 0");
         };
-        // Of a version to come it is only known whether it is sampled.
+        // Of a later version only the sampled flag is known.
         let known = if version == 0 { KNOWN_FLAGS } else { SAMPLED };
         Ok(Self {
             trace_id,
@@ -188,7 +189,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// The number that at most 32 digits say, in lower case.
+/// Parses at most 32 digits in lower case.
 fn hexadecimal(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number, &digit| {
         let digit = match digit {
@@ -200,7 +201,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u128> {
     })
 }
 
-/// Why a header is no [`TraceContext`]. The standard has the receiver begin another trace then ([`TraceContext::start`]).
+/// Why a header is no [`TraceContext`]. The standard tells the receiver to begin another trace then ([`TraceContext::start`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContextError(&'static str);
 
@@ -212,14 +213,14 @@ impl fmt::Display for TraceContextError {
 
 impl Error for TraceContextError {}
 
-/// A number that no other process on any machine is likely to have: by [`split_mix`].
+/// Returns a number that most likely no other process on any machine has, by [`split_mix`].
 fn random() -> NonZeroU64 {
     static SEED: OnceLock<u64> = OnceLock::new();
     static STEPS: AtomicU64 = AtomicU64::new(0);
     let seed = *SEED.get_or_init(split_mix::seed);
     loop {
         let steps = STEPS.fetch_add(split_mix::STEP, Ordering::Relaxed);
-        // A forked child has the same seed and steps.
+        // A forked child has the same seed and steps, but another uuid.
         let number = scatter(seed.wrapping_add(steps) ^ scatter(Track::process().uuid()));
         if let Some(number) = NonZeroU64::new(number) {
             return number;
@@ -232,7 +233,7 @@ thread_local! {
 }
 
 pin_project! {
-    /// A future that is at work for a request: see [`in_context`](crate::future::TraceFuture::in_context).
+    /// A future that works for a request: see [`in_context`](crate::future::TraceFuture::in_context).
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are polled"]
     pub struct InContext<F> {
@@ -258,7 +259,7 @@ impl<F: Future> Future for InContext<F> {
     }
 }
 
-/// What was current, to be so again.
+/// The previously current context, to be restored.
 struct Before(Option<TraceContext>);
 
 impl Drop for Before {

@@ -1,10 +1,9 @@
 //! Tracks: the lines of the timeline on which events are drawn.
 //!
-//! An event that says nothing else is drawn on its thread's track. What does not follow one thread gets a track of its own:
+//! An event without a track of its own is drawn on its thread's track. Activities that do not follow one thread get tracks:
 //!
-//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the
-//!   [process](Track::process);
-//! - [`NamedTrack`]: a line with a name, at whatever place of the hierarchy;
+//! - [`Track`]: a line with a number, such as that of a request; also the tracks of [threads](Track::thread) and of the [process](Track::process);
+//! - [`NamedTrack`]: a line with a name, at any place of the hierarchy;
 //! - [`CounterTrack`]: a value over time, with its unit;
 //! - [`StateTrack`]: one state at a time, from a change to the next.
 //!
@@ -25,21 +24,21 @@
 //!
 //! # Identity
 //!
-//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of
-//! its parent; unless said otherwise the parent is the process. Uuids are those that Perfetto's C++ library computes,
-//! so if both are in one process, events that either records for "the same" track land on one line.
+//! A track is known in a trace by its *uuid*, which is the number (or the hash of the name) combined with the uuid of its parent; unless said
+//! otherwise the parent is the process. Perfetto's C++ library computes the same uuids, so if both are in one process, events that either records for
+//! "the same" track land on one line.
 //!
-//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold how to get from it
-//! to their own, and [`TrackLike::uuid`] does that step: a load and an exclusive or.
+//! A `const` track cannot hold the process's uuid, which is known at run time only. So tracks hold the difference between it and their own uuid, and
+//! [`TrackLike::uuid`] combines the two: a load and an exclusive or.
 //!
-//! Exclusive or is also why plain numbers below threads are to be chosen with care: 6 below the thread 7 is 1 below the
-//! process, for 6 ^ 7 = 1. Addresses, and names with numbers that are no thread's, do not meet.
+//! Choose plain numbers below threads with care, because of the exclusive or: 6 below the thread 7 is 1 below the process, for 6 ^ 7 = 1. Addresses,
+//! and names with numbers that are no thread's, do not collide.
 //!
 //! # Descriptors
 //!
-//! A track's *descriptor* says what its uuid stands for: name, parent, unit. The SDK writes it before the first event
-//! on the track, and again when the trace buffer may have lost it. Parents that the track knows are described with it.
-//! With the feature `unstable-proto`, `set_track_descriptor` replaces what would be written, for any track.
+//! A track's *descriptor* describes the meaning of its uuid: name, parent, unit. The SDK writes it before the first event on the track, and again
+//! when the trace buffer may have lost it. It describes known parents with the track. With the feature `unstable-proto`, `set_track_descriptor`
+//! replaces the descriptor of any track.
 
 use std::fmt;
 
@@ -71,18 +70,18 @@ pub(crate) use identity::{process_uuid, reset_after_fork, set_process_uuid};
 pub(crate) use registry::version as descriptors_version;
 pub(crate) use seen::{SeenTracks, TrackField};
 
-/// What a uuid is relative to.
+/// The uuid that another one is relative to.
 #[derive(Clone, Copy, Debug)]
 enum Anchor {
-    /// Nothing: the number is the uuid.
+    /// None: the number is the uuid.
     Trace,
     /// The uuid of the process.
     Process,
-    /// The uuid of the thread that asks.
+    /// The uuid of the calling thread.
     Thread,
 }
 
-/// A uuid that is known but for what it is relative to.
+/// A uuid, relative to its anchor.
 #[derive(Clone, Copy, Debug)]
 struct Uuid {
     offset: u64,
@@ -90,7 +89,7 @@ struct Uuid {
 }
 
 impl Uuid {
-    /// That of the trace's root; also how descriptors say that there is no parent.
+    /// The uuid of the trace's root; in descriptors it stands for no parent.
     const ROOT: Uuid = Uuid {
         offset: 0,
         anchor: Anchor::Trace,
@@ -109,7 +108,7 @@ impl Uuid {
         }
     }
 
-    /// Of the child with this number: a number below no other is itself.
+    /// The uuid of the child with this number. Below no other track, the number is the uuid.
     const fn child(self, id: u64) -> Uuid {
         Uuid {
             offset: self.offset ^ id,
@@ -118,10 +117,10 @@ impl Uuid {
     }
 }
 
-/// What a uuid stands for, as far as the SDK describes it by itself.
+/// The meaning of a uuid, as far as the SDK describes it by itself.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    /// The user says.
+    /// The user describes it.
     Custom,
     Process,
     Thread,
@@ -147,7 +146,7 @@ pub struct Track {
 }
 
 impl Track {
-    /// The thread that asks, whichever it is at that time.
+    /// The calling thread, whichever it is at that time.
     const EACH_THREAD: Track = Track {
         uuid: Uuid {
             offset: 0,
@@ -175,7 +174,7 @@ impl Track {
 
     /// The track with this number in the whole trace, below no other.
     ///
-    /// Whoever uses the same number, in whatever process, means the same track; so numbers are to be chosen with care.
+    /// All users of the same number, in any process, mean the same track; so choose numbers with care.
     pub const fn global(id: u64) -> Self {
         Self::with_parent(id, Self::root())
     }
@@ -185,12 +184,12 @@ impl Track {
         Self::with_parent(id, Self::EACH_THREAD)
     }
 
-    /// The track of the thing at this address, below the process's.
+    /// The track of the object at this address, below the process's.
     pub fn from_pointer<T: ?Sized>(pointer: *const T) -> Self {
         Self::new(pointer.addr() as u64)
     }
 
-    /// The process's track, for what is no single thread's.
+    /// The process's track, for events that belong to no single thread.
     pub const fn process() -> Self {
         Self {
             uuid: Uuid::PROCESS,
@@ -200,7 +199,7 @@ impl Track {
         }
     }
 
-    /// The track of the thread that calls this, also when used on another later.
+    /// The track of the calling thread, even when it is used on another thread later.
     pub fn thread() -> Self {
         Self::for_thread(identity::thread_id())
     }
@@ -218,7 +217,7 @@ impl Track {
         }
     }
 
-    /// The root of the trace, uuid 0: what has no parent. Its descriptor may say how processes and threads are ordered.
+    /// The root of the trace, uuid 0, below which tracks without a parent are. Its descriptor may say how processes and threads are ordered.
     pub const fn root() -> Self {
         Self {
             uuid: Uuid::ROOT,
@@ -228,7 +227,7 @@ impl Track {
         }
     }
 
-    /// The parent, if what it stands for is known.
+    /// Returns the parent, if its kind is known.
     fn parent_track(&self) -> Option<Track> {
         match self.parent_kind {
             Kind::Custom => None,
@@ -243,36 +242,36 @@ impl Track {
     }
 }
 
-/// Whatever names a track: what the event macros take as one.
+/// A track, as the event macros take it.
 ///
-/// Types of your own can be tracks too, most simply by handing on to one that they hold.
+/// Types of your own can be tracks too. The simplest way is to forward to a track that they hold.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no track",
     note = "`trace_counter!` takes a category, a track and a value; `trace_state!` a category, a track and a state",
     note = "a counter or state without a `static` track is given a literal, or `const {{ NAME }}`"
 )]
 pub trait TrackLike {
-    /// Identity and place in the hierarchy.
+    /// The track, with its identity and its place in the hierarchy.
     fn track(&self) -> Track;
 
-    /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and whatever else there is to say.
+    /// Writes the fields of the track's `TrackDescriptor`: uuid, parent and all other properties.
     ///
     /// Called when events are first recorded on the track, not for each. With the feature `unstable-proto`,
     /// `proto::write::TrackDescriptor::new(descriptor)` has a method for each field.
     fn write_descriptor(&self, descriptor: &mut Writer);
 
-    /// The parent, if it is to be described too whenever this track is.
+    /// The parent, if it is to be described whenever this track is.
     fn known_parent(&self) -> Option<Parent<'_>> {
         self.track().parent_track().map(Parent::track)
     }
 
-    /// Whether traces tell each value of this counter as the difference to the one before ([`CounterTrack::incremental`]). Events
-    /// give the values themselves.
+    /// Whether traces contain each value of this counter as the difference to the one before ([`CounterTrack::incremental`]). Events pass the values
+    /// themselves.
     fn is_incremental(&self) -> bool {
         false
     }
 
-    /// What events say to be on this track.
+    /// The uuid by which events name this track.
     #[inline]
     fn uuid(&self) -> u64 {
         self.track().uuid.resolve()
@@ -333,7 +332,7 @@ impl TrackLike for Track {
     }
 }
 
-/// Writes what all descriptors begin with.
+/// Writes the fields that all descriptors begin with.
 fn write_identity(track: &impl TrackLike, descriptor: &mut write::TrackDescriptor<'_>) {
     descriptor.uuid(track.uuid());
     let parent = track.parent_uuid();
@@ -350,7 +349,7 @@ pub struct Parent<'a>(ParentKind<'a>);
 enum ParentKind<'a> {
     Track(Track),
     Named(&'a NamedTrack<'a>),
-    /// One that says itself what it is, and its identity.
+    /// A track that writes its own descriptor, and its identity.
     Like(Track, &'a (dyn TrackLike + Sync)),
 }
 
@@ -386,7 +385,7 @@ impl<'a> Parent<'a> {
         }
     }
 
-    /// The next one up.
+    /// The next track up.
     fn parent(self) -> Option<Parent<'a>> {
         match self.0 {
             ParentKind::Track(track) => track.parent_track().map(Parent::track),
@@ -408,7 +407,7 @@ impl<'a> Parent<'a> {
     }
 }
 
-/// How the values of a counter are told; which of them readers go by is in its descriptor. Other tracks have none.
+/// How the values of a counter are written. Its descriptor tells readers. Other tracks have no values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Values {
     Whole,
@@ -426,9 +425,9 @@ impl Values {
     }
 }
 
-/// Where descriptors go: a sequence of packets.
+/// The destination of descriptors: a sequence of packets.
 pub(crate) trait DescriptorSink {
-    /// Notes that the track with this uuid is described on this sequence from now on, and how.
+    /// Notes that the track with this uuid is described on this sequence from now on, and how its values are written.
     fn note(&mut self, uuid: u64, values: Values);
 
     /// Whether it was noted.
@@ -471,11 +470,11 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
         // A registered descriptor may have put its track elsewhere.
         known = known.filter(|known| uuid != 0 && known.uuid() == uuid);
         let registered = registry::find(uuid);
-        // A parent of which nothing is known is not noted: it may be used later, and be described then.
+        // A parent without a description is not noted: it may be used later, and be described then.
         if (registered.is_none() && known.is_none()) || sequence.has_described(uuid) {
             return;
         }
-        // It is a counter only if it was registered as one.
+        // It is a counter only if it was registered as a counter.
         let values = registered
             .as_ref()
             .map_or(Values::Whole, |registered| registered.values);
@@ -496,10 +495,10 @@ fn describe_new(uuid: u64, track: &dyn TrackLike, sequence: &mut dyn DescriptorS
     }
 }
 
-/// Emits the descriptors that were registered since `version`, as far as `sequence` has described the tracks in another
-/// way before. Returns the version to come with next time; a sequence that has described nothing yet begins with
-/// [`descriptors_version`].
+/// Emits the descriptors that were registered since `version`, for tracks that `sequence` has described before. Returns the version for the next
+/// call; a sequence that has described nothing yet begins with [`descriptors_version`].
 ///
+/// Costs one load and a comparison when nothing was registered.
 /// Costs one load and a comparison when nothing was registered.
 #[inline]
 pub(crate) fn describe_changes(version: u64, sequence: &mut impl DescriptorSink) -> u64 {
@@ -522,10 +521,10 @@ fn describe_changes_since(version: u64, sequence: &mut dyn DescriptorSink) -> u6
     changes.version
 }
 
-/// What is, or would be, written into traces about `track`. Of the schema's types, so [not part of what stays
-/// stable](crate#stability).
+/// Returns the descriptor that is, or would be, written into traces for `track`. Of the schema's types, so [not part of the stable
+/// interface](crate#stability).
 ///
-/// To change it, change this and give it to [`set_track_descriptor`].
+/// To change it, modify it and pass it to [`set_track_descriptor`].
 #[cfg(feature = "unstable-proto")]
 #[must_use]
 pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
@@ -538,20 +537,19 @@ pub fn track_descriptor(track: &impl TrackLike) -> TrackDescriptor {
             TrackDescriptor::decode_from_slice(writer.as_slice())
         }
     };
-    // A track of the user's making may write what is no descriptor.
+    // A track type of the application may write bytes that are no descriptor.
     decoded.unwrap_or_else(|_| TrackDescriptor {
         uuid: Some(uuid),
         ..Default::default()
     })
 }
 
-/// Has `descriptor` written for `track` from now on, in this session and later ones, on whatever thread, instead of
-/// what the track itself says.
+/// Has `descriptor` written for `track` from now on, in this session and later ones, on any thread, in place of the track's own descriptor.
 ///
-/// So can threads and processes be named, and processes and threads be ordered (by the descriptor of [`Track::root`]).
-/// The uuid is filled in, and the parent if `descriptor` names none. Of a counter it decides whether values are told as differences
-/// (`is_incremental`), in traces that do not have the counter yet. What is registered takes memory until
-/// [`erase_track_descriptor`]. Of the schema's types, so [not part of what stays stable](crate#stability).
+/// It can name threads and processes, and order processes and threads (by the descriptor of [`Track::root`]). The uuid is filled in, and the parent
+/// if `descriptor` names none. For a counter it decides whether values are written as differences (`is_incremental`), in traces that do not have the
+/// counter yet. A registered descriptor takes memory until [`erase_track_descriptor`]. Of the schema's types, so [not part of the stable
+/// interface](crate#stability).
 ///
 /// ```
 /// use ferretto::track::{Track, set_track_descriptor, track_descriptor};
@@ -575,7 +573,7 @@ pub fn set_track_descriptor(track: &impl TrackLike, mut descriptor: TrackDescrip
     track_event::describe_changed_tracks();
 }
 
-/// Forgets what [`set_track_descriptor`] registered for `track`. What traces already hold stays.
+/// Forgets the descriptor that [`set_track_descriptor`] registered for `track`. Existing traces keep it.
 #[cfg(feature = "unstable-proto")]
 pub fn erase_track_descriptor(track: &impl TrackLike) {
     registry::erase(track.uuid());

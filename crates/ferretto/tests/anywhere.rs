@@ -21,7 +21,7 @@ use ferretto::{
 };
 use programs::{Trace, finish, in_own_process, session};
 
-/// Traces all that it does, as one would write it who knows nothing of tracing.
+/// An allocator that traces all its operations, written by someone who knows nothing of tracing.
 struct Tracing;
 
 #[global_allocator]
@@ -128,7 +128,7 @@ fn an_allocator_that_traces_is_recorded_and_nothing_hangs() {
         const EACH: usize = 1000;
         on_threads(THREADS, |_| allocate(EACH));
         let trace = finish(session);
-        // What threads allocate for themselves comes on top; what their sequences need is not recorded.
+        // Allocations of the threads themselves come on top; allocations of their sequences are not recorded.
         assert!(trace.named("alloc") >= THREADS * (EACH - 1), "{trace:?}");
         assert!(trace.named("dealloc") >= THREADS * (EACH - 1), "{trace:?}");
         assert!(trace.counters >= 2 * THREADS * (EACH - 1), "{trace:?}");
@@ -175,8 +175,8 @@ fn four_threads_allocate_while_sessions_come_and_go_and_the_process_forks() {
 
 /// Forks, does something in the child, which must take less than a minute, and returns its status.
 fn in_forked_child(act: impl FnOnce()) -> i32 {
-    // SAFETY: the child does what only a child of a single thread may do, and the SDK and this test's allocator say that they can: that is
-    // what is tested. It ends without returning.
+    // SAFETY: the child does only things that a child of a single thread may do. The SDK and this test's allocator promise the same, which is tested
+    // here. It ends without returning.
     match unsafe { libc::fork() } {
         -1 => panic!("{}", std::io::Error::last_os_error()),
         0 => {
@@ -219,8 +219,8 @@ fn a_forked_child_traces_its_allocations_itself() {
 
 /// Has SIGPROF sent to whichever thread runs, about so often.
 fn interrupt(handler: extern "C" fn(i32), every: Duration) {
-    // SAFETY: an action of zeroes is none, with no flags; the handler is a function of this program and does only what is safe there, which is
-    // what is tested.
+    // SAFETY: an action of zeroes is none, with no flags; the handler is a function of this program and does only things that are safe there, which
+    // is tested here.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -247,7 +247,7 @@ fn set_timer(every: Duration) {
     assert_eq!(set, 0);
 }
 
-/// Has this thread, and those that it starts, interrupted or not.
+/// Lets the profiling signal interrupt this thread, and threads that it starts, or blocks it.
 fn mask_profile(how: i32) {
     // SAFETY: the pointers are to a live local.
     unsafe {
@@ -290,8 +290,8 @@ extern "C" fn on_profile(_: i32) {
 }
 
 #[test]
-fn handlers_interrupt_whatever_the_sdk_and_the_allocator_do() {
-    in_own_process("handlers_interrupt_whatever_the_sdk_and_the_allocator_do", || {
+fn handlers_may_interrupt_the_sdk_and_allocator_anywhere() {
+    in_own_process("handlers_may_interrupt_the_sdk_and_allocator_anywhere", || {
         interrupt(on_profile, Duration::from_micros(100));
         ferretto::initialize(Options::in_process());
         let until = Instant::now() + Duration::from_secs(1);
@@ -345,7 +345,8 @@ fn an_event_in_a_handler_that_interrupts_ordinary_code_is_recorded() {
             let trace = finish(session);
             let handled = HANDLED.load(Ordering::Relaxed);
             let lost = 1 + handled - trace.named("tick");
-            // On a busy machine the SDK's thread may stand still while it holds what a handler would have to wait for. That is counted.
+            // On a busy machine the SDK's thread may stand still while it holds a lock that a handler would have to wait for. Such events are
+            // counted.
             assert!(
                 lost <= nested_events() as usize && lost <= handled / 4,
                 "{lost}: {trace:?}"
@@ -357,8 +358,8 @@ fn an_event_in_a_handler_that_interrupts_ordinary_code_is_recorded() {
 }
 
 #[test]
-fn slices_nest_whatever_is_dropped_in_a_handler() {
-    in_own_process("slices_nest_whatever_is_dropped_in_a_handler", || {
+fn slices_nest_even_if_a_handler_drops_events() {
+    in_own_process("slices_nest_even_if_a_handler_drops_events", || {
         ferretto::initialize(Options::in_process());
         let session = session();
         std::thread::Builder::new()

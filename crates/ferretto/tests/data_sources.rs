@@ -28,7 +28,7 @@ fn note(entry: String) {
 
 impl DataSource for Diary {
     const NAME: &'static str = "ferretto.test.diary";
-    /// Whether the sequence has said who it is.
+    /// Whether the sequence has written its introduction.
     type Incremental = bool;
     /// Packets so far.
     type Thread = u32;
@@ -63,7 +63,7 @@ impl DataSource for Diary {
 
     fn stop(&self, stop: Stop<Self>) {
         note(format!("{}: stop", self.wish));
-        // What is written before that is dropped is still recorded.
+        // Packets that are written before `stop` is dropped are still recorded.
         write(999);
         drop(stop);
     }
@@ -114,7 +114,7 @@ fn start(wish: &str, clear: Option<Duration>) -> Session {
     session
 }
 
-/// Numbers with what the sequence counted, and how many introductions there were.
+/// Numbers with the count of their sequence, and the number of introductions.
 fn stop(session: &Session, wish: &str) -> (Vec<(u32, u64)>, usize) {
     session.stop_blocking().unwrap();
     let trace = Trace::decode_from_slice(&session.read_to_end().unwrap()).unwrap();
@@ -143,7 +143,7 @@ fn await_that(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// What the service knows of the data source.
+/// The service's description of the data source.
 fn described() -> Option<String> {
     let state = Session::in_process()
         .query_service_state(StateScope::Everything)
@@ -182,7 +182,7 @@ fn a_data_source_is_set_up_started_written_through_flushed_and_stopped_for_each_
     assert_eq!(introductions, 3, "one of each thread's sequence");
     assert!(!DIARY.is_active());
 
-    // What was said is said again when it may be lost.
+    // Introductions are repeated when they may be lost.
     let clearing = start("clearing", Some(Duration::from_millis(20)));
     let cleared = || {
         ENTRIES

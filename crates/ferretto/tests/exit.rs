@@ -1,4 +1,4 @@
-//! What becomes of a session in a program that just ends. The test is that program, too.
+//! The end of a session in a program that just ends. The test is that program, too.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -150,7 +150,7 @@ fn a_pipe_has_everything_too_though_its_reader_is_late() {
         .unwrap();
     let mut reader = File::open(pipe).unwrap();
     let mut trace = vec![0];
-    // From the first byte on the program is at its end: what it has recorded is written then.
+    // From the first byte on the program is at its end: its recordings are written then.
     reader.read_exact(&mut trace).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     reader.read_to_end(&mut trace).unwrap();

@@ -28,7 +28,7 @@ fn every_event_is_accounted_for() {
     let memory = Chance::new(seed).pick(&[0, 32 << 20]);
     let options = Options::in_process().shared_memory_size(memory);
     ferretto::initialize(options.producer_name(NAME));
-    // Once, for what is made then and kept.
+    // Once, for the objects that are made then and kept.
     let record = |chance: &mut Chance| {
         recording::record(&Session::in_process, NAME, Service::Ours, PATIENCE, chance).unwrap()
     };

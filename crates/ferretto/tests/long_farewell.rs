@@ -11,7 +11,7 @@ use ferretto::data_source::{DataSource, DataSourceHandle, PolicySource, SetUp, S
 use ferretto::session::{DataSource as Source, ExhaustedPolicy, Session, TraceConfig};
 use ferretto_proto::messages::{DataSourceConfig, Message, Trace, trace_packet};
 
-/// Of 1 KB each: some sixteen times what is in shared memory.
+/// Packets of 1 KB each: some sixteen times the size of the shared memory.
 const PACKETS: u32 = 4096;
 
 struct Talkative;
@@ -70,7 +70,7 @@ fn numbers(session: &Session) -> Vec<u32> {
 }
 
 #[test]
-fn the_service_takes_what_its_own_thread_writes_whatever_the_policy() {
+fn the_service_takes_packets_of_its_own_thread_with_every_policy() {
     ferretto::initialize(Options::in_process().shared_memory_size(256 * 1024));
     TALKATIVE.register();
     for policy in [
@@ -93,8 +93,8 @@ fn the_service_takes_what_its_own_thread_writes_whatever_the_policy() {
         );
     }
 
-    // Five sessions begin in one turn of the thread. The service then has more to say to the process than it lets wait, and takes
-    // nothing from who does not read.
+    // Five sessions begin in one turn of the thread. The service then has more messages for the process than may wait, and takes no requests from a
+    // client that does not read.
     TALKS_AT_ONCE.store(true, Ordering::Relaxed);
     let wordy = DataSourceConfig {
         legacy_config: Some("x".repeat(125_000)),

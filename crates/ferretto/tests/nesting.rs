@@ -1,4 +1,4 @@
-//! Threads that record as fast as they can through too little shared memory: what was not lost is nested as it was.
+//! Threads that record as fast as they can through too little shared memory: the slices that are not lost keep their nesting.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ const SLICES: usize = 2 * 4 * ROUNDS;
 static SHARED: NamedTrack = NamedTrack::new("Of one of them");
 
 #[test]
-fn flat_slices_stay_flat_whatever_is_lost() {
+fn flat_slices_stay_flat_through_losses() {
     ferretto::initialize(Options::in_process().shared_memory_size(16 << 10).page_size(4096));
     let session = Session::in_process();
     session
@@ -73,14 +73,14 @@ fn record(thread: usize) {
     record_one();
 }
 
-/// Records a slice as soon as there is memory, and with it what was owed.
+/// Records a slice as soon as there is memory, and with it the owed ends.
 fn record_one() {
     while !trace_slice!("nesting", "Flat").is_recorded() {
         std::thread::yield_now();
     }
 }
 
-/// What readers make of a trace.
+/// The contents of a trace, as readers see them.
 #[derive(Debug, Default)]
 struct Found {
     began: usize,
@@ -144,7 +144,7 @@ impl Found {
     }
 }
 
-/// What upstream's trace processor makes of it, if there is one.
+/// Has upstream's trace processor read it, if there is one.
 fn read_by_trace_processor(trace: &[u8]) {
     let query = "select max(depth) as deepest, max(iif(name = 'Inner', 0, depth)) as deepest_flat, \
                  sum(dur < 0) as open from slice";

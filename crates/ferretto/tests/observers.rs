@@ -1,4 +1,4 @@
-//! What the application is told of sessions that come and go, and that what it has flushed is with the service.
+//! The application is told of sessions that come and go, and its flushed events are with the service.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use ferretto_wire::Reader;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who listens is the process's, so tests take turns.
+/// The listeners are global to the process, so tests take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ferretto::initialize(Options::in_process());
@@ -65,7 +65,7 @@ fn channel<T: Send + 'static>() -> (Mutex<Sender<T>>, Receiver<T>) {
 }
 
 #[test]
-fn an_observer_is_told_of_each_step_and_records_the_first_and_last_events() {
+fn an_observer_hears_of_each_step_and_records_the_first_and_last_events() {
     let _alone = alone();
     let (sender, told) = channel();
     let observing = ferretto::observe_sessions(move |event| {
@@ -92,7 +92,7 @@ fn an_observer_is_told_of_each_step_and_records_the_first_and_last_events() {
     let steps: Vec<(u64, u32)> = (0..4).map(|_| told.recv_timeout(PATIENCE).unwrap()).collect();
     assert_eq!(steps.iter().map(|step| step.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
     assert!(steps.iter().all(|step| step.1 == steps[0].1), "{steps:?}");
-    // Two threads recorded, and the trace has them in whatever order.
+    // Two threads recorded, so the order in the trace may vary.
     let mut recorded = annotations(&session.read_to_end().unwrap());
     recorded.sort_unstable();
     assert_eq!(recorded, [2, 3, 10]);
@@ -103,7 +103,7 @@ fn an_observer_is_told_of_each_step_and_records_the_first_and_last_events() {
 }
 
 #[test]
-fn incremental_state_that_is_cleared_is_told() {
+fn clearing_incremental_state_is_reported() {
     let _alone = alone();
     let (sender, cleared) = channel();
     let _observing = ferretto::observe_sessions(move |event| {
@@ -123,7 +123,7 @@ fn incremental_state_that_is_cleared_is_told() {
 }
 
 #[test]
-fn a_category_is_told_of_from_the_first_session_to_the_last() {
+fn a_category_is_reported_from_the_first_session_to_the_last() {
     static SEEN: Category = Category::new("seen");
     static SLOW: Category = Category::new("seen slowly").tags(&["slow"]);
     static ANY: Category = Category::new("unseen,seen");
@@ -135,7 +135,7 @@ fn a_category_is_told_of_from_the_first_session_to_the_last() {
             told.lock().unwrap().push((category.name(), is_recorded));
         })
     };
-    // Whatever the SDK's thread was to do before this, it has done.
+    // Makes sure that the SDK's thread has carried out all earlier commands.
     let settle = || drop(started(DataSource::new("no data source of this name")));
     let take = || std::mem::take(&mut *told.lock().unwrap());
     let observing = [observe(&SEEN), observe(&SLOW), observe(&ANY)];
@@ -163,7 +163,7 @@ fn a_category_is_told_of_from_the_first_session_to_the_last() {
 }
 
 #[test]
-fn what_was_flushed_can_be_read_at_once() {
+fn flushed_events_can_be_read_at_once() {
     let _alone = alone();
     ferretto::flush(PATIENCE).unwrap();
     let session = started(DataSource::track_event());

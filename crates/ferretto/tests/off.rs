@@ -1,4 +1,4 @@
-//! What the SDK does where it is off: nothing, with the same types.
+//! The SDK where it is off: it does nothing, with the same types.
 //!
 //! For builds with the feature `off` (`scripts/check-off`). One test, for it counts the process's threads and descriptors.
 
@@ -52,7 +52,7 @@ impl DataSource for Temperature {
 
 static TEMPERATURE: DataSourceHandle<Temperature> = DataSourceHandle::new();
 
-/// The process's threads, and what its descriptors are.
+/// The number of the process's threads, and the targets of its descriptors.
 fn surroundings() -> io::Result<(usize, BTreeSet<String>)> {
     let threads = fs::read_dir("/proc/self/task")?.count();
     let mut descriptors = BTreeSet::new();
@@ -152,7 +152,7 @@ fn nothing_is_done_and_nothing_fails() {
     });
     assert_eq!(told.load(Ordering::Relaxed), 111, "who waits for it is told");
 
-    // What there would be to know of a session is not to be had.
+    // Questions about a session have no answer.
     for error in [
         session.trace_stats().map(drop).unwrap_err(),
         session.query_capabilities().map(drop).unwrap_err(),

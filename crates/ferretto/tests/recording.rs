@@ -1,4 +1,4 @@
-//! What is in the file of a recording, however the program ends. The tests are those programs, too.
+//! The contents of a recording's file, however the program ends. The tests are those programs, too.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -37,7 +37,7 @@ fn command(test: &str, trace: &OsStr) -> Command {
     command
 }
 
-/// Runs this test as a program of its own; gives what became of it, and how many slices its trace has.
+/// Runs this test as a program of its own; returns its output, and the number of slices in its trace.
 fn run(test: &str) -> (Output, Counts) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.pftrace");
@@ -85,7 +85,7 @@ fn ask_trace_processor(trace: &Path) {
     }
 }
 
-/// Recordings have what the whole process does, so tests that record in this one take turns.
+/// Recordings contain the events of the whole process, so tests that record in this one take turns.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -138,7 +138,7 @@ fn a_program_that_returns_an_error_has_everything() {
         Ok(())
     }
     if let Some(trace) = of_child() {
-        // As `main` does with what it returns.
+        // As `main` does with its result.
         std::process::exit(i32::from(program(&trace).is_err()));
     }
     let (output, counts) = run("a_program_that_returns_an_error_has_everything");
@@ -204,7 +204,7 @@ fn a_forked_child_leaves_the_recording_to_its_parent() {
             // There is a thread that could be waited for, but it knows nothing of the parent's session.
             ferretto::initialize(ferretto::Options::in_process());
             drop(recording);
-            // SAFETY: ends the child, without what libtest would do.
+            // SAFETY: ends the child, without libtest's own end.
             unsafe { libc::_exit(4) };
         }
         let mut status = 0;
@@ -268,19 +268,19 @@ fn await_slices(trace: &Path) {
 }
 
 #[test]
-fn a_program_that_aborts_keeps_what_was_streamed() {
+fn a_program_that_aborts_keeps_the_streamed_events() {
     if let Some(trace) = of_child() {
         let _trace = ferretto::record_to(&trace).unwrap();
         record_on_two_threads();
         await_slices(Path::new(&trace));
         std::process::abort();
     }
-    let (output, counts) = run("a_program_that_aborts_keeps_what_was_streamed");
+    let (output, counts) = run("a_program_that_aborts_keeps_the_streamed_events");
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
     assert_eq!(counts, Counts::whole(SLICES));
 }
 
-/// Ends the child that it has, whatever becomes of the test.
+/// Ends its child when it is dropped, whatever the result of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -291,8 +291,8 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_program_that_is_killed_keeps_what_was_streamed() {
-    const NAME: &str = "a_program_that_is_killed_keeps_what_was_streamed";
+fn a_program_that_is_killed_keeps_the_streamed_events() {
+    const NAME: &str = "a_program_that_is_killed_keeps_the_streamed_events";
     if let Some(trace) = of_child() {
         let _trace = ferretto::record_to(trace).unwrap();
         record_on_two_threads();
@@ -391,7 +391,7 @@ fn a_service_that_is_not_there_is_an_error() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
+fn a_full_disk_is_in_the_log_and_in_the_result() {
     if let Some(trace) = of_child() {
         // Periods end at whole multiples of the clock, so the first write can be before the start is answered.
         let error = match ferretto::record_to(trace) {
@@ -404,7 +404,7 @@ fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
         assert!(error.to_string().contains("No space left on device"), "{error:?}");
         return;
     }
-    const NAME: &str = "a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks";
+    const NAME: &str = "a_full_disk_is_in_the_log_and_in_the_result";
     let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let mut lines = said(&output).lines();
@@ -416,21 +416,21 @@ fn a_disk_that_is_full_is_told_in_the_log_and_to_whoever_asks() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_told_even_if_the_program_just_exits() {
+fn a_full_disk_is_reported_even_if_the_program_just_exits() {
     if let Some(trace) = of_child() {
         // If the first write is before the answer, this is the error.
         let _trace = ferretto::record_to(trace);
         record_slices(SLICES);
         std::process::exit(0);
     }
-    const NAME: &str = "a_disk_that_is_full_is_told_even_if_the_program_just_exits";
+    const NAME: &str = "a_full_disk_is_reported_even_if_the_program_just_exits";
     let output = command(NAME, OsStr::new("/dev/full")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(said(&output).contains("No space left on device"), "{output:?}");
 }
 
 #[test]
-fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() {
+fn a_file_that_cannot_be_opened_is_named_with_the_reason_and_keeps_its_contents() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let nowhere = folder.path().join("there is none/trace");
@@ -450,12 +450,12 @@ fn a_file_that_cannot_be_had_is_named_with_the_reason_and_keeps_what_it_holds() 
     assert!(error.contains("another recording writes it"), "{error}");
     let path = first.finish().unwrap();
     assert_eq!(counts(&std::fs::read(path).unwrap()), Counts::whole(SLICES));
-    // Now nobody writes it.
+    // Now no recording writes it.
     drop(ferretto::record_to(&trace).unwrap());
 }
 
 #[test]
-fn options_say_what_is_recorded() {
+fn options_choose_the_recorded_events() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");

@@ -1,5 +1,5 @@
-//! Ring buffers of track events that have wrapped: what is left of them can be read, and a config without which that would not be certain is
-//! told of in the log.
+//! Ring buffers of track events that have wrapped: the rest of them can be read, and the log warns of a config without which that would not be
+//! certain.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -98,7 +98,7 @@ fn wrapped(config: &TraceConfig) -> Vec<u8> {
     bytes
 }
 
-/// What upstream's trace processor makes of it, if there is one.
+/// Has upstream's trace processor read it, if there is one.
 fn read_by_trace_processor(trace: &[u8]) {
     let query =
         "select max(extract_arg(arg_set_id, 'debug.number')) as newest from slice where name = 'Slice'";

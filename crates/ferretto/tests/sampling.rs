@@ -26,7 +26,7 @@ fn record() {
     }
 }
 
-/// The slices of a trace, and by how much the counter of what was left out rises; if there is a trace processor.
+/// The slices of a trace, and the rise of the counter of events that were left out; if there is a trace processor.
 fn told(trace: &[u8]) -> Option<[u64; 2]> {
     let query = "select (select count(*) from slice where category = 'requests'), cast(max(value) - min(value) as int) \
                  from counter join track on counter.track_id = track.id where track.name = 'requests'";
@@ -34,7 +34,7 @@ fn told(trace: &[u8]) -> Option<[u64; 2]> {
 }
 
 #[test]
-fn slices_and_what_was_left_out_add_up_in_every_session() {
+fn recorded_and_omitted_slices_add_up_in_every_session() {
     ferretto::initialize(Options::in_process());
     let first = started();
     record();

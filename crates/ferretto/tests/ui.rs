@@ -1,4 +1,4 @@
-//! What the compiler says of macros that are used wrongly: of each line in `tests/ui` that has a comment `//~ …`, it says just that.
+//! The compiler's messages about wrong uses of macros: exactly those of the comments `//~ …` in `tests/ui`, for each line.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// The library that the cases are compiled with. `None` without cargo.
 fn library() -> Option<PathBuf> {
-    // Cargo knows which of those in its folder this test has been built with.
+    // Cargo knows which of the libraries in its folder this test has been built with.
     let output = Command::new(std::env::var_os("CARGO")?)
         .args(["test", "--no-run", "--offline", "--test", "ui"])
         .args(["--message-format", "json-render-diagnostics"])
@@ -31,11 +31,11 @@ fn library() -> Option<PathBuf> {
     ))
 }
 
-/// What the compiler says of a file: each error with the lines that it quotes.
+/// The compiler's messages about a file: each error with the lines that it quotes.
 fn compile(library: &Path, case: &Path) -> Vec<(Vec<usize>, String)> {
     let folder = tempfile::tempdir().unwrap();
     let text = std::fs::read_to_string(case).unwrap();
-    // Without what it should say, lest it quote that.
+    // Without the expected messages, because the compiler would quote them.
     let lines: Vec<&str> = text
         .lines()
         .map(|line| line.split("//~").next().unwrap_or_default().trim())
@@ -79,7 +79,7 @@ fn compile(library: &Path, case: &Path) -> Vec<(Vec<usize>, String)> {
 }
 
 #[test]
-fn wrong_uses_of_macros_are_told_by_name() {
+fn wrong_uses_of_macros_are_errors_with_the_right_name() {
     let Some(library) = library() else {
         println!("skipped: not run by cargo, so there is no compiler to ask");
         return;

@@ -1,4 +1,4 @@
-//! What an application is told that has not initialized tracing. A program of its own, for nothing undoes that.
+//! The messages to an application that has not initialized tracing. A program of its own, because nothing undoes initialization.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use ferretto::Options;
 use ferretto::session::{Session, SessionError, TraceConfig};
 
 #[test]
-fn sessions_say_what_is_missing_and_work_once_it_is_there() {
+fn sessions_report_missing_initialization_and_work_after_it() {
     let session = Session::new();
     let attempts = [
         session.setup(&TraceConfig::new()),

@@ -1,28 +1,28 @@
-//! How many clients the host takes, in all and of each user.
+//! Limits the number of clients, of all users and of each.
 //!
-//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost
-//! more. So the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for
-//! whatever else the host opens. One user gets at most a part of them.
+//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost more. So
+//! the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for other uses of
+//! the host. One user gets at most a part of them.
 
 use ferretto_service::ledger::Ledger;
 use ferretto_service::limits;
 use ferretto_service::ordered::OrderedSet;
 
-/// Who is connected, and how many more may be.
+/// The number of connections, of all users and of each, and their limits.
 #[derive(Debug)]
 pub struct Admission {
     most: usize,
     most_per_user: usize,
     /// Connections of each user.
     connected: Ledger<u32>,
-    /// Bytes that they have the host hold.
+    /// Bytes that the host holds for the connections of each user.
     held: Ledger<u32>,
-    /// Users some of whose connections were turned away, as the log knows; until half of their connections are gone, for a client that
-    /// comes and goes at the limit would fill the log.
+    /// Users that the log knows to have had connections turned away; until half of their connections are gone, because a client that comes and goes
+    /// at the limit would fill the log.
     turned_away: OrderedSet<u32>,
 }
 
-/// Whether a user's connections have the host hold more than they may.
+/// Whether the host holds more for a user's connections than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holding {
     Fine,
@@ -32,12 +32,12 @@ pub(crate) enum Holding {
 /// A connection that is not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TurnedAway {
-    /// For the log, if this is the first since the user had half as many connections.
+    /// A line for the log, if this is the first since the user had half as many connections.
     pub(crate) line: Option<String>,
 }
 
 impl Admission {
-    /// For a process that may have so many descriptors.
+    /// The limits for a process that may have this many descriptors.
     pub fn for_descriptors(count: usize) -> Admission {
         let reserved = limits::RESERVED_DESCRIPTORS.min(count / 2);
         let most =
@@ -51,7 +51,7 @@ impl Admission {
         }
     }
 
-    /// Whether nobody can be taken at all for now: who comes waits in the queue of the socket.
+    /// Whether no client can be accepted for now: new clients wait in the queue of the socket.
     pub(crate) fn is_full(&self) -> bool {
         self.connected.total() >= self.most
     }
@@ -59,7 +59,7 @@ impl Admission {
     /// Takes a connection of this user.
     ///
     /// # Errors
-    /// If the user has as many as one user may have. It is to be closed then, for those that wait behind it may be of others.
+    /// If the user has as many as one user may have. Then close the connection, because clients behind it in the queue may belong to other users.
     pub(crate) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
         if !self.connected.has_room(&uid, 1, self.most_per_user) {
             let first = self.turned_away.insert(uid);
@@ -76,7 +76,7 @@ impl Admission {
         Ok(())
     }
 
-    /// The host holds so many bytes for a connection of this user, after so many before.
+    /// Notes that the host now holds `now` bytes for a connection of this user, after `before` earlier.
     pub(crate) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
         self.held.replace(uid, before, now);
         if now > before && self.held.of(&uid) > limits::MAX_HELD_BYTES_PER_UID {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_user_gets_more_than_half_of_what_the_descriptors_allow() {
+    fn no_user_gets_more_than_half_of_the_connections() {
         let mut admission = Admission::for_descriptors(1024);
         let taken = (0..).take_while(|_| admission.enter(1).is_ok()).count();
         assert_eq!(
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_told_once_until_half_of_the_connections_are_gone() {
+    fn the_log_has_one_line_until_half_of_the_connections_are_gone() {
         let mut admission = Admission::for_descriptors(256);
         while admission.enter(7).is_ok() {}
         // Coming and going at the limit is no news.
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_connections_of_a_user_hold_together_is_bounded() {
+    fn the_bytes_held_for_the_connections_of_a_user_are_bounded() {
         const MOST: usize = limits::MAX_HELD_BYTES_PER_UID;
         let mut admission = Admission::for_descriptors(1024);
         for uid in [1, 1, 2] {
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);
         assert_eq!(admission.holds(2, 0, MOST), Holding::Fine);
         assert_eq!(admission.holds(1, MOST / 2, MOST / 2 + 1), Holding::TooMuch);
-        // Who gives something back is not the one to be asked.
+        // A connection that gives memory back is never the one that holds too much.
         assert_eq!(admission.holds(1, MOST / 2 + 1, MOST / 2), Holding::Fine);
         assert_eq!(admission.holds(1, MOST / 2, 0), Holding::Fine);
         assert_eq!(admission.holds(1, 0, MOST / 2), Holding::Fine);

@@ -8,11 +8,11 @@ use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
 use ferretto_proto::messages::{Message, ObservableEvents, TraceStats, trace_stats};
 use ferretto_wire::varint_len;
 
-/// What surely fits a frame besides the message that carries it.
+/// The size of contents that surely fit a frame besides the message that carries them.
 const MOST: usize = MAX_PAYLOAD - 16;
-/// More writers than this fit no frame, with what is told of each at least.
+/// The most writers whose statistics fit a frame, at their smallest.
 pub(crate) const MOST_WRITERS: usize = MAX_PAYLOAD / 32;
-/// Bytes of a name that is cut, because its message would fit no frame.
+/// Bytes to which a name is cut, if its message would fit no frame.
 const CUT_NAME: usize = 4096;
 
 /// Bytes of a message inside another, under a number of up to 2047.
@@ -55,12 +55,11 @@ fn cut_names(change: &mut DataSourceInstanceStateChange) {
     }
 }
 
-/// Why something is refused, without the middle if it is long: it repeats names that the client chose, and says what is wrong with them
-/// behind.
+/// Shortens the reason for a refusal in the middle if it is long: it repeats names that the client chose, and explains the error behind them.
 pub(crate) fn bound_error(error: &mut String) {
     const EDGE: usize = 2048;
     const GAP: &str = " [...] ";
-    /// A character may begin so many bytes further on.
+    /// A character may begin this many bytes further on.
     const SLACK: usize = 3;
     if error.len() <= 2 * EDGE + GAP.len() + SLACK {
         return;
@@ -72,7 +71,7 @@ pub(crate) fn bound_error(error: &mut String) {
     }
 }
 
-/// Leaves out of the statistics what each writer wrote, from the first on for whom there is no room.
+/// Cuts the statistics of writers short, so that the message fits a frame.
 pub(crate) fn bound_stats(stats: &mut TraceStats) {
     let writers = std::mem::take(&mut stats.writer_stats);
     let mut room = MOST.saturating_sub(stats.encoded_len());
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_fits_no_frame_is_cut_and_those_around_it_are_not() {
+    fn a_name_that_fits_no_frame_is_cut_and_its_neighbours_are_not() {
         let events = ObservableEvents {
             instance_state_changes: vec![
                 change("before".into()),

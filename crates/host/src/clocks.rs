@@ -8,8 +8,8 @@ use ferretto_service::Now;
 
 use crate::program::Program;
 
-/// The time of a turn of the event loop: of when it was first asked for. Most turns only move chunks, which are not asked when they
-/// came, and reading all clocks takes as long as a part of that.
+/// The time of a turn of the event loop, read when it is first needed. Most turns only move chunks, which need no time, and reading all clocks takes
+/// as long as a part of such a turn.
 pub(crate) struct TurnTime {
     program: Arc<dyn Program>,
     now: OnceCell<Now>,

@@ -16,10 +16,10 @@ use super::program::Program;
 use super::relay_port::RelayLink;
 use super::turns::Candidate;
 
-/// Bytes of replies that may wait for room in the outgoing queue; a client that lets more pile up is cut off. Requests
-/// are not handled while any wait, so this bounds the answers to one request and what the service says unasked.
+/// Bytes of replies that may wait for room in the outgoing queue; a client with more is cut off. Requests are not handled while any wait, so this
+/// bounds the answers to one request and the service's own messages.
 const MAX_WAITING_REPLIES: usize = 64 * 1024 * 1024;
-/// What a reply is counted as besides its payload.
+/// The size that a reply counts for besides its payload.
 const REPLY_OVERHEAD: usize = 64;
 
 /// Replies on their way to a client, in order.
@@ -31,7 +31,7 @@ pub(crate) struct Replies {
 
 impl Replies {
     pub(crate) fn push(&mut self, to: ReplyTo, reply: Reply) {
-        // Commits, most of all.
+        // Commits, in most cases.
         if to.wanted() == ReplyWanted::No {
             return;
         }
@@ -52,25 +52,25 @@ pub(crate) struct Connection {
     pub(crate) host: HostConnection,
     pub(crate) peer: PeerCredentials,
     pub(crate) role: Role,
-    /// What the reactor watches for now.
+    /// The readiness that the reactor watches for now.
     pub(crate) interest: Interest,
     /// Replies that did not fit into the outgoing queue yet.
     pub(crate) replies: Replies,
     /// Why the connection is to be closed.
     pub(crate) closing: Option<String>,
-    /// The peer sends no more, for this reason if it is one; what it sent before is still handled.
+    /// The peer sends no more; the text is an error, or empty if it closed. Its earlier requests are still handled.
     gone: Option<String>,
-    /// The peer takes no more replies, which does not keep what it sent from being handled.
+    /// The peer takes no more replies. Its earlier requests are still handled.
     deaf: bool,
-    /// Requests may be waiting that were not handed out because the client has to read its replies first.
+    /// Whether requests may be waiting that were not handed out because the client has to read its replies first.
     held_up: bool,
-    /// The log knows that calls of this client are rejected.
+    /// Whether the log knows that calls of this client are rejected.
     rejection_told: bool,
     /// Trace data is on its way to the client.
     pub(crate) takes_packets: bool,
     /// Whether more of it may follow.
     pub(crate) packet_flow: PacketFlow,
-    /// What of its bytes the host was last found to hold.
+    /// The bytes that the host held for it when they were last counted.
     pub(crate) held: usize,
     /// In which round it was last served.
     pub(crate) served: u64,
@@ -79,13 +79,13 @@ pub(crate) struct Connection {
 /// Whether a consumer takes the trace data that it asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketFlow {
-    /// As much as there is.
+    /// All data.
     Open,
-    /// None for now, but everything else.
+    /// No trace data for now, but all other replies.
     Paused,
 }
 
-/// What is at the other end.
+/// The client at the other end.
 pub(crate) enum Role {
     /// A producer or, on sockets that they may use, a relay; a client may be both.
     Producer(ProducerLink, RelayLink),
@@ -120,7 +120,7 @@ impl Connection {
         }
     }
 
-    /// Itself, as one of those whose turn it may be.
+    /// This connection, as a candidate for the next turn.
     pub(crate) fn candidate(&self, token: Token) -> Candidate {
         Candidate {
             token,
@@ -144,14 +144,13 @@ impl Connection {
         }
     }
 
-    /// Queues a reply, behind those that wait already.
+    /// Queues a reply, behind earlier ones.
     pub(crate) fn reply(&mut self, to: ReplyTo, reply: Reply) {
         self.replies.push(to, reply);
         self.release_replies();
     }
 
-    /// Rejects a call that makes no sense, as upstream does: the client lives on. The log is told of the first only, for a
-    /// client can send many.
+    /// Rejects a call that makes no sense, as upstream does: the connection goes on. Only the first one is logged, because a client can make many.
     pub(crate) fn reject(&mut self, to: ReplyTo, why: &str) {
         if !std::mem::replace(&mut self.rejection_told, true) {
             let pid = self.peer.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
@@ -168,12 +167,12 @@ impl Connection {
         self.replies.waiting.is_empty() && self.host.outgoing_room() >= 4 * MAX_FRAME
     }
 
-    /// Whether another frame may be produced for who asked for many, before whatever it asks next.
+    /// Whether another frame may be produced for a client that asked for many, before its next request.
     pub(crate) fn has_room_for_a_frame(&self) -> bool {
         self.replies.waiting.is_empty() && !self.host.is_congested()
     }
 
-    /// Bytes that the client has the host keep.
+    /// Bytes that the host keeps for the client.
     pub(crate) fn held_bytes(&self) -> usize {
         let of_role = match &self.role {
             Role::Producer(link, _) => link.early_bytes(),
@@ -195,13 +194,13 @@ impl Connection {
             let is_last = !reply.has_more();
             match self.host.reply(to, reply) {
                 Ok(()) => {}
-                // Nothing of ours is; what a consumer or producer made us repeat may be.
+                // None of the host's own replies is too large; one that repeats input of a consumer or producer may be.
                 Err(ReplyError::TooLarge(error)) if is_last => {
                     self.program
                         .warning(format_args!("{error}; the call is rejected"));
                     let _ = self.host.reply(to, Reply::rejected());
                 }
-                // A rejection would end the stream, and with it all that is yet to be said.
+                // A rejection would end the stream, with all further replies.
                 Err(ReplyError::TooLarge(error)) => {
                     self.program
                         .warning(format_args!("{error}; it is left out of a stream of replies"));
@@ -217,7 +216,7 @@ impl Connection {
         }
     }
 
-    /// A turn is over. Returns whether requests may be left for the next.
+    /// Ends a turn. Returns whether requests may be left for the next.
     pub(crate) fn end_turn(&mut self) -> bool {
         self.held_up = self.host.is_congested();
         let turn_is_over = self.host.turn_is_over();
@@ -230,8 +229,7 @@ impl Connection {
         turn_is_over
     }
 
-    /// Sends what waits, as far as the socket takes it. Returns whether there is work that no event of the socket will
-    /// announce.
+    /// Sends pending replies, as far as the socket takes them. Returns whether there is work that no event of the socket will announce.
     pub(crate) fn send(&mut self) -> bool {
         self.deaf = self.deaf || self.gone.is_some() || self.stream.flush(self.host.outgoing()).is_err();
         if self.deaf {
@@ -243,7 +241,7 @@ impl Connection {
         self.gone.is_some() || catches_up || (reads && self.has_room())
     }
 
-    /// It is to be closed: nothing more is sent to it, nor kept for it.
+    /// Drops everything that is kept for the client, and sends nothing more: the connection is to be closed.
     pub(crate) fn silence(&mut self) {
         self.deaf = true;
         self.host.outgoing().clear();
@@ -257,7 +255,7 @@ impl Connection {
         all_sent && std::mem::take(&mut self.takes_packets)
     }
 
-    /// What to watch the socket for.
+    /// Returns the readiness to watch the socket for.
     pub(crate) fn wanted(&mut self) -> Interest {
         if self.gone.is_some() {
             return Interest::None;

@@ -29,7 +29,7 @@ use super::connection::{PacketFlow, Replies};
 use super::random;
 use super::trace_file::TraceFile;
 
-/// What the host keeps of a consumer's connection.
+/// The host's state for a consumer's connection.
 pub(crate) struct ConsumerLink {
     pub(crate) id: ConsumerId,
     /// Open `EnableTracing` calls, each answered when its session ends. More than one only while a session that was
@@ -37,7 +37,7 @@ pub(crate) struct ConsumerLink {
     enable: Vec<(SessionId, ReplyTo)>,
     /// The open `ReadBuffers` call, answered as the consumer takes the data.
     read: Option<OpenRead>,
-    /// Open `QueryServiceState` calls, answered likewise, one after the other.
+    /// Open `QueryServiceState` calls, answered in the same way, one after the other.
     queries: VecDeque<OpenQuery>,
     /// The open `ObserveEvents` call.
     observe: Option<ReplyTo>,
@@ -51,7 +51,7 @@ pub(crate) struct ConsumerLink {
 /// A `ReadBuffers` call that is being answered.
 struct OpenRead {
     to: ReplyTo,
-    /// What was read last, as payloads that were not sent yet. That is a batch, and more only if it has a larger packet.
+    /// The payloads of the last batch that were not sent yet. A batch is larger than its limit only if it has one larger packet.
     payloads: VecDeque<Vec<u8>>,
     has_more: bool,
 }
@@ -60,14 +60,14 @@ struct OpenRead {
 struct OpenQuery {
     to: ReplyTo,
     query: StateQuery,
-    /// The part of the state that found no room in the reply before.
+    /// The part of the state that did not fit into the last reply.
     part: Vec<u8>,
 }
 
-/// Payloads of trace data that are sent before it is looked again how much room there is.
+/// Payloads of trace data that are sent before the room is checked again.
 const PAYLOADS_AT_ONCE: usize = 4;
 
-/// What a call did besides being answered.
+/// The effect of a call besides its answer.
 pub(crate) enum Effect {
     None,
     /// A session began that streams into this file.
@@ -99,12 +99,12 @@ impl ConsumerLink {
         self.clones.iter().map(|(clone, _)| *clone)
     }
 
-    /// Whether there is more to tell it as soon as there is room for it: trace data, if that may come, or state of the service.
+    /// Whether there is more to send as soon as there is room: trace data, if that may be sent, or state of the service.
     pub(crate) fn reads(&self, flow: PacketFlow) -> bool {
         self.read.is_some() && flow == PacketFlow::Open || !self.queries.is_empty()
     }
 
-    /// Handles one call; what there is to say to it at once goes to `replies`.
+    /// Handles one call; immediate answers go to `replies`.
     ///
     /// # Errors
     /// Why the call is rejected.
@@ -228,7 +228,7 @@ impl ConsumerLink {
                 }
                 empty()
             }
-            // There is no end to how much of it could be put together for nobody.
+            // A client that wants no reply could have an unbounded number of these put together in vain.
             ConsumerMethod::QueryServiceState if to.wanted() == ReplyWanted::No => return Ok(Effect::None),
             ConsumerMethod::QueryServiceState => {
                 let request = decode!(QueryServiceStateRequest);
@@ -268,7 +268,7 @@ impl ConsumerLink {
         Ok(Effect::None)
     }
 
-    /// The consumer attached to a session, and this call is to be answered when that ends.
+    /// Answers this call when the session that the consumer attached to ends.
     fn await_disabled(&mut self, service: &mut Service, to: ReplyTo, replies: &mut Replies) {
         let Some(session) = service.await_disabled(self.id) else {
             return replies.push(to, Reply::rejected());
@@ -280,8 +280,8 @@ impl ConsumerLink {
         }
     }
 
-    /// This call is to be answered when the session ends. Those for sessions that were detached, and ended without this consumer, never
-    /// will be.
+    /// Keeps the call, to be answered when the session ends. Drops calls for sessions that were detached, and ended without this consumer: they are
+    /// never answered.
     fn await_end(&mut self, service: &Service, session: SessionId, to: ReplyTo) {
         self.enable.retain(|(of, _)| service.has_session(*of));
         self.enable.push((session, to));
@@ -314,8 +314,7 @@ impl ConsumerLink {
         }
     }
 
-    /// Answers the open `ReadBuffers` call, if there is one, with a part of what `service` has to read: as much as there is
-    /// room for among the replies.
+    /// Answers the open `ReadBuffers` call, if there is one, with as many of `service`'s packets as there is room for among the replies.
     pub(crate) fn send_packets(&mut self, service: &mut Service, replies: &mut Replies, turn: &TurnTime) {
         let Some(read) = &mut self.read else { return };
         if read.payloads.is_empty() {
@@ -375,7 +374,7 @@ impl ConsumerLink {
         }
     }
 
-    /// Bytes that wait for it to read what it asked for.
+    /// Bytes that wait for the consumer to read them.
     pub(crate) fn held_bytes(&self) -> usize {
         let read = self.read.iter().flat_map(|read| &read.payloads).map(Vec::len);
         let state = self.queries.iter().map(|query| query.part.len());
@@ -452,7 +451,7 @@ fn trace_stats(service: &mut Service, consumer: ConsumerId) -> Reply {
     })
 }
 
-/// What a consumer wants cloned.
+/// The request of a consumer for a clone.
 fn clone_request(request: CloneSessionRequest, file: CloneFile) -> CloneRequest {
     let name = request.clone_trigger_name.filter(|name| !name.is_empty());
     CloneRequest {
@@ -601,7 +600,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_made_if_there_is_a_path_whatever_was_passed_beside_it() {
+    fn a_file_is_made_if_there_is_a_path_even_beside_a_descriptor() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace");
         let config = TraceConfig {

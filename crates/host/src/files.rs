@@ -17,51 +17,51 @@ use ferretto_service::{ReadBatch, SessionId, limits};
 use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
 use crate::program::Program;
 
-/// What the thread of a file is to do.
+/// A job for the thread of a file.
 enum Job {
     Write(Vec<u8>, Option<FileCompression>, Next),
     /// Give away a second descriptor, for this clone.
     Share(SessionId),
-    /// Write the first bytes of another file, so many of them.
+    /// Write this many bytes from the start of another file.
     Copy(File, u64),
     Sync,
     /// Sync, for the last time.
     Close,
 }
 
-/// When the batch after one comes.
+/// When the next batch comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// As soon as that one is written.
+    /// As soon as the current one is written.
     Soon,
     /// Some time, or never.
     Later,
 }
 
-/// What a thread has done.
+/// The report of a finished job.
 pub(crate) enum Done {
     /// A batch was written; this is its memory if another one follows soon.
     Written(SessionId, Option<Vec<u8>>, Result<Written, String>),
-    /// Another descriptor of a file for this clone, and the size of what it has to copy: all that was handed over before.
+    /// Another descriptor of a file for this clone, and the number of bytes to copy: all that were handed over before.
     Shared(SessionId, io::Result<(File, u64)>),
-    /// What another file held was written, or could not be.
+    /// The contents of another file were copied, or could not be.
     Copied(SessionId, io::Result<()>),
-    /// What was written so far reached the disk, or did not.
+    /// All earlier data reached the disk, or did not.
     Synced(SessionId, io::Result<()>),
     /// The file is complete: its [`FileWriter`] can be dropped, which closes it.
     Closed(SessionId, io::Result<()>),
 }
 
-/// What was written of a batch.
+/// The result of writing a batch.
 pub(crate) struct Written {
-    /// As it is in the file: maybe compressed.
+    /// The bytes in the file, which may be compressed.
     pub(crate) bytes: u64,
-    /// How much of the batch that is.
+    /// Whether the whole batch was written.
     pub(crate) fit: Fit,
 }
 
-/// The thread that writes one file. When this is dropped it ends, after what it is doing; what may never end, because
-/// nobody takes the data, it does not wait for.
+/// The thread that writes one file. When this is dropped the thread ends, after its current write. A write that may never end, because no reader
+/// takes the data, is cancelled.
 pub(crate) struct FileWriter {
     jobs: Sender<Job>,
     /// The memory of the last batch, for the next.
@@ -118,7 +118,7 @@ impl FileWriter {
         })
     }
 
-    /// Hands over a batch. The one before must be back.
+    /// Hands over a batch. The previous one must be back.
     pub(crate) fn write(&mut self, packets: &ReadBatch<'_>) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
@@ -137,28 +137,28 @@ impl FileWriter {
         self.send(Job::Share(clone));
     }
 
-    /// Writes what another file holds: [`Done::Copied`].
+    /// Copies the contents of another file: [`Done::Copied`].
     pub(crate) fn copy(&self, (from, size): (File, u64)) {
         self.send(Job::Copy(from, size));
     }
 
-    /// Has the kernel bring what was written to the disk.
+    /// Has the kernel bring all written data to the disk.
     pub(crate) fn sync(&self) {
         self.send(Job::Sync);
     }
 
-    /// The same, for the last time: [`Done::Closed`]. Until this is dropped then, clones are still answered.
+    /// The same, for the last time: [`Done::Closed`]. Until this is then dropped, the thread still answers requests for clones.
     pub(crate) fn close(&self) {
         self.send(Job::Close);
     }
 
     fn send(&self, job: Job) {
-        // The thread is there as long as this is.
+        // The thread lives as long as `self`.
         let _ = self.jobs.send(job);
     }
 }
 
-/// A file, and what packets go through on their way into it.
+/// A file, and the compressor for packets on their way into it.
 struct Output {
     file: PacketWriter,
     compressor: Option<Compressor>,
@@ -186,25 +186,25 @@ impl Output {
         Ok(Written { bytes, fit })
     }
 
-    /// Frees what is kept for the next batch only.
+    /// Frees the memory that is only kept for the next batch.
     fn forget_memory(&mut self) {
         self.compressor = None;
         self.compressed = Vec::new();
     }
 }
 
-/// All files that are being written, and what their threads report.
+/// All files that are being written, and the reports of their threads.
 pub(crate) struct Files {
     waker: Waker,
     program: Arc<dyn Program>,
-    /// As many references as there are threads, besides this one.
+    /// Has one reference for each thread, besides this one.
     threads: Arc<()>,
     sender: Sender<Done>,
     done: Receiver<Done>,
 }
 
 impl Files {
-    /// None yet; `waker` is woken whenever there is something for [`Files::next_done`].
+    /// No files yet. `waker` is woken whenever [`Files::next_done`] has a report.
     pub(crate) fn new(waker: Waker, program: Arc<dyn Program>) -> Files {
         let (sender, done) = channel();
         Files {
@@ -216,11 +216,11 @@ impl Files {
         }
     }
 
-    /// A thread for this file.
+    /// Starts a thread for this file.
     ///
     /// # Errors
-    /// If there can be no more. Threads outlive their sessions where the kernel does not come back from a write, as when the
-    /// server of a network file system is away: those count.
+    /// If there are too many already. Threads outlive their sessions where the kernel does not return from a write, as when the server of a network
+    /// file system is away, and still count.
     pub(crate) fn writer(&self, session: SessionId, file: TraceFile) -> io::Result<FileWriter> {
         if Arc::strong_count(&self.threads) > limits::MAX_FILE_THREADS {
             return Err(io::Error::other(format!(
@@ -239,12 +239,12 @@ impl Files {
         )
     }
 
-    /// What some thread has done since, if any has.
+    /// The next report of any thread, if there is one.
     pub(crate) fn next_done(&self) -> Option<Done> {
         self.done.try_receive().ok()
     }
 
-    /// Waits for some thread to have done something.
+    /// Waits for the report of any thread.
     pub(crate) fn wait(&self, at_most: Duration) -> Result<Done, Nothing> {
         self.done.receive_within(at_most)
     }
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_only_so_many_threads_and_room_again_when_some_end() {
+    fn threads_are_limited_and_there_is_room_again_when_some_end() {
         let reactor = Reactor::new().unwrap();
         let files = Files::new(reactor.waker(), Arc::new(Quiet));
         let mut writers: Vec<_> = (0..limits::MAX_FILE_THREADS)

@@ -40,14 +40,14 @@ use crate::relay_port::{Caller, RelayLink};
 use crate::trace_file::TraceFile;
 use crate::turns::{self, Candidate, Turns};
 
-/// Bytes of trace data that are on their way into a file at once.
+/// The bytes of a batch of trace data for a file.
 const FILE_BATCH: usize = 1024 * 1024;
-/// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the one that is
-/// being handled is still finished. Most clients never get there: configs with hundreds of expressions to compile do, or registrations
-/// that a session wants a thousand times.
+/// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the current request is still
+/// finished. Most clients never get there. Configs with hundreds of expressions to compile do, and registrations that a session wants a thousand
+/// times.
 const TIME_PER_TURN: Duration = Duration::from_millis(2);
 
-/// What a client may be, by the socket through which it came.
+/// The kinds of clients that may use a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// A producer.
@@ -58,12 +58,12 @@ pub enum Port {
     Consumer,
 }
 
-/// Whom a service that is ending waits for.
+/// The clients or files that an ending service waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// Nobody: there is nothing left that anybody could read.
+    /// None: nothing is left that a client could read.
     Nobody,
-    /// Consumers, to read what was recorded.
+    /// Consumers, to read the recordings.
     Readers,
     /// Producers or files.
     Others,
@@ -87,7 +87,7 @@ pub struct Host {
     writers: OrderedMap<SessionId, FileWriter>,
     /// Files that came with requests for clones which are not made yet.
     files_of_clones: OrderedMap<SessionId, TraceFile>,
-    /// Much memory was freed since this was last asked.
+    /// Whether much memory was freed since the last call of `has_freed`.
     freed: bool,
     /// Connections with work that does not need the socket to become ready.
     busy: BTreeSet<Token>,
@@ -111,7 +111,7 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// A service with nobody connected. `admission` bounds how many there may be. The program says how far local time is ahead.
+    /// Makes a service without connections. `admission` bounds their number. The program says how far local time is ahead.
     ///
     /// # Errors
     /// If the kernel has no descriptors for its event loop.
@@ -148,18 +148,18 @@ impl Host {
         })
     }
 
-    /// The host's event loop, for what else the program waits for in it, under tokens of [`next_token`](Self::next_token).
+    /// The host's event loop. The program can wait for its own descriptors in it, under tokens of [`next_token`](Self::next_token).
     pub fn reactor(&mut self) -> &mut Reactor {
         &mut self.reactor
     }
 
-    /// A token that nobody uses yet.
+    /// Returns an unused token.
     pub fn next_token(&mut self) -> Token {
         self.last_token += 1;
         Token(self.last_token)
     }
 
-    /// Sleeps until there is something to do for the host, or it is one of `further` deadlines.
+    /// Sleeps until there is work for the host, or one of the `further` deadlines passes.
     ///
     /// # Errors
     /// If the event loop fails.
@@ -174,7 +174,7 @@ impl Host {
         )
     }
 
-    /// When the host has something to do that no descriptor announces.
+    /// When the host has work that no descriptor announces.
     pub fn deadlines(&self) -> Deadlines {
         if !(self.busy.is_empty() && self.touched.is_empty() && self.ending.is_empty()) {
             return Deadline::Monotonic(0).into();
@@ -185,12 +185,12 @@ impl Host {
         }
     }
 
-    /// Whether as many clients are connected as may be: others have to wait.
+    /// Whether as many clients are connected as may be; others have to wait.
     pub fn is_full(&self) -> bool {
         self.admission.is_full()
     }
 
-    /// Whether much memory was freed since this was last asked.
+    /// Whether much memory was freed since the last call.
     pub fn has_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
@@ -201,8 +201,7 @@ impl Host {
         connection.is_some_and(|connection| matches!(connection.role, Role::Consumer(_)))
     }
 
-    /// Lets trace data go to a consumer that reads, or holds it back. What is under way arrives all the same: a megabyte and what its socket
-    /// holds.
+    /// Lets trace data go to a consumer that reads, or holds it back. Data under way arrives all the same: a megabyte and the contents of its socket.
     pub fn set_packet_flow(&mut self, token: Token, flow: PacketFlow) {
         if let Some(connection) = self.connections.get_mut(&token) {
             connection.packet_flow = flow;
@@ -225,10 +224,10 @@ impl Host {
         self.service.has_sessions()
     }
 
-    /// Whom the end waits for, once nobody new is let in.
+    /// Returns who the end waits for, once no new client is let in.
     pub fn awaited(&self) -> Awaited {
         let only_readers = !self.service.has_running_sessions() && self.writers.is_empty();
-        // Who has detached cannot come back.
+        // A consumer that has detached cannot come back.
         if !self.service.has_sessions() || only_readers && self.consumers.is_empty() {
             Awaited::Nobody
         } else if only_readers {
@@ -238,8 +237,7 @@ impl Host {
         }
     }
 
-    /// Ends all sessions. Files still get the rest of their data, as long as they take some within `patience`, which is asked for before
-    /// each wait.
+    /// Ends all sessions. Files still get the rest of their data, as long as they take some within `patience`, which is called before each wait.
     pub fn end(&mut self, mut patience: impl FnMut() -> Duration) {
         let turn = self.turn_time();
         self.service.end_all_sessions(turn.now());
@@ -265,7 +263,7 @@ impl Host {
         TurnTime::new(&self.program)
     }
 
-    /// Does what `events` of a wait call for.
+    /// Handles the `events` of a wait.
     pub fn turn(&mut self, events: &Events) {
         let turn = self.turn_time();
         if events.deadline_passed() {
@@ -290,7 +288,7 @@ impl Host {
                 due.push(event.token);
             }
         }
-        // In the order in which they came to be, not in the kernel's, which nobody can predict.
+        // In the order in which they connected. The kernel's order is unpredictable.
         due.sort_unstable();
         self.serve_all(&mut due, &turn);
         self.due = due;
@@ -298,7 +296,7 @@ impl Host {
         self.settle(&turn);
     }
 
-    /// Serves these connections until it is time to look who else has something to say: the rest comes next, in turn.
+    /// Serves these connections until the round is over. The rest is served in later rounds, in turn.
     fn serve_all(&mut self, due: &mut Vec<Token>, turn: &TurnTime) {
         let round = self.turns.begin_round();
         self.turns.put_in_turn(due, candidates(&self.connections));
@@ -317,10 +315,10 @@ impl Host {
         }
     }
 
-    /// A client has connected: gives its token. `None` if it is hung up on: its user has as many connections as one may, the kernel does not
-    /// say who it is, or cannot watch it. The log says which.
+    /// Takes a new client; returns its token. Returns `None` if it hangs up, because the client's user has as many connections as one may have, or
+    /// the kernel does not identify the client, or cannot watch it. The log has the reason.
     pub fn connect(&mut self, stream: Stream, port: Port) -> Option<Token> {
-        // Only the kernel's word counts here; whom it does not vouch for is nobody.
+        // Only the kernel's word counts here. A peer that the kernel does not identify gets no user's id.
         let peer = match stream.peer_credentials() {
             Ok(peer) => peer.unwrap_or(PeerCredentials {
                 uid: u32::MAX,
@@ -366,7 +364,7 @@ impl Host {
                 (&CONSUMER_SERVICES, Role::Consumer(ConsumerLink::new(id)))
             }
         };
-        // A relay declares who its clients are. None of them is a consumer: sessions belong to users of this machine.
+        // A relay declares the identities of its clients. None of them is a consumer: sessions belong to users of this machine.
         let identities = if stream.passes_fds() || port == Port::Consumer {
             PeerIdentitySource::Kernel
         } else {
@@ -380,7 +378,7 @@ impl Host {
         Some(token)
     }
 
-    /// Handles the requests that wait on one connection, as far as its budget goes, and sends it trace data if it reads.
+    /// Handles the waiting requests of one connection, within its budget, and sends it trace data if it reads.
     fn serve(&mut self, token: Token, round: u64, turn: &TurnTime) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -398,7 +396,7 @@ impl Host {
         }
         // The precise clock would cost as much as the rest of a small commit.
         let until = time::now(Clock::MonotonicCoarse) + TIME_PER_TURN.as_nanos() as u64;
-        // What follows from a request is said before the next is answered: `Sync` relies on it.
+        // The consequences of a request are sent before the next request is answered: `Sync` relies on it.
         while self.serve_request(token, turn) {
             self.carry_out(turn);
             if time::now(Clock::MonotonicCoarse) >= until
@@ -463,7 +461,7 @@ impl Host {
         };
         connection.release_replies();
         if is_relays {
-            // A relay measures how long the answer takes. The end of the turn sends the rest, as for all clients.
+            // At once, because a relay measures how long the answer takes. The end of the turn sends the rest, as for all clients.
             connection.send();
         }
         match effect {
@@ -480,7 +478,7 @@ impl Host {
         true
     }
 
-    /// Tells a consumer the state that it asked for, as far as there is room: it has to read before it can ask for more.
+    /// Sends a consumer the state that it asked for, as far as there is room: the consumer has to read before it can get more.
     fn send_state(&mut self, token: Token) {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
@@ -509,7 +507,7 @@ impl Host {
         }
     }
 
-    /// Does what the service wants done.
+    /// Carries out the service's outputs.
     fn carry_out(&mut self, turn: &TurnTime) {
         while let Some(output) = self.service.poll() {
             match output {
@@ -636,7 +634,7 @@ impl Host {
     fn open_file(&mut self, session: SessionId, file: TraceFile) {
         match self.files.writer(session, file) {
             Ok(writer) => drop(self.writers.insert(session, writer)),
-            // The session ends with the first batch, which finds no file.
+            // The session ends with the first batch, which has no file.
             Err(error) => self
                 .program
                 .warning(format_args!("cannot start the thread of a trace file: {error}")),
@@ -664,7 +662,7 @@ impl Host {
         }
     }
 
-    /// Takes note of what the threads of files have done.
+    /// Handles the reports of the threads of files.
     fn files_progressed(&mut self, turn: &TurnTime) {
         while let Some(done) = self.files.next_done() {
             self.file_progressed(done, turn);
@@ -709,10 +707,10 @@ impl Host {
         self.carry_out(turn);
     }
 
-    /// Has the file of a clone begin with what the file of the original holds.
+    /// Has the file of a clone begin with the contents of the original's file.
     fn copy_file(&mut self, clone: SessionId, shared: io::Result<(File, u64)>, turn: &TurnTime) {
         let writer = shared.and_then(|original| {
-            // The consumer may have gone, and its descriptor with it.
+            // The consumer may be gone, and its descriptor with it.
             let file = self
                 .files_of_clones
                 .remove(&clone)

@@ -1,9 +1,9 @@
 //! The host of Perfetto's tracing service: connections, ports, trace files and turns around one
 //! [`Service`](ferretto_service::Service).
 //!
-//! The service is a state machine that knows no kernel. A [`Host`] is the service with everything around it: it reads what clients send
-//! over their sockets, turns calls into inputs of the service and its outputs into replies, and writes the trace files of sessions. The
-//! daemon `traced` and the SDK's service inside of an application are both this host. [`Program`] says in what they differ.
+//! The service is a state machine that knows no kernel. A [`Host`] is the service with everything around it: it reads the requests of clients from
+//! their sockets, turns calls into inputs of the service and its outputs into replies, and writes the trace files of sessions. The daemon `traced`
+//! and the SDK's service inside of an application are both this host. [`Program`] has their differences.
 //!
 //! Nothing here waits for a peer or for a disk. No client gets more than its share of the time, the memory and the connections.
 #![cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]

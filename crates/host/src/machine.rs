@@ -6,7 +6,7 @@
 
 use ferretto_service::{Identity, MachineId, SystemFacts};
 
-/// A service of this version, on this machine. Its traces say that they are of `machine`. It has no extension descriptors.
+/// The identity of a service of this version, on this machine. Its traces say that they are of `machine`. It has no extension descriptors.
 pub fn identity(version: &str, machine: MachineId) -> Identity {
     let uname = uname();
     let machine_name = std::env::var("PERFETTO_MACHINE_NAME").ok();
@@ -59,13 +59,13 @@ fn page_size() -> Option<u32> {
 /// The machine's memory, in bytes.
 fn total_memory() -> Option<u64> {
     let mut info = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the pointer is to a live local of the type that is written, which consists of integers: zeroes are values of them.
+    // SAFETY: the pointer is to a live local of the written type, which consists of integers, for which zeroes are valid.
     let (result, info) = unsafe { (libc::sysinfo(info.as_mut_ptr()), info.assume_init()) };
     #[allow(clippy::unnecessary_cast, reason = "it is as wide as a pointer")]
     (result == 0).then(|| info.totalram as u64 * u64::from(info.mem_unit))
 }
 
-/// What `uname` says of the system.
+/// The result of `uname`.
 struct Uname {
     system: String,
     release: String,
@@ -73,10 +73,10 @@ struct Uname {
     machine: String,
 }
 
-/// What `uname` says.
+/// Calls `uname`.
 fn uname() -> Option<Uname> {
     let mut names = std::mem::MaybeUninit::<libc::utsname>::zeroed();
-    // SAFETY: the pointer is to a live local of the type that is written, which consists of bytes.
+    // SAFETY: the pointer is to a live local of the written type, which consists of bytes.
     let (result, names) = unsafe { (libc::uname(names.as_mut_ptr()), names.assume_init()) };
     let text = |name: &[libc::c_char]| {
         let bytes: Vec<u8> = name

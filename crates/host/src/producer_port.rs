@@ -32,10 +32,10 @@ use super::repair;
 
 /// Commands that may wait for a producer to ask for them.
 const MAX_EARLY_COMMANDS: usize = 4096;
-/// Bytes of them: configs of data sources, most of all. Who listens to commands at all asks for them right away.
+/// Bytes of these commands: configs of data sources, most of all. A producer that listens to commands at all asks for them right away.
 const MAX_EARLY_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the host keeps of a producer's connection.
+/// The host's state for a producer's connection.
 #[derive(Default)]
 pub(crate) struct ProducerLink {
     sharing: MemorySharing,
@@ -56,12 +56,12 @@ impl ProducerLink {
         }
     }
 
-    /// Bytes of commands that wait to be asked for.
+    /// Bytes of commands that wait for a `GetAsyncCommand` call.
     pub(crate) fn early_bytes(&self) -> usize {
         self.early_bytes
     }
 
-    /// Handles one call; what there is to say to it at once goes to `replies`.
+    /// Handles one call; immediate answers go to `replies`.
     ///
     /// # Errors
     /// Why the call is rejected.
@@ -167,7 +167,7 @@ impl ProducerLink {
     /// Sends a command, now or once the producer asks for commands.
     ///
     /// # Errors
-    /// If it never does.
+    /// If too many commands wait for a producer that never asks.
     pub(crate) fn command(&mut self, command: Reply, replies: &mut Replies) -> Result<(), String> {
         match self.commands {
             Some(to) => replies.push(to, command),
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_that_nobody_asks_for_pile_up_only_so_far() {
+    fn commands_that_a_producer_never_asks_for_are_bounded() {
         for size in [0, 100_000] {
             let mut link = ProducerLink::new(MemorySharing::Possible);
             let mut replies = Replies::default();

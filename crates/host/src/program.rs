@@ -13,19 +13,19 @@ pub trait Program: Send + Sync {
     /// How many minutes local time is ahead of UTC now, if that is known.
     fn local_time_offset(&self) -> Option<i32>;
 
-    /// Logs something that is in order. Clients can cause as many such lines as they like, and as many warnings.
+    /// Logs a success. Clients can cause any number of such lines, and of warnings.
     fn info(&self, line: fmt::Arguments<'_>);
 
-    /// Logs that somebody will miss something.
+    /// Logs that something will be missing.
     fn warning(&self, line: fmt::Arguments<'_>);
 
     /// Takes a line about a request that was refused. Its client is told the same.
     fn refused(&self, line: fmt::Arguments<'_>);
 
-    /// Runs the calling thread at this priority, or at the one that it had before any.
+    /// Sets the priority of the calling thread, or restores the original one.
     ///
     /// # Errors
-    /// Why not; nothing has changed then.
+    /// The reason why not; nothing has changed then.
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String>;
 
     /// Called first in each thread that writes a trace file. The thread has inherited the priority of the host's.

@@ -17,7 +17,7 @@ pub(crate) fn uuid() -> u128 {
 
 fn bytes() -> u128 {
     let mut bytes = [0; 16];
-    // It fails only before the kernel has gathered entropy at boot; then the time has to do.
+    // It fails only before the kernel has gathered entropy at boot; then the time takes its place.
     if getrandom(&mut bytes, GetRandomFlags::NONBLOCK) != Ok(16) {
         return u128::from(time::now(Clock::Realtime)) << 64 | u128::from(time::now(Clock::MonotonicRaw));
     }

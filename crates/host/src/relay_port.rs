@@ -14,25 +14,25 @@ use ferretto_wire::{Reader, Value};
 use super::clocks::{self, TurnTime};
 use super::connection::Replies;
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 pub(crate) struct Caller<'a> {
     /// The connection.
     pub(crate) stream: &'a Stream,
-    /// What the kernel says.
+    /// The kernel's word.
     pub(crate) credentials: PeerCredentials,
-    /// What a relay says, where the kernel cannot.
+    /// A relay's word, where the kernel has none.
     pub(crate) identity: Option<&'a PeerIdentity>,
     /// The service's own machine.
     pub(crate) host: MachineId,
 }
 
 impl Caller<'_> {
-    /// Its user and process, of whichever machine.
+    /// Its user and process, on this machine or another.
     pub(crate) fn credentials(&self) -> Credentials {
         match self.identity {
             Some(identity) => Credentials {
                 uid: identity.uid as u32,
-                // Relays of systems that do not tell them say 0 or -1.
+                // Relays of systems without process ids send 0 or -1.
                 pid: Some(identity.pid).filter(|pid| *pid > 0),
             },
             None => Credentials {
@@ -65,11 +65,11 @@ impl Caller<'_> {
     }
 }
 
-/// What the host keeps of a relay's connection.
+/// The host's state for a relay's connection.
 #[derive(Debug, Default)]
 pub(crate) struct RelayLink {
     pub(crate) id: Option<RelayId>,
-    /// The log knows that nothing is learned from it.
+    /// Whether the log knows that the relay has nothing to add.
     told: bool,
 }
 
@@ -87,7 +87,7 @@ impl RelayLink {
         replies: &mut Replies,
         turn: &TurnTime,
     ) -> Result<(), String> {
-        // Before anything else: the relay waits for the answer to its readings to tell how long they took.
+        // First of all, because the relay waits for the answer to measure the duration of the exchange.
         let now = clocks::now(turn.program());
         let undecodable = |error: &dyn std::fmt::Display| format!("{error} of {}", method.name());
         if let Some(relay) = self.connected(service, caller, turn)? {
@@ -112,8 +112,8 @@ impl RelayLink {
         Ok(())
     }
 
-    /// The relay that this is to the service. `None` if it speaks for no other machine: then there is nothing to be learned from
-    /// it, for this machine's system and clocks are known. Upstream believes it.
+    /// Returns the service's id of this relay. `None` if it speaks for no other machine: then its statements are ignored, because this machine's
+    /// system and clocks are known. Upstream believes it.
     fn connected(
         &mut self,
         service: &mut Service,

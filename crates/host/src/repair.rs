@@ -1,4 +1,4 @@
-//! Texts that are not UTF-8, in what producers say of themselves.
+//! Repairs texts that are not UTF-8 in producers' requests.
 //!
 //! The protocol's schema calls them strings, but upstream's C++ never checks. The kernel allows any bytes in the name of a process, and a producer may
 //! pass that name on. Our messages take only UTF-8, and so do the consumers that receive these texts. So when a request does not decode, the producer
@@ -12,7 +12,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::{Reader, Value, Writer};
 
-/// Where a message has its texts: field numbers.
+/// The field numbers of a message's texts.
 pub(crate) type Texts = [u32];
 
 pub(crate) static INITIALIZE_CONNECTION: [u32; 2] = [
@@ -23,10 +23,10 @@ pub(crate) static UNREGISTER_DATA_SOURCE: [u32; 1] = [UnregisterDataSourceReques
 pub(crate) static ACTIVATE_TRIGGERS: [u32; 1] = [ActivateTriggersRequest::TRIGGER_NAMES];
 pub(crate) static DESCRIPTOR: [u32; 1] = [DataSourceDescriptor::NAME];
 
-/// Decodes a request, repaired if need be, and gives the bytes that did decode with it.
+/// Decodes a request, repaired if need be. Also returns the bytes that did decode.
 ///
 /// # Errors
-/// What is wrong with the bytes as they came.
+/// The error of the original bytes.
 pub(crate) fn decode<'a, M: Message>(
     bytes: &'a [u8],
     texts: &Texts,
@@ -34,10 +34,10 @@ pub(crate) fn decode<'a, M: Message>(
     in_need(bytes, texts, M::decode_from_slice)
 }
 
-/// The same with another way to decode it.
+/// The same with another decoder.
 ///
 /// # Errors
-/// What is wrong with the bytes as they came.
+/// The error of the original bytes.
 pub(crate) fn in_need<'a, M>(
     bytes: &'a [u8],
     texts: &Texts,
@@ -52,7 +52,7 @@ pub(crate) fn in_need<'a, M>(
         })
 }
 
-/// The message with its texts made UTF-8; `None` if it is none.
+/// The message with its texts made UTF-8; `None` if it is no message.
 fn repaired(message: &[u8], texts: &Texts) -> Option<Vec<u8>> {
     let mut repaired = Writer::new();
     for field in Reader::new(message) {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_decodes_is_passed_on_as_it_came() {
+    fn a_valid_request_is_passed_on_unchanged() {
         // A field of the future, and one that comes twice.
         let bytes = [0x0a, 0x01, b'a', 0xfa, 0x3f, 0x01, 0xff, 0x0a, 0x01, b'b'];
         let (request, unchanged) =
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_stays_none() {
+    fn bytes_that_are_no_message_are_not_repaired() {
         assert_eq!(repaired(&[0x0a, 0x05, b'x'], &UNREGISTER_DATA_SOURCE), None);
     }
 }

@@ -1,4 +1,5 @@
-//! One trace file that a session streams into (`write_into_file`): opening it, and writing whole packets into whatever its descriptor leads to.
+//! One trace file that a session streams into (`write_into_file`): opens it, and writes whole packets into the file, pipe or socket behind its
+//! descriptor.
 //!
 //! The thread of the file uses this (`files.rs`). A write into anything but a regular file may last for ever, for example into a pipe without a
 //! reader. It ends with an error when it is [cancelled](CancelWrites). If a full disk took only a part of a packet, that part is removed, so that the
@@ -16,13 +17,13 @@ use ferretto_wire::Reader;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
 
-/// What a pipe that can be written to takes without waiting.
+/// The bytes that a writable pipe takes without waiting.
 const PIPE_BUF: usize = 4096;
 
-/// An open trace file that nothing is written into yet.
+/// An open trace file that is still empty.
 pub(crate) struct TraceFile {
     file: PassedFd,
-    /// Where it is, if the host made it.
+    /// The path, if the host made the file.
     created: Option<PathBuf>,
 }
 
@@ -40,7 +41,7 @@ impl TraceFile {
         })
     }
 
-    /// Makes the file that `output_path` names; it must not exist yet. It is its owner's only: a trace tells a lot about a machine.
+    /// Makes the file that `output_path` names; it must not exist yet. Only its owner may read it, because a trace reveals a lot about a machine.
     pub(crate) fn create(path: &Path) -> Result<TraceFile, String> {
         let failed = |error: io::Error| {
             let hint = match error.kind() {
@@ -65,15 +66,15 @@ impl TraceFile {
         })
     }
 
-    /// Takes back a file that was made for a session which then was refused.
+    /// Removes a file that was made for a session which then was refused.
     pub(crate) fn discard(self) {
         if let Some(path) = self.created {
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Ready to be written, and what cancels that. What the file is, the thread that writes it finds out: even that may take long
-    /// if its disk is at the other end of a network.
+    /// Makes the file ready to be written, and returns a value that cancels its writes. The thread that writes the file finds out its kind: even that
+    /// may take long if the disk is at the other end of a network.
     pub(crate) fn into_writer(self) -> io::Result<(PacketWriter, CancelWrites)> {
         let (cancelled, cancel) = io::pipe()?;
         let writer = PacketWriter {
@@ -85,22 +86,21 @@ impl TraceFile {
     }
 }
 
-/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, but for writes into regular files, which end by
-/// themselves.
+/// Ends the writes and copies of a [`PacketWriter`] when it is dropped, except for writes into regular files, which end by themselves.
 pub(crate) struct CancelWrites {
-    /// That the other end of this pipe hangs up is the sign.
+    /// Closing this end of a pipe is the signal to the other.
     _end: PipeWriter,
 }
 
-/// What a descriptor leads to, as far as writing goes.
+/// The kind of file behind a descriptor, as far as writing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// What is written can be taken back.
+    /// Written data can be taken back.
     RegularFile,
-    /// A disk as well, but of one size.
+    /// A disk as well, but of fixed size.
     BlockDevice,
     Socket,
-    /// Pipes, terminals, whatever else there is.
+    /// Pipes, terminals, and all other kinds.
     Other,
 }
 
@@ -122,14 +122,13 @@ impl Kind {
 /// Writes packets into a file.
 pub(crate) struct PacketWriter {
     file: File,
-    /// Once something was written or shared.
+    /// `Some` once something was written or shared.
     kind: Option<Kind>,
     cancelled: PipeReader,
 }
 
 impl PacketWriter {
-    /// Writes packets as they stand in a trace file. If that fails part of the way, a regular file ends with the last
-    /// packet that is whole.
+    /// Writes packets in the format of a trace file. If that fails part of the way, a regular file ends with the last whole packet.
     pub(crate) fn write(&mut self, packets: &[u8]) -> io::Result<()> {
         let mut written = 0;
         self.write_all(packets, &mut written)
@@ -143,10 +142,10 @@ impl PacketWriter {
         }
     }
 
-    /// Another descriptor of the file, and its size.
+    /// Returns another descriptor of the file, and its size.
     ///
     /// # Errors
-    /// If what was written cannot be read again, too.
+    /// If the file cannot also be read.
     pub(crate) fn share(&mut self) -> io::Result<(File, u64)> {
         if self.kind()? != Kind::RegularFile {
             return Err(io::Error::other(
@@ -161,22 +160,22 @@ impl PacketWriter {
         Ok((self.file.try_clone()?, self.file.metadata()?.len()))
     }
 
-    /// Writes the first `size` bytes of another file. Where that one is being written stays as it is. What was copied when
-    /// this fails or is cancelled is taken back: it may end anywhere in a packet.
+    /// Writes the first `size` bytes of another file, whose own position does not change. If this fails or is cancelled, the bytes copied so far are
+    /// taken back, because they may end in the middle of a packet.
     pub(crate) fn copy(&mut self, from: &File, size: u64) -> io::Result<()> {
         let mut copied = 0;
         self.copy_all(from, size, &mut copied).inspect_err(|_| {
-            // If even that cannot be, the error that came first is the one to tell.
+            // If taking back fails too, the first error is the one to report.
             let _ = self.take_back(copied);
         })
     }
 
-    /// Copies, and says in `copied` how far that came.
+    /// Copies; `copied` counts the bytes.
     fn copy_all(&mut self, from: &File, size: u64, copied: &mut u64) -> io::Result<()> {
         const CHUNK: u64 = 1024 * 1024;
         let mut chunk = vec![0; size.min(CHUNK) as usize];
         while *copied < size {
-            // The file may be large, and whoever wanted the copy gone.
+            // The file may be large, and the client that wanted the copy gone.
             self.check_cancelled()?;
             let count = (size - *copied).min(CHUNK) as usize;
             from.read_exact_at(&mut chunk[..count], *copied)?;
@@ -198,7 +197,7 @@ impl PacketWriter {
         }
     }
 
-    /// Writes all of `bytes`, and says in `written` how far that came.
+    /// Writes all of `bytes`; `written` counts them.
     fn write_all(&mut self, bytes: &[u8], written: &mut usize) -> io::Result<()> {
         while *written < bytes.len() {
             match self.write_some(&bytes[*written..]) {
@@ -231,7 +230,7 @@ impl PacketWriter {
         }
     }
 
-    /// Waits until a write of a little would not wait.
+    /// Waits until a small write does not block.
     fn await_room(&self) -> io::Result<()> {
         let mut polled = [
             PollFd::new(&self.file, PollFlags::OUT),
@@ -244,7 +243,7 @@ impl PacketWriter {
         Ok(())
     }
 
-    /// A write failed after so many bytes.
+    /// Handles a write that failed after `written` bytes.
     fn give_up(&mut self, packets: &[u8], written: usize, error: io::Error) -> io::Result<()> {
         let surplus = written - whole_packets(&packets[..written]);
         match self.take_back(surplus as u64) {
@@ -262,7 +261,7 @@ impl PacketWriter {
             return Ok(());
         }
         let end = self.file.stream_position()?;
-        // Not what others added to the file.
+        // Bytes that others added to the file stay.
         if self.file.metadata()?.len() == end {
             self.file.set_len(end - bytes)?;
             self.file.seek(SeekFrom::Start(end - bytes))?;
@@ -270,10 +269,10 @@ impl PacketWriter {
         Ok(())
     }
 
-    /// Has the kernel bring what was written to the disk.
+    /// Has the kernel bring all written data to the disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.file.sync_data() {
-            // Pipes and sockets cannot.
+            // Pipes and sockets cannot be synced.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             result => result,
         }
@@ -284,7 +283,7 @@ fn given_up() -> io::Error {
     io::Error::other("it was given up")
 }
 
-/// How many bytes of a trace file that is cut off anywhere are whole packets.
+/// The number of bytes of a cut-off trace file that are whole packets.
 fn whole_packets(trace: &[u8]) -> usize {
     let mut reader = Reader::new(trace);
     let mut whole = 0;

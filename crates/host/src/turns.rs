@@ -11,21 +11,21 @@ use std::time::Duration;
 use ferretto_ipc::reactor::Token;
 use ferretto_ipc::time::{self, Clock};
 
-/// How long connections are served until it is looked again who has something to say. Who is left comes next.
+/// The duration of a round. After it, the host looks for new input; connections that were not served come next.
 const TIME_PER_ROUND: Duration = Duration::from_millis(20);
 
-/// When a round that begins now has taken long enough, by the coarse clock: the precise one would cost as much as a small commit.
+/// The end of a round that begins now, by the coarse clock: the precise one would cost as much as a small commit.
 pub(crate) fn end_of_round() -> u64 {
     time::now(Clock::MonotonicCoarse) + TIME_PER_ROUND.as_nanos() as u64
 }
 
-/// A connection, of which it may be the turn.
+/// A connection that may get its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) token: Token,
     pub(crate) uid: u32,
     pub(crate) pid: Option<i32>,
-    /// In which round it was last served.
+    /// The round in which it was last served.
     pub(crate) served: u64,
 }
 
@@ -53,7 +53,7 @@ impl LastServed {
     }
 }
 
-/// Whether there was time for everybody.
+/// Whether there was time for all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Crowded {
     #[default]
@@ -61,7 +61,7 @@ enum Crowded {
     Yes,
 }
 
-/// The rounds, and what of earlier ones decides whose turn it is.
+/// The rounds, and the data of earlier rounds that decide whose turn it is.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     round: u64,
@@ -69,12 +69,12 @@ pub(crate) struct Turns {
     was: Crowded,
     /// This one.
     is: Crowded,
-    /// When those were served whose connections are closed, of the rounds since there was time for everybody: who comes again is not new.
+    /// When closed connections were last served, since there was time for all. With this, a client that reconnects does not count as new.
     gone: LastServed,
 }
 
 impl Turns {
-    /// A round begins; returns its number.
+    /// Begins a round; returns its number.
     pub(crate) fn begin_round(&mut self) -> u64 {
         self.round += 1;
         self.was = std::mem::take(&mut self.is);
@@ -84,14 +84,14 @@ impl Turns {
         self.round
     }
 
-    /// There was no time for all in this round.
+    /// Notes that there was no time for all in this round.
     pub(crate) fn note_crowded(&mut self) {
         self.is = Crowded::Yes;
     }
 
-    /// In this round, this connection was closed.
+    /// Notes that this connection was closed in this round.
     pub(crate) fn note_closed(&mut self, it: &Candidate) {
-        // Most often there is time for everybody.
+        // Usually there is time for all.
         if (self.was, self.is) != (Crowded::No, Crowded::No) {
             self.gone.note(&Candidate {
                 served: self.round,
@@ -100,21 +100,21 @@ impl Turns {
         }
     }
 
-    /// Puts those that wait, in the order of their tokens, into the order in which they are served, if there was no time for all in the
-    /// last round. `connections` are all there are: whoever waits for nothing may have been served just now.
+    /// Sorts the waiting connections, which are in the order of their tokens, into the order in which to serve them, if there was no time for all in
+    /// the last round. `connections` are all connections, because one that does not wait may have been served just now.
     pub(crate) fn put_in_turn(&self, waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candidate>) {
         if self.was == Crowded::Yes {
             put_in_turn(waiting, connections, self.gone.clone());
         }
     }
 
-    /// The same for those that are to be closed: whose last one was closed longest ago comes first.
+    /// The same for connections that are to be closed: first the user and process whose last one was closed longest ago.
     pub(crate) fn put_in_turn_to_close(
         &self,
         waiting: &mut Vec<Token>,
         connections: impl Iterator<Item = Candidate>,
     ) {
-        // When they were served is of no importance any more.
+        // The times of their service do not matter any more.
         self.put_in_turn(waiting, connections.map(|it| Candidate { served: 0, ..it }));
     }
 }
@@ -144,12 +144,12 @@ fn put_in_turn(waiting: &mut Vec<Token>, connections: impl Iterator<Item = Candi
     waiting.extend(ranked.into_iter().map(|(_, it)| it.token));
 }
 
-/// Sorts by a key. By reference, for each sorting with a type of its own takes 1,600 lines of the compiler's.
+/// Sorts by a key. The key is a trait object, because each sort with a type of its own takes 1,600 lines of the compiler's.
 fn sort(ranked: &mut [(usize, Candidate)], key: &dyn Fn(&(usize, Candidate)) -> [u64; 5]) {
     ranked.sort_unstable_by_key(key);
 }
 
-/// Numbers the members of each group, which stand side by side.
+/// Numbers the members of each group, which are adjacent.
 fn rank(ranked: &mut [(usize, Candidate)], group: impl Fn(&Candidate) -> (u32, Option<i32>)) {
     let mut last = None;
     let mut nth = 0;
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The order of these connections, which wait, beside this one, which does not.
+    /// The order of these waiting connections beside this idle one.
     fn order_beside(idle: Candidate, waiting: impl IntoIterator<Item = Candidate>) -> Vec<u64> {
         let mut connections: Vec<Candidate> = waiting.into_iter().collect();
         connections.sort_by_key(|it| it.token);
@@ -206,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_not_served_for_longest_comes_first() {
+    fn the_connection_that_waited_longest_comes_first() {
         let crowd = [(1, 9), (2, 7), (3, 8)];
         assert_eq!(
             order(crowd.map(|(token, served)| connection(token, 1, 1, served))),
             [2, 3, 1]
         );
-        // So do processes of which each has one, and users.
+        // So do processes with one connection each, and users.
         let processes = crowd.map(|(token, served)| connection(token, 1, token as i32, served));
         assert_eq!(order(processes), [2, 3, 1]);
         let users = crowd.map(|(token, served)| connection(token, token as u32, 1, served));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_again_is_not_new_as_long_as_there_is_no_time_for_all() {
+    fn a_client_that_reconnects_is_not_new_while_there_is_no_time_for_all() {
         let next = |turns: &Turns| {
             let mut order = vec![Token(1), Token(2)];
             let waiting = [connection(1, 1, 10, 0), connection(2, 2, 20, 5)];

@@ -155,7 +155,7 @@ impl Machine {
     }
 }
 
-/// The next event, after what the consumer had to say was sent.
+/// The consumer's next event, after its requests were sent.
 fn heard(consumer: &mut ConsumerEndpoint) -> Option<ConsumerEvent> {
     consumer.flush();
     consumer.on_readable();
@@ -273,7 +273,7 @@ impl Recorder {
     }
 }
 
-/// What the recorders wrote, in order.
+/// The texts of the recorders, in order.
 fn texts(trace: &Trace) -> Vec<&str> {
     trace
         .packet
@@ -337,7 +337,7 @@ fn ended(machine: &mut Machine, consumer: &mut ConsumerEndpoint, recorder: &mut 
 }
 
 #[test]
-fn a_session_records_what_a_producer_writes() {
+fn a_session_records_the_packets_of_a_producer() {
     let mut machine = Machine::new();
     let mut recorder = Recorder::new(&mut machine, "p");
     let mut consumer = machine.consumer();
@@ -358,7 +358,7 @@ fn a_session_records_what_a_producer_writes() {
         Some(std::process::id() as i32),
         "the service vouches for this process"
     );
-    // What the service says of itself is there as well.
+    // The service's own packets are there as well.
     let has = |what: fn(&trace_packet::Data) -> bool| {
         trace
             .packet
@@ -404,7 +404,7 @@ fn a_trace_says_that_it_is_of_the_machine_that_the_program_gave_out() {
     assert_eq!(ended(&mut machine, &mut consumer, &mut recorder), None);
     let trace = machine.read(&mut consumer);
     assert_eq!(texts(&trace), ["elsewhere"]);
-    // By those readers find the borders of packets, so they are always the same.
+    // Readers find the borders of packets by these markers, so the markers are always the same.
     let is_marker =
         |packet: &&TracePacket| matches!(packet.data, Some(trace_packet::Data::SynchronizationMarker(_)));
     for packet in trace.packet.iter().filter(|packet| !is_marker(packet)) {
@@ -447,7 +447,7 @@ fn several_producers_record_for_several_sessions() {
 }
 
 #[test]
-fn what_a_producer_did_not_commit_is_scraped_when_it_goes() {
+fn uncommitted_chunks_are_scraped_when_a_producer_goes() {
     let mut machine = Machine::new();
     let mut recorder = Recorder::new(&mut machine, "p");
     let mut consumer = machine.consumer();

@@ -1,8 +1,8 @@
 //! Socket addresses as people type them in `PERFETTO_*_SOCK_NAME`.
 //!
-//! Called by [`crate::socket_names`] and by whoever takes an address on a command line. The grammar is that
-//! of upstream's `base::GetSockFamily`: `@name` is an abstract Unix socket, `vsock://cid:port` a vsock,
-//! anything that ends in `:<number>` is TCP (`[v6 address]:port` for IPv6), all else a path.
+//! Called by [`crate::socket_names`] and by programs that take an address on the command line. The grammar is that of upstream's
+//! `base::GetSockFamily`: `@name` is an abstract Unix socket, `vsock://cid:port` a vsock, anything that ends in `:<number>` is TCP (`[v6
+//! address]:port` for IPv6), all else a path.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -57,7 +57,7 @@ pub enum AddressError {
     BadPort {
         /// The whole name.
         name: String,
-        /// What stands where the port should.
+        /// The text in the place of the port.
         port: String,
     },
     /// Something other than `host:port` or `[v6]:port` before a port.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_family_is_told_by_its_spelling_and_printed_back_the_same() {
+    fn each_family_is_recognised_by_its_spelling_and_printed_back_the_same() {
         let cases = [
             (
                 "/tmp/perfetto-producer",
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none_say_what_to_write_instead() {
+    fn invalid_names_are_refused_with_a_hint() {
         let long = "x".repeat(108);
         assert_eq!("".parse::<Address>(), Err(AddressError::Empty));
         assert!(matches!(

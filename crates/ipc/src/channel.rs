@@ -1,8 +1,8 @@
-//! Hands values from thread to thread, in order: commands for the SDK's thread and for those of trace files, and the answers. For the SDK and
-//! for hosts.
+//! Hands values from thread to thread, in order: commands for the SDK's thread and for the threads of trace files, and the answers. For the SDK and
+//! hosts.
 //!
-//! A queue behind a lock, on none of the hot paths. It stands in for the standard library's channels, which are compiled anew for each type
-//! of value, 5000 lines of the compiler's each time: a sixth of what whoever builds the SDK waited for.
+//! A queue behind a lock, on none of the hot paths. It stands in for the standard library's channels, which are compiled anew for each type of value,
+//! 5000 lines of the compiler's each time: a sixth of the time that a build of the SDK took.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -83,7 +83,7 @@ impl<T> Drop for Sender<T> {
     }
 }
 
-/// The receiving end. What it has not taken is dropped with it.
+/// The receiving end. Values that it has not taken are dropped with it.
 pub struct Receiver<T>(Arc<Shared<T>>);
 
 impl<T> Receiver<T> {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn without_receiver_values_come_back_and_those_on_their_way_are_dropped() {
+    fn without_receiver_values_come_back_and_queued_ones_are_dropped() {
         /// Holds a sender of its own channel.
         struct Cyclic {
             counted: Arc<()>,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_woken_by_each_value_and_by_the_end() {
+    fn each_value_and_the_end_wake_the_waiting_thread() {
         const VALUES: u32 = 1000;
         let (sender, receiver) = channel();
         let (answers, answered) = channel();

@@ -28,7 +28,7 @@ mod tests;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ServiceHandle(usize);
 
-/// A call, for telling replies apart. Unique within a connection.
+/// The id of a call, by which replies are told apart. Unique within a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u64);
 
@@ -154,7 +154,7 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// What happened on the connection.
+/// An event on the connection.
 #[derive(Debug)]
 pub enum ClientEvent<'a> {
     /// A service is bound.
@@ -326,7 +326,7 @@ impl ClientConnection {
         self.outgoing.room().saturating_sub(self.held)
     }
 
-    /// Declares whom a relay speaks for. Hosts heed it only on connections other than Unix sockets, and only the first.
+    /// Declares the process that a relay speaks for. Hosts heed it only on connections other than Unix sockets, and only the first.
     ///
     /// # Errors
     /// If the identity is larger than a frame, or so much is waiting to be sent that it has no room.
@@ -334,7 +334,7 @@ impl ClientConnection {
         Ok(self.outgoing.push(wire_protocol::set_peer_identity(identity)?)?)
     }
 
-    /// What to wait for on the socket.
+    /// The readiness to wait for on the socket.
     pub fn interest(&self) -> Interest {
         Interest::from_wants(self.wants_input(), !self.outgoing.is_empty())
     }
@@ -344,18 +344,18 @@ impl ClientConnection {
         &mut self.outgoing
     }
 
-    /// Tells that the socket is closed: everything outstanding fails, as [`next_event`](Self::next_event) then says.
-    /// Frames received before are still handed out first.
+    /// Reports that the socket is closed: everything outstanding fails, as [`next_event`](Self::next_event) then reports. Frames received before are
+    /// still handed out first.
     pub fn connection_lost(&mut self) {
         self.lost = true;
         self.outgoing.clear();
     }
 
-    /// The next event, or `None` when there is none for now. A violation, told once, ends the connection: what is
-    /// outstanding fails, as the next calls say.
+    /// The next event, or `None` when there is none for now. A violation, reported once, ends the connection: the next calls report that all
+    /// outstanding calls fail.
     ///
     /// # Errors
-    /// If the host sent something that is no frame, or one that is too large.
+    /// If the host sent something that is no frame, or a frame that is too large.
     pub fn next_event(&mut self) -> Result<Option<ClientEvent<'_>>, Violation> {
         loop {
             if let Some(event) = self.local.pop_front() {
@@ -396,8 +396,8 @@ impl ClientConnection {
         Ok(Some((frame, message)))
     }
 
-    /// Handles a frame; gives back a successful reply, turns all else into local events. What answers no request of
-    /// ours is ignored, as upstream's client does.
+    /// Handles a frame. Returns a successful reply, and turns everything else into local events. Ignores replies to requests that are not ours, as
+    /// upstream's client does.
     fn handle(&mut self, message: Message, frame: &Frame) -> Option<ReplyAt> {
         let pending = self.pending.remove(&message.request_id)?;
         match (pending, message.body) {
@@ -521,7 +521,7 @@ impl ClientConnection {
         self.local.push_back(LocalEvent::Failed(call, error));
     }
 
-    /// Fails whatever waits for an answer; tells whether there was anything.
+    /// Fails all outstanding requests; returns whether there were any.
     fn fail_outstanding(&mut self) -> bool {
         let mut outstanding: Vec<(u64, Pending)> = self.pending.drain().collect();
         outstanding.sort_unstable_by_key(|(request_id, _)| *request_id);
@@ -536,8 +536,7 @@ impl ClientConnection {
 }
 
 impl Connection for ClientConnection {
-    /// Takes what one read of at most [`MAX_FRAME`](crate::frame::MAX_FRAME) bytes brought. Read only while
-    /// [`wants_input`](Connection::wants_input).
+    /// Takes the bytes of one read of at most [`MAX_FRAME`](crate::frame::MAX_FRAME) bytes. Read only while [`wants_input`](Connection::wants_input).
     fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.decoder.push(bytes, fd);
     }

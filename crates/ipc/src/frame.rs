@@ -119,7 +119,7 @@ impl FrameDecoder {
         Self::default()
     }
 
-    /// Takes what one read brought: some bytes and perhaps a descriptor.
+    /// Takes the result of one read: some bytes and perhaps a descriptor.
     ///
     /// Memory is bounded when callers read only while [`wants_input`](Self::wants_input), and no more than
     /// [`MAX_FRAME`] bytes at a time.
@@ -133,8 +133,8 @@ impl FrameDecoder {
         }
     }
 
-    /// Makes room for so many bytes: twice as much as there was, lest a frame that comes in small pieces be copied often, but no more than
-    /// the frame takes that is under way. Many connections may each hold half a frame.
+    /// Makes room for this many bytes: twice the previous size, so that a frame in small pieces is not copied often, but no more than the current
+    /// frame takes. Many connections may each hold half a frame.
     fn grow(&mut self, more: usize) {
         let needed = self.buffer.len() + more;
         if needed <= self.buffer.capacity() {
@@ -154,7 +154,7 @@ impl FrameDecoder {
         self.pending() < MAX_FRAME && self.fds.len() < MAX_WAITING_FDS
     }
 
-    /// Bytes received that belong to no frame taken out yet.
+    /// Bytes received of frames that were not taken out yet.
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.consumed
     }
@@ -196,9 +196,9 @@ impl FrameDecoder {
         &self.buffer[frame.body.clone()]
     }
 
-    /// No whole frame is left: nothing is kept until the next read but what that one will need.
+    /// No whole frame is left: frees all memory that the next read will not need.
     fn rest(&mut self) {
-        // All descriptors that wait came with the frame whose end is yet to come, which gets the first.
+        // All waiting descriptors came with the incomplete frame, which gets the first.
         self.fds.truncate(1);
         self.reclaim();
     }

@@ -1,10 +1,8 @@
 //! The service's end of one connection, without I/O.
 //!
-//! Called by `ferretto-host`, one [`HostConnection`] for each accepted socket: bytes go in with
-//! [`receive`](Connection::receive), requests come out of [`next_request`](HostConnection::next_request),
-//! replies are queued with [`reply`](HostConnection::reply) and leave through
-//! [`outgoing`](HostConnection::outgoing). Binding, method lists, and rejections of what does not exist are
-//! handled inside.
+//! Called by `ferretto-host`, one [`HostConnection`] for each accepted socket: bytes go in with [`receive`](Connection::receive), requests come out
+//! of [`next_request`](HostConnection::next_request), replies are queued with [`reply`](HostConnection::reply) and leave through
+//! [`outgoing`](HostConnection::outgoing). Binding, method lists, and rejections of unknown services and methods are handled inside.
 //!
 //! The peer is hostile: frames and memory are bounded, a turn hands out a bounded amount of work, and a client that
 //! does not read its replies is not read from either. A call that cannot be made (no such service, no such method) is rejected; bytes that are
@@ -48,12 +46,12 @@ impl Default for HostLimits {
     }
 }
 
-/// How the identity of the peer is known.
+/// The source of the peer's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerIdentitySource {
-    /// The kernel vouches for it (Unix sockets): what the peer says of itself is ignored.
+    /// The kernel identifies the peer (Unix sockets). The peer's statements about itself are ignored.
     Kernel,
-    /// A relay declares it once, in `SetPeerIdentity` (TCP and vsock). Nobody vouches for it.
+    /// A relay declares it once, in `SetPeerIdentity` (TCP and vsock). It cannot be verified.
     Declared,
 }
 
@@ -130,7 +128,7 @@ pub struct Request<'a> {
     pub payload: &'a [u8],
     /// A descriptor that came with it.
     pub fd: Option<PassedFd>,
-    /// Whom a relay declared to be at the other end, where declarations count.
+    /// The peer that a relay declared to be at the other end, where declarations count.
     pub identity: Option<&'a PeerIdentity>,
     /// To be passed to [`HostConnection::reply`].
     pub reply_to: ReplyTo,
@@ -139,7 +137,7 @@ pub struct Request<'a> {
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Or why the call failed.
+    /// The payload, or the reason why the call failed.
     payload: Result<Vec<u8>, String>,
     has_more: bool,
     fd: Option<OwnedFd>,
@@ -169,7 +167,7 @@ impl Reply {
         Reply::rejected_for(String::new())
     }
 
-    /// The call failed for this reason, which clients of ours tell. Upstream's do not look for one.
+    /// Reports that the call failed for this reason, which our clients show. Upstream's clients ignore it.
     pub fn rejected_for(reason: String) -> Reply {
         Reply {
             payload: Err(reason),
@@ -231,7 +229,7 @@ impl HostConnection {
         }
     }
 
-    /// What to wait for on the socket.
+    /// The readiness to wait for on the socket.
     pub fn interest(&self) -> Interest {
         Interest::from_wants(self.wants_input(), !self.outgoing.is_empty())
     }
@@ -248,12 +246,12 @@ impl HostConnection {
         self.frames_left == 0 || self.bytes_left == 0
     }
 
-    /// Ends the turn before its budget is used up: what was handled took long.
+    /// Ends the turn before its budget is used up, because the requests so far took long.
     pub fn end_turn(&mut self) {
         self.frames_left = 0;
     }
 
-    /// Bytes that the client has the host keep: of frames that are not handled, and of replies that it has not read.
+    /// Bytes that the host keeps for the client: of unhandled frames, and of unread replies.
     pub fn held_bytes(&self) -> usize {
         self.decoder.pending() + self.outgoing.queued()
     }
@@ -316,7 +314,7 @@ impl HostConnection {
         &mut self.outgoing
     }
 
-    /// Answers what is not a call of an existing method; gives back what is.
+    /// Answers messages that are not calls of existing methods; returns calls that are.
     fn handle(&mut self, message: Message) -> Result<Option<Call>, Violation> {
         let request_id = message.request_id;
         let answer = match message.body {
@@ -405,8 +403,7 @@ impl HostConnection {
 }
 
 impl Connection for HostConnection {
-    /// Takes what one read of at most [`MAX_FRAME`] bytes brought. Read only while
-    /// [`wants_input`](Connection::wants_input).
+    /// Takes the bytes of one read of at most [`MAX_FRAME`] bytes. Read only while [`wants_input`](Connection::wants_input).
     fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.decoder.push(bytes, fd);
     }

@@ -1,13 +1,13 @@
 //! Perfetto's IPC: frames, descriptors passed beside them, RPC client and host, transports and the reactor.
 //!
-//! What crosses the socket is defined by upstream's `protos/perfetto/ipc/wire_protocol.proto`: each frame is
-//! a 4-byte little-endian length and one `IPCFrame` message. This crate knows how calls travel and which
-//! methods each port lists ([`ports`]); what a method means is the business of the crates above.
+//! Upstream's `protos/perfetto/ipc/wire_protocol.proto` defines the bytes on the socket: each frame is a 4-byte little-endian length and one
+//! `IPCFrame` message. This crate knows how calls travel and which methods each port lists ([`ports`]). The crates above give the methods their
+//! meaning.
 //!
 //! The parts, from the kernel upwards:
 //! - [`address`], [`socket_names`]: where a service listens;
-//! - [`transport`]: non-blocking stream sockets that also carry descriptors and tell who the peer is;
-//! - [`passed_fd`]: descriptors that came along, which take as long to close as a peer likes;
+//! - [`transport`]: non-blocking stream sockets that also carry descriptors and identify the peer;
+//! - [`passed_fd`]: descriptors from peers, which take as long to close as a peer likes;
 //! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
 //! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
 //! - [`reactor`]: the one event loop that daemons, command line and SDK run on;

@@ -49,7 +49,7 @@ pub struct OutgoingQueue {
     limit: usize,
 }
 
-/// What to pass to one `sendmsg`.
+/// The arguments of one `sendmsg`.
 #[derive(Debug)]
 pub struct Transmit<'a> {
     /// The bytes, never empty.
@@ -119,10 +119,10 @@ impl OutgoingQueue {
         Some(Transmit { slices, fd })
     }
 
-    /// Records that the first `bytes` of what waits were sent.
+    /// Records that the first `bytes` of the queue were sent.
     ///
     /// # Panics
-    /// When more are reported than wait.
+    /// When more are reported than are queued.
     pub fn sent(&mut self, bytes: usize) {
         assert!(
             bytes <= self.queued,
@@ -134,7 +134,7 @@ impl OutgoingQueue {
         while let Some(front) = self.frames.front_mut() {
             if self.front_sent < front.len() {
                 if self.front_sent > 0 {
-                    // It left with the first byte: the kernel holds its own reference by now.
+                    // The descriptor left with the first byte: the kernel holds its own reference by now.
                     front.close_fd();
                 }
                 return;
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_sizes_of_writes_all_bytes_leave_in_order() {
+    fn all_bytes_leave_in_order_for_any_sizes_of_writes() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = move |below: usize| {
             state ^= state << 13;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_keeps_what_it_has() {
+    fn a_full_queue_refuses_frames_and_keeps_its_own() {
         let mut queue = OutgoingQueue::new(20);
         queue.push(frame(&[1; 10])).unwrap();
         let refused = queue.push(frame(&[2; 10])).unwrap_err();

@@ -18,7 +18,7 @@ pub(crate) static OTHER: ServiceDescriptor = ServiceDescriptor {
 };
 static SERVICES: [&ServiceDescriptor; 2] = [&OTHER, &GREETER];
 
-/// Moves everything that waits in `queue` to `receive`, as reads of what each write sent.
+/// Moves everything that waits in `queue` to `receive`, with one read for each write.
 pub(crate) fn carry(queue: &mut OutgoingQueue, mut receive: impl FnMut(&[u8], Option<PassedFd>)) {
     while let Some(transmit) = queue.next_transmit() {
         let bytes: Vec<u8> = transmit
@@ -78,12 +78,12 @@ impl Pair {
         carry(self.host.outgoing(), |bytes, fd| self.client.receive(bytes, fd));
     }
 
-    /// Lets the host deal with what is no call, and checks that nothing is.
+    /// Lets the host handle its input, and checks that none of it is a call.
     pub(crate) fn answer_nothing(&mut self) {
         assert!(self.host.next_request().unwrap().is_none());
     }
 
-    /// Whom the host takes the client for when it calls.
+    /// The identity that the host has for the client when the client calls.
     pub(crate) fn caller(&mut self) -> Option<PeerIdentity> {
         let call = wire_protocol::invoke_method(9, 1, 1, true, Vec::new(), None).unwrap();
         self.host.receive(&call.parts().concat(), None);

@@ -1,11 +1,11 @@
-//! Descriptors that peers pass, and how they are closed: never by the thread that serves everybody.
+//! Descriptors that peers pass, and how they are closed: never by the thread that serves all peers.
 //!
-//! Whoever passes a descriptor decides how long closing it takes. The last one of a TCP socket with `SO_LINGER` waits until its
-//! peer has taken what was sent, for up to eighteen hours; one of a network file system waits for its server, one of FUSE for a
-//! program of the peer's. So a [`PassedFd`] that nobody took for himself is closed by a thread that does nothing else. There is
-//! none as long as there is nothing to close, and a few more if closing takes long.
+//! The peer that passes a descriptor decides how long closing it takes. The last one of a TCP socket with `SO_LINGER` waits until its peer has taken
+//! all sent data, for up to eighteen hours; one of a network file system waits for its server, one of FUSE for a program of the peer's. So a thread
+//! that does nothing else closes each [`PassedFd`] that was not taken. There is no such thread while there is nothing to close, and a few more if
+//! closing takes long.
 //!
-//! Made by [`crate::transport`] for what it receives; passed on by [`crate::frame`] and [`crate::host`].
+//! Made by [`crate::transport`] for received descriptors; passed on by [`crate::frame`] and [`crate::host`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,7 +27,7 @@ static CLOSING: Closing<OwnedFd> = Closing::new();
 pub struct PassedFd(Option<OwnedFd>);
 
 impl PassedFd {
-    /// The descriptor, by now like any other: whoever drops it waits until it is closed.
+    /// Takes the descriptor out, as an ordinary one: dropping it waits until it is closed.
     pub fn into_inner(mut self) -> OwnedFd {
         // Only `drop` leaves nothing behind.
         self.0.take().expect("it is there until it is dropped")
@@ -55,15 +55,15 @@ impl fmt::Debug for PassedFd {
 impl Drop for PassedFd {
     fn drop(&mut self) {
         if let Some(fd) = self.0.take() {
-            // It would hold up a thread for nothing; what is no socket has no such option. Whoever shares the descriptor may still
-            // turn it on again, and then does.
+            // Lingering would hold up a thread for nothing. Descriptors that are no sockets have no such option. A peer that shares the descriptor
+            // may still turn it on again; then closing waits.
             let _ = sockopt::set_socket_linger(&fd, None);
             CLOSING.hand_over(fd);
         }
     }
 }
 
-/// What a descriptor was opened for.
+/// The access for which a descriptor was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenedFor {
     /// It can be read from.
@@ -76,7 +76,7 @@ pub enum OpenedFor {
     Naming,
 }
 
-/// What a descriptor was opened for.
+/// Returns the access for which a descriptor was opened.
 ///
 /// # Errors
 /// If the kernel does not tell.
@@ -98,7 +98,7 @@ pub fn opened_for(file: impl AsFd) -> io::Result<OpenedFor> {
     })
 }
 
-/// What is to be dropped, and the threads that do it.
+/// The items to be dropped, and the threads that drop them.
 struct Closing<T> {
     queue: Mutex<Queue<T>>,
     work: Condvar,
@@ -135,12 +135,12 @@ impl<T: Send> Closing<T> {
         }
         if queue.threads < MAX_THREADS {
             let closer = std::thread::Builder::new().name("close".into());
-            // Without a thread, the next that can be made closes this one as well.
+            // If no thread can be made, the next thread closes this one as well.
             queue.threads += usize::from(closer.spawn(|| self.close_all()).is_ok());
         }
     }
 
-    /// What a thread does.
+    /// Drops items until there are none for a while: the work of a thread.
     fn close_all(&self) {
         let mut queue = self.lock();
         loop {
@@ -204,7 +204,7 @@ mod tests {
         );
     }
 
-    /// Whose dropping takes until the other end of the channel is gone, and which is told of then.
+    /// An object whose drop takes until the other end of the channel is gone, and is then reported.
     struct Hanging(Receiver<()>, Sender<usize>, usize);
 
     impl Drop for Hanging {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_hands_something_over_does_not_wait_and_what_hangs_holds_up_only_its_thread() {
+    fn handing_over_does_not_wait_and_a_hanging_close_holds_up_only_its_thread() {
         static HANGING: Closing<Hanging> = Closing::new();
         let (dropped, told) = channel();
         let mut holds = Vec::new();

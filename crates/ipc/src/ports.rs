@@ -4,7 +4,7 @@
 //! number is local to one host and learned when binding, never assumed; the order here is that of upstream's
 //! `producer_port.proto`, `consumer_port.proto` and `relay_port.proto`, so that ours come out the same.
 
-/// A service: what it is called and which methods it lists.
+/// A service: its name and the methods that it lists.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServiceDescriptor {
     /// The name that clients bind to.
@@ -42,7 +42,7 @@ macro_rules! port {
 }
 
 port! {
-    /// What producers call.
+    /// The service for producers.
     PRODUCER_PORT = "ProducerPort",
     /// A method of [`PRODUCER_PORT`].
     ProducerMethod {
@@ -62,7 +62,7 @@ port! {
 }
 
 port! {
-    /// What consumers call.
+    /// The service for consumers.
     CONSUMER_PORT = "ConsumerPort",
     /// A method of [`CONSUMER_PORT`].
     ConsumerMethod {
@@ -85,7 +85,7 @@ port! {
 }
 
 port! {
-    /// What the relay service of another machine calls.
+    /// The service for the relay services of other machines.
     RELAY_PORT = "RelayPort",
     /// A method of [`RELAY_PORT`].
     RelayMethod {

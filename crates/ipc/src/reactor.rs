@@ -1,13 +1,13 @@
 //! One event loop for daemons, command line and the SDK's thread: descriptors, a deadline, signals, wake-ups from
 //! other threads.
 //!
-//! Called by whoever owns a loop: `reactor.wait(&mut events, deadline)` sleeps until something happens and says
-//! what; nothing calls back. Readiness is level-triggered: what is not dealt with is reported again.
+//! Called by the owner of a loop: `reactor.wait(&mut events, deadline)` sleeps until something happens and reports it; nothing calls back. Readiness
+//! is level-triggered: it is reported again until it is dealt with.
 //!
-//! Which clock a deadline is on matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile
-//! (upstream's delayed tasks do), [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time
-//! deadline needs a timer descriptor, since the timeout of `epoll_wait` counts monotonic time only. A monotonic one that is waited
-//! for again gets one too: neither we nor the kernel then look at a clock or set a timer for each wait.
+//! The clock of a deadline matters when the machine sleeps: [`Deadline::Monotonic`] stands still meanwhile (upstream's delayed tasks do),
+//! [`Deadline::Boot`] goes on (trace durations do, by default). Waiting on a boot-time deadline needs a timer descriptor, since the timeout of
+//! `epoll_wait` counts monotonic time only. A monotonic deadline that is waited for again gets one too: neither we nor the kernel then look at a
+//! clock or set a timer for each wait.
 
 use std::fmt;
 use std::io;
@@ -38,12 +38,12 @@ const SIGNALS: u64 = u64::MAX - 1;
 const MONOTONIC_ALARM: u64 = u64::MAX - 2;
 const BOOT_ALARM: u64 = u64::MAX - 3;
 
-/// Names a registered descriptor in [`Events`]. Pick them from a counter and do not use one twice: an event of a
-/// descriptor removed a moment ago may still be in the batch.
+/// The number of a registered descriptor in [`Events`]. Take numbers from a counter and use none twice: an event of a descriptor removed a moment ago
+/// may still be in the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
-/// What to wait for on a descriptor. Errors and hang-ups are reported whatever the interest.
+/// The readiness to wait for on a descriptor. Errors and hang-ups are reported whatever the interest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Errors and hang-ups only.
@@ -134,20 +134,20 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// So long from now, in time during which the machine is awake.
+    /// The deadline after this duration, in time during which the machine is awake.
     pub fn after(duration: Duration) -> Deadline {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Deadline::Monotonic(monotonic_now().saturating_add(nanos))
     }
 
-    /// So long from now, sleep included.
+    /// The deadline after this duration, sleep included.
     pub fn after_boot(duration: Duration) -> Deadline {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Deadline::Boot(boot_now().saturating_add(nanos))
     }
 }
 
-/// When to stop waiting at the latest, on either clock: whichever comes first.
+/// The latest end of a wait, on either clock: whichever comes first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deadlines {
     /// On `CLOCK_MONOTONIC`, in nanoseconds.
@@ -182,12 +182,12 @@ pub fn boot_now() -> u64 {
     time::now(Clock::Boot)
 }
 
-/// What failed in the event loop.
+/// A failure in the event loop.
 #[derive(Debug)]
 pub enum ReactorError {
     /// The kernel gave us no descriptor.
     Create {
-        /// What was to be made.
+        /// The object that could not be made.
         what: &'static str,
         /// Why not.
         source: std::io::Error,
@@ -240,12 +240,12 @@ impl std::error::Error for ReactorError {
     }
 }
 
-/// What one [`Reactor::wait`] brought; reuse it.
+/// The results of one [`Reactor::wait`]; reuse it.
 #[derive(Debug, Default)]
 pub struct Events {
     ready: Vec<Event>,
     signals: Vec<Signal>,
-    /// Those of them that the kernel sent.
+    /// The signals that the kernel sent, among `signals`.
     of_kernel: Vec<Signal>,
     woken: bool,
     deadline_passed: bool,
@@ -267,7 +267,7 @@ impl Events {
         &self.signals
     }
 
-    /// Whether the kernel sent a signal that arrived, as it does for the keys of a terminal, and no process.
+    /// Whether the kernel sent this signal, as for the keys of a terminal, and no process did.
     pub fn is_of_kernel(&self, signal: Signal) -> bool {
         self.of_kernel.contains(&signal)
     }
@@ -277,7 +277,7 @@ impl Events {
         self.woken
     }
 
-    /// Whether one of the deadlines is known to have passed. It may have without this being known yet; the next wait tells then.
+    /// Whether one of the deadlines is known to have passed. It may have passed without this being known yet; the next wait reports it then.
     pub fn deadline_passed(&self) -> bool {
         self.deadline_passed
     }
@@ -307,7 +307,7 @@ impl Waker {
 
 /// A source of signals. A trait, so that the reactor compiles without the feature `signals`.
 trait TakeSignals: Send {
-    /// Adds those that have arrived.
+    /// Adds the signals that have arrived.
     fn take(&mut self, events: &mut Events);
 }
 
@@ -322,7 +322,7 @@ pub struct Reactor {
     last_deadline: Option<u64>,
 }
 
-/// What goes off at a deadline.
+/// A timer for a deadline.
 #[derive(Debug)]
 struct Alarm {
     clock: Clock,
@@ -330,7 +330,7 @@ struct Alarm {
     token: u64,
     /// Made when it is first set, unless it was before.
     timer: Option<Timer>,
-    /// When it goes off.
+    /// The time at which it goes off.
     at: Option<u64>,
 }
 
@@ -369,7 +369,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Has it not go off.
+    /// Disarms the timer.
     fn disarm(&mut self) -> Result<(), ReactorError> {
         if let (Some(_), Some(timer)) = (self.at, &self.timer) {
             timer.set(0).map_err(ReactorError::Timer)?;
@@ -396,7 +396,7 @@ impl fmt::Debug for Reactor {
 }
 
 impl AsFd for Reactor {
-    /// Readable while there is something that a wait would tell of at once, but for deadlines: so that another loop can watch this one.
+    /// Readable while a wait would report something at once, except for deadlines, so that another loop can watch this one.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -419,7 +419,7 @@ impl Reactor {
             .map_err(create("wake-up descriptor"))?;
         epoll::add(&epoll, &eventfd, EventData::new_u64(WAKER), EventFlags::IN)
             .map_err(create("wake-up watch"))?;
-        // Made now and not when it is first wanted, so that a program has the same descriptors all the time.
+        // Made now and not at the first use, so that a program always has the same descriptors.
         let mut monotonic = Alarm::new(Clock::Monotonic, MONOTONIC_ALARM);
         monotonic.make(&epoll).map_err(ReactorError::Timer)?;
         Ok(Reactor {
@@ -444,7 +444,7 @@ impl Reactor {
             .map_err(|source| ReactorError::Watch { token, source })
     }
 
-    /// Changes what to wait for on a watched descriptor.
+    /// Changes the readiness to wait for on a watched descriptor.
     ///
     /// # Errors
     /// If the descriptor is not watched.
@@ -468,8 +468,8 @@ impl Reactor {
         }
     }
 
-    /// Sleeps until something happens or one of the deadlines has passed, and says in `events` what did: nothing, when
-    /// it was a deadline.
+    /// Sleeps until something happens or one of the deadlines has passed, and reports in `events` what happened. When only a deadline has passed,
+    /// there are no events.
     ///
     /// # Errors
     /// If the system refuses to set the timer or to wait.
@@ -520,8 +520,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Sees to it that the next wait ends at this monotonic time; returns how long it may last, in nanoseconds, if nothing else ends
-    /// it then.
+    /// Makes the next wait end at this monotonic time. Returns the longest duration of the wait, in nanoseconds, if no timer ends it.
     fn await_monotonic(&mut self, deadline: Option<u64>) -> Result<Option<u64>, ReactorError> {
         let Some(at) = deadline else {
             self.monotonic.disarm()?;
@@ -531,7 +530,7 @@ impl Reactor {
             return Ok(None);
         }
         let left = at.saturating_sub(monotonic_now());
-        // One that is waited for again is worth a timer.
+        // A deadline that is waited for again is worth a timer.
         if left != 0
             && self.last_deadline.replace(at) == Some(at)
             && self.monotonic.set(at, &self.epoll).is_ok()
@@ -552,7 +551,7 @@ impl Reactor {
             return Ok(None);
         }
         let left = at.saturating_sub(boot_now());
-        // There may be no descriptor to be had for the timer. In monotonic time it is as long, unless the machine sleeps.
+        // There may be no descriptor for the timer. In monotonic time the wait is as long, unless the machine sleeps.
         if left != 0 && self.boot.set(at, &self.epoll).is_ok() {
             return Ok(None);
         }

@@ -24,7 +24,7 @@ const RUN_DIRECTORY: &str = "/run/perfetto/";
 pub struct SocketNameError {
     /// The variable.
     pub variable: &'static str,
-    /// What is wrong with its value.
+    /// The error in its value.
     pub reason: AddressError,
 }
 
@@ -40,12 +40,12 @@ impl fmt::Display for SocketNameError {
 
 impl std::error::Error for SocketNameError {}
 
-/// Where sockets are unless the environment says otherwise.
+/// The place of sockets unless the environment says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// The well-known directory.
     Run,
-    /// In its place where it cannot be used.
+    /// The place if that directory cannot be used.
     Tmp,
     Android,
 }
@@ -101,7 +101,7 @@ fn place() -> Place {
     if cfg!(target_os = "android") {
         return Place::Android;
     }
-    // Only whoever may search a folder finds the dot in it.
+    // The dot in a folder can only be found by processes that may search the folder.
     match Path::new(RUN_DIRECTORY).join(".").metadata() {
         Ok(_) => Place::Run,
         Err(_) => Place::Tmp,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn on_android_the_sockets_are_those_of_init() {
+    fn on_android_init_makes_the_sockets() {
         let android = || Place::Android;
         assert_eq!(
             resolve_producers(None, android),

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Instant, SystemTime};
 
-/// A clock of Linux's, or what comes closest.
+/// A clock of Linux, or the closest one of the standard library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The time of day.
@@ -14,11 +14,11 @@ pub enum Clock {
     MonotonicRaw,
     /// The same.
     Boot,
-    /// Nobody knows: 0.
+    /// Not known: 0.
     Thread,
 }
 
-/// What the clock shows, in nanoseconds. Always 0 where the standard library has no clocks (`wasm32-unknown-unknown`), for it panics there.
+/// Reads the clock, in nanoseconds. Always 0 where the standard library has no clocks and panics (`wasm32-unknown-unknown`).
 #[must_use]
 pub fn now(clock: Clock) -> u64 {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();

@@ -1,5 +1,4 @@
-//! The system's clocks, and timers on them. Called by the [reactor](crate::reactor) and by
-//! whoever needs the time of a clock that the standard library has not.
+//! The system's clocks, and timers on them. Called by the [reactor](crate::reactor) and by code that needs a clock which the standard library lacks.
 //!
 //! Straight from the C library, which finds the kernel's vDSO by itself: the crate that does all other system calls takes a second and a
 //! half to compile for these.
@@ -30,12 +29,12 @@ pub enum Clock {
     Thread = libc::CLOCK_THREAD_CPUTIME_ID,
 }
 
-/// What the clock shows, in nanoseconds.
+/// Reads the clock, in nanoseconds.
 #[must_use]
 pub fn now(clock: Clock) -> u64 {
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the pointer is to a live local of the type that is written. The kernel has all of these clocks, and where it did not
-    // the time would stay zero, which is a value of its integers.
+    // SAFETY: the pointer is to a live local of the written type. The kernel has all of these clocks. For a missing one the time would stay zero,
+    // which is valid for its integers.
     let time = unsafe {
         libc::clock_gettime(clock as libc::clockid_t, time.as_mut_ptr());
         time.assume_init()
@@ -48,7 +47,7 @@ pub fn now(clock: Clock) -> u64 {
 pub(crate) struct Timer(OwnedFd);
 
 impl Timer {
-    /// One that is not set, on a clock that the kernel has timers for. Neither does reading it wait, nor do children get it.
+    /// Makes a timer that is not set, on a clock that the kernel has timers for. Reading it does not block, and children do not inherit it.
     pub(crate) fn new(clock: Clock) -> io::Result<Timer> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: takes no pointers.
@@ -56,17 +55,17 @@ impl Timer {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a new descriptor, which nobody else knows.
+        // SAFETY: the descriptor is new, so this is its only owner.
         Ok(Timer(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Goes off once at `at` (nanoseconds), or never for 0, whatever it was set to before.
+    /// Goes off once at `at` (nanoseconds), or never for 0. Replaces the previous setting.
     pub(crate) fn set(&self, at: u64) -> io::Result<()> {
         let setting = libc::itimerspec {
             it_interval: timespec(0),
             it_value: timespec(at),
         };
-        // SAFETY: the descriptor is open and the setting a live local; what was set before is not asked for.
+        // SAFETY: the descriptor is open and the setting a live local; the null pointer means that the old setting is not returned.
         let result = unsafe {
             libc::timerfd_settime(
                 self.0.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Non-blocking stream sockets: listening, connecting, bytes with descriptors beside them, who the peer is.
+//! Non-blocking stream sockets: listening, connecting, bytes with descriptors beside them, the peer's identity.
 //!
 //! Called by the daemons and clients that own sockets; the state machines in [`crate::host`] and
 //! [`crate::client`] never see one. Nothing here blocks, except looking up a TCP host name, and nothing
@@ -33,14 +33,14 @@ use socket_file::SocketFile;
 /// Descriptors accepted beside one read; no frame of the protocol carries more than one.
 const MAX_FDS_PER_READ: usize = 4;
 
-/// Descriptors that the kernel passes beside one write (`SCM_MAX_FD`). There is room for all: those that find none it closes itself,
-/// in the thread that reads.
+/// Descriptors that the kernel passes beside one write (`SCM_MAX_FD`). There is room for all of them. The kernel would close descriptors without room
+/// itself, in the thread that reads.
 const MOST_FDS_PER_READ: usize = 253;
 
 /// The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// Who is at the other end of a Unix socket, as the kernel recorded when it connected.
+/// The process at the other end of a Unix socket, as the kernel recorded when it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Effective user id.
@@ -49,7 +49,7 @@ pub struct PeerCredentials {
     pub pid: Option<i32>,
 }
 
-/// What failed on a socket.
+/// A failure on a socket.
 #[derive(Debug)]
 pub enum TransportError {
     /// A socket could not be made, bound or listened on.
@@ -61,18 +61,18 @@ pub enum TransportError {
     },
     /// The path is taken by something that is no socket; it is left alone.
     NotASocket(Address),
-    /// The path is the socket of somebody who listens there; it is left alone.
+    /// Another process listens on this path's socket, which is left alone.
     Occupied {
         /// Where.
         address: Address,
         /// Its process, if there is a connection to ask the kernel about.
         pid: Option<i32>,
     },
-    /// The path is a socket, and whether somebody listens there cannot be told; it is left alone.
+    /// The path is a socket, and it is unknown whether a process listens there; it is left alone.
     MaybeOccupied {
         /// Where.
         address: Address,
-        /// What kept us from finding out.
+        /// The reason why we could not find out.
         source: Errno,
     },
     /// Group and mode were asked for, and the socket has no file.
@@ -224,21 +224,21 @@ enum Kind {
 pub struct Listener {
     fd: OwnedFd,
     kind: Kind,
-    /// Of sockets that we bound to a path.
+    /// The file of a socket that we bound to a path.
     file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens on `address`. A socket file that a dead service left there is replaced. Where somebody listens it is an error, and
-    /// so is a file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
+    /// Listens on `address`. A socket file that a dead service left there is replaced. It is an error if a process listens there, or if there is a
+    /// file of another kind; upstream takes the name in either case. The mode of the new file is left to the umask.
     ///
     /// # Errors
-    /// If somebody listens there, or may; if the address cannot be looked up or listened on.
+    /// If a process listens there, or may; if the address cannot be looked up or listened on.
     pub fn bind(address: &Address) -> Result<Listener, TransportError> {
         Listener::listen(address, None)
     }
 
-    /// Likewise, with this group and mode for the socket file, which it has before anybody can connect.
+    /// The same, with this group and mode for the socket file, which it has before any client can connect.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind), and if the file cannot get that group or mode.
@@ -293,10 +293,10 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that is already bound, for example by systemd. Its file, if it has one, belongs to whoever bound it.
+    /// Takes over a socket that is already bound, for example by systemd. The socket's file, if it has one, is left to the process that bound it.
     ///
     /// # Errors
-    /// If the descriptor is no socket of a kind that we know, or cannot be made one that does not wait.
+    /// If the descriptor is no socket of a kind that we know, or cannot be made non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Result<Listener, TransportError> {
         let kind = adopt(&fd)?;
         rustix::net::listen(&fd, BACKLOG).map_err(TransportError::Adopt)?;
@@ -342,7 +342,7 @@ enum State {
     Connected,
 }
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// So many bytes, more than zero.
@@ -358,7 +358,7 @@ pub enum Received {
 pub trait Connection {
     /// Whether to go on reading.
     fn wants_input(&self) -> bool;
-    /// Takes what one read brought.
+    /// Takes the result of one read.
     fn receive(&mut self, bytes: &[u8], fd: Option<PassedFd>);
 }
 
@@ -369,7 +369,7 @@ pub enum ReadEnd {
     Drained,
     /// The connection wants no more for now; there may be more to read.
     Paused,
-    /// The peer closed its end; what it sent before was read.
+    /// The peer closed its end; all its bytes have been read.
     Closed,
 }
 
@@ -395,7 +395,7 @@ impl Stream {
     /// [`recv`](Stream::recv) or [`flush`](Stream::flush).
     ///
     /// # Errors
-    /// If the address cannot be looked up, or nobody listens there.
+    /// If the address cannot be looked up, or no process listens there.
     pub fn connect(address: &Address) -> Result<Stream, TransportError> {
         let failed = |source| TransportError::Connect {
             address: address.clone(),
@@ -422,7 +422,7 @@ impl Stream {
     /// Takes over a connected socket.
     ///
     /// # Errors
-    /// If the descriptor is no socket of a kind that we know, or cannot be made one that does not wait.
+    /// If the descriptor is no socket of a kind that we know, or cannot be made non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Result<Stream, TransportError> {
         let kind = adopt(&fd)?;
         Ok(Stream {
@@ -452,7 +452,7 @@ impl Stream {
         Ok((stream(a), stream(b)))
     }
 
-    /// Who is at the other end, where the kernel vouches for it: on Unix sockets.
+    /// The process at the other end, where the kernel identifies it: on Unix sockets.
     ///
     /// # Errors
     /// If the system does not tell.
@@ -575,8 +575,8 @@ impl Stream {
     fn send(&self, slices: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        // Where descriptors cannot be passed the frame goes without, as upstream's does; the receiver then
-        // says what it misses (`use_shmem_emulation` tells producers beforehand).
+        // Where descriptors cannot be passed the frame goes without, as upstream's does; the receiver then reports what is missing
+        // (`use_shmem_emulation` tells producers beforehand).
         let fds = fd.filter(|_| self.kind == Kind::Unix).map(|fd| [fd]);
         if let Some(fds) = &fds {
             control.push(SendAncillaryMessage::ScmRights(fds));
@@ -584,10 +584,10 @@ impl Stream {
         rustix::net::sendmsg(&self.fd, slices, &mut control, SendFlags::NOSIGNAL)
     }
 
-    /// Ends the connection at once, whatever the peer has sent that was not read: descriptors among that are closed as those are
-    /// that were (see [`PassedFd`]), not by the kernel in this thread.
+    /// Ends the connection at once, although the peer may have sent more. Descriptors among the unread bytes are closed as [`PassedFd`]s, not by the
+    /// kernel in this thread.
     pub fn hang_up(mut self) {
-        // Nothing comes after what is there already.
+        // After the shutdown nothing more arrives.
         if rustix::net::shutdown(&self.fd, Shutdown::Both).is_err() || self.kind == Kind::Network {
             return;
         }
@@ -600,7 +600,7 @@ impl Stream {
     /// Whether the connection is up by now. If not, wait until the socket is writable.
     ///
     /// # Errors
-    /// When nobody accepts it.
+    /// When the other side refuses it.
     pub fn is_connected(&mut self) -> Result<bool, Errno> {
         if self.state == State::Connected {
             return Ok(true);
@@ -727,7 +727,7 @@ fn disable_nagle(fd: &OwnedFd, kind: Kind) {
     }
 }
 
-/// Prepares a socket that somebody else made and tells its kind.
+/// Prepares a socket that another process made, and returns its kind.
 fn adopt(fd: &OwnedFd) -> Result<Kind, TransportError> {
     let family = sockopt::socket_domain(fd).map_err(TransportError::Adopt)?;
     rustix::io::ioctl_fionbio(fd, true).map_err(TransportError::Adopt)?;

@@ -53,11 +53,11 @@ pub(crate) enum Body {
         error: String,
     },
     SetPeerIdentity(PeerIdentity),
-    /// None that we know.
+    /// A message that we do not know.
     Unknown,
 }
 
-/// What a relay says about the producer it speaks for (`SetPeerIdentity`).
+/// A relay's statements about the producer it speaks for (`SetPeerIdentity`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeerIdentity {
     /// Process id on its machine.
@@ -66,7 +66,7 @@ pub struct PeerIdentity {
     pub uid: i32,
     /// Differs between machines: the kernel's boot id, or a hash that stands for it.
     pub machine_id_hint: String,
-    /// What people call the machine.
+    /// The name by which people know the machine.
     pub machine_name: String,
 }
 
@@ -284,8 +284,7 @@ pub(crate) fn invoke_method_reply(
     frame(request_id, IPCFrame::MSG_INVOKE_METHOD_REPLY, inner, reply, fd)
 }
 
-/// The answer to a call that failed. The reason, unless it is empty, stands in the place of the reply, which upstream's clients do not look
-/// at then.
+/// The answer to a call that failed. The reason, unless it is empty, takes the place of the reply, which upstream's clients ignore then.
 pub(crate) fn rejection(request_id: u64, reason: String) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Head::new();
     inner.varint_field(InvokeMethodReply::SUCCESS, 0);
@@ -315,7 +314,7 @@ pub(crate) fn request_error(request_id: u64, error: &str) -> Result<OutgoingFram
     )
 }
 
-/// What a relay says before it forwards a producer's frames.
+/// The message that a relay sends before it forwards a producer's frames.
 pub(crate) fn set_peer_identity(identity: &PeerIdentity) -> Result<OutgoingFrame, PayloadTooLarge> {
     let mut inner = Writer::new();
     SetPeerIdentity::new(&mut inner)

@@ -1,4 +1,4 @@
-//! What names say of what they stand for.
+//! The meaning of names: which of them are constants.
 
 /// Whether a name is written as Rust writes constants and statics, in capitals. The compiler warns of others that are.
 pub(crate) fn is_written_as_one(name: &str) -> bool {

@@ -8,7 +8,7 @@ use crate::error::Error;
 pub(crate) struct Cursor {
     tokens: Vec<TokenTree>,
     next: usize,
-    /// Where to say that something is missing at the end.
+    /// The place for errors about something missing at the end.
     end: Span,
 }
 
@@ -21,7 +21,7 @@ impl Cursor {
         }
     }
 
-    /// What is inside of `group`.
+    /// A cursor over the contents of `group`.
     pub(crate) fn inside(group: &Group) -> Self {
         Self::new(group.stream(), group.span_close())
     }
@@ -34,7 +34,7 @@ impl Cursor {
         self.next == self.tokens.len()
     }
 
-    /// Of the next token, or of the end.
+    /// The span of the next token, or of the end.
     pub(crate) fn span(&self) -> Span {
         self.peek().map_or(self.end, TokenTree::span)
     }
@@ -129,7 +129,7 @@ impl Cursor {
         Err(Error::new(self.span(), "expected `,`"))
     }
 
-    /// Takes `#[...]` as often as it comes; what is in the brackets.
+    /// Takes all `#[...]`; returns the contents of the brackets.
     pub(crate) fn take_attributes(&mut self) -> Vec<Group> {
         let mut attributes = Vec::new();
         while self.is_punct('#') {
@@ -159,7 +159,7 @@ impl Cursor {
         if let Some(TokenTree::Group(group)) = self.peek()
             && group.delimiter() == Delimiter::None
         {
-            // What a macro was given as `$vis:vis`, which may be nothing. A type may come as a group as well.
+            // A `$vis:vis` fragment of a macro, which may be empty. A type may come as a group as well.
             let mut inside = Cursor::inside(group);
             inside.skip_visibility();
             self.next += usize::from(inside.at_end());
@@ -200,7 +200,7 @@ impl Cursor {
         self.tokens[start..self.next].iter().cloned().collect()
     }
 
-    /// Takes an expression, up to a comma: one in angle brackets only if they are those of `::<`.
+    /// Takes an expression, up to a comma. Angle brackets count only if they are those of `::<`.
     pub(crate) fn take_expression(&mut self) -> TokenStream {
         let start = self.next;
         let mut depth = 0usize;
@@ -220,13 +220,13 @@ impl Cursor {
         self.tokens[start..self.next].iter().cloned().collect()
     }
 
-    /// Takes what is left of a function's parameter, and the comma behind it.
+    /// Takes the rest of a function's parameter, and the comma behind it.
     pub(crate) fn skip_parameter(&mut self) {
         self.take_type(|token| is_punct(Some(token), ','));
         self.take_punct(',');
     }
 
-    /// Takes `<...>`, if it is there; what is in it.
+    /// Takes `<...>`, if it is there; returns its contents.
     pub(crate) fn take_angle_brackets(&mut self) -> Option<TokenStream> {
         if !self.take_punct('<') {
             return None;

@@ -1,4 +1,4 @@
-//! `#[derive(DebugAnnotation)]`: what it generates for an [`Item`].
+//! `#[derive(DebugAnnotation)]`: the code that it generates for an [`Item`].
 
 use proc_macro::{Ident, Literal, TokenStream, TokenTree};
 
@@ -131,7 +131,7 @@ fn write_fields(fields: &Fields) -> TokenStream {
     fill(container, &[("statements", &statements)])
 }
 
-/// `Parameter: Trait,` for each type parameter and the traits that fields of its type are written by.
+/// `Parameter: Trait,` for each type parameter and each trait by which fields of its type are written.
 fn inferred_bounds(item: &Item) -> TokenStream {
     let parameters = &item.generics.types;
     if parameters.is_empty() {
@@ -160,7 +160,7 @@ fn inferred_bounds(item: &Item) -> TokenStream {
             let bounded = match mention(&field.ty, parameter) {
                 Mention::None => continue,
                 Mention::Itself => TokenTree::from(parameter.clone()).into(),
-                // Nothing that is asked of `T` says anything of `T::Item`.
+                // A bound on `T` does not bound `T::Item`.
                 Mention::Projection => field.ty.clone(),
             };
             let bound = (bounded.to_string(), required.to_string());
@@ -180,7 +180,7 @@ fn inferred_bounds(item: &Item) -> TokenStream {
 enum Mention {
     None,
     Itself,
-    /// By way of a type that is associated with it.
+    /// In an associated type of the parameter.
     Projection,
 }
 

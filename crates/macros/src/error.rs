@@ -1,8 +1,8 @@
-//! What is wrong with the code that a macro is applied to, and where.
+//! Errors in the code that a macro is applied to, with their positions.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Punct, Spacing, Span, TokenStream, TokenTree};
 
-/// A message for the place in the source that it is about.
+/// An error message with its place in the source.
 pub(crate) struct Error {
     span: Span,
     message: String,

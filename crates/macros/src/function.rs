@@ -1,5 +1,5 @@
-//! `#[trace_function]`: a statement at the top of a function's body that begins its slice. What is asynchronous, or has its output recorded,
-//! has its body in a block of its own, within the slice.
+//! `#[trace_function]`: a statement at the top of a function's body that begins its slice. The body of a function that is asynchronous, or whose
+//! output is recorded, goes into a block of its own, within the slice.
 
 use proc_macro::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 
@@ -11,7 +11,7 @@ mod options;
 
 use options::Options;
 
-/// The function with its slice; with an error, the function as it was beside the error, lest its callers be reported as well.
+/// The function with its slice. With an error, the original function beside the error, so that its callers are not reported as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     match trace(arguments, item.clone()) {
         Ok(function) => function,
@@ -87,7 +87,7 @@ struct Function {
     /// Everything before the body.
     declaration: TokenStream,
     name: Ident,
-    /// Those that have a name. `self` is not among them.
+    /// The parameters that have a name, without `self`.
     parameters: Vec<Ident>,
     returned: Returned,
     kind: Kind,
@@ -116,7 +116,7 @@ impl Returned {
         self.0.as_ref().map(arrow).unwrap_or_default()
     }
 
-    /// A statement by which the compiler knows the type that an `async` block is to have: there is no syntax for it.
+    /// A statement that tells the compiler the type of an `async` block, for which there is no syntax.
     fn told_inside(&self) -> TokenStream {
         let is_never = |returned: &&TokenStream| returned.to_string() != "!";
         let told = |returned| {
@@ -142,7 +142,7 @@ fn mentions(tokens: TokenStream, word: &str) -> bool {
 enum Kind {
     Sync,
     Async,
-    /// It does nothing but return `Box::pin(async move { ... })`, as `#[async_trait]` makes of an `async fn`.
+    /// A function that only returns `Box::pin(async move { ... })`: the output of `#[async_trait]` for an `async fn`.
     BoxedAsync,
 }
 
@@ -225,7 +225,7 @@ fn is_boxed_future(body: &Group) -> bool {
     is_async && argument.take_group(Delimiter::Brace).is_some() && argument.at_end()
 }
 
-/// `group` with what `change` makes of its last group, which it has.
+/// Replaces the last group in `group`, which must have one, by the result of `change`.
 fn in_last_group(group: &Group, change: impl FnOnce(&Group) -> Group) -> Group {
     let mut tokens: Vec<TokenTree> = group.stream().into_iter().collect();
     if let Some(TokenTree::Group(last)) = tokens.last_mut() {
@@ -234,7 +234,7 @@ fn in_last_group(group: &Group, change: impl FnOnce(&Group) -> Group) -> Group {
     with_stream(group, tokens.into_iter().collect())
 }
 
-/// `block` as `record` has it, which gets it without the attributes in it: those stay in front.
+/// Passes `block` without its inner attributes to `record`, and puts the attributes in front of the result.
 fn recorded(block: &Group, record: impl FnOnce(Group) -> TokenStream) -> Group {
     let mut cursor = Cursor::inside(block);
     let mut stream = cursor.take_inner_attributes();

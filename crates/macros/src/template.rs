@@ -2,9 +2,9 @@
 
 use proc_macro::{Group, Span, TokenStream, TokenTree};
 
-/// The tokens of `template`, in which `$name` stands for the tokens that `holes` has under that name.
+/// The tokens of `template`, with each `$name` replaced by the tokens of that name in `holes`.
 ///
-/// Names of the template's own local variables mean nothing to the user's tokens, nor theirs to it.
+/// Local variables of the template are invisible to the user's tokens, and the reverse.
 pub(crate) fn fill(template: &str, holes: &[(&str, &TokenStream)]) -> TokenStream {
     match template.parse() {
         Ok(tokens) => substitute(tokens, holes),

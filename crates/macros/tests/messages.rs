@@ -1,5 +1,5 @@
-//! What the macros say of code that is wrong, and where: `tests/wrong.rs.txt` is compiled, and each line of it that ends in
-//! `//~ ERROR text` has to be reported with that text, and no others.
+//! The messages of the macros about wrong code: `tests/wrong.rs.txt` is compiled, and each line of it that ends in `//~ ERROR text` has to be
+//! reported with that text, and no other line.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,7 @@ fn macros() -> PathBuf {
 }
 
 #[test]
-fn what_is_wrong_is_reported_where_it_is() {
+fn errors_are_reported_at_their_places() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wrong.rs.txt");
     let text = std::fs::read_to_string(&source).unwrap();
     let expected: Vec<(usize, &str)> = text

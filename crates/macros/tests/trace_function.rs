@@ -1,4 +1,4 @@
-//! What `#[trace_function]` does to functions, with macros in place of the SDK's that write down what they are given.
+//! The effect of `#[trace_function]` on functions, with macros in place of the SDK's that log their arguments.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn log(line: impl Into<String>) {
     LOG.with_borrow_mut(|log| log.push(line.into()));
 }
 
-/// What was written down while `action` ran.
+/// The lines logged while `action` ran.
 fn logged(action: impl FnOnce()) -> Vec<String> {
     LOG.take();
     action();
@@ -46,7 +46,7 @@ impl Drop for Slice {
 }
 
 impl Slice {
-    /// Ends it, with what `fill` adds.
+    /// Ends the slice, with the fields that `fill` adds.
     pub fn end_with(self, fill: impl Fn(&mut Event)) {
         let mut event = Event(String::new());
         fill(&mut event);
@@ -54,7 +54,7 @@ impl Slice {
     }
 }
 
-/// What is added to the end of a slice.
+/// The fields added to the end of a slice.
 #[derive(Debug)]
 pub struct Event(String);
 
@@ -215,7 +215,7 @@ fn the_category_may_be_any_expression_and_the_name_another() {
 }
 
 #[test]
-fn arguments_are_the_parameters_or_what_is_listed() {
+fn arguments_are_the_parameters_or_the_listed_ones() {
     #[trace_function("c", args)]
     #[allow(unused_mut, clippy::needless_pass_by_value)]
     fn all(mut a: u8, _: u8, (_x, _y): (u8, u8), #[allow(unused)] b: String, r#type: fn(u8) -> u8) -> u8 {
@@ -378,7 +378,7 @@ fn a_traced_future_can_go_to_another_thread() {
     is_send(&fetch(String::new()));
 }
 
-/// What `#[async_trait]` makes of an `async fn`.
+/// The output of `#[async_trait]` for an `async fn`.
 #[test]
 fn a_boxed_future_is_a_future() {
     #[trace_function("net", args(url))]
@@ -443,7 +443,7 @@ fn listed_arguments_come_beside_parameters_that_are_not_skipped() {
 }
 
 #[test]
-fn what_is_returned_is_recorded_where_the_slice_ends() {
+fn the_returned_value_is_recorded_where_the_slice_ends() {
     #[trace_function("c", ret)]
     fn plain(a: u8) -> u8 {
         if a == 0 {
@@ -508,7 +508,7 @@ fn what_is_returned_is_recorded_where_the_slice_ends() {
 }
 
 #[test]
-fn what_a_future_gives_is_recorded_where_its_slice_ends() {
+fn the_output_of_a_future_is_recorded_where_its_slice_ends() {
     trait Shape {
         fn area(&self) -> u8;
     }
@@ -517,7 +517,7 @@ fn what_a_future_gives_is_recorded_where_its_slice_ends() {
             *self
         }
     }
-    // It has to be known inside what is returned, for a coercion.
+    // The return type has to be known inside the returned block, for a coercion.
     #[trace_function("c", name = "shape")]
     async fn shape(side: u8) -> Box<dyn Shape> {
         if side == 0 {

@@ -18,8 +18,7 @@ const CHUNK_PAYLOAD: usize = 4096 - 16;
 /// Sizes of the packets in a chunk: a page of compact scheduler events, large and usual track events, tiny counters.
 const PACKET_SIZES: [usize; 4] = [4000, 400, 100, 20];
 
-/// What stands in front of a packet: its length, in four bytes as upstream's writers put it, or in two as ours do for packets of
-/// this size.
+/// The length in front of a packet: in four bytes as upstream's writers put it, or in two as ours do for packets of this size.
 fn length(packet_size: usize) -> Vec<u8> {
     let mut length = vec![0; if packet_size == 400 { 2 } else { 4 }];
     put_padded_varint(&mut length, packet_size as u64);
@@ -213,7 +212,7 @@ fn read<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {
         });
 }
 
-/// The two together, a megabyte at a time: what `write_into_file` does to a buffer.
+/// Both together, a megabyte at a time, as `write_into_file` uses a buffer.
 #[divan::bench(args = PACKET_SIZES, sample_count = 20)]
 fn write_and_read_in_batches(bencher: Bencher<'_, '_>, packet_size: usize) {
     let mut producers = Producers::of_packets(packet_size, 10);
@@ -230,7 +229,7 @@ fn write_and_read_in_batches(bencher: Bencher<'_, '_>, packet_size: usize) {
     });
 }
 
-/// What upstream's `BM_TraceBuffer_WR_SingleWriter` and `_MultipleWriters` do, counted as they count.
+/// The same work as upstream's `BM_TraceBuffer_WR_SingleWriter` and `_MultipleWriters`, counted as they count.
 #[divan::bench(consts = [1, 1000], sample_count = 20)]
 fn write_as_upstreams_benchmark<const WRITERS: u16>(bencher: Bencher<'_, '_>) {
     let mut producers = Producers::new(Payload::of_upstreams_benchmark(), WRITERS);
@@ -240,7 +239,7 @@ fn write_as_upstreams_benchmark<const WRITERS: u16>(bencher: Bencher<'_, '_>) {
         .bench_local(|| producers.fill(&mut buffer));
 }
 
-/// What upstream's `BM_TraceBuffer_RD` does: a buffer of 128 MiB, filled anew each time.
+/// The same work as upstream's `BM_TraceBuffer_RD`: a buffer of 128 MiB, filled anew each time.
 #[divan::bench(sample_count = 20)]
 fn read_as_upstreams_benchmark(bencher: Bencher<'_, '_>) {
     let fill = || {
@@ -288,7 +287,7 @@ fn validate_packet_in_two_fragments(bencher: Bencher<'_, '_>) {
         .bench_local(|| PacketValidator::check([black_box(head), black_box(tail)]));
 }
 
-/// What upstream's `BM_PacketStreamValidator` does: ten bundles of scheduler events, in fragments of 512 bytes.
+/// The same work as upstream's `BM_PacketStreamValidator`: ten bundles of scheduler events, in fragments of 512 bytes.
 #[divan::bench]
 fn validate_as_upstreams_benchmark(bencher: Bencher<'_, '_>) {
     let mut bundle = b"\x0a\xc2\x9e\x80\x00".to_vec();

@@ -15,7 +15,7 @@ pub enum PriorityBoost {
 }
 
 impl PriorityBoost {
-    /// What a config asks for.
+    /// Returns the boost that a config asks for.
     ///
     /// # Errors
     /// If there is no such policy or priority.

@@ -1,4 +1,4 @@
-//! The time, as the driver tells it to the service.
+//! The time, as the driver passes it to the service.
 //!
 //! The service never reads a clock. Its driver (host, simulator) reads all clocks once per turn and passes the reading along with each input.
 //! So recorded inputs replay a whole system.
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// One reading of every clock that traces refer to, taken together, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// `CLOCK_MONOTONIC`: what timers count.
+    /// `CLOCK_MONOTONIC`, by which timers run.
     pub monotonic: u64,
     /// `CLOCK_BOOTTIME`: the clock of timestamps in traces.
     pub boot: u64,
@@ -20,7 +20,7 @@ pub struct Now {
     pub monotonic_coarse: u64,
     /// `CLOCK_MONOTONIC_RAW`.
     pub monotonic_raw: u64,
-    /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds: to clocks it seems to drift.
+    /// The processor's time-stamp counter in ticks, where there is one. Not in nanoseconds, so against the clocks it seems to drift.
     pub tsc: Option<u64>,
 }
 
@@ -86,10 +86,9 @@ impl Now {
             .chain(self.tsc.map(|ticks| (clock_id::TSC, ticks)))
     }
 
-    /// Whether any clock moved differently from boot time since `earlier` by enough to be worth a new snapshot. The
-    /// time-stamp counter counts as one: between two snapshots readers take a tick for a nanosecond, so that what is stamped with
-    /// ticks is misplaced by as much as they have drifted apart since the last one. Where there is a counter, a snapshot is
-    /// rarely spared, as with upstream.
+    /// Whether any clock moved differently from boot time since `earlier` by enough to be worth a new snapshot. The time-stamp counter counts as a
+    /// clock: between two snapshots readers take a tick for a nanosecond, so that events stamped with ticks are misplaced by the drift since the last
+    /// one. Where there is a counter, a snapshot is rarely spared, as with upstream.
     pub(crate) fn drifted_since(&self, earlier: &Now) -> bool {
         let boot = self.boot.wrapping_sub(earlier.boot) as i64;
         self.readings().zip(earlier.readings()).any(|(new, old)| {

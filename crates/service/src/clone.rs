@@ -2,39 +2,39 @@
 
 use ferretto_proto::messages::trace_config::BufferConfig;
 
-/// What a consumer wants cloned, and how.
+/// A consumer's request for a clone.
 #[derive(Clone, Debug)]
 pub struct CloneRequest {
     /// Which session.
     pub original: Original,
-    /// What for.
+    /// The purpose of the clone.
     pub purpose: ClonePurpose,
     /// Whether the original's filter applies.
     pub filter: CloneFilter,
     /// The trigger that led to it, to be noted in the trace.
     pub trigger: Option<CloneTrigger>,
-    /// Where the trace goes if the original streams into a file.
+    /// The destination of the trace if the original streams into a file.
     pub file: CloneFile,
 }
 
-/// Which session is to be cloned.
+/// The session to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Original {
-    /// The one with this id. [`Original::BUGREPORT`] stands for the one with the highest `bugreport_score`.
+    /// The session with this id. [`Original::BUGREPORT`] stands for the one with the highest `bugreport_score`.
     Id(u64),
-    /// The one with this `unique_session_name`, which no clone has.
+    /// The session with this `unique_session_name`, which no clone has.
     Name(String),
 }
 
 impl Original {
-    /// By this id older clients ask for the session that a bug report wants.
+    /// The id by which older clients ask for the session for a bug report.
     pub const BUGREPORT: Original = Original::Id(u64::MAX);
 }
 
-/// What a clone is for. Producers are told with the flush.
+/// The purpose of a clone. Producers get it with the flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonePurpose {
-    /// Nothing in particular.
+    /// No particular purpose.
     Snapshot,
     /// A bug report.
     Bugreport,
@@ -49,26 +49,26 @@ pub enum CloneFilter {
     Skipped,
 }
 
-/// A descriptor that came with the request. Command lines always pass one, for they do not know whether the session streams into
-/// a file; if it does not, the descriptor is of no use, and whether it could be written does not matter.
+/// A descriptor that came with the request. Command lines always pass one, because they do not know whether the session streams into a file. If it
+/// does not, the descriptor is not used, and need not be writable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CloneFile {
     /// There was none.
     None,
-    /// The driver has it. [`Output::CopyFile`](crate::Output::CopyFile) and later outputs say what to write into it.
+    /// The driver has it. [`Output::CopyFile`](crate::Output::CopyFile) and later outputs tell the driver what to write into it.
     Passed,
     /// The driver cannot write into it, for this reason.
     Unusable(String),
 }
 
-/// The trigger that led to a clone, as the consumer tells.
+/// The trigger that led to a clone, as the consumer reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloneTrigger {
     /// Its name.
     pub name: String,
-    /// Who activated it.
+    /// The producer that activated it.
     pub producer_name: String,
-    /// As which user.
+    /// The user of that producer.
     pub producer_uid: i32,
     /// When, in nanoseconds of boot time.
     pub boot_time_ns: u64,
@@ -81,11 +81,11 @@ pub struct CloneTrigger {
 pub struct Cloned {
     /// Names its trace: new in the upper half, the original's in the lower.
     pub uuid: u128,
-    /// Where its packets are.
+    /// The place of its packets.
     pub content: ClonedContent,
 }
 
-/// Where the packets of a clone are.
+/// The place of a clone's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClonedContent {
     /// In its buffers, to be read.
@@ -97,9 +97,9 @@ pub enum ClonedContent {
 /// Buffers that are flushed and copied together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BufferGroup {
-    /// Those of which the clone gets copies.
+    /// The buffers of which the clone gets copies.
     Copied,
-    /// Those with `transfer_on_clone`.
+    /// The buffers with `transfer_on_clone`.
     Transferred,
 }
 

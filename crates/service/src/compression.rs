@@ -24,8 +24,7 @@ mod codecs;
 pub enum Codec {
     /// Deflate, as a zlib stream.
     Deflate,
-    /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as
-    /// the nearest of these.
+    /// Zstd. Levels are those of its library: 1 to 22, 0 for the default of 3, negative ones for speed; others count as the nearest of these.
     Zstd {
         /// See there.
         level: i32,
@@ -33,8 +32,8 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// The codec that a config asks for, if it names one that is there. Of several in `compression` the one with the
-    /// highest field number counts; the older `compression_type` only if none of them is there.
+    /// The codec of a config, if it names one that is built in. If `compression` has several, the one with the highest field number counts; the older
+    /// `compression_type` counts only if it has none.
     pub(crate) fn of(config: &TraceConfig) -> Option<Codec> {
         let wanted = &config.compression;
         let zstd = wanted.zstd.as_option().map(|zstd| Codec::Zstd {
@@ -48,7 +47,7 @@ impl Codec {
             .find(|codec| codecs::is_built_in(*codec))
     }
 
-    /// The same at a level that the thread of the service can afford.
+    /// The same codec at a level that the thread of the service can afford.
     pub(crate) fn in_time(self) -> Codec {
         match self {
             Codec::Deflate => self,
@@ -76,8 +75,8 @@ impl fmt::Display for Codec {
     }
 }
 
-/// Whether a config asks for compression and will not get it, because it names no codec that is there. As upstream
-/// has it, the trace is recorded nevertheless.
+/// Whether a config asks for compression and will not get it, because it names no codec that is built in. As in upstream, the trace is recorded
+/// nevertheless.
 pub(crate) fn is_unmet(config: &TraceConfig) -> bool {
     let asked = config.compression.is_set()
         || config
@@ -86,10 +85,10 @@ pub(crate) fn is_unmet(config: &TraceConfig) -> bool {
     asked && Codec::of(config).is_none()
 }
 
-/// How a batch is to be compressed on its way into a file.
+/// The compression of a batch on its way into a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileCompression {
-    /// With what.
+    /// The codec of the packet.
     pub codec: Codec,
     /// The bytes put into the file, compressed and framed, have to be fewer than this.
     pub room: u64,
@@ -151,10 +150,10 @@ impl Compressor {
         })
     }
 
-    /// Makes one packet of many, given as they stand in a trace file. The result has no such framing.
+    /// Makes one packet of many, which come in the format of a trace file. The result has no such framing.
     ///
     /// # Errors
-    /// If the codec cannot; the packets are to be used as they are then.
+    /// If the codec fails; then use the packets as they are.
     pub fn compress(&mut self, trace: &[u8]) -> Result<&[u8], CompressError> {
         self.payload.clear();
         let done = self.engine.compress(trace, &mut self.payload);
@@ -168,12 +167,11 @@ impl Compressor {
         Ok(self.packet.as_slice())
     }
 
-    /// Compresses packets, given as they stand in a trace file, and adds the result to `out`, which then holds fewer
-    /// than `room` bytes and whole packets only. As many of them as there is room for: towards the end of a file in
-    /// smaller and smaller parts.
+    /// Compresses packets, which come in the format of a trace file, and appends the result to `out`, which then holds fewer than `room` bytes and
+    /// whole packets only. Compresses as many packets as there is room for: towards the end of a file in smaller and smaller parts.
     ///
     /// # Errors
-    /// If the codec cannot.
+    /// If the codec fails.
     pub fn compress_into(
         &mut self,
         out: &mut Vec<u8>,
@@ -211,7 +209,7 @@ fn push_framed(out: &mut Vec<u8>, packet: &[u8]) {
     out.extend_from_slice(packet);
 }
 
-/// Where to cut packets, as they stand in a trace file, into two parts of about the same size; `None` if it is only one.
+/// The place at which to cut packets, in the format of a trace file, into two parts of about the same size; `None` if there is only one packet.
 fn border_near_the_middle(trace: &[u8]) -> Option<usize> {
     let mut reader = Reader::new(trace);
     let mut last = None;
@@ -253,8 +251,8 @@ impl fmt::Display for ExpandError {
 
 impl std::error::Error for ExpandError {}
 
-/// What is inside a compressed packet, as it stands in a trace file, expanded as it is read: however much that is, no more is
-/// in memory than the codec needs.
+/// The contents of a compressed packet, as it stands in a trace file, expanded as they are read. Memory holds no more than the codec needs, however
+/// large the contents are.
 pub struct Expander<'a> {
     field: u32,
     compressed: usize,
@@ -262,7 +260,7 @@ pub struct Expander<'a> {
 }
 
 impl Expander<'_> {
-    /// The field of `TracePacket` that it is in, which tells the codec.
+    /// The field of `TracePacket` that holds the packet, which identifies the codec.
     pub fn field(&self) -> u32 {
         self.field
     }

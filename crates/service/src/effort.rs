@@ -1,4 +1,4 @@
-//! The processor time of work whose cost nobody knows beforehand: matching regular expressions of configs against what producers wrote.
+//! The processor time of work whose cost is unknown beforehand: matching regular expressions of configs against texts of producers.
 //!
 //! The code that does such work announces it in units, each of which takes some picoseconds at worst ([`Effort::spend`]), and asks from time to
 //! time how long the work has taken ([`Effort::taken`]). The driver lends a clock of processor time
@@ -21,7 +21,7 @@ pub(crate) struct Effort {
     began: u64,
     last_look: Cell<u64>,
     units: Cell<u64>,
-    /// What may be spent, if that is what counts.
+    /// The remaining units, if the effort is limited in units.
     left: Cell<Option<u64>>,
 }
 
@@ -38,7 +38,7 @@ impl Effort {
         }
     }
 
-    /// For so many units, however long they take: with the last of them it has taken forever.
+    /// A budget of this many units, however long they take. When they are used up, the time taken is infinite.
     pub(crate) fn of_units(units: u64) -> Effort {
         Effort {
             left: Cell::new(Some(units)),
@@ -46,7 +46,7 @@ impl Effort {
         }
     }
 
-    /// So many units of work are going to be done.
+    /// Announces this many units of work.
     #[inline]
     pub(crate) fn spend(&self, units: u64) {
         self.left
@@ -66,7 +66,7 @@ impl Effort {
         }
     }
 
-    /// What the clock showed when it was last looked at.
+    /// The time of the clock when it was last read.
     pub(crate) fn last_look(&self) -> u64 {
         self.last_look.get()
     }

@@ -28,18 +28,17 @@ use crate::ordered::OrderedMap;
 #[derive(Debug)]
 pub(crate) struct Expression {
     pub(crate) regex: Regex,
-    /// About the bytes that the automaton takes: each of its states may be visited for each byte that is looked at.
+    /// About the bytes of the automaton: each of its states may be visited for each byte of the text.
     weight: u64,
 }
 
 impl Expression {
-    /// Units of work to look at so many bytes, see [`Effort`].
+    /// Units of work for a text of this many bytes, see [`Effort`].
     pub(crate) fn work(&self, bytes: usize) -> u64 {
         self.weight.saturating_mul(bytes as u64)
     }
 
-    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after what else `effort` is
-    /// for.
+    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after the other work of `effort`.
     pub(crate) fn matches_name(&self, name: &str, effort: &Effort) -> bool {
         let work = self.work(name.len());
         if work > limits::MAX_NAME_WORK || effort.taken() >= limits::MAX_MATCHING_TIME {
@@ -50,7 +49,7 @@ impl Expression {
     }
 }
 
-/// An expression in so many bytes at most. How many it needs is found out by giving it few first, for most do with few.
+/// Compiles an expression in at most `memory` bytes. It tries a small limit first, because most expressions need little.
 pub(crate) fn build(expression: &str, memory: usize) -> Result<Expression, String> {
     const FEW: usize = 1024;
     const MORE: usize = 4;
@@ -70,10 +69,10 @@ pub(crate) fn build(expression: &str, memory: usize) -> Result<Expression, Strin
     }
 }
 
-/// What each of these expressions may take: they share what one `field` of a config may.
+/// Returns the memory that each of these expressions may take. They share the memory of one `field` of a config.
 ///
 /// # Errors
-/// If they are too long together.
+/// If the expressions are too long together.
 pub(crate) fn memory_for_each<'c>(
     field: &str,
     expressions: impl Iterator<Item = &'c str>,
@@ -90,7 +89,7 @@ pub(crate) fn memory_for_each<'c>(
     Ok((limits::MAX_REGEX_MEMORY / count.max(1)).max(limits::MIN_REGEX_MEMORY))
 }
 
-/// The expression that matches all of what `expression` matches some of, in so many bytes at most.
+/// Compiles an expression that matches a text if `expression` matches all of it. It takes at most `memory` bytes.
 pub(crate) fn whole(expression: &str, memory: usize) -> Result<Expression, String> {
     // With something around it, `a)|(?:b` would be an expression.
     check_syntax(expression)?;
@@ -126,7 +125,7 @@ impl<'c> NameExpressions<'c> {
         })
     }
 
-    /// One of them, which is compiled if it was not yet.
+    /// One of the expressions, which is compiled if it was not yet.
     pub(crate) fn get(&mut self, expression: &'c str) -> Result<Arc<Expression>, String> {
         if let Some(compiled) = self.compiled.get(expression) {
             return Ok(compiled.clone());
@@ -147,8 +146,7 @@ impl<'c> NameExpressions<'c> {
     }
 }
 
-/// An expression on bytes, classes of which are those of ASCII. Its automaton takes `size` bytes at most, and what it needs to be searched
-/// for about `memory`.
+/// Compiles an expression on bytes, with classes of ASCII. Its automaton takes `size` bytes at most, and a search takes about `memory`.
 #[cfg(feature = "regex")]
 fn build_within(expression: &str, size: usize, memory: usize) -> Result<Regex, String> {
     regex::bytes::RegexBuilder::new(expression)
@@ -166,8 +164,8 @@ pub(crate) fn check_syntax(expression: &str) -> Result<(), String> {
     parsed.map(drop).map_err(|error| reason(&error.to_string()))
 }
 
-/// Why an expression was refused. The crate's own text draws a picture of several lines, of which the last one tells: a log has one
-/// line for each thing, and the expression stands beside it anyway.
+/// Why an expression was refused. The crate's own text draws a picture of several lines. The last one has the reason: a log has one line for each
+/// thing, and the expression stands beside it anyway.
 #[cfg(feature = "regex")]
 fn reason(text: &str) -> String {
     let last = text.lines().last().unwrap_or_default();
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_tells_what_is_wrong() {
+    fn an_error_is_one_line() {
         let why = |expression| whole(expression, 1000).expect_err("no expression");
         assert_eq!(why("("), "unclosed group");
         assert_eq!(why("a\nb("), "unclosed group");

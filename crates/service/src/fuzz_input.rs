@@ -1,4 +1,4 @@
-//! What arbitrary bytes are taken for: a row of choices. Used by what is fuzzed in this crate.
+//! Arbitrary bytes as a row of choices. Used by the fuzzed parts of this crate.
 
 /// Takes bytes from the front of the input; zeroes when there are no more.
 #[derive(Clone, Copy, Debug)]

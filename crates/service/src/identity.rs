@@ -1,18 +1,18 @@
-//! What a service says about itself and its machine in every trace. The driver of the service collects it once, at the start.
+//! The description of a service and its machine in every trace. The driver of the service collects it once, at the start.
 
 use crate::ids::MachineId;
 
-/// What the service says about itself and the machine in every trace.
+/// The description of the service and its machine in every trace.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    /// User under whom the service runs: the trusted uid of its own packets.
+    /// User of the service: the trusted uid of its own packets.
     pub uid: u32,
     /// Version line, as `--version` prints it.
     pub version: String,
     /// Name of this machine, by which a config may pick it (`machine_name_filter`); `host` does as well.
     pub machine_name: String,
-    /// The machine that its own packets are said to be of. [`MachineId::HOST`], unless it records for a program only that has its
-    /// traces told from others by an id; the program's producers are then of that machine, too.
+    /// The machine of its own packets. [`MachineId::HOST`], unless the service records for one program that distinguishes its traces by an id; then
+    /// the program's producers are of that machine, too.
     pub machine: MachineId,
     /// Facts for the `SystemInfo` packet.
     pub system: SystemFacts,
@@ -23,15 +23,15 @@ pub struct Identity {
 /// The schema of extensions that producers of this machine use, so that the trace can be understood without them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtensionDescriptor {
-    /// Where it comes from; may be empty.
+    /// Its origin; may be empty.
     pub name: String,
     /// A `FileDescriptorSet`.
     pub bytes: Vec<u8>,
-    /// How `bytes` are to be taken.
+    /// The encoding of `bytes`.
     pub encoding: DescriptorEncoding,
 }
 
-/// How the bytes of an [`ExtensionDescriptor`] are to be taken.
+/// The encoding of an [`ExtensionDescriptor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorEncoding {
     /// As they are.
@@ -40,7 +40,7 @@ pub enum DescriptorEncoding {
     Gzip,
 }
 
-/// What `SystemInfo` says of the machine; absent facts are left out.
+/// The machine's description in `SystemInfo`; absent facts are left out.
 #[derive(Clone, Debug, Default)]
 pub struct SystemFacts {
     /// `uname`: system name, release, version, machine.

@@ -20,8 +20,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service. No two have the same:
-    /// what one left in a buffer would pass for the other's. Upstream's have 16 bits and go round.
+    /// A connected producer. Given out by the service, never by the producer, hence trusted. 0 is the service. No two have the same, because data
+    /// that one left in a buffer would pass for the other's. Upstream's have 16 bits and go round.
     ProducerId(u32)
 }
 id! {
@@ -44,7 +44,7 @@ id! {
 pub use ferretto_proto::ids::{BufferId, DataSourceInstanceId, FlushRequestId};
 pub use ferretto_smb::{ChunkId, WriterId};
 
-/// Of hash tables by id.
+/// The hasher of hash tables by id.
 pub(crate) type IdHasher = BuildHasherDefault<IdMixer>;
 
 /// Mixes the bits of ids, each with an invertible function. All but a writer's 16 bits are the service's own choice, so a

@@ -21,27 +21,27 @@ impl<K: Ord> Ledger<K> {
         }
     }
 
-    /// What this owner has.
+    /// Returns the amount of this owner.
     pub fn of(&self, owner: &K) -> usize {
         self.amounts.get(owner).copied().unwrap_or_default()
     }
 
-    /// What all have together.
+    /// Returns the amount of all owners together.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether this owner may have so much more, if the limit for each is this.
+    /// Whether this owner may have `more`, given this limit for each owner.
     pub fn has_room(&self, owner: &K, more: usize, limit: usize) -> bool {
         self.of(owner).checked_add(more).is_some_and(|sum| sum <= limit)
     }
 
-    /// The owner gets so much more.
+    /// Adds to the owner's amount.
     pub fn take(&mut self, owner: K, amount: usize) {
         self.replace(owner, 0, amount);
     }
 
-    /// The owner has so much less.
+    /// Subtracts from the owner's amount.
     pub fn give_back(&mut self, owner: K, amount: usize) {
         self.replace(owner, amount, 0);
     }
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_ledger_sums_up_what_each_owner_has(steps in prop::collection::vec((0u8..5, 0usize..100), 0..100)) {
+        fn a_ledger_sums_up_the_amounts_of_each_owner(steps in prop::collection::vec((0u8..5, 0usize..100), 0..100)) {
             let mut ledger = Ledger::new();
             let mut items: Vec<(u8, usize)> = Vec::new();
             for (owner, size) in steps {

@@ -1,8 +1,8 @@
 //! The tracing service as a state machine without I/O, clock or threads.
 //!
-//! [`Service`] takes inputs as method calls with ids and plain values, and says what to do next: [`Service::poll`] hands out messages and file
-//! operations, [`Service::next_deadline`] tells when to call [`Service::handle_timeout`]. [`Service::read_buffers`] and
-//! [`Service::read_for_file`] hand out trace data. The host (`ferretto-host`) and a simulator drive it.
+//! [`Service`] takes inputs as method calls with ids and plain values. [`Service::poll`] returns its outputs, which are messages and file operations,
+//! and [`Service::next_deadline`] the time to call [`Service::handle_timeout`]. [`Service::read_buffers`] and [`Service::read_for_file`] hand out
+//! trace data. The host (`ferretto-host`) and a simulator drive it.
 #![forbid(unsafe_code)]
 
 mod boost;

@@ -2,13 +2,13 @@
 
 use crate::ids::MachineId;
 
-/// The machine that a producer runs on, as far as its connection tells.
+/// The machine that a producer runs on, as far as its connection shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Machine {
     /// This one: the kernel vouches for it.
     #[default]
     Host,
-    /// It came over a network, and no relay said from where: maybe from this machine. Traces make no difference to this one.
+    /// It came over a network, and no relay declared its machine: it may be this one. Traces treat it like this machine.
     Undeclared,
     /// Another one, says a relay.
     Other(Box<OtherMachine>),
@@ -17,9 +17,9 @@ pub enum Machine {
 /// A machine that a relay speaks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtherMachine {
-    /// Tells it from others. Not [`MachineId::HOST`].
+    /// Distinguishes it from others. Not [`MachineId::HOST`].
     pub id: MachineId,
-    /// What people call it, not necessarily it alone. May be empty.
+    /// The name by which people know it, which need not be unique. May be empty.
     pub name: String,
 }
 
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn ids_of_machines_are_the_lower_halves_of_fnv_1a_hashes_and_never_the_hosts() {
-        // Of the test vectors of its authors.
+        // Test vectors of the hash's authors.
         assert_eq!(MachineId::from_hint(b"a"), MachineId(0x8601_ec8c));
         assert_eq!(MachineId::from_hint(b"foobar"), MachineId(0xf739_67e8));
         // Found by trying: the hash is 0x5732_855f_0000_0000.

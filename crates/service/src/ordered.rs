@@ -66,7 +66,7 @@ impl<K, V> OrderedMap<K, V> {
 }
 
 impl<K: Ord, V> OrderedMap<K, V> {
-    /// Where the key is, or else would be.
+    /// The position of the key, or else the position to insert it at.
     fn find<Q: Ord + ?Sized>(&self, key: &Q) -> Result<usize, usize>
     where
         K: Borrow<Q>,
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_map_does_what_a_b_tree_does(steps in prop::collection::vec((0u8..4, 0u8..20, any::<u8>()), 0..200)) {
+        fn a_map_behaves_like_a_b_tree(steps in prop::collection::vec((0u8..4, 0u8..20, any::<u8>()), 0..200)) {
             let (mut map, mut model) = (OrderedMap::new(), BTreeMap::new());
             for (step, key, value) in steps {
                 match step {
@@ -309,7 +309,7 @@ mod tests {
         }
 
         #[test]
-        fn a_set_does_what_a_b_tree_does(first: Vec<u8>, steps: Vec<(bool, u8)>) {
+        fn a_set_behaves_like_a_b_tree(first: Vec<u8>, steps: Vec<(bool, u8)>) {
             let (mut set, mut model): (OrderedSet<u8>, BTreeSet<u8>) =
                 (first.iter().copied().collect(), first.iter().copied().collect());
             for (insert, value) in steps {

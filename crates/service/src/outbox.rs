@@ -1,7 +1,7 @@
-//! What the service wants done, in order, until [`Service::poll`](crate::Service::poll) hands it out.
+//! The outputs of the service, in order, until [`Service::poll`](crate::Service::poll) hands them out.
 //!
-//! Everything that the service says to clients and to its driver goes through here, so the rules are kept in one place. An output names only
-//! clients that are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
+//! All messages of the service to clients and to its driver go through here, so the rules are kept in one place. An output names only clients that
+//! are connected; when a producer disconnects, its outputs are taken back. A consumer hears of events before it hears of anything later.
 
 use std::collections::VecDeque;
 
@@ -51,7 +51,7 @@ impl Outbox {
         self.observers.contains_key(&consumer)
     }
 
-    /// Has this done, or sent if there is somebody to hear it.
+    /// Queues an output, unless its client is gone.
     pub(crate) fn push(&mut self, output: Output) {
         if let Some(consumer) = output.consumer() {
             if !self.reaches(consumer) {
@@ -100,7 +100,7 @@ impl Outbox {
         Some(observer.events.get_or_insert_default())
     }
 
-    /// The events that wait to be sent to a consumer, whatever it observes.
+    /// The events that wait to be sent to a consumer, of all types that it observes.
     pub(crate) fn waiting_events(&self, consumer: ConsumerId) -> Option<&ObservableEvents> {
         self.observers.get(&consumer)?.events.as_deref()
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_to_a_consumer_that_is_not_connected() {
+    fn a_consumer_that_is_not_connected_gets_no_message() {
         let mut outbox = Outbox::default();
         outbox.push(answer());
         assert_eq!(names(&mut outbox), [""; 0]);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_before_an_answer_that_came_later_and_after_what_is_for_others() {
+    fn events_come_before_a_later_answer_and_after_outputs_for_others() {
         let mut outbox = Outbox::default();
         outbox.consumer_connected(CONSUMER);
         let kind = Type::TYPE_ALL_DATA_SOURCES_STARTED;

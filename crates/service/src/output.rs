@@ -1,4 +1,4 @@
-//! What the service wants done: the messages and file operations that [`Service::poll`](crate::Service::poll) hands to its driver.
+//! The outputs of the service: the messages and file operations that [`Service::poll`](crate::Service::poll) hands to its driver.
 //!
 //! The driver carries them out in order. They name only clients that are connected: the service takes back outputs for a client that disconnects.
 
@@ -18,40 +18,40 @@ pub enum Output {
     /// The producer broke a rule: close its connection, then call
     /// [`disconnect_producer`](crate::Service::disconnect_producer).
     DisconnectProducer {
-        /// Whom.
+        /// The producer to disconnect.
         producer: ProducerId,
         /// The rule it broke, for the log.
         rule: String,
     },
     /// Tell the consumer that its session stopped recording: the reply to `EnableTracing`.
     TracingDisabled {
-        /// Whom.
+        /// The consumer.
         consumer: ConsumerId,
-        /// Of which session: the consumer may have another one by now.
+        /// The session: the consumer may have another one by now.
         session: SessionId,
         /// Why, if it did not end as planned.
         error: Option<String>,
     },
     /// Answer the flush that this consumer asked for.
     FlushDone {
-        /// Whom.
+        /// The consumer.
         consumer: ConsumerId,
-        /// What the driver passed with the request.
+        /// The token that the driver passed with the request.
         token: u64,
         /// Whether every producer acknowledged in time.
         outcome: FlushOutcome,
     },
     /// Send these events to the consumer that observes them.
     Observed {
-        /// Whom.
+        /// The consumer.
         consumer: ConsumerId,
-        /// What happened since the last such output.
+        /// The events since the last such output.
         events: Box<ObservableEvents>,
     },
     /// Data is due for the file of this session: call [`read_for_file`](crate::Service::read_for_file), write what it
     /// returns, and report with [`file_written`](crate::Service::file_written).
     FileDue(SessionId),
-    /// Push what was written into the session's file down to the disk.
+    /// Push all data written into the session's file down to the disk.
     SyncFile(SessionId),
     /// The session's file is complete: push it to the disk, close it, and report with
     /// [`file_closed`](crate::Service::file_closed).
@@ -66,30 +66,29 @@ pub enum Output {
     },
     /// Answer the clone that this consumer asked for.
     SessionCloned {
-        /// Whom.
+        /// The consumer.
         consumer: ConsumerId,
-        /// What [`clone_session`](crate::Service::clone_session) returned.
+        /// The result of [`clone_session`](crate::Service::clone_session).
         clone: SessionId,
         /// The clone, which is the consumer's session now, or why there is none.
         result: Result<Cloned, String>,
     },
-    /// Copy what the file of one session holds, once everything handed out for it so far is written, into the file that
-    /// came with the request for this clone, and report with [`file_copied`](crate::Service::file_copied).
+    /// Copy the contents of one session's file, once everything handed out for it so far is written, into the file that came with the request for
+    /// this clone, and report with [`file_copied`](crate::Service::file_copied).
     CopyFile {
         /// The original.
         from: SessionId,
         /// The clone.
         to: SessionId,
     },
-    /// The session's file is given up: stop writing into it and close it as soon as that can be done. Nobody waits
-    /// for a report.
+    /// The session's file is given up: stop writing into it and close it as soon as that can be done. No report is needed.
     AbandonFile(SessionId),
     /// A line for the log.
     Log(LogLevel, String),
 }
 
 impl Output {
-    /// The producer that this is to be sent to or done to.
+    /// The producer that this output concerns.
     pub(crate) fn producer(&self) -> Option<ProducerId> {
         match self {
             Output::ToProducer(producer, _) | Output::DisconnectProducer { producer, .. } => Some(*producer),
@@ -97,7 +96,7 @@ impl Output {
         }
     }
 
-    /// The consumer that this is to be sent to.
+    /// The consumer that this output goes to.
     pub(crate) fn consumer(&self) -> Option<ConsumerId> {
         match self {
             Output::TracingDisabled { consumer, .. }
@@ -148,11 +147,11 @@ pub enum ProducerCommand {
     },
     /// Commit everything these instances hold, then acknowledge.
     Flush {
-        /// To be named in the acknowledgement.
+        /// The id for the acknowledgement.
         request: FlushRequestId,
         /// Which.
         instances: Vec<DataSourceInstanceId>,
-        /// Who asked and why: `FlushFlags` of the schema.
+        /// The initiator and the reason: `FlushFlags` of the schema.
         flags: u64,
     },
     /// Forget interned data and the bases of differences.

@@ -2,9 +2,9 @@
 //! [`PacketValidator::check`] for every packet it reads out of a trace buffer, on the fragments as they lie
 //! there, and drops the packet when it fails.
 //!
-//! Guarantees about a packet that passes: it is a sequence of whole protobuf fields (so that what the service
-//! appends is a field of its own and not the end of the producer's last one), and none of its top-level fields
-//! is one that only the service may write. Nested messages are skipped, not looked into.
+//! Guarantees about a packet that passes: it is a sequence of whole protobuf fields (so that fields which the service appends do not become the end
+//! of the producer's last one), and none of its top-level fields is one that only the service may write. Nested messages are skipped, not looked
+//! into.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ const MAX_FIELD_LENGTH: u64 = (1 << 28) - 1;
 pub enum InvalidPacket {
     /// It sets a field that only the service may set.
     ReservedField(u32),
-    /// A tag whose field number is 0 or above 2^29 - 1, where decoders disagree about what it means.
+    /// A tag whose field number is 0 or above 2^29 - 1, for which decoders disagree about its meaning.
     BadFieldNumber,
     /// A wire type that is neither varint, 64-bit, length-delimited nor 32-bit.
     BadWireType(u8),
@@ -84,7 +84,7 @@ impl fmt::Display for InvalidPacket {
 
 impl std::error::Error for InvalidPacket {}
 
-/// What the next byte is part of.
+/// The meaning of the next byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     Tag,
@@ -132,7 +132,7 @@ impl PacketValidator {
         self.expect == Expect::Tag && self.varint_bytes == 0
     }
 
-    /// Goes on with `bytes`. Returns how many of those after them belong to the last field.
+    /// Goes on with `bytes`. Returns how many of the bytes after them belong to the last field.
     #[inline]
     fn push(&mut self, bytes: &[u8]) -> Result<usize, InvalidPacket> {
         if !self.is_between_fields() {
@@ -177,13 +177,13 @@ impl PacketValidator {
         }
     }
 
-    /// Takes a varint off `bytes`, or the part of it that is there: the only decoder that has to wait for bytes. Of a value or a length,
-    /// bits beyond the 64th are cut off, as by `decode_varint_wrapping`.
+    /// Takes a varint, or the existing part of it, off `bytes`: the only decoder that has to wait for bytes. For a value or a length, bits beyond the
+    /// 64th are cut off, as by `decode_varint_wrapping`.
     fn varint(&mut self, bytes: &mut &[u8]) -> Result<Option<u64>, InvalidPacket> {
         while let Some((&byte, rest)) = bytes.split_first() {
             *bytes = rest;
             if self.varint_bytes == 9 && byte > 1 && self.expect == Expect::Tag {
-                // More than 64 bits: what is left after cutting them off may look fine.
+                // More than 64 bits: cutting the excess off might leave a valid tag.
                 return Err(InvalidPacket::BadFieldNumber);
             }
             self.varint |= u64::from(byte & 0x7f) << (7 * self.varint_bytes);
@@ -200,11 +200,11 @@ impl PacketValidator {
     }
 }
 
-/// How far [`whole_fields`] got.
+/// The result of [`whole_fields`].
 enum Fields<'a> {
-    /// To the end. The last field may go on for so many bytes.
+    /// It got to the end. The last field may go on for this many bytes.
     Until { beyond: usize },
-    /// To a field with a varint that cannot be loaded at once. Not empty.
+    /// It got to a field with a varint that cannot be loaded at once. Not empty.
     Before(&'a [u8]),
 }
 
@@ -247,11 +247,11 @@ fn whole_fields(mut bytes: &[u8]) -> Result<Fields<'_>, InvalidPacket> {
 enum FieldType {
     Varint,
     Length,
-    /// So many bytes.
+    /// This many bytes.
     Fixed(u8),
 }
 
-/// What [`field_type`] says of tags of one byte, which most are: `None` for the bytes that are none, and for those that it
+/// The result of [`field_type`] for tags of one byte, which are the most common: `None` for bytes that are no whole tag, and for tags that it
 /// refuses.
 static ONE_BYTE_TAGS: [Option<FieldType>; 256] = {
     let mut types = [None; 256];
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_service_are_refused_whatever_their_value_and_type() {
+    fn fields_of_the_service_are_refused_with_any_value_and_type() {
         for field in RESERVED_FIELDS {
             for wire_type in [
                 WireType::Varint,
@@ -433,7 +433,7 @@ mod tests {
         assert!(check(&[GOOD, b"bike is short for bichael"].concat()).is_err());
     }
 
-    /// A varint at the start of `bytes` and what follows it.
+    /// Splits a varint off the start of `bytes`.
     fn split_varint(bytes: &[u8]) -> Option<(u128, &[u8])> {
         let size = 1 + bytes.iter().take(10).position(|byte| byte & 0x80 == 0)?;
         let (varint, rest) = bytes.split_at(size);
@@ -482,7 +482,7 @@ mod tests {
             for _ in 0..random(5) {
                 let field = [1, 2, 8, 11, 58, 900, 5_000, 3, 133, 200, 1 << 28][random(11) as usize];
                 let wire_type = [0, 0, 1, 2, 2, 5, 3][random(7) as usize];
-                // By hand, for some are no tags.
+                // By hand, because some are no valid tags.
                 push_varint(&mut packet, field << 3 | wire_type);
                 packet.extend((0..random(12)).map(|_| [0, 1, 2, 5, 0x80, 0xff][random(6) as usize]));
             }

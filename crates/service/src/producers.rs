@@ -20,7 +20,7 @@ use crate::output::ProducerCommand;
 use crate::trace_buffer::{ChunkInfo, ChunkState, ProducerIdentity, TraceBuffer};
 use crate::triggers::{TriggerBudget, beginning};
 
-/// Whom the transport says a producer is.
+/// The identity of a producer, from its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// User id.
@@ -35,7 +35,7 @@ pub struct Credentials {
 pub(crate) enum Owner {
     /// A user of this machine.
     User(u32),
-    /// Whoever is not known to be one.
+    /// Anyone who is not known to be a user of this machine.
     Network,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a producer says of itself when it connects.
+/// A producer's description of itself when it connects.
 #[derive(Debug, Default)]
 pub struct Introduction {
     /// Name of the process or program.
@@ -63,7 +63,7 @@ pub struct Introduction {
     pub scraping: Scraping,
     /// Whether memory can be shared with it at all.
     pub sharing: MemorySharing,
-    /// Where it runs, as its connection tells.
+    /// Its machine, as far as its connection shows.
     pub machine: Machine,
 }
 
@@ -73,17 +73,17 @@ pub enum MemorySharing {
     /// It is on this machine, and its socket passes descriptors.
     #[default]
     Possible,
-    /// It came over a network: it plays the service's part on memory of its own, and its commits carry the chunks' bytes.
+    /// It came over a network: it plays the service's part on private memory, and its commits carry the chunks' bytes.
     Impossible,
 }
 
 /// Whether chunks that a producer did not return may be taken out of its shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scraping {
-    /// They are left there. Only when the producer goes away while a session records are they copied.
+    /// They are left there, and copied only when the producer goes away while a session records.
     #[default]
     Disabled,
-    /// At a flush, a stop and when the producer goes away, whatever its registered writers have finished is copied.
+    /// At a flush, a stop and when the producer goes away, finished packets of its registered writers are copied.
     Enabled,
 }
 
@@ -100,7 +100,7 @@ impl RegistrationId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
     pub(crate) producer: ProducerId,
-    /// Whose producer that is.
+    /// The owner of the producer.
     pub(crate) owner: Owner,
     pub(crate) registration: RegistrationId,
 }
@@ -108,11 +108,11 @@ pub(crate) struct Offer {
 /// A data source that a producer offers.
 pub(crate) struct Registration {
     pub(crate) number: RegistrationId,
-    /// As the producer numbers it; 0 if it does not.
+    /// The producer's number for it; 0 if it has none.
     pub(crate) id: u64,
     /// Without the fields that the service passes on undecoded.
     pub(crate) descriptor: DataSourceDescriptor,
-    /// As the producer sent it.
+    /// The descriptor as the producer sent it.
     pub(crate) descriptor_bytes: Vec<u8>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Producer {
     pub(crate) sharing: MemorySharing,
     pub(crate) machine: Machine,
     pub(crate) smb: Option<ServiceSmb>,
-    /// Bytes of it, or of what the driver was asked to make: they count as its owner's.
+    /// Bytes of the shared memory, or of the memory that the driver was asked to make: they count as its owner's.
     shared_bytes: usize,
     /// The driver was asked to make shared memory and has not yet answered.
     pub(crate) smb_requested: bool,
@@ -140,7 +140,7 @@ pub(crate) struct Producer {
     pub(crate) data_sources: Vec<Registration>,
     /// Bytes of their descriptors.
     descriptor_bytes: usize,
-    /// Where each registered writer writes.
+    /// The buffers of registered writers.
     pub(crate) writers: HashMap<WriterId, BufferId, IdHasher>,
     /// Buffers of the sessions it takes part in; it may write into no other.
     pub(crate) allowed_buffers: OrderedSet<BufferId>,
@@ -150,7 +150,7 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    /// One that has just connected.
+    /// A producer that has just connected.
     pub(crate) fn new(credentials: Credentials, who: Introduction) -> Producer {
         Producer {
             name: beginning(&who.name, limits::MAX_PRODUCER_NAME).to_owned(),
@@ -191,8 +191,8 @@ impl Producer {
         self.sharing == MemorySharing::Impossible && self.scraping == Scraping::Enabled
     }
 
-    /// Copies a chunk, by now in private memory, into the buffer that it is for, if this producer may write there. `id` is its own,
-    /// `protovm_work` the work that may still be done to merge what is overwritten.
+    /// Copies a chunk, by now in private memory, into its target buffer, if this producer may write there. `id` is the producer's own; `protovm_work`
+    /// is the work that may still be done to merge overwritten packets.
     pub(crate) fn copy_chunk(
         &self,
         id: ProducerId,
@@ -234,11 +234,11 @@ impl Producer {
     }
 }
 
-/// All producers that are connected, and what they offer.
+/// All producers that are connected, and their data sources.
 #[derive(Default)]
 pub(crate) struct Producers {
     by_id: OrderedMap<ProducerId, Producer>,
-    /// Who offers a data source of this name, in the order of registration: a producer may do so more than once.
+    /// The offers of each data source name, in the order of registration: a producer may register a name more than once.
     offers: BTreeMap<String, Vec<Offer>>,
     data_sources: Ledger<Owner>,
     descriptor_bytes: Ledger<Owner>,
@@ -272,7 +272,7 @@ impl Producers {
         self.by_id.iter().map(|(id, producer)| (*id, producer))
     }
 
-    /// How many have connected so far.
+    /// The number of producers that have connected so far.
     pub(crate) fn seen(&self) -> u32 {
         self.seen
     }
@@ -339,8 +339,8 @@ impl Producers {
         }
     }
 
-    /// A producer takes part in a session of this config, and may write into this buffer of it. The command for its shared memory, if it has
-    /// none yet: sizes are those that the config wishes for it, or else its own wishes. Memory that is to be made counts from now on.
+    /// Lets a producer take part in a session of this config, and write into this buffer of it. Returns the command for its shared memory, if it has
+    /// none yet: the config's sizes for the producer, or else the producer's own. Memory that is to be made counts from now on.
     pub(crate) fn takes_part(
         &mut self,
         id: ProducerId,
@@ -375,7 +375,7 @@ impl Producers {
         Some(ProducerCommand::CreateSharedMemory { size, page_size })
     }
 
-    /// The shared memory of this producer has so many bytes.
+    /// Sets the size of this producer's shared memory.
     pub(crate) fn set_shared_bytes(&mut self, id: ProducerId, size: usize) {
         if let Some(producer) = self.by_id.get_mut(&id) {
             let before = std::mem::replace(&mut producer.shared_bytes, size);
@@ -383,7 +383,7 @@ impl Producers {
         }
     }
 
-    /// Who offers data sources of this name.
+    /// The offers of data sources of this name.
     pub(crate) fn offers(&self, name: &str) -> &[Offer] {
         self.offers.get(name).map_or(&[], Vec::as_slice)
     }
@@ -391,7 +391,7 @@ impl Producers {
     /// The offer that comes behind this one, in the order of names and registrations.
     pub(crate) fn offer_after(&self, name: &str, last: RegistrationId) -> Option<(&str, Offer)> {
         let names = (Bound::Included(name), Bound::Unbounded);
-        // Of its namesakes none may be left; of the next name there is at least one.
+        // There may be no data source of the same name left; of the next name there is at least one.
         let mut two = self.offers.range::<str, _>(names).take(2);
         two.find_map(|(other, offers)| {
             let told = offers.partition_point(|offer| other == name && offer.registration <= last);
@@ -406,10 +406,10 @@ impl Producers {
         sources.get(place.ok()?)
     }
 
-    /// A producer offers a data source from now on.
+    /// Registers a data source of a producer.
     ///
     /// # Errors
-    /// A line for the log: why it may not.
+    /// A line for the log with the reason why it may not.
     pub(crate) fn register(
         &mut self,
         producer: ProducerId,
@@ -468,10 +468,10 @@ impl Producers {
         Ok(Some(offer))
     }
 
-    /// A producer changes the descriptor of a data source that it registered with an id.
+    /// Changes the descriptor of a data source that a producer registered with an id.
     ///
     /// # Errors
-    /// A line for the log: why it may not.
+    /// A line for the log with the reason why it may not.
     pub(crate) fn update(
         &mut self,
         producer: ProducerId,
@@ -539,7 +539,7 @@ impl Producers {
         }
     }
 
-    /// Nobody may write into these buffers any more: they are gone.
+    /// Lets no producer write into these buffers any more: they are gone.
     pub(crate) fn forget_buffers(&mut self, buffers: &[BufferId]) {
         for producer in self.by_id.values_mut() {
             for buffer in buffers {
@@ -570,7 +570,7 @@ pub(crate) enum Placed {
     Nowhere,
 }
 
-/// Where shared memory comes from.
+/// The origin of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmbOrigin {
     /// Made for the service.

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use crate::clock::{Clock, Now};
 use crate::ids::{FlushRequestId, SessionId};
 
-/// What a deadline of a session is for.
+/// The purpose of a session's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// `duration_ms` is over.
@@ -33,7 +33,7 @@ pub(crate) enum Timer {
     TriggeredStop,
     /// A trigger wants the session cloned now; the number is that of the hit.
     TriggeredSnapshot(u64),
-    /// Nobody waits for the file any more, and it had its time to take data.
+    /// No consumer waits for the file any more, and its time to take data is up.
     FileAbandoned,
 }
 
@@ -46,8 +46,7 @@ struct Entry {
     timer: Timer,
 }
 
-/// Deadlines in nanoseconds of their clocks; those of one clock that are equal fire in the order in which they were
-/// set.
+/// Deadlines in nanoseconds of their clocks. Equal deadlines of one clock fire in the order in which they were set.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     monotonic: BinaryHeap<Reverse<Entry>>,
@@ -99,7 +98,7 @@ impl Timers {
         queue.peek().map(|Reverse(entry)| entry.deadline)
     }
 
-    /// Takes out one timer that is due, and whose it is.
+    /// Takes out one due timer, with its session.
     pub(crate) fn pop_due(&mut self, now: &Now) -> Option<(SessionId, Timer)> {
         [(&mut self.monotonic, now.monotonic), (&mut self.boot, now.boot)]
             .into_iter()
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_waits_for_is_swept_out_of_both_clocks() {
+    fn timers_of_a_session_are_removed_from_both_clocks() {
         let mut timers = Timers::default();
         let (a, b, c) = (SessionId(1), SessionId(2), SessionId(3));
         for session in [a, b, c] {

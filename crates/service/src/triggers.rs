@@ -1,6 +1,6 @@
 //! Triggers: names that producers activate, and that start, stop or snapshot the sessions whose configs name them.
 //!
-//! [`Triggers`] is the session's part: the triggers of its config, and those that came. Each producer has a budget of activations.
+//! [`Triggers`] is the session's part: the triggers of its config, and the activations. Each producer has a budget of activations.
 
 mod budget;
 mod config;
@@ -27,7 +27,7 @@ impl Draws {
         bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^= bits >> 31;
-        // As many as a double holds exactly.
+        // As many bits as a double holds exactly.
         (bits >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -35,14 +35,14 @@ impl Draws {
 /// Triggers that a producer activates at once.
 pub(crate) struct Activation {
     pub(crate) sender: String,
-    /// As much of its name as traces hold.
+    /// The part of its name that traces hold.
     pub(crate) sender_in_trace: Arc<str>,
     pub(crate) uid: u32,
     pub(crate) draws: Draws,
     pub(crate) effort: Effort,
 }
 
-/// At most so many bytes of a text.
+/// The first bytes of a text, at most `max`.
 pub(crate) fn beginning(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {

@@ -59,12 +59,12 @@ impl Wanted {
         Ok(Wanted { by_name })
     }
 
-    /// Those of this name, in the order of the config.
+    /// The data sources of this name, in the order of the config.
     pub(crate) fn named(&self, name: &str) -> &[WantedSource] {
         self.by_name.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// The one of this name and index in the config.
+    /// The data source of this name and index in the config.
     pub(crate) fn source(&self, name: &str, index: usize) -> Option<&WantedSource> {
         let named = self.named(name);
         let place = named.binary_search_by_key(&index, |source| source.index);
@@ -92,7 +92,7 @@ pub struct ProducerFilter {
 struct MachineFilter {
     /// This one, by its name or as the host.
     host: bool,
-    /// Producers that did not say where they are, which make no difference to those of this machine but that it has no name.
+    /// Producers of an undeclared machine, which are treated like those of this machine, except that it has no name.
     undeclared: bool,
     others: OtherMachines,
 }
@@ -136,11 +136,10 @@ impl MachineFilter {
 }
 
 impl ProducerFilter {
-    /// The filter of a data source, for whoever wants to know what a service of `this_machine` would make of it if its config
-    /// does not say `trace_all_machines`.
+    /// The filter of a data source, as a service of `this_machine` would apply it if its config does not say `trace_all_machines`.
     ///
     /// # Errors
-    /// The expression that is none.
+    /// The expression that is invalid.
     pub fn of(source: &trace_config::DataSource, this_machine: &str) -> Result<ProducerFilter, String> {
         let machines = MachineFilter::new(source, OtherMachines::None, this_machine);
         let most = limits::MAX_REGEXES_PER_CONFIG;
@@ -183,7 +182,7 @@ impl ProducerFilter {
     }
 }
 
-/// Where a data source has its expressions.
+/// The field of a data source with expressions.
 const FIELD: &str = "producer_name_regex_filter";
 
 fn expressions_of(source: &trace_config::DataSource) -> impl Iterator<Item = &str> {
@@ -241,13 +240,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_an_expression_only_within_others_is_refused() {
+    fn an_expression_that_is_valid_only_within_others_is_refused() {
         let error = wanted(vec![source("d", &["a)|(?:b"])]).unwrap_err();
         assert!(error.contains("unopened group"), "{error}");
     }
 
     #[test]
-    fn all_expressions_of_a_config_share_what_it_may_have() {
+    fn all_expressions_of_a_config_share_its_limits() {
         let sources = |expressions: &[String]| -> Vec<trace_config::DataSource> {
             expressions
                 .iter()

@@ -1,4 +1,4 @@
-//! What the header of a chunk says. Values only, no memory.
+//! The contents of a chunk's header. Values only, no memory.
 //!
 //! Eight bytes: `u32` chunk id, `u16` writer id, `u16` packet count (bits 0-9) and flags (bits 10-15). Packets follow,
 //! each behind its size as a varint of up to four bytes.
@@ -19,9 +19,8 @@ pub const MAX_PACKETS_PER_CHUNK: u16 = (1 << COUNT_BITS) - 1;
 /// The largest writer id; 0 is none.
 pub const MAX_WRITER_ID: u16 = (1 << 15) - 1;
 
-/// A packet size that no packet has: the writer ran out of chunks in the middle of a packet, whose last fragment bears
-/// this size, and the reader is to drop the packet. It is encoded in four bytes (`ff ff ff 7f`). Nothing that follows it
-/// in a chunk is read.
+/// A size that no packet has. The writer ran out of chunks in the middle of a packet. The last fragment of the packet has this size, and the reader
+/// drops the packet. The size is encoded in four bytes (`ff ff ff 7f`). Bytes after it in the chunk are not read.
 pub const DROPPED_PACKET_SIZE: u32 = (1 << 28) - 1;
 
 /// A writer, unique within its producer.
@@ -47,7 +46,7 @@ impl ChunkId {
     }
 }
 
-/// Six bits beside a chunk's packet count. Those without a name are kept as they are.
+/// Six bits beside a chunk's packet count. Flags without a name are kept as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChunkFlags(u8);
 
@@ -90,7 +89,7 @@ impl ChunkFlags {
 /// A chunk's header, as its producer wrote it: any values are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// Whose chunk it is.
+    /// The chunk's writer.
     pub writer: WriterId,
     /// Its place in the writer's sequence.
     pub chunk: ChunkId,
@@ -117,7 +116,7 @@ impl ChunkHeader {
         Some((header, payload))
     }
 
-    /// A chunk as it goes over a socket: what [`ChunkHeader::split`] takes apart.
+    /// A chunk as it goes over a socket: the inverse of [`ChunkHeader::split`].
     pub fn join(&self, payload: &[u8]) -> Vec<u8> {
         let mut chunk = Vec::with_capacity(CHUNK_HEADER_SIZE + payload.len());
         chunk.extend_from_slice(&self.chunk.0.to_le_bytes());
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chunk_taken_apart_is_what_was_joined() {
+    fn splitting_a_chunk_reverses_joining() {
         let header = ChunkHeader {
             writer: WriterId(0x1234),
             chunk: ChunkId(0x5678_9abc),

@@ -18,13 +18,13 @@
 //! - [`ProducerSmb`] wins chunks for writing ([`WriteChunk`]) and completes them.
 //! - [`ServiceSmb`] copies chunks out, of producers that it does not trust.
 //!
-//! This is the only crate that touches memory which another process can write. It does so through atomics and raw
-//! copies alone: no reference to such memory is ever made, each number in it is read once into private memory and only
-//! then judged, and every position is computed from private geometry. Whatever the peer writes, and whenever, both
-//! sides stay in bounds and never panic; a peer that breaks the rules can lose nothing but its own data.
+//! This is the only crate that touches memory which another process can write. It does so through atomics and raw copies alone: no reference to such
+//! memory is ever made, each number in it is read once into private memory and only then judged, and every position is computed from private
+//! geometry. Whatever the peer writes, and whenever, both sides stay in bounds and never panic; a peer that breaks the rules can lose nothing but its
+//! own data.
 //!
-//! The layout is that of little-endian machines. On others, and where the system is neither Linux nor Android, the crate compiles, and there
-//! is no value of [`SharedMemory`]: who depends on it compiles everywhere.
+//! The layout is that of little-endian machines. On others, and where the system is neither Linux nor Android, the crate compiles, and there is no
+//! value of [`SharedMemory`]: crates that depend on it compile everywhere.
 
 mod chunk;
 #[cfg_attr(

@@ -1,8 +1,8 @@
 //! The mapping behind a shared memory buffer: making it, adopting a peer's, and the only accesses to it there are.
 //!
-//! A memfd sealed against resizing cannot be shrunk under us, so that touching it never faults (`SIGBUS`). What the
-//! service accepts from a producer must be such a file. System calls are the C library's: a crate around them would take longer to
-//! compile than all the rest here, and mapping memory is no safer through one.
+//! A memfd sealed against resizing cannot be shrunk under us, so that touching it never faults (`SIGBUS`). The service accepts only such files from
+//! producers. System calls are the C library's: a crate around them would take longer to compile than all the rest here, and mapping memory is no
+//! safer through one.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -19,10 +19,10 @@ mod tests;
 /// A buffer's size is a multiple of this many bytes.
 const GRANULARITY: usize = 4096;
 
-/// What keeps the size, and this list itself, from changing.
+/// The seals that keep the size, and this list itself, from changing.
 const SIZE_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// The name in `/proc/PID/maps`, the same as upstream's so that what looks for it there finds it.
+/// The name in `/proc/PID/maps`, the same as upstream's so that tools which look for it there find it.
 const MEMFD_NAME: &CStr = c"perfetto_shmem";
 
 /// Memory of up to this size is looked at as if all of it had been touched: that takes no longer than to find out.
@@ -31,20 +31,20 @@ const SMALL: usize = 1 << 20;
 /// Which pages of shared memory have memory behind them.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Touched {
-    /// All of them, or not worth asking.
+    /// All of them, or it is not worth asking.
     All,
-    /// Those whose byte is odd.
+    /// The pages whose byte is odd.
     Pages(Vec<u8>),
-    /// Some are swapped out, or reserved and empty: each is to be read to find out.
+    /// Some are swapped out, or reserved and empty: each has to be read to find out.
     Unknown,
 }
 
-/// Who sent a descriptor, which decides what has to be checked.
+/// The sender of a descriptor, which decides what has to be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A producer, which the service does not trust: the file must be sealed.
     Producer,
-    /// The service, which a producer trusts. Where the kernel has no memfd it shares an unlinked file without seals.
+    /// The service, which a producer trusts. Where the kernel has no memfd, the service shares an unlinked file without seals.
     Service,
 }
 
@@ -61,17 +61,17 @@ pub enum SharedMemoryError {
     },
     /// The descriptor is not of a file in memory.
     NotAFile {
-        /// What it is, in a word.
+        /// The kind of the descriptor, in a word.
         kind: &'static str,
     },
     /// The peer could resize the file at any time.
     NotSealed,
-    /// It is of huge pages. There are only so many of them, and the peer can give back those behind the file, seals or not: touching it
-    /// then would be the end of us.
+    /// The memory is of huge pages. There are only so many of them, and the peer can give back the pages behind the file, seals or not: touching it
+    /// then would kill this process.
     HugePages,
     /// A system call failed.
     System {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
         /// Why it failed.
         source: io::Error,
@@ -112,8 +112,8 @@ pub struct SharedMemory {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread. All access to it is through the methods below, by
-// atomics and raw copies, which have to cope with concurrent writers in another process anyhow.
+// SAFETY: the mapping belongs to the process, not to a thread. All access to it is through the methods below, by atomics and raw copies, which have
+// to cope with concurrent writers in another process anyway.
 unsafe impl Send for SharedMemory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for SharedMemory {}
@@ -140,15 +140,15 @@ impl SharedMemory {
         Self::map(file.into(), size)
     }
 
-    /// Maps the memory that `peer` sent, if it is what it has to be and not larger than `max_size` bytes. What a producer sent is not
-    /// even duplicated before that is known: closing it may take as long as the producer likes.
+    /// Maps the memory that `peer` sent, if it passes all checks and is not larger than `max_size` bytes. Before that, a producer's descriptor is not
+    /// even duplicated: closing it may take as long as the producer likes.
     ///
     /// # Errors
     /// If it is no memory of an allowed size, a producer could still resize it, or the system refuses to map it.
     pub fn attach(fd: impl AsFd, peer: Peer, max_size: usize) -> Result<Self, SharedMemoryError> {
-        // Seals first: only then the size below stays what it is.
+        // Seals first: they keep the size below from changing.
         if peer == Peer::Producer {
-            // Only files in memory have seals to get, and only those of `memfd_create` can have these.
+            // Only files in memory have seals to get, and only files of `memfd_create` can have these.
             let seals = seals(&fd).map_err(|_| SharedMemoryError::NotSealed)?;
             if seals & SIZE_SEALS != SIZE_SEALS {
                 return Err(SharedMemoryError::NotSealed);
@@ -186,8 +186,8 @@ impl SharedMemory {
         self.size
     }
 
-    /// Has the kernel provide the pages of the first `len` bytes now: the first access to one costs about a microsecond otherwise, and
-    /// it is a writer's. Only an optimisation: where the kernel cannot (before 5.14), nothing happens.
+    /// Has the kernel provide the pages of the first `len` bytes now. Otherwise the first access to each costs a writer about a microsecond. Only an
+    /// optimisation: where the kernel cannot (before 5.14), nothing happens.
     pub fn populate(&self, len: usize) {
         // SAFETY: the range lies in the mapping, and making its pages present changes nothing that it holds.
         unsafe {
@@ -219,10 +219,10 @@ impl SharedMemory {
         }
     }
 
-    /// Whether the page of which `offset` is the beginning may hold something else than zeros, as `touched` says.
+    /// Whether the page that begins at `offset` may hold something else than zeros, as `touched` says.
     ///
-    /// Nothing here takes a lock that whoever writes to the file by system calls holds: what those read from may be a file of a program
-    /// that never answers. (`lseek` with `SEEK_DATA`, which would say it all, does.)
+    /// Nothing here takes a lock that is held while a program writes to the file by system calls: such a program may be copying from a file of a
+    /// program that never answers. (`lseek` with `SEEK_DATA`, which would answer the whole question, does.)
     pub(crate) fn is_touched(&self, touched: &Touched, offset: usize) -> bool {
         match touched {
             Touched::All => true,
@@ -232,7 +232,7 @@ impl SharedMemory {
             Touched::Unknown => {
                 let mut word = [0; 4];
                 let at = offset as libc::off_t;
-                // SAFETY: the kernel writes what `word` has room for.
+                // SAFETY: `word` has room for the bytes that the kernel writes.
                 let read =
                     unsafe { libc::pread(self.fd.as_raw_fd(), word.as_mut_ptr().cast(), word.len(), at) };
                 read != word.len() as isize || word != [0; 4]
@@ -240,10 +240,10 @@ impl SharedMemory {
         }
     }
 
-    /// Bytes of memory behind the file, also what is swapped out.
+    /// Bytes of memory behind the file, swapped-out ones included.
     fn allocated(&self) -> io::Result<usize> {
         let mut of = std::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the kernel writes what `of` has room for.
+        // SAFETY: `of` has room for the bytes that the kernel writes.
         if unsafe { libc::fstat(self.fd.as_raw_fd(), of.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -262,7 +262,7 @@ impl SharedMemory {
         (result == 0).then_some(resident)
     }
 
-    /// Where `len` bytes at `offset` are mapped.
+    /// The address of `len` mapped bytes at `offset`.
     ///
     /// # Panics
     /// If they do not lie in the mapping. Positions come from private geometry, never from shared memory.
@@ -293,15 +293,14 @@ impl SharedMemory {
         unsafe { AtomicU16::from_ptr(self.at(offset, 2).as_ptr().cast()) }
     }
 
-    /// Replaces what `out` holds by a copy of `len` bytes at `offset`. The bytes are read once: whatever is decided from
-    /// them is decided from the copy.
+    /// Replaces the contents of `out` by a copy of `len` bytes at `offset`. The bytes are read once: all decisions about them are made on the copy.
     #[inline]
     pub(crate) fn copy_out(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
         let from = self.at(offset, len);
         out.clear();
         out.reserve(len);
-        // SAFETY: `from` is valid for `len` bytes, `out` has room for them and is memory of its own. Whatever the peer
-        // writes meanwhile, the bytes copied are initialised.
+        // SAFETY: `from` is valid for `len` bytes, `out` has room for them and is memory of its own. Whatever the peer writes meanwhile, the bytes
+        // copied are initialised.
         unsafe {
             ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), len);
             out.set_len(len);
@@ -314,7 +313,7 @@ impl SharedMemory {
     #[cfg(test)]
     pub(crate) fn copy_in(&self, offset: usize, bytes: &[u8]) {
         let to = self.at(offset, bytes.len());
-        // SAFETY: `to` is valid for the bytes' length. They cannot overlap, for no slice is ever made of the mapping.
+        // SAFETY: `to` is valid for the bytes' length. They cannot overlap, because no slice is ever made of the mapping.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
     }
 }
@@ -343,7 +342,7 @@ fn create_memfd(name: &CStr) -> io::Result<File> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a new descriptor, which nobody else knows.
+    // SAFETY: the descriptor is new, so this is its only owner.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
@@ -377,7 +376,7 @@ fn page_size() -> usize {
 fn is_of_huge_pages(file: &impl AsFd) -> io::Result<bool> {
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
     let mut of = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the kernel writes what `of` has room for.
+    // SAFETY: `of` has room for the bytes that the kernel writes.
     let result = unsafe { libc::fstatfs(file.as_fd().as_raw_fd(), of.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -387,7 +386,7 @@ fn is_of_huge_pages(file: &impl AsFd) -> io::Result<bool> {
     Ok(of.f_type as u32 == HUGETLBFS_MAGIC)
 }
 
-/// What is no regular file, in a word.
+/// Returns the kind of a file that is not regular, in a word.
 fn kind(of: FileType) -> &'static str {
     if of.is_fifo() {
         "pipe"

@@ -1,6 +1,6 @@
 //! In the place of `memory.rs` on systems that have no memfd: there is no shared memory, and no value of its type.
 //!
-//! So the compiler knows that whatever is done with shared memory is not done here.
+//! So the compiler knows that no code with shared memory runs here.
 
 use std::fmt;
 use std::ptr::NonNull;

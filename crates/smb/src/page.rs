@@ -1,4 +1,4 @@
-//! What the header word of a page says, and how a page of each size is cut into chunks. Values only, no memory.
+//! The contents of a page's header word, and how a page of each size is cut into chunks. Values only, no memory.
 //!
 //! Bits of the word: 0-27 the states of chunks 0 to 13, two bits each; 28-30 the layout; 31 reserved.
 
@@ -87,17 +87,17 @@ impl PageLayout {
     }
 }
 
-/// Who may touch a chunk.
+/// The owner of a chunk, which alone may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ChunkState {
-    /// Nobody; the producer may take it.
+    /// No side owns it; the producer may take it.
     Free = 0,
-    /// The producer; the service may read what the packet count vouches for, when it scrapes.
+    /// The producer owns it; the service may read as many packets as the count says, when it scrapes.
     BeingWritten = 1,
     /// The service.
     BeingRead = 2,
-    /// Nobody; the service may take it.
+    /// No side owns it; the service may take it.
     Complete = 3,
 }
 

@@ -41,12 +41,12 @@ pub(crate) struct Pages {
     count: usize,
 }
 
-/// A chunk that somebody has a right to touch, and where it lies.
+/// A chunk that the caller has a right to touch, and its place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkPlace {
     pub(crate) page: usize,
     pub(crate) won: Won,
-    /// Of the chunk's header, from the start of the memory.
+    /// The offset of the chunk's header from the start of the memory.
     offset: usize,
     /// Bytes of the chunk, its header included.
     size: usize,
@@ -103,7 +103,7 @@ impl Pages {
         self.memory.word(page * self.page_size.bytes())
     }
 
-    /// The header of `page`, read once; what its chunks' previous owners did to them is visible after.
+    /// Reads the header of `page`, once. Afterwards the writes of its chunks' previous owners are visible.
     #[inline]
     pub(crate) fn header(&self, page: usize) -> PageHeader {
         PageHeader::from_bits(self.word(page).load(Ordering::Acquire))
@@ -166,7 +166,7 @@ impl Pages {
         self.memory.half_word(place.offset + PACKETS_OFFSET)
     }
 
-    /// Reads a chunk's header, each field once and the packet count first, so that what it counts is visible after.
+    /// Reads a chunk's header, each field once and the packet count first, so that the counted packets are visible afterwards.
     #[inline]
     pub(crate) fn load_header(&self, place: &ChunkPlace) -> ChunkHeader {
         let packed = self.packets(place).load(Ordering::Acquire);

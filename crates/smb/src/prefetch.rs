@@ -1,10 +1,10 @@
-//! Tells the processor which memory will be needed soon, so that it is there when it is.
+//! Tells the processor which memory will be needed soon, so that it is cached in time.
 //!
-//! Called by the service's trace buffer, which is larger than the caches: what stands where its next chunk goes was last
-//! touched when the ring came round, and of a chunk that is read the length of one packet tells where the next is. A hint is
-//! no access: it changes nothing, cannot fault, and waits for nothing. Processors other than those below are told nothing.
+//! Called by the service's trace buffer, which is larger than the caches: the place of the next chunk was last touched when the ring came round, and
+//! when a chunk is read, the length of each packet gives the place of the next one. A hint is no access: it changes nothing, cannot fault, and waits
+//! for nothing. On processors other than the ones below there are no hints.
 
-/// What one hint is about.
+/// The bytes that one hint covers.
 const CACHE_LINE: usize = 64;
 
 /// Says that all of `bytes` will be written soon.

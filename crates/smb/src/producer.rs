@@ -22,10 +22,10 @@ pub enum FirstPacket {
     Continued,
 }
 
-/// What a chunk's header says from the moment on at which it is won.
+/// The header of a chunk, from the moment at which it is won.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewChunk {
-    /// Who writes it.
+    /// The chunk's writer.
     pub writer: WriterId,
     /// Its place in the writer's sequence.
     pub chunk: ChunkId,
@@ -41,7 +41,7 @@ pub struct ProducerSmb {
     /// about in the order in which they were won. Goes back to the first page with [`ProducerSmb::rewind`]. A hint: any value
     /// will do.
     cursor: AtomicUsize,
-    /// How often the cutting of a page has begun, and has ended: in between its chunks cannot be had yet.
+    /// The numbers of cuts of pages that have begun, and that have ended. During a cut the page's chunks cannot be won yet.
     cuts: [AtomicUsize; 2],
     /// Bytes of the chunks that were won and not completed.
     open: AtomicUsize,
@@ -85,16 +85,15 @@ impl ProducerSmb {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, for it will soon have freed
-    /// those before: so a large buffer is used only as far as need be, and what is used stays in the processor's caches.
+    /// Looks for free chunks from the first page on again. To be called when the service is told of chunks, because it will soon have freed the
+    /// chunks before: so a large buffer is used only as far as need be, and the used part stays in the processor's caches.
     pub fn rewind(&self) {
         self.cursor.store(0, Ordering::Relaxed);
     }
 
     /// Wins a free chunk; pages that are free are partitioned by `layout`. `None` if all chunks are in use.
     ///
-    /// In the usual case the cursor's page or the next one has a free chunk. Only a buffer that is full is looked
-    /// through whole: one load a page.
+    /// In the usual case the cursor's page or the next one has a free chunk. Only a full buffer is searched whole: one load per page.
     pub fn take_chunk(self: &Arc<Self>, layout: PageLayout, new: NewChunk) -> Option<WriteChunk> {
         let [begun, ended] = &self.cuts;
         for _ in 0..MAX_SCANS {
@@ -189,19 +188,19 @@ impl<const N: usize> ChunkWindow<'_, N> {
     }
 }
 
-/// A chunk in state `BeingWritten`. Complete it with [`WriteChunk::complete`]; one that is dropped instead stays in that
-/// state, lost to both sides, for the ABI has no way back.
+/// A chunk in state `BeingWritten`. Complete it with [`WriteChunk::complete`]. A dropped one stays in that state, lost to both sides, because the ABI
+/// has no way back.
 #[must_use = "a chunk that is not completed is lost"]
 #[derive(Debug)]
 pub struct WriteChunk {
-    /// Where the payload is mapped, valid for `payload_len` bytes as long as `smb` is held.
+    /// The address of the payload, valid for `payload_len` bytes as long as `smb` is held.
     payload: NonNull<u8>,
     payload_len: usize,
     /// The half-word in the header that counts packets, valid as the payload is.
     packets: NonNull<AtomicU16>,
     smb: Arc<ProducerSmb>,
     place: ChunkPlace,
-    /// What the header was last told; never read back from shared memory.
+    /// The flags that were last written into the header; never read back from shared memory.
     flags: ChunkFlags,
 }
 
@@ -240,8 +239,8 @@ impl WriteChunk {
     #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         self.check(offset, bytes.len());
-        // SAFETY: the payload is valid for writing the bytes' length at `offset`, as just checked. They cannot overlap, for no
-        // slice is ever made of the mapping.
+        // SAFETY: the payload is valid for writing the bytes' length at `offset`, as just checked. They cannot overlap, because no slice is ever made
+        // of the mapping.
         unsafe {
             self.payload
                 .add(offset)
@@ -249,7 +248,7 @@ impl WriteChunk {
         };
     }
 
-    /// As [`WriteChunk::write`], of a length that is known to the compiler: a store or two instead of a call.
+    /// As [`WriteChunk::write`], for a length that the compiler knows: a store or two instead of a call.
     ///
     /// # Panics
     /// If they do not fit there.
@@ -272,9 +271,8 @@ impl WriteChunk {
         }
     }
 
-    /// Where the payload's bytes from `offset` on are mapped, and how many they are: for a `ferretto_wire::Writer` that
-    /// encodes in place. Valid as long as this chunk is neither completed nor dropped. To be accessed through this
-    /// pointer only, and never by reference.
+    /// The address and the number of the payload's bytes from `offset` on, for a `ferretto_wire::Writer` that encodes in place. Valid as long as this
+    /// chunk is neither completed nor dropped. To be accessed through this pointer only, and never by reference.
     ///
     /// # Panics
     /// If `offset` lies outside the payload.
@@ -285,8 +283,8 @@ impl WriteChunk {
         (unsafe { self.payload.add(offset) }, self.payload_len - offset)
     }
 
-    /// Tells the service that packets 1 to `count - 1` are written, and that packet `count` was begun. Their bytes must
-    /// not be changed any more.
+    /// Tells the service that packets 1 to `count - 1` are written, and that packet `count` was begun. The bytes of written packets must not change
+    /// any more.
     ///
     /// # Panics
     /// If `count` is above [`MAX_PACKETS_PER_CHUNK`].

@@ -1,8 +1,8 @@
 //! The service's side: copies chunks out of the buffer of a producer that it does not trust.
 //!
-//! The page and chunk numbers come from the producer's `CommitData`, everything else from memory that it writes. So
-//! numbers are checked, words are read once, the payload is copied whole into private memory, and what is wrong is
-//! refused with the rule that was broken. Nothing here waits for the producer.
+//! The page and chunk numbers come from the producer's `CommitData`, everything else from memory that it writes. So numbers are checked, words are
+//! read once, the payload is copied whole into private memory, and invalid chunks are refused with the rule that was broken. Nothing here waits for
+//! the producer.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -61,9 +61,9 @@ impl std::error::Error for ChunkRefused {}
 /// Whether a chunk that was scraped is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// It will not change any more; its `CommitData` has yet to come.
+    /// It does not change any more. Its `CommitData` has yet to come.
     Complete,
-    /// The producer is still writing: the last packet that its header counts is to be left out.
+    /// The producer is still writing: the last counted packet must be left out.
     BeingWritten,
 }
 
@@ -104,10 +104,9 @@ impl ServiceSmb {
         (page < self.pages.count()).then(|| self.pages.header(page))
     }
 
-    /// Moves a complete chunk out: replaces what `payload` holds by a copy of the chunk's, and frees the chunk.
+    /// Moves a complete chunk out: replaces the contents of `payload` by a copy of the chunk's, and frees the chunk.
     ///
-    /// The payload is all the room that the chunk has for packets. How much of it is packets is for the caller to find
-    /// out from the copy.
+    /// The payload is all the room that the chunk has for packets. The caller has to find out from the copy how much of it is packets.
     ///
     /// # Errors
     /// If there is no such chunk, it is not complete, or the producer changes its state meanwhile.
@@ -134,11 +133,11 @@ impl ServiceSmb {
         Ok(header)
     }
 
-    /// Shows `visit` every chunk that holds data which was not moved out yet, and leaves them all as they are. Chunks
-    /// that are being written are shown when they hold at least one finished packet.
+    /// Shows `visit` every chunk with data that was not moved out yet, and leaves them all as they are. Chunks that are being written are shown when
+    /// they hold at least one finished packet.
     ///
-    /// Writers go on meanwhile. Of each writer the scrape shows what it had written at one moment: no chunk without all of its earlier chunks
-    /// that were not moved out. (Ids wrap, so that chunks more than half the number space apart are in no order.)
+    /// Writers go on meanwhile. Of each writer the scrape shows the state at one moment: it shows no chunk without all of its earlier chunks that
+    /// were not moved out. (Ids wrap, so that chunks more than half the number space apart are in no order.)
     pub fn scrape(&self, mut visit: impl FnMut(&ScrapableChunk<'_>)) {
         let mut pages = usize::MAX;
         let _ = self.scrape_until(&mut pages, |chunk| {
@@ -147,16 +146,16 @@ impl ServiceSmb {
         });
     }
 
-    /// The same, until `visit` has had enough, or until so many `pages` were looked at, each of them twice. `pages` is counted down. If it is cut short, chunks
-    /// on later pages are missing, whichever chunks of their writers were shown.
+    /// The same, until `visit` breaks, or until this many `pages` were looked at, each of them twice. `pages` is counted down. If the scrape is cut
+    /// short, chunks on later pages are missing, even later chunks of writers that were shown.
     pub fn scrape_until(
         &self,
         pages: &mut usize,
         mut visit: impl FnMut(&ScrapableChunk<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // In one pass a writer could fill a page that the scrape has passed, and go on in one that it has not reached: the later chunk would be
-        // shown without the earlier. So the first pass finds each writer's newest chunk, and the second shows all that the first found, and
-        // what is older than the newest.
+        // In one pass a writer could fill a page that the scrape has passed, and go on in one that it has not reached: the later chunk would be shown
+        // without the earlier. So the first pass finds each writer's newest chunk, and the second shows all chunks that the first found, and all that
+        // are older than the newest.
         let mut seen = Vec::new();
         let mut newest: Vec<Option<ChunkId>> = Vec::new();
         let mut pages_of_first_pass = *pages;
@@ -252,12 +251,12 @@ pub struct ScrapableChunk<'a> {
 }
 
 impl ScrapableChunk<'_> {
-    /// Where it is, which grows from page to page and in each page, and which it is.
+    /// Its place, which grows from page to page and within each page, and its identity.
     fn identity(&self) -> (usize, WriterId, ChunkId) {
         (self.place.payload_offset(), self.header.writer, self.header.chunk)
     }
 
-    /// Its header. The counted packets, but for the last one of a chunk that is being written, are in the payload.
+    /// Its header. The counted packets are in the payload, except the last one of a chunk that is being written.
     pub fn header(&self) -> ChunkHeader {
         self.header
     }
@@ -267,7 +266,7 @@ impl ScrapableChunk<'_> {
         self.completeness
     }
 
-    /// Replaces what `payload` holds by a copy of the chunk's.
+    /// Replaces the contents of `payload` by a copy of the chunk's.
     pub fn copy_payload(&self, payload: &mut Vec<u8>) {
         self.pages
             .memory()
@@ -275,6 +274,6 @@ impl ScrapableChunk<'_> {
     }
 }
 
-/// The largest payload that a chunk can have, which is what a buffer for copies grows to.
+/// The largest payload that a chunk can have. A buffer for copies grows to this size.
 pub const MAX_PAYLOAD_LEN: usize =
     crate::page::PageLayout::Div1.chunk_size(PageSize::MAX) - CHUNK_HEADER_SIZE;

@@ -4,8 +4,7 @@
 //! of one page change hands independently. They are generic over the word so that the model tests can run the same
 //! code on loom's atomics.
 //!
-//! **Orderings.** Winning a chunk acquires, giving it up releases: whoever wins a chunk sees all that its previous
-//! owner did to it.
+//! **Orderings.** Winning a chunk acquires, giving it up releases: the winner of a chunk sees all writes of its previous owner.
 
 use crate::page::{ChunkState, PageHeader, PageLayout};
 use crate::service::ChunkRefused;
@@ -61,8 +60,8 @@ pub(crate) struct Won {
     pub(crate) layout: PageLayout,
 }
 
-/// Exchanges the word for the one that `step` makes of it, and yields what that wins; tries again when the word changed
-/// between being read and being exchanged.
+/// Replaces the word by the result of `step`, and returns the rights that this wins. Tries again when the word changed between being read and being
+/// exchanged.
 #[inline]
 fn exchange<T, E>(
     word: &impl PageWord,
@@ -96,9 +95,9 @@ pub(crate) fn take_free_chunk(word: &impl PageWord) -> Option<Won> {
 
 /// Producer: partitions a free page by `layout`, with Free -> BeingWritten for its first chunk. `None` if the page is not free.
 ///
-/// The page is won whole, and then cut. In between `clear_headers` is called, to clear the headers of all chunks but the first, whose
-/// place is the same in every layout: bytes of packets lie there if the page was cut another way before, and a service that scrapes
-/// must not take them for a header whose owner has not written it yet.
+/// The page is won whole, and then cut. In between this calls `clear_headers`, to clear the headers of all chunks but the first, whose place is the
+/// same in every layout. Bytes of packets lie there if the page was cut another way before, and a service that scrapes must not take them for a
+/// header whose owner has not written it yet.
 #[inline]
 pub(crate) fn take_free_page(
     word: &impl PageWord,
@@ -122,7 +121,7 @@ pub(crate) fn take_free_page(
     if become_next(whole, taken(layout)) {
         won(layout)
     } else {
-        // A service that changes a page whose only chunk is ours breaks the rules, to nobody's harm: it stays whole.
+        // A service that changes a page whose only chunk is ours breaks the rules, without harm: the page stays whole.
         won(PageLayout::Div1)
     }
 }

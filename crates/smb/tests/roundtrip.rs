@@ -82,7 +82,7 @@ impl Model {
                     packet_count: 0,
                     flags: ChunkFlags::NONE,
                 };
-                // What the chunk's last owner left there is not cleared.
+                // The bytes of the chunk's last owner are not cleared.
                 let payload = vec![0xcc; chunk.payload_len()];
                 chunk.write(0, &payload);
                 self.written.push((chunk, Expected { header, payload }));
@@ -155,7 +155,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn the_service_sees_what_the_producer_wrote(
+    fn the_service_sees_the_producers_chunks(
         actions in actions(),
         pages in 1usize..5,
         page_size in prop::sample::select(&[4usize, 16, 64][..]),
@@ -279,7 +279,7 @@ fn a_chunk_is_scraped_with_all_before_it_though_its_writer_goes_on() {
 }
 
 #[test]
-fn chunks_are_scraped_whatever_their_ids() {
+fn chunks_of_any_ids_are_scraped() {
     let (producer, service) = buffer(1, PageSize::MIN);
     // Of these each is newer than the one before, and the first newer than the last.
     let ids = [0, 0x6000_0000, 0xc000_0000];

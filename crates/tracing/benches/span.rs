@@ -1,7 +1,7 @@
-//! What a span costs: made, entered, exited and closed, in nanoseconds of the thread's CPU time.
+//! The cost of a span: made, entered, exited and closed, in nanoseconds of the thread's CPU time.
 //!
-//! `cargo bench -p ferretto-tracing` takes turns among all of them, and prints the least and the median; with arguments only the one
-//! named is done, so many times: `… -- span 1000000`, for an instruction count under callgrind.
+//! `cargo bench -p ferretto-tracing` alternates among all cases, and prints the least and the median. With arguments it runs only the named case, the
+//! given number of times: `… -- span 1000000`, for an instruction count under callgrind.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -99,7 +99,7 @@ fn session() -> Session {
     session
 }
 
-/// What a case costs, in this process, which is for it alone: `tracing` treats one subscriber for all threads better than several.
+/// Measures a case in this process, which runs nothing else, because `tracing` treats a single subscriber for all threads better than several.
 fn measure(case: &Case, count: u32) -> f64 {
     ferretto::initialize(
         ferretto::Options::in_process()
@@ -113,7 +113,7 @@ fn measure(case: &Case, count: u32) -> f64 {
         Some(true) => registry.with(ferretto_tracing::layer()).init(),
     }
     let _session = case.recorded.then(session);
-    // First uses are not what is measured.
+    // First uses are not measured.
     (case.body)(1000);
     let before = cpu_time();
     (case.body)(count);

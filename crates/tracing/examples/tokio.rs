@@ -1,8 +1,8 @@
 //! Asynchronous functions on tokio's threads, recorded into `tokio.pftrace`, or the file that is named: open it at
 //! <https://ui.perfetto.dev>.
 //!
-//! Each request has a track with what it does from its beginning to its end, waiting included; the tracks of the threads have what
-//! they did for it and when, in the same colour.
+//! Each request has a track with its work from its beginning to its end, waiting included. The tracks of the threads show which parts they did and
+//! when, in the same colour.
 
 use std::time::Duration;
 

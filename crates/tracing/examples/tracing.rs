@@ -1,8 +1,8 @@
 //! Spans and events of `tracing`, recorded by this process itself into `tracing.pftrace`, or the file that is named: open it at
 //! <https://ui.perfetto.dev>.
 //!
-//! For a recording by the machine's tracing service instead, with the kernel's scheduling beside it, `Options::system()` is all that it
-//! takes: whoever has a session there records this process too.
+//! To record with the machine's tracing service instead, with the kernel's scheduling beside it, use `Options::system()`: then every session of that
+//! service can record this process.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Counters: fields of events whose names begin in a certain way are samples.
+//! Counters: fields of events with certain prefixes in their names are samples.
 //!
-//! `counter.NAME` and `gauge.NAME` are values; `monotonic_counter.NAME` is what is added to a sum, which is kept here.
+//! `counter.NAME` and `gauge.NAME` are values; `monotonic_counter.NAME` is an increment of a sum, which is kept here.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use crate::sites::tags;
 pub(crate) struct Counter {
     call_site: &'static CallSite,
     track: CounterTrack<'static>,
-    /// What was added so far, by all fields of the name, if that is what is shown.
+    /// The sum over all fields of the name, if the counter shows a sum.
     sum: Option<&'static Sum>,
 }
 
-/// What fields of one name have added up to. The lock is held for as long as it takes to add, and not while anything is recorded: writing an
-/// event may wait for the service, or allocate, and the allocator may be one that counts.
+/// The sum of the fields of one name. The lock is held for the addition alone, and not while anything is recorded: writing an event may wait for the
+/// service, or allocate, and the allocator may itself count.
 #[derive(Debug)]
 pub(crate) struct Sum(Mutex<Total>);
 
@@ -34,7 +34,7 @@ pub(crate) struct Total {
 }
 
 impl Sum {
-    /// What there is with this, and since when: no two have the same time, so samples are in the order of their times.
+    /// Returns the new sum, and its time. No two sums have the same time, so samples are in the order of their times.
     fn add(&self, number: Number) -> (Number, u64) {
         let mut total = self.hold();
         total.number = total.number.plus(number);

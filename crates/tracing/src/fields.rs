@@ -1,6 +1,6 @@
 //! Fields of spans and events, read once into a scratch that each thread keeps.
 //!
-//! Values are formatted here and not while the packet is being written: what a user's `Debug` traces is then an event of its own, and a
+//! Values are formatted here and not while the packet is being written. So an event of a user's `Debug` is recorded as an event of its own, and a
 //! span's fields, which `tracing` shows when the span is made, can wait for the slice.
 
 use std::cell::Cell;
@@ -17,20 +17,20 @@ use crate::sites::{Role, Site};
 /// Memory of a message that a scratch keeps at most.
 const MAX_KEPT: usize = 1 << 16;
 
-/// What the fields were.
+/// The fields that were read.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     pub(crate) annotations: EncodedAnnotations,
     pub(crate) message: Option<String>,
-    /// Of counters of the site's.
+    /// Samples of the site's counters.
     pub(crate) samples: Vec<(usize, Number)>,
-    /// Of a record of the crate `log`.
+    /// The fields of a record of the crate `log`.
     pub(crate) log: LogRecord,
     /// Kept for the next message.
     spare: String,
 }
 
-/// Where a record of the crate `log` comes from.
+/// The origin of a record of the crate `log`.
 #[derive(Debug, Default)]
 pub(crate) struct LogRecord {
     pub(crate) target: String,
@@ -81,7 +81,7 @@ impl Fields {
 
 struct Visitor<'a> {
     site: &'a Site,
-    /// Of the names of fields.
+    /// The ids of the fields' names.
     ids: &'a [u32],
     fields: &'a mut Fields,
 }
@@ -95,7 +95,7 @@ impl Visitor<'_> {
             .unwrap_or(Role::Argument)
     }
 
-    /// Whatever it is for, it is at least an argument.
+    /// Records the field as an argument, whatever else it is.
     fn argument(&mut self, field: &Field, value: impl DebugAnnotation) {
         if let Some(&id) = self.ids.get(field.index()) {
             self.fields.annotations.push(id, value);
@@ -168,7 +168,7 @@ impl Visit for Visitor<'_> {
     }
 }
 
-/// An error with what caused it.
+/// An error with its causes.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {

@@ -1,8 +1,8 @@
 //! The locks of this crate over forks.
 //!
-//! A forked child has locks as they were, and none of the threads that would release them. So a thread that forks holds all of them
-//! meanwhile: [`ferretto`] has it do so, before it holds its own, for some of those are taken under some of these. What `tracing` itself
-//! locks (when call sites and subscribers are new) is not in our hands.
+//! A forked child has copies of the locks, and none of the threads that would release them. So a thread that forks holds all of them meanwhile.
+//! [`ferretto`] calls this before it takes its own locks, because some of its locks are taken under some of these. The locks of `tracing` itself (for
+//! new call sites and subscribers) are out of our reach.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,10 +15,10 @@ use crate::interest::{self, Dispatches};
 use crate::lanes::Free;
 use crate::sites::{LOG_SITES, LogCallSites, SITES};
 
-/// To be told before any of them is first taken.
+/// The locks of this crate, to be passed to the SDK before any of them is first taken.
 pub(crate) const LOCKS: ForkLocks = ForkLocks { hold, release };
 
-/// What a thread holds while it forks. The lists keep their memory: releasing frees none, which a child had better not do.
+/// The locks that a thread holds while it forks. The lists keep their memory: releasing frees none, which a child had better not do.
 struct Held {
     few: Option<Few>,
     sums: Vec<MutexGuard<'static, Total>>,
@@ -46,14 +46,14 @@ fn hold() {
     // A thread that is past its thread-locals forks as it can.
     let _ = HELD.try_with(|held| {
         let mut held = held.borrow_mut();
-        // Subscribers are told of with the SDK's list of observers locked behind this; while a site is made its sums are looked up; the others
-        // are taken alone.
+        // In this order: the SDK tells of subscribers with its list of observers locked after this lock, and while a site is made its sums are looked
+        // up. The other locks are taken alone.
         let dispatches = interest::dispatches();
         let making = SITES.hold();
         let log_sites = LOG_SITES.hold();
         let sums = counters::sums();
         held.sums.extend(sums.values().map(|sum| sum.hold()));
-        // None is added meanwhile.
+        // No lane is added meanwhile.
         held.lanes.extend(SITES.all().map(|site| site.lanes.hold()));
         held.few = Some(Few {
             _dispatches: dispatches,

@@ -19,7 +19,7 @@ static DISPATCHES: Mutex<Dispatches> = Mutex::new(Dispatches {
 /// See [`DISPATCHES`].
 pub(crate) struct Dispatches {
     all: Vec<WeakDispatch>,
-    /// The SDK tells of sessions.
+    /// Whether the SDK tells of sessions.
     observing: bool,
 }
 

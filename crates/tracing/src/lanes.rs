@@ -1,7 +1,7 @@
 //! Lanes: tracks for the lives of spans that have no thread to be on.
 //!
-//! Slices of one track must nest. Lives of spans overlap as they like, so each begins a lane of its own, unless it can stand on
-//! its parent's. A lane that has become free is used again, for each is described once on every sequence; viewers draw lanes of one name together.
+//! Slices of one track must nest. Lives of spans overlap freely, so each begins on a lane of its own, unless it fits on its parent's. Free lanes are
+//! used again, because each is described once on every sequence; viewers draw lanes of one name together.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ const REST: u64 = 1_000_000;
 #[derive(Debug)]
 pub(crate) struct Lanes(Mutex<VecDeque<Free>>);
 
-/// A lane that nobody is on.
+/// A lane that no span uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Free {
     lane: u64,
@@ -32,9 +32,9 @@ impl Lanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane on which nothing is at `time` or later. It is the caller's until given back.
+    /// Takes a lane on which nothing is at `time` or later. It belongs to the caller until it is given back.
     pub(crate) fn take(&self, time: u64) -> u64 {
-        // Nobody else's number, if users make tracks of the same name.
+        // No user's track has these numbers, even if it has the same name.
         static NEXT: AtomicU64 = AtomicU64::new(0x7ac1_1a9e_0000_0000);
         let mut free = self.hold();
         match free.front() {
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_used_again_only_after_what_was_on_it() {
+    fn a_lane_is_used_again_only_after_its_last_slice() {
         let lanes = Lanes::new();
         let (one, two) = (lanes.take(0), lanes.take(0));
         assert_ne!(one, two);

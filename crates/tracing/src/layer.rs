@@ -1,9 +1,9 @@
-//! The layer that users add: a per-layer filter around the recorder, which lets by what nobody records.
+//! The layer that users add: a per-layer filter around the recorder, which skips everything that no session records.
 //!
-//! `tracing-subscriber` takes what a layer says of a call site for the whole stack, unless the layer has a filter of its own: only as such
-//! may it say that it needs a call site no more while others still do. So this is a `Filtered`, which it hands on to. But a `Filtered`
-//! looks each span up on every enter, exit and close, to see whether it was enabled for it. The recorder knows that by itself of the spans
-//! that it has seen made, so those calls go right to it.
+//! `tracing-subscriber` takes a layer's answer about a call site for the whole stack, unless the layer has a filter of its own. Only with one may a
+//! layer say that it needs a call site no more while others still do. So this is a `Filtered`, to which it forwards. But a `Filtered` looks each span
+//! up on every enter, exit and close, to see whether the span was enabled for it. The recorder knows that by itself of the spans that it has seen
+//! made, so those calls go right to it.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
@@ -61,7 +61,7 @@ impl<S> TrackEventLayer<S> {
         self
     }
 
-    /// Tells of slices and instants where in the source they are. Makes a span's slice some 100 ns dearer.
+    /// Adds their place in the source to slices and instants. Makes a span's slice some 100 ns slower.
     #[must_use]
     pub fn with_source_locations(mut self) -> Self {
         self.gate.inner_mut().location = Location::Told;
@@ -86,7 +86,7 @@ impl<S> fmt::Debug for TrackEventLayer<S> {
     }
 }
 
-/// The filter: what sessions record.
+/// The filter: lets through everything that sessions record.
 #[derive(Debug)]
 struct Recorded;
 
@@ -99,7 +99,7 @@ impl<S> Filter<S> for Recorded {
                 ferretto::private::anyone_listens()
                     && LOG_SITES.of(metadata.target(), *metadata.level()).recorded_by() != 0
             }
-            // What comes is found out then.
+            // The decision is made when the event or record itself comes.
             _ => ferretto::private::anyone_listens(),
         }
     }
@@ -199,8 +199,8 @@ where
         self.gate.on_event(event, context);
     }
 
-    // SAFETY: a pointer is returned for the type itself, and what the gate returns is what it is to return; both live as long as `self`.
-    // Through this the stack sees a layer with a filter of its own.
+    // SAFETY: the pointer is to `self` for this type, and the gate's own answer otherwise; both live as long as `self`. Through this the stack sees a
+    // layer with a filter of its own.
     unsafe fn downcast_raw(&self, id: TypeId) -> Option<*const ()> {
         if id == TypeId::of::<Self>() {
             return Some(std::ptr::from_ref(self).cast());

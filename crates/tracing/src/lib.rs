@@ -11,7 +11,7 @@
 //! tracing::info!(triangles = 1_000_000, "drawn");
 //! ```
 //!
-//! # What becomes of what
+//! # Spans and events in traces
 //!
 //! | `tracing` | Perfetto |
 //! |---|---|
@@ -26,8 +26,8 @@
 //! | a field `monotonic_counter.NAME` of an event | is added to a sum since the process started recording, which is a sample of the counter `NAME` |
 //! | a record of the crate `log`, through `tracing-log` | as an event of its own target |
 //!
-//! An event that has nothing but samples is no instant. Spans that enclose one another and are entered more than once are drawn above one another
-//! as long as one of them at a time is at work, as calls are.
+//! An event that has only samples is no instant. Spans that enclose one another and are entered more than once are drawn above one another, like
+//! calls, as long as one of them at a time is at work.
 //!
 //! # What is recorded
 //!
@@ -40,19 +40,19 @@
 //! } } }
 //! ```
 //!
-//! Where a config says nothing of tags, Perfetto leaves out what is tagged `debug`: that is the levels DEBUG and TRACE (which is tagged `trace` too).
-//! `enabled_tags: "debug"` records them all; to have DEBUG without TRACE, add `disabled_tags: "trace"`.
+//! Where a config says nothing of tags, Perfetto leaves out everything tagged `debug`: the levels DEBUG and TRACE (which is tagged `trace` too).
+//! `enabled_tags: "debug"` records both; to have DEBUG without TRACE, add `disabled_tags: "trace"`.
 //!
-//! While no session records a call site it is off, as far as this layer is concerned: `tracing` keeps that in the call site itself. The layer is a
-//! filter for itself alone, and changes nothing of what other layers see. To filter further, use `with_filter`, though then `tracing` asks
-//! that filter for each span, also while nothing is recorded.
+//! While no session records a call site, this layer turns it off: `tracing` keeps that in the call site itself. The layer is a filter for itself
+//! alone, and does not change the events and spans of other layers. To filter further, use `with_filter`, though then `tracing` asks that filter for
+//! each span, also while nothing is recorded.
 //!
 //! # Notes
 //!
 //! Whether spans of a call site are entered more than once is learned from the spans themselves: see [`SpanStyle`], which also says how to choose.
 //!
-//! A guard of [`Span::enter`](https://docs.rs/tracing/latest/tracing/struct.Span.html#in-asynchronous-code) that is held over an `await`
-//! makes spans overlap that cannot be drawn so on one thread: of two, the one entered later is cut in two where the earlier one is exited.
+//! A guard of [`Span::enter`](https://docs.rs/tracing/latest/tracing/struct.Span.html#in-asynchronous-code) that is held over an `await` makes spans
+//! overlap, which cannot be drawn on one thread: of two, the one entered later is cut in two where the earlier one is exited.
 //!
 //! One process may have several subscribers with a layer each, but a second layer of this kind on one subscriber finds its spans taken.
 
@@ -75,12 +75,12 @@ pub use layer::{TrackEventLayer, layer};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpanStyle {
-    /// Where they run, and, if they are entered more than once, how long they take.
+    /// Slices show where spans run and, for spans that are entered more than once, how long they take.
     ///
-    /// If the span of a call site that was closed last had been entered more than once, the next one's second slice begins when the span is
-    /// made, otherwise when it is entered for the second time: with the right time, but where a trace is written into a file
-    /// while it is recorded, readers may have passed it by then. And a span without fields of a call site that made only simple ones so far
-    /// has no second slice yet, whatever it turns out to be.
+    /// A second slice lasts for the whole life of such a span. If the span of a call site that was closed last had been entered more than once, the
+    /// next one's second slice begins when the span is made, otherwise when it is entered for the second time: with the right time, but where a trace
+    /// is written into a file while it is recorded, readers may have passed it by then. And a span without fields of a call site that has made only
+    /// simple ones so far never has a second slice.
     #[default]
     Auto,
     /// Only where they run: slices on the tracks of threads.

@@ -16,7 +16,7 @@ pub(crate) struct Life {
     /// The instances that recorded its beginning.
     recorded: u32,
     place: LanePlace,
-    /// What marks the slices of what the span does on threads as belonging to this.
+    /// The number that marks the slices of the span on threads as belonging to this one.
     pub(crate) correlation: u64,
     /// Arguments that were recorded since it began.
     pub(crate) late: KeptAnnotations,
@@ -24,10 +24,10 @@ pub(crate) struct Life {
     pub(crate) has_tenant: bool,
 }
 
-/// Where a life is drawn.
+/// The place of a life.
 #[derive(Clone, Debug)]
 pub(crate) struct LanePlace {
-    /// Whose lane it is.
+    /// The site that the lane belongs to.
     owner: &'static Site,
     lane: u64,
     /// The span whose life is right below on the lane, if it is not the lane's own.
@@ -44,7 +44,7 @@ impl LanePlace {
         }
     }
 
-    /// Above the life of a parent, which must be told.
+    /// The place above the life of a parent, which must be notified.
     pub(crate) fn above(&self, parent: Id) -> Self {
         Self {
             host: Some(parent),
@@ -94,7 +94,7 @@ impl Life {
         &self.place
     }
 
-    /// Whether everybody who records the span now has its life.
+    /// Whether all instances that record the span now have its life.
     pub(crate) fn is_known_to(&self, listeners: u32) -> bool {
         listeners & !self.recorded == 0
     }

@@ -1,7 +1,7 @@
-//! What becomes of spans and events: the layer behind the [gate](crate::layer).
+//! The recorder of spans and events: the layer behind the [gate](crate::layer).
 //!
-//! Of most spans nothing needs to be kept beyond what their thread knows ([`crate::thread`]). A span has an account ([`Account`]), in its
-//! registry's extensions, if it has fields, for those are shown before the slice begins; or if it may be one that is entered more than once.
+//! Most spans need no state beyond that of their thread ([`crate::thread`]). A span has an account ([`Account`]), in its registry's extensions, if it
+//! has fields, because `tracing` shows them before the slice begins; or if it may be entered more than once.
 
 use ferretto::private::{EventName, Fill, KeptAnnotations, Parts, emit};
 use ferretto::track::TrackLike;
@@ -45,7 +45,7 @@ pub(crate) enum Entrance {
     Later,
 }
 
-/// What is kept of a span.
+/// The state that is kept for a span.
 #[derive(Debug)]
 struct Account {
     /// When it was made, on the trace clock.
@@ -73,10 +73,10 @@ impl Account {
     }
 }
 
-/// Arrows that a span is waited for with at most: it may be said to follow from others for as long as nobody enters it.
+/// The most arrows to a span that is not entered yet: it may be said to follow from others for as long as it is not entered.
 const MAX_FLOWS: usize = 64;
 
-/// Marks what belongs together, or is connected.
+/// Returns a number that marks events which belong together, or are connected.
 fn unique_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0x5d8e_3b00_0000_0001);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -88,7 +88,7 @@ impl Recorder {
         SpanKey::new(self.number, id)
     }
 
-    /// Whether all there is to know of a new span of this site is what its thread knows.
+    /// Whether the thread's knowledge suffices for a new span of this site.
     #[inline(always)]
     fn is_plain(&self, site: &Site) -> bool {
         !site.has_fields()
@@ -280,7 +280,7 @@ impl Recorder {
         account.entered_at_once |= entrance == Entrance::AtOnce;
         account.times_entered = account.times_entered.saturating_add(1);
         if self.spans == SpanStyle::Auto && account.times_entered == 2 && account.life.is_none() {
-            // As of when it was made; where others have been since then there is no place for it.
+            // The life begins when the span was made. It needs a lane of its own, because others may have been above the parent's since.
             site.set_behaviour(Behaviour::Resumed);
             account.life = Some(self.begin_life(site, LanePlace::own(site, account.made), account));
         }
@@ -307,7 +307,7 @@ impl Recorder {
     {
         let Some(span) = context.span(id) else { return };
         let life = {
-            // What is left goes with the span.
+            // The rest goes with the span.
             let mut extensions = span.extensions_mut();
             let Some(account) = extensions.get_mut::<Account>() else {
                 return;

@@ -1,4 +1,4 @@
-//! What is known of each call site of `tracing`, found by the address of its metadata.
+//! The state of each call site of `tracing`, found by the address of its metadata.
 //!
 //! Asked for each span that is made and each event, so a lookup takes no lock: sites are leaked, put into a hash table that only ever
 //! grows, and never taken out. A site is made when `tracing` first asks whether anyone is interested in it.
@@ -20,7 +20,7 @@ pub(crate) struct Site {
     pub(crate) metadata: &'static Metadata<'static>,
     /// Begins slices, or is the instant.
     pub(crate) call_site: &'static CallSite,
-    /// By the index of the field.
+    /// The roles of fields, by their index.
     pub(crate) roles: Box<[Role]>,
     /// Whether the event was given a name, or has the one that macros make of its place.
     pub(crate) is_named: bool,
@@ -29,33 +29,33 @@ pub(crate) struct Site {
     pub(crate) counters: Box<[Counter]>,
     /// The lanes of such spans as have no parent with one.
     pub(crate) lanes: Lanes,
-    /// Of a lane, without its number.
+    /// The track of a lane, without its number.
     pub(crate) track: NamedTrack<'static>,
     behaviour: AtomicU8,
     end: OnceLock<&'static CallSite>,
     instant: OnceLock<&'static CallSite>,
 }
 
-/// What a field is for.
+/// The purpose of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// An argument.
     Argument,
-    /// What the event says.
+    /// The event's text.
     Message,
     /// A sample of this counter of the site's.
     Counter(usize),
-    /// Of what a record of the crate `log` is about.
+    /// The origin of a record of the crate `log`, in four fields.
     LogTarget,
     LogFile,
     LogLine,
     LogModule,
 }
 
-/// How spans of a site have behaved so far: the last one says it for the next.
+/// How spans of a site have behaved so far. The last one decides how the next one is treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
-    /// To be found out: an account is kept of each.
+    /// Not known: each span gets an account.
     Unknown,
     /// Entered once, by the thread that made it, right after that: as guards and synchronous functions do.
     Scoped,
@@ -155,7 +155,7 @@ impl Site {
     }
 }
 
-/// What is made when it is first asked for, under the lock of whoever makes sites: a fork would leave it half made otherwise.
+/// Makes a value at its first use, under the lock for making sites: otherwise a fork could leave it half made.
 fn made_once(
     place: &OnceLock<&'static CallSite>,
     make: impl FnOnce() -> &'static CallSite,
@@ -169,7 +169,7 @@ fn made_once(
     }
 }
 
-/// The level, as configs can choose by it. What is `debug` they have to ask for, and even more so `trace`.
+/// The level as tags, by which configs can choose. Configs have to ask for `debug`, and for `trace` as well.
 pub(crate) fn tags(level: Level) -> &'static [&'static str] {
     match level {
         Level::ERROR => &["error"],
@@ -186,21 +186,21 @@ pub(crate) static SITES: Sites = Sites {
     making: Mutex::new(()),
 };
 
-/// Each has twice the places of the one before.
+/// The most tables; each has twice the places of the one before.
 const TABLES: usize = 20;
-/// Of the first, in bits.
+/// The size of the first table, in bits.
 const FIRST_TABLE_BITS: u32 = 10;
 /// Places that are looked at in each table.
 const PROBES: usize = 8;
 
 type Place = OnceLock<&'static Site>;
 
-/// A hash table that is read without a lock: places are filled once, and when those that a site might be in are all taken, it goes to the next
-/// table. So the first free place on a site's way says that it is nowhere.
+/// A hash table that is read without a lock: places are filled once, and when all places for a site are taken, it goes to the next table. So the
+/// first free place on a site's way shows that the site is in no table.
 #[derive(Debug)]
 pub(crate) struct Sites {
     tables: [OnceLock<Box<[Place]>>; TABLES],
-    /// Held by whoever adds one, or to one.
+    /// Held while a site is added, or completed.
     making: Mutex<()>,
 }
 
@@ -225,7 +225,7 @@ impl Sites {
         }
     }
 
-    /// The site whose metadata is at this address, if there is one: metadata that is made for a question is nowhere.
+    /// The site whose metadata is at this address, if there is one. Metadata that is made for a question has no site.
     #[inline(always)]
     pub(crate) fn find(&self, metadata: &Metadata<'_>) -> Option<&'static Site> {
         let address = std::ptr::from_ref(metadata).addr();
@@ -277,10 +277,10 @@ fn way(address: usize, index: usize, table: &[Place]) -> impl Iterator<Item = &P
     (0..PROBES).filter_map(move |step| table.get((start + step) & mask))
 }
 
-/// Call sites for records of the crate `log`, whose targets are only known from each.
+/// Call sites for records of the crate `log`, whose targets are only known from each record.
 pub(crate) static LOG_SITES: LogSites = LogSites(Mutex::new(BTreeMap::new()));
 
-/// Targets that are kept apart; those that come later are one.
+/// The number of targets that are kept apart; later ones are merged.
 const MAX_LOG_TARGETS: usize = 4096;
 
 /// By their targets and levels.

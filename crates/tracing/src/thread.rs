@@ -1,11 +1,11 @@
-//! What each thread has entered, and the shortcut for spans that are made, entered, exited and closed in a row.
+//! The spans that each thread has entered, and the shortcut for spans that are made, entered, exited and closed in a row.
 //!
-//! Slices of a thread's track must nest, so the thread's own account of them decides: a span that is exited while others, entered after it,
-//! are still open ends those too, and they begin again after it.
+//! Slices of a thread's track must nest, so the thread's own record of them decides: a span that is exited while others, entered after it, are still
+//! open ends those too, and they begin again after it.
 //!
-//! The shortcut: a span is noted as the last that its thread has made ([`made`]). If the thread enters it next, much is known of it without
-//! looking it up, and likewise when it is closed right after its exit. An id that is noted here and means another
-//! span by now would have to have been used thousands of times over on other threads meanwhile: `tracing-subscriber`'s have a generation in them.
+//! The shortcut: a span is noted as the last that its thread has made ([`made`]). If the thread enters it next, much is known of it without looking
+//! it up, and likewise when it is closed right after its exit. For a noted id to mean another span by now, other threads would have to have used it
+//! thousands of times over meanwhile, because the ids of `tracing-subscriber` contain a generation.
 
 use std::cell::{Cell, RefCell};
 
@@ -44,12 +44,12 @@ struct Made {
     what: What,
 }
 
-/// What is known of a span that was just made.
+/// The knowledge of a span that was just made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     /// All there is, as it is [plain](SpanKind::Plain): its site.
     Plain(&'static Site),
-    /// That there is an account.
+    /// The span has an account.
     Tracked,
 }
 
@@ -76,7 +76,7 @@ thread_local! {
     static OPEN: RefCell<Stack> = const { RefCell::new(Stack(Vec::new())) };
 }
 
-/// An open slice: small, for it is moved when a span is entered and again when it is exited.
+/// An open slice. Small, because it is moved when a span is entered and again when it is exited.
 struct Open {
     key: SpanKey,
     kind: SpanKind,
@@ -86,7 +86,7 @@ struct Open {
     more: Option<Box<More>>,
 }
 
-/// What few open slices have.
+/// The state that only few open slices have.
 #[derive(Default)]
 struct More {
     correlation: Option<u64>,
@@ -94,7 +94,7 @@ struct More {
     late: KeptAnnotations,
 }
 
-/// What is known of a span besides what its thread knows.
+/// Where the state of a span is, besides that of its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpanKind {
     /// Nothing.
@@ -110,7 +110,7 @@ pub(crate) enum Location {
     Untold,
 }
 
-/// What a slice begins with.
+/// The fields of the beginning of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beginning<'a> {
     pub(crate) annotations: &'a [u8],
@@ -162,7 +162,7 @@ pub(crate) fn made(key: SpanKey, what: What) {
     MADE.set(Made { key, what });
 }
 
-/// What is known of this span, if the thread made it just before. That is then forgotten.
+/// Takes the knowledge of this span, if the thread made it just before.
 #[inline(always)]
 pub(crate) fn take_made(key: SpanKey) -> Option<What> {
     let made = MADE.get();
@@ -172,7 +172,7 @@ pub(crate) fn take_made(key: SpanKey) -> Option<What> {
     })
 }
 
-/// What this span is, if the thread exited it just before. That is then forgotten.
+/// Takes the kind of this span, if the thread exited it just before.
 #[inline(always)]
 pub(crate) fn take_exited(key: SpanKey) -> Option<SpanKind> {
     let exited = EXITED.get();
@@ -243,7 +243,7 @@ pub(crate) fn exit(key: SpanKey) {
     }
 }
 
-/// As [`exit`], of a span that others were entered after.
+/// As [`exit`], for a span after which others were entered.
 #[cold]
 #[inline(never)]
 fn exit_below(key: SpanKey) {

@@ -1,4 +1,4 @@
-//! What only happens with a subscriber for all threads: `tracing` lets nothing through to others while they are at work.
+//! Tests that need a subscriber for all threads: `tracing` passes nothing to other subscribers while they run.
 
 #![allow(clippy::unwrap_used, unsafe_code)]
 
@@ -16,7 +16,7 @@ use trace::{Argument, Recording, Value};
 use tracing::info_span;
 use tracing_subscriber::prelude::*;
 
-/// Counts what threads that ask for it allocate.
+/// Counts the allocations of threads that ask for it.
 struct Counting;
 
 #[global_allocator]
@@ -64,7 +64,7 @@ fn a_sum_that_grows_while_a_sample_of_it_is_written_is_whole_in_the_end() {
     let recording = Recording::start();
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        // To register a call site takes locks, and what a thread has for all its events is made by the first.
+        // Registering a call site takes locks, and the first event makes the thread's state for all its events.
         count(0);
         IS_COUNTED.set(true);
         // Now and then a chunk is full, which goes into a list.
@@ -84,7 +84,7 @@ fn a_sum_that_grows_while_a_sample_of_it_is_written_is_whole_in_the_end() {
 }
 
 #[test]
-fn what_values_trace_while_they_are_formatted_is_recorded_too() {
+fn events_of_values_that_are_being_formatted_are_recorded_too() {
     struct Tracing;
     impl std::fmt::Debug for Tracing {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

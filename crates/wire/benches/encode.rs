@@ -1,4 +1,4 @@
-//! What one scheduler event costs to encode: `cargo bench -p ferretto-wire`. Prints nanoseconds per event.
+//! The cost of encoding one scheduler event: `cargo bench -p ferretto-wire`. Prints nanoseconds per event.
 
 use ferretto_wire::Writer;
 use std::hint::black_box;

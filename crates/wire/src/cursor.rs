@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 #[cfg(test)]
 mod tests;
 
-/// Room that is asked for before each field, whatever it takes: one comparison for all. The longest tag and varint take fifteen bytes.
+/// The room that is required before each field, whatever its size: one comparison for all. The longest tag and varint take fifteen bytes.
 const FIELD_ROOM: usize = 16;
 
 /// The longest message that a nested one can be here: its length takes one byte.
@@ -25,17 +25,17 @@ pub struct Cursor<'w> {
     /// Valid for writing [`FIELD_ROOM`] bytes more than there are up to `limit`.
     at: *mut u8,
     limit: *mut u8,
-    /// Neither longer nor shorter.
+    /// Makes the lifetime invariant.
     window: PhantomData<fn(&'w ()) -> &'w ()>,
 }
 
-/// A message that writes itself with a cursor. No closure, for those are not always inlined.
+/// A message that writes itself with a cursor. Not a closure, because closures are not always inlined.
 pub trait ShortMessage {
     /// Appends its fields; `None` if they do not fit.
     fn put<'w>(self, cursor: Cursor<'w>) -> Option<Cursor<'w>>;
 }
 
-/// Where the length of a nested message will be: see [`Cursor::nested_with_front`].
+/// The place of a nested message's length: see [`Cursor::nested_with_front`].
 #[derive(Debug)]
 #[must_use = "the length is written by `Cursor::end_nested`"]
 pub struct NestedLength<'w> {
@@ -45,8 +45,8 @@ pub struct NestedLength<'w> {
 }
 
 impl<'w> Cursor<'w> {
-    /// Has a message of up to [`MAX_SHORT_LEN`] bytes write itself, behind its length, to the start of the window. Returns how
-    /// many bytes that took; `None` if it did not fit, and what the window holds is garbage then.
+    /// Has a message of up to [`MAX_SHORT_LEN`] bytes write itself, behind its length, to the start of the window. Returns how many bytes that took;
+    /// `None` if it did not fit, and then the window holds garbage.
     ///
     /// # Safety
     /// During the call `window` must be valid for writing `capacity` bytes, and nothing else in this process may access it. Another
@@ -69,7 +69,7 @@ impl<'w> Cursor<'w> {
             limit,
             window: PhantomData,
         })?;
-        // SAFETY: only a cursor of this window has its lifetime, and those never pass the window's end. A byte was kept for the length,
+        // SAFETY: only a cursor of this window has its lifetime, and such a cursor never passes the window's end. A byte was kept for the length,
         // which fits it because of the capacity.
         unsafe {
             let len = filled.at.offset_from(at) as usize;
@@ -78,7 +78,7 @@ impl<'w> Cursor<'w> {
         }
     }
 
-    /// Whether [`FIELD_ROOM`] bytes fit, and so many more.
+    /// Whether [`FIELD_ROOM`] bytes fit, and `more` beyond.
     #[inline(always)]
     fn has_room(&self, more: usize) -> bool {
         let has_some = self.at <= self.limit;
@@ -158,7 +158,7 @@ impl<'w> Cursor<'w> {
         if !self.has_room(bytes.len()) {
             return None;
         }
-        // SAFETY: tag, length and bytes fit, so that the length fits a byte. `bytes` cannot overlap, for no reference is ever made to a window.
+        // SAFETY: tag, length and bytes fit, so that the length fits a byte. `bytes` cannot overlap, because no reference is ever made to a window.
         unsafe {
             let at = put_tag(self.at, number, WireType::Bytes);
             at.write(bytes.len() as u8);
@@ -167,8 +167,8 @@ impl<'w> Cursor<'w> {
         }
     }
 
-    /// Begins a message field, as `front` does: its first `len` bytes are stored as by [`Cursor::front_of`]. The one at `length_at` is to be
-    /// the length of all that follows it, up to [`Cursor::end_nested`].
+    /// Begins a message field, as `front` does: its first `len` bytes are stored as by [`Cursor::front_of`]. The byte at `length_at` becomes the
+    /// length of all bytes after it, up to [`Cursor::end_nested`].
     ///
     /// # Panics
     /// If `front` is no longer than `length_at`.
@@ -183,7 +183,7 @@ impl<'w> Cursor<'w> {
         let start = self.at;
         let cursor = self.front_of(front, len)?;
         let length = NestedLength {
-            // SAFETY: the byte is one of those that were just written.
+            // SAFETY: `front_of` has stored `N` bytes at `start`, and `length_at` is below `N`.
             at: unsafe { start.add(length_at) },
             window: PhantomData,
         };
@@ -193,8 +193,8 @@ impl<'w> Cursor<'w> {
     /// Ends a message field here.
     #[inline(always)]
     pub fn end_nested(self, length: NestedLength<'w>) -> Self {
-        // SAFETY: the byte lies in the window of this cursor, for it has its lifetime, and was written. Should the cursor be one from before
-        // this field, the length is garbage, but nothing is written outside. All of a window is no longer than fits a byte.
+        // SAFETY: the byte lies in the window of this cursor, which has the same lifetime, and was written. If the cursor is one from before this
+        // field, the length is garbage, but nothing is written outside. The length of a whole window fits a byte.
         unsafe {
             length.at.write(self.at.offset_from(length.at.add(1)) as u8);
         }

@@ -1,4 +1,4 @@
-//! Walks the fields of one encoded message, for whatever bytes there are.
+//! Walks the fields of one encoded message, whatever its bytes.
 //!
 //! Used wherever messages of other processes are looked into without decoding them whole: validation, filtering,
 //! copying fields byte for byte. It never allocates, never recurses (a nested message is [`Value::Bytes`], to be given
@@ -50,13 +50,13 @@ impl<'a> Value<'a> {
 pub struct Field<'a> {
     /// 1 to [`MAX_FIELD_NUMBER`].
     pub number: u32,
-    /// What it holds.
+    /// The field's value.
     pub value: Value<'a>,
     /// The field as it was encoded, tag and length included, so that it can be copied byte for byte.
     pub raw: &'a [u8],
 }
 
-/// Why bytes are not a message. Positions are byte offsets from the start of what the [`Reader`] was given.
+/// Why bytes are not a message. Positions are byte offsets from the start of the [`Reader`]'s bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The bytes end inside the field that begins at `position`.
@@ -200,7 +200,7 @@ impl<'a> Iterator for Reader<'a> {
 
 impl FusedIterator for Reader<'_> {}
 
-/// What is left of the bytes while one field is read.
+/// The remaining bytes while one field is read.
 struct Cursor<'a> {
     /// Where that field begins, for errors.
     field: usize,

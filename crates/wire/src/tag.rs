@@ -34,11 +34,11 @@ pub const fn field_number(tag: u64) -> u64 {
     tag >> 3
 }
 
-/// The wire type in a tag; the bits themselves if they are those of a group (3, 4) or of no type (6, 7). To be matched on at once:
+/// Returns the wire type in a tag; the bits themselves if they are those of a group (3, 4) or of no type (6, 7). Match on the result at once:
 /// compilers then make one jump of both matches.
 ///
 /// # Errors
-/// If the bits stand for no type that we read.
+/// If the bits are those of a group or of no type.
 #[inline(always)]
 pub const fn wire_type(tag: u64) -> Result<WireType, u8> {
     match tag as u8 & 7 {
@@ -56,7 +56,7 @@ pub const fn wire_type(tag: u64) -> Result<WireType, u8> {
 /// `at` must be valid for writing [`MAX_TAG_LEN`] bytes.
 #[inline(always)]
 pub(crate) unsafe fn put_tag(at: *mut u8, number: u32, wire_type: WireType) -> *mut u8 {
-    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes. Where the number is a constant, so is the loop's length.
+    // SAFETY: a 32-bit value takes at most `MAX_TAG_LEN` bytes. If the number is a constant, the loop's length is constant too.
     unsafe { put_varint(at, u64::from(tag(number, wire_type))) }
 }
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_tag_is_told_as_it_is() {
+    fn invalid_wire_types_are_returned_as_they_are() {
         for bits in [3, 4, 6, 7] {
             assert_eq!(wire_type(8 + bits), Err(bits as u8));
         }

@@ -1,16 +1,16 @@
 //! Varints: their encoders and decoders, for all crates.
 //!
-//! A varint holds seven bits a byte, the lowest first; the top bit of a byte says that another one follows. It may be padded: bytes
-//! of no bits at its end change nothing, up to ten bytes in all.
+//! A varint holds seven bits per byte, the lowest first; the top bit of a byte says that another byte follows. It may be padded: bytes without bits
+//! at its end change nothing, up to ten bytes in all.
 //!
 //! Several encoders and decoders, for different places:
-//! - [`encode_varint`] and [`push_varint`] are the plain encoders, `put_varint` (in this crate) what they are made of.
-//!   `put_varint_without_loop` and [`short_varint`] do the same in steps that do not depend on the value.
+//! - [`encode_varint`] and [`push_varint`] are the plain encoders, based on `put_varint` (in this crate). `put_varint_without_loop` and
+//!   [`short_varint`] do the same in steps that do not depend on the value.
 //! - [`put_padded_varint`] fills a place of given size, for lengths that are written before they are known.
-//! - [`decode_varint`] and [`take_varint`] refuse what has more than 64 bits. [`decode_varint_wrapping`] cuts such bits off, as upstream
-//!   does: for bytes that upstream has to understand in the same way.
-//! - [`load_varint`] and [`load_length`] are for loops that are hot: they decode the common cases from one load, and leave
-//!   the others to the decoders above.
+//! - [`decode_varint`] and [`take_varint`] refuse varints of more than 64 bits. [`decode_varint_wrapping`] cuts excess bits off, as upstream does:
+//!   for bytes that upstream has to understand in the same way.
+//! - [`load_varint`] and [`load_length`] are for loops that are hot: they decode the common cases from one load, and leave the others to the decoders
+//!   above.
 
 /// The most bytes that a 64-bit varint takes.
 pub const MAX_VARINT_LEN: usize = 10;
@@ -67,7 +67,7 @@ pub(crate) unsafe fn put_varint(mut at: *mut u8, mut value: u64) -> *mut u8 {
     }
 }
 
-/// As [`put_varint`], in a number of steps that does not depend on the value, but for the very large.
+/// As [`put_varint`], in a number of steps that does not depend on the value, except for very large values.
 ///
 /// # Safety
 /// `at` must be valid for writing [`MAX_VARINT_LEN`] bytes.
@@ -82,7 +82,7 @@ pub(crate) unsafe fn put_varint_without_loop(at: *mut u8, value: u64) -> *mut u8
         if value < MAX_SHORT_VARINT as u64 {
             return put_short_varint(at, value as u32);
         }
-        // Seven bits into each of eight bytes: first into two halves, then those into two each, and again.
+        // Seven bits into each of eight bytes: first into two halves, then each half into two, and again.
         let halves = value & 0x0fff_ffff | (value & 0x00ff_ffff_f000_0000) << 4;
         let quarters = halves & 0x0000_3fff_0000_3fff | (halves & 0x0fff_c000_0fff_c000) << 2;
         let spread = quarters & 0x007f_007f_007f_007f | (quarters & 0x3f80_3f80_3f80_3f80) << 1;
@@ -128,11 +128,11 @@ pub const MAX_SHORT_VARINT: u32 = 1 << 28;
 /// A value below [`MAX_SHORT_VARINT`] as a varint, without branches: its bytes from the lowest on, and how many they are.
 #[inline(always)]
 pub fn short_varint(value: u32) -> (u32, usize) {
-    /// For each length, which bytes say that another one follows: all but the last.
+    /// For each length, the continuation bits of the bytes: of all but the last.
     const FOLLOWED: [u32; 4] = [0, 0x80, 0x8080, 0x80_8080];
     debug_assert!(value < MAX_SHORT_VARINT);
     let spread = value & 0x7f | (value & 0x3f80) << 1 | (value & 0x1f_c000) << 2 | (value & 0xfe0_0000) << 3;
-    // One less than the length: seven bits a byte.
+    // One less than the length, at seven bits per byte.
     let last = usize::from(value >= 1 << 7) + usize::from(value >= 1 << 14) + usize::from(value >= 1 << 21);
     (spread | FOLLOWED[last & 3], last + 1)
 }
@@ -188,7 +188,7 @@ pub fn decode_varint_wrapping(bytes: &[u8]) -> Option<(u64, usize)> {
     }
 }
 
-/// The varint and its size if it ends within nine bytes; else the bits of those, or of all bytes if they are fewer.
+/// The varint and its size if it ends within nine bytes; else the bits of the first nine bytes, or of all bytes if they are fewer.
 #[inline(always)]
 fn decode_up_to_nine_bytes(bytes: &[u8]) -> Result<(u64, usize), u64> {
     match bytes.first() {
@@ -213,8 +213,8 @@ fn decode_two_to_nine_bytes(bytes: &[u8]) -> Result<(u64, usize), u64> {
     Err(value)
 }
 
-/// Takes a varint off the bytes; `None`, and nothing taken, if they do not begin with one. For what is packed; the fields of a
-/// message are walked by [`Reader`](crate::Reader).
+/// Takes a varint off the bytes; `None`, and nothing taken, if they do not begin with one. For packed fields; [`Reader`](crate::Reader) walks the
+/// fields of a message.
 #[inline]
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let (value, len) = decode_varint(bytes).ok()?;

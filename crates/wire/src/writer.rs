@@ -20,21 +20,21 @@ enum Place {
     Region,
 }
 
-/// Where a message ended up, see [`Writer::finish`].
+/// The place of a finished message, see [`Writer::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished<'a> {
     /// It lies at the start of the region; its length in bytes.
     InPlace(usize),
-    /// It did not fit the region (or there was none), and is here. What the region holds is garbage.
+    /// The message, which did not fit the region (or there was none). The region holds garbage.
     Spilled(&'a [u8]),
 }
 
 /// An append-only protobuf encoder.
 ///
-/// **Over a region.** [`Writer::start_in_region`] points the writer at memory that another process may read and write
-/// at any time, such as a chunk of a shared memory buffer. That memory is only touched through raw pointers, no
-/// reference to it is ever made, and nothing read from it decides where the writer writes. When a field does not fit,
-/// what was written so far is copied to the heap and writing goes on there; [`Writer::finish`] tells which it was.
+/// **Over a region.** [`Writer::start_in_region`] points the writer at memory that another process may read and write at any time, such as a chunk of
+/// a shared memory buffer. That memory is only touched through raw pointers, no reference to it is ever made, and nothing read from it decides where
+/// the writer writes. When a field does not fit, the bytes written so far are copied to the heap and writing goes on there; [`Writer::finish`] tells
+/// where the message is.
 ///
 /// Field numbers are the schema's, not input: they must lie in 1..=[`MAX_FIELD_NUMBER`](crate::MAX_FIELD_NUMBER), which debug builds check.
 pub struct Writer {
@@ -50,10 +50,10 @@ pub struct Writer {
     heap: Vec<u8>,
 }
 
-// SAFETY: on the heap the writer owns its memory; for a region the caller of `start_in_region` vouches that the writer
-// alone writes there from this process, on whichever thread it is.
+// SAFETY: on the heap the writer owns its memory. For a region the caller of `start_in_region` promises that the writer alone writes there from this
+// process, on any thread.
 unsafe impl Send for Writer {}
-// SAFETY: what `&Writer` offers reads only the writer's own fields and its own heap memory.
+// SAFETY: the methods of `&Writer` read only the writer's own fields and its own heap memory.
 unsafe impl Sync for Writer {}
 
 impl Default for Writer {
@@ -95,8 +95,8 @@ impl Writer {
         writer
     }
 
-    /// Forgets what was written and goes on in `region`, which has room for `capacity` bytes. The heap memory is kept
-    /// for a spill. The last 15 bytes of a region may stay unused, for space is checked before lengths are known.
+    /// Forgets its contents and goes on in `region`, which has room for `capacity` bytes. The heap memory is kept for a spill. The last 15 bytes of a
+    /// region may stay unused, because space is checked before lengths are known.
     ///
     /// # Safety
     /// Until the next [`Writer::finish`], [`Writer::clear`] or call of this method, and until the writer is dropped or
@@ -110,23 +110,23 @@ impl Writer {
         self.lent = region.as_ptr();
     }
 
-    /// Whether this is the writer that was pointed at `region`, and not yet taken back with [`Writer::take_back`]; wherever it
-    /// writes by now.
+    /// Whether this is the writer that was pointed at `region`, and not yet taken back with [`Writer::take_back`]. It may have moved to the heap
+    /// since.
     ///
-    /// Whoever is handed a `&mut Writer` can leave another one in its place. Then the one over the region is out of reach, and
-    /// the region must stay valid for good.
+    /// A function that gets a `&mut Writer` can leave another writer in its place. Then the one over the region is out of reach, and the region must
+    /// stay valid for good.
     pub fn was_lent(&self, region: NonNull<u8>) -> bool {
         self.lent == region.as_ptr()
     }
 
-    /// As [`Writer::clear`], and from here on [`Writer::was_lent`] nothing.
+    /// As [`Writer::clear`]; afterwards [`Writer::was_lent`] is false for every region.
     pub fn take_back(&mut self) {
         self.clear();
         self.lent = ptr::null_mut();
     }
 
-    /// Ends the message and tells where it lies. The writer is then empty and on the heap; the slice of a spilled
-    /// message stays valid until the writer is used again.
+    /// Ends the message and returns its place. The writer is then empty and on the heap; the slice of a spilled message stays valid until the writer
+    /// is used again.
     pub fn finish(&mut self) -> Finished<'_> {
         let (place, len) = (self.place, self.len);
         self.clear();
@@ -138,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Forgets what was written, leaves a region if there was one, and starts over on the heap.
+    /// Forgets its contents, leaves a region if there was one, and starts over on the heap.
     pub fn clear(&mut self) {
         self.len = 0;
         self.place = Place::Heap;
@@ -166,7 +166,7 @@ impl Writer {
         self.heap.capacity()
     }
 
-    /// What was written so far.
+    /// The bytes written so far.
     ///
     /// # Panics
     /// If the message lies in a region: other processes may write there, so no slice of it can exist.
@@ -180,7 +180,7 @@ impl Writer {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
-    /// What was written, as memory of the caller's.
+    /// The bytes written, as memory of the caller's.
     ///
     /// # Panics
     /// If the message lies in a region.
@@ -200,8 +200,8 @@ impl Writer {
         self.len = self.len.min(len);
     }
 
-    /// Appends a field of type `uint32`, `uint64`, `int32`, `int64`, `bool` or an enum. Negative numbers are to be
-    /// sign-extended to 64 bits, `sint` types to be [zigzagged](crate::zigzag) before.
+    /// Appends a field of type `uint32`, `uint64`, `int32`, `int64`, `bool` or an enum. The caller sign-extends negative numbers to 64 bits, and
+    /// [zigzags](crate::zigzag) `sint` types.
     #[inline]
     pub fn varint_field(&mut self, number: u32, value: u64) {
         let at = self.reserve(MAX_TAG_LEN + MAX_VARINT_LEN);
@@ -241,8 +241,8 @@ impl Writer {
     #[inline]
     pub fn bytes_field(&mut self, number: u32, bytes: &[u8]) {
         let at = self.reserve((MAX_TAG_LEN + MAX_VARINT_LEN).saturating_add(bytes.len()));
-        // SAFETY: tag, length and bytes were reserved. `bytes` cannot overlap: it is a live reference, and what was
-        // reserved is memory that no reference points to.
+        // SAFETY: tag, length and bytes were reserved. `bytes` cannot overlap: it is a live reference, and no reference points to the reserved
+        // memory.
         unsafe {
             let at = put_tag(at, number, WireType::Bytes);
             let at = put_varint(at, bytes.len() as u64);
@@ -251,7 +251,7 @@ impl Writer {
         }
     }
 
-    /// Appends the tag and the length of a field of type `bytes`, `string` or a message whose `len` bytes are to follow, here or elsewhere.
+    /// Appends the tag and the length of a field of type `bytes`, `string` or a message. Its `len` bytes follow, here or elsewhere.
     #[inline]
     pub fn bytes_field_head(&mut self, number: u32, len: usize) {
         let at = self.reserve(MAX_TAG_LEN + MAX_VARINT_LEN);
@@ -263,8 +263,8 @@ impl Writer {
         }
     }
 
-    /// Appends a message field whose contents `fill` writes. The length in front of it is patched in afterwards, in as
-    /// few bytes as it takes: one is set aside, and a message longer than 127 bytes is moved up for the others.
+    /// Appends a message field whose contents `fill` writes. The length in front of it is patched in afterwards, in as few bytes as possible: one
+    /// byte is set aside, and a message longer than 127 bytes is moved up to make room for more.
     #[inline]
     pub fn nested<R>(&mut self, number: u32, fill: impl FnOnce(&mut Writer) -> R) -> R {
         let at = self.reserve(MAX_TAG_LEN + 1);
@@ -280,7 +280,7 @@ impl Writer {
         result
     }
 
-    /// Appends a message without a tag, behind its length, as in a row of messages: the contents are what `fill` writes.
+    /// Appends a message without a tag, behind its length, as in a row of messages. `fill` writes its contents.
     #[inline]
     pub fn delimited<R>(&mut self, fill: impl FnOnce(&mut Writer) -> R) -> R {
         let at = self.reserve(1);
@@ -350,20 +350,20 @@ impl Writer {
         debug_assert!(self.len <= self.capacity);
     }
 
-    /// Makes room on the heap, moving there what was written if it is in a region.
+    /// Makes room on the heap. If the contents are in a region, moves them there.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, additional: usize) {
         match self.place {
-            // SAFETY: the first `len` bytes of the allocation are initialised and `len` is within its capacity. The
-            // length lets `reserve` know what to move along.
+            // SAFETY: the first `len` bytes of the allocation are initialised and `len` is within its capacity. The length tells `reserve` how much
+            // to move along.
             Place::Heap => unsafe { self.heap.set_len(self.len) },
             Place::Region => {
                 self.heap.clear();
                 self.heap.reserve(self.len);
-                // SAFETY: the region is valid for `capacity >= len` bytes by the contract of `start_in_region`, the heap
-                // has room for `len` and they are different memory. Should the other process scribble over the region
-                // meanwhile, the message is garbage, as it would have been in place. All of `len` is initialised then.
+                // SAFETY: the region is valid for `capacity >= len` bytes by the contract of `start_in_region`, the heap has room for `len` and they
+                // are different memory. If the other process overwrites the region meanwhile, the message is garbage, as it would have been in place.
+                // All of `len` is initialised then.
                 unsafe {
                     ptr::copy_nonoverlapping(self.base.as_ptr(), self.heap.as_mut_ptr(), self.len);
                     self.heap.set_len(self.len);

@@ -1,24 +1,25 @@
-//! A memory barrier of which one side pays for both: the arbiter's, once for many chunks, and not the writers', for each packet.
+//! A memory barrier for two sides of which only one pays: the arbiter, once for many chunks, and not the writers, for each packet.
 //!
-//! Whoever stores a word and then reads another, while somebody else does so the other way round, needs a barrier in between on both
-//! sides, or both may miss what the other has stored. [`light`] is one to the compiler alone, and costs nothing. [`heavy`] has the kernel
-//! make it one to the processor as well: every running thread of the process passes a barrier before the call returns (`membarrier(2)`,
-//! since Linux 4.14). Where the kernel cannot, nobody may rely on [`light`], and [`heavy`] says so.
+//! Suppose that one thread stores a word and then reads another, while a second thread does the same the other way round. Both need a barrier in
+//! between, or both may miss the other's store. [`light`] is a barrier to the compiler alone, and costs nothing. [`heavy`] has the kernel make it one
+//! to the processor as well: every running thread of the process passes a barrier before the call returns (`membarrier(2)`, since Linux 4.14). Where
+//! the kernel cannot do that, [`light`] must not be relied on, and [`heavy`] says so.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
-/// The side that is passed often.
+/// The barrier on the frequent side.
 #[inline(always)]
 pub(crate) fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Has the kernel prepare for [`heavy`], once for the process, and says whether it can. The first call may take some ten milliseconds, if there are several threads.
+/// Has the kernel prepare for [`heavy`], once for the process. Returns whether the kernel can. The first call may take some ten milliseconds if there
+/// are several threads.
 pub(crate) fn prepare() -> bool {
     system::prepare()
 }
 
-/// The other side. False if there was no barrier.
+/// The barrier on the other side. False if there was none.
 pub(crate) fn heavy() -> bool {
     prepare() && system::heavy()
 }

@@ -1,4 +1,4 @@
-//! Who holds chunks open, and whose chunk is taken back when they are too many. Used by the arbiter alone.
+//! The writers that hold chunks open, and the choice of chunks to take back when there are too many. Used by the arbiter alone.
 
 use crate::trace_writer::{Holder, Seen};
 use ferretto_smb::WriterId;
@@ -13,22 +13,22 @@ pub(super) struct Holders {
 }
 
 impl Holders {
-    /// There is a new writer.
+    /// Adds a new writer.
     pub(super) fn add(&mut self, writer: WriterId, holder: Arc<Holder>) {
         self.by_writer.insert(writer.0, holder);
     }
 
-    /// A writer has ended.
+    /// Removes a writer that has ended.
     pub(super) fn remove(&mut self, writer: WriterId) {
         self.by_writer.remove(&writer.0);
     }
 
-    /// Chooses writers who hold `bytes` together, or all who hold something: in turn those who have not written since they were last looked
-    /// at, and others only if that is not enough.
+    /// Chooses writers that hold `bytes` together, or all writers with a chunk that can be taken: in turn those that have not written since the hand
+    /// last passed them, and others only if that is not enough.
     pub(super) fn choose(&mut self, bytes: usize) -> Vec<Arc<Holder>> {
         let behind_hand = self.by_writer.range(self.hand..);
         let lap = behind_hand.chain(self.by_writer.range(..self.hand));
-        // The second lap finds every writer idle that has not written since the first.
+        // In the second lap every writer is idle that has not written since the first.
         let laps = lap.clone().chain(lap);
         let mut chosen = BTreeMap::new();
         let mut gathered = 0;

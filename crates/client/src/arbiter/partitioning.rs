@@ -1,21 +1,21 @@
-//! Into what chunks free pages are cut. Used by the arbiter whenever it hands one out.
+//! The sizes of the chunks into which free pages are cut. Used by the arbiter whenever it hands one out.
 //!
-//! Every writer keeps a chunk until it is full or taken back, however little it writes. With one chunk to a page, as many threads as there are
-//! pages (64 of 4 KiB by default) have all of the memory, and what they write next is dropped. So the more writers there are, the
-//! smaller are the chunks: commits are more then, and long packets are cut more often, but nothing is lost.
+//! Every writer keeps a chunk until it is full or taken back, however little it writes. With one chunk to a page, as many threads as there are pages
+//! (64 of 4 KiB by default) hold all of the memory, and their next packets are dropped. So the more writers there are, the smaller are the chunks:
+//! there are more commits then, and long packets are cut more often, but nothing is lost.
 
 use ferretto_smb::{PageLayout, PageSize};
 
-/// Of the memory, writers may have one part in so many open; in the rest is what the service has yet to read. When half of the buffer
-/// waits for the service it is told so at once, and there should be as much again by the time that it comes.
+/// Writers may have one part in this many of the memory open; the rest is for chunks that the service has yet to read. When half of the buffer waits
+/// for the service, the service is told at once, and the other half should last until it comes.
 const OPEN_PART: usize = 4;
 
-/// Into what chunks free pages are cut.
+/// How free pages are cut into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Partitioning {
-    /// Always these.
+    /// Always this layout.
     Fixed(PageLayout),
-    /// The largest of which all writers together keep no more than a quarter of the memory.
+    /// The largest chunks for which all writers together keep no more than a quarter of the memory.
     ByWriters,
 }
 
@@ -26,7 +26,7 @@ impl From<PageLayout> for Partitioning {
 }
 
 impl Partitioning {
-    /// How to cut a page, where so many writers share so many pages.
+    /// The layout of a page, where this many writers share this many pages.
     #[inline]
     pub(super) fn layout(self, writers: usize, pages: usize) -> PageLayout {
         match self {
@@ -38,11 +38,11 @@ impl Partitioning {
         }
     }
 
-    /// The most bytes of one packet that fit so many pages.
+    /// The most bytes of one packet that fit this many pages.
     pub(super) fn capacity(self, pages: usize, page_size: PageSize) -> usize {
         let layout = match self {
             Partitioning::Fixed(layout) => layout,
-            // What takes the least for headers.
+            // The layout with the fewest headers.
             Partitioning::ByWriters => PageLayout::Div1,
         };
         // A chunk's header and a fragment's length take up to twelve bytes.

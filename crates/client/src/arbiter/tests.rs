@@ -1,4 +1,4 @@
-//! Arbiters for startup: what is kept back, and what becomes of it.
+//! Arbiters for startup: the packets that they keep back, and their fate.
 
 use super::*;
 use ferretto_smb::PageLayout;
@@ -43,7 +43,7 @@ fn targets(requests: &[Request]) -> (Vec<u16>, Vec<u32>, usize) {
 const NOWHERE: BufferId = BufferId(0);
 
 #[test]
-fn what_is_written_for_startup_is_kept_back_until_the_buffer_is_known() {
+fn packets_for_startup_are_kept_back_until_the_buffer_is_known() {
     let main = arbiter(Counting::default());
     let startup = main.for_startup();
     let mut first = startup
@@ -68,7 +68,7 @@ fn what_is_written_for_startup_is_kept_back_until_the_buffer_is_known() {
     startup.bind(BufferId(7));
     let (writers, chunks, ended) = targets(&startup.take_requests());
     assert_eq!((writers, chunks, ended), (vec![7, 7], vec![7, 7], 1));
-    // And so is what comes later.
+    // Later packets go to the bound buffer too.
     second.write_packet(b"packet");
     drop(second);
     let late = startup
@@ -120,7 +120,7 @@ fn writers_of_all_arbiters_of_a_connection_have_different_ids() {
 }
 
 #[test]
-fn what_nobody_wants_goes_back_to_the_service_for_no_buffer() {
+fn discarded_chunks_go_back_to_the_service_for_no_buffer() {
     let main = arbiter(Counting::default());
     let startup = main.for_startup();
     let mut writer = startup
@@ -185,7 +185,7 @@ fn writers_that_come_and_go_while_the_endpoint_is_stuck_leave_no_more_than_a_cou
 }
 
 #[test]
-fn losses_of_ever_new_sessions_wait_to_be_told_of_for_the_latest_only() {
+fn only_losses_for_the_latest_buffers_wait_to_be_reported() {
     let arbiter = arbiter(Counting::default());
     let _full = fill(&arbiter);
     for target in 1..=1000 {
@@ -194,7 +194,7 @@ fn losses_of_ever_new_sessions_wait_to_be_told_of_for_the_latest_only() {
             .unwrap();
         writer.write_packet(b"lost");
         drop(writer);
-        // Nothing of what was sent is read.
+        // The service's end is never read.
         arbiter.take_requests();
     }
     let pending = arbiter.pending();

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub(crate) struct WriterIds {
     circle: Mutex<Circle>,
-    /// How many there are in use.
+    /// The number of ids in use.
     count: AtomicUsize,
 }
 

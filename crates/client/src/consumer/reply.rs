@@ -1,4 +1,4 @@
-//! What the service answers a consumer: decoded, with what comes in parts put together.
+//! The service's answers to a consumer: decoded, with answers in parts put together.
 //!
 //! Called by [`super::ConsumerEndpoint`]. Packets larger than a frame arrive in slices over several replies; the
 //! service's state arrives in parts that make one message when joined.
@@ -28,14 +28,14 @@ const MAX_ASSEMBLED: usize = 512 * 1024 * 1024;
 pub enum ConsumerReply {
     /// Tracing has ended.
     TracingDisabled {
-        /// Why, if not as configured.
+        /// The reason, if it did not end as configured.
         error: Option<String>,
     },
     /// Packets of the session's buffers.
     TraceData {
         /// Whole packets, perhaps none.
         packets: Packets,
-        /// Whether there are others.
+        /// Whether others follow.
         more: More,
     },
     /// The session is ours.
@@ -45,9 +45,9 @@ pub enum ConsumerReply {
     },
     /// Statistics of the session.
     TraceStats(Box<TraceStats>),
-    /// Something that was asked to be told.
+    /// Events that the consumer asked for.
     Observed(Box<ObservableEvents>),
-    /// No more of them are told for this request.
+    /// No more events follow for this request.
     ObservationEnded,
     /// The state of the service.
     ServiceState {
@@ -56,17 +56,17 @@ pub enum ConsumerReply {
         /// As it came.
         encoded: Vec<u8>,
     },
-    /// What the service can do.
+    /// The capabilities of the service.
     Capabilities(Box<TracingServiceCapabilities>),
     /// Whether a trace was saved for a bug report.
     BugreportSaved(Box<SaveTraceForBugreportResponse>),
     /// Whether the session was cloned.
     SessionCloned(Box<CloneSessionResponse>),
-    /// It is done: started, changed, disabling, freed, flushed, detached.
+    /// The request was carried out: started, changed, disabling, freed, flushed, detached.
     Done,
 }
 
-/// Parts that wait for others.
+/// Incomplete replies.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     /// The slices so far of a packet whose last slice has not come. One for all reads, as they are answered in order.
@@ -105,7 +105,7 @@ impl Assembly {
                     return Ok(None);
                 }
                 if more == More::Last {
-                    // A packet whose end never comes is none.
+                    // An incomplete packet whose end never comes is dropped.
                     self.packet = Vec::new();
                 }
                 ConsumerReply::TraceData { packets, more }
@@ -191,7 +191,7 @@ impl Assembly {
             }
         }
         match packets.ends.last() {
-            // All of it waits for its last slice; it stays in the same allocation, which grows by doubling.
+            // All of it waits for its last slice. It stays in the same allocation, which grows by doubling.
             None => self.packet = std::mem::take(&mut packets.bytes),
             Some(&whole) => self.packet = packets.bytes.split_off(whole),
         }

@@ -43,7 +43,7 @@ impl Connected {
         events
     }
 
-    /// The replies in what has arrived.
+    /// The replies among the events that have arrived.
     fn replies(&mut self) -> Vec<(CallId, ConsumerReply)> {
         let reply = |event| match event {
             ConsumerEvent::Reply {
@@ -149,7 +149,7 @@ fn a_packet_whose_end_never_comes_does_not_spoil_the_next_read() {
 }
 
 #[test]
-fn a_config_goes_out_byte_for_byte_with_the_file_and_the_end_is_told() {
+fn a_config_goes_out_byte_for_byte_with_the_file_and_the_end_is_reported() {
     let mut connected = connected();
     let config = [0xfa, 0xff, 0x3f, 3, b'n', b'e', b'w'];
     let file = OwnedFd::from(tempfile::tempfile().unwrap());
@@ -204,7 +204,7 @@ fn a_state_in_parts_is_joined() {
 }
 
 #[test]
-fn attaching_asks_to_be_told_of_the_end_too() {
+fn attaching_asks_for_notice_of_the_end_too() {
     let mut connected = connected();
     connected.endpoint.attach("key").unwrap();
     let to = connected.asked().reply_to;
@@ -257,7 +257,7 @@ fn observed_events_stream_until_the_service_ends_it() {
 }
 
 #[test]
-fn every_simple_request_is_answered_as_what_it_is() {
+fn every_simple_request_gets_an_answer_of_its_own_kind() {
     type Make = fn(&mut ConsumerEndpoint) -> Result<CallId, InvokeError>;
     type Check = fn(&ConsumerReply) -> bool;
     let done: Check = |reply| matches!(reply, ConsumerReply::Done);
@@ -339,7 +339,7 @@ fn a_rejection_is_an_error_but_no_capabilities_are_none() {
 }
 
 #[test]
-fn when_the_service_ends_every_request_fails_and_then_the_end_is_told() {
+fn when_the_service_ends_every_request_fails_and_then_the_end_is_reported() {
     let mut connected = connected();
     let enabled = connected.endpoint.enable_tracing(b"", None).unwrap();
     let state = connected

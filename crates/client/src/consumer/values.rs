@@ -1,6 +1,6 @@
-//! What consumers ask with and are answered with, apart from any connection: all of [`consumer`](crate::consumer) where there are none.
+//! The arguments and results of consumers' requests, apart from any connection: all of [`consumer`](crate::consumer) where there are none.
 
-/// What part of the service's state to ask for.
+/// The part of the service's state to ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateScope {
     /// Producers, data sources and sessions.

@@ -1,7 +1,7 @@
-//! What the service tells a producer to do: `GetAsyncCommandResponse`, decoded.
+//! The service's commands to a producer: `GetAsyncCommandResponse`, decoded.
 //!
-//! Called by [`super::ProducerEndpoint`]. Configs are kept as the bytes that the consumer wrote, beside their decoded
-//! form: a data source of a newer schema finds its fields there.
+//! Called by [`super::ProducerEndpoint`]. Configs are kept as the bytes that the consumer wrote, beside their decoded form, so that a data source of
+//! a newer schema finds its fields there.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use ferretto_wire::Reader;
 
 use super::{DataSourceInstanceId, FlushRequestId};
 
-/// The memory through which packets go.
+/// The memory for packets.
 #[derive(Debug)]
 pub enum SharedMemoryOffer {
     /// The service made it: the usual case.
@@ -21,9 +21,9 @@ pub enum SharedMemoryOffer {
         /// Bytes of a page in it.
         page_size: u32,
     },
-    /// What we offered is used.
+    /// The memory that we offered is used.
     Ours,
-    /// None can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
+    /// No memory can be shared; commits carry the data ([`Arbiter::emulating`](crate::arbiter::Arbiter::emulating)).
     Emulated {
         /// Bytes of a page in memory of our own.
         page_size: u32,
@@ -41,21 +41,21 @@ pub struct DataSourceSetup {
     pub encoded_config: Vec<u8>,
 }
 
-/// A flush of some data sources: write out what is buffered, then acknowledge.
+/// A flush of some data sources: write out buffered data, then acknowledge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// To be acknowledged.
+    /// The id for the acknowledgement.
     pub id: FlushRequestId,
     /// The instances to flush.
     pub instances: Vec<DataSourceInstanceId>,
-    /// Who flushes and why (upstream's `FlushFlags`); 0 when unknown.
+    /// The flush's initiator and reason (upstream's `FlushFlags`); 0 when unknown.
     pub flags: u64,
 }
 
-/// Something the service wants done.
+/// A command of the service.
 #[derive(Debug)]
 pub enum ProducerCommand {
-    /// Shared memory is there: writers can be made. Comes before the first data source is set up.
+    /// Offers shared memory: writers can be made. Comes before the first data source is set up.
     SetupTracing(SharedMemoryOffer),
     /// Prepare an instance, so that starting it is quick.
     SetupDataSource(DataSourceSetup),
@@ -63,9 +63,9 @@ pub enum ProducerCommand {
     StartDataSource(DataSourceSetup),
     /// Stop an instance.
     StopDataSource(DataSourceInstanceId),
-    /// Write out what is buffered.
+    /// Write out buffered data.
     Flush(Flush),
-    /// Repeat whatever later packets would refer to: the earlier ones may be gone.
+    /// Repeat everything that later packets refer to, because the earlier packets may be gone.
     ClearIncrementalState(Vec<DataSourceInstanceId>),
 }
 
@@ -132,8 +132,8 @@ impl Received {
     }
 }
 
-/// The bytes of the field `config` in the field `command` of a message that decodes. Were it there twice:
-/// two encodings in a row mean the two merged.
+/// The bytes of the field `config` in the field `command` of a message that decodes. If it occurs twice, the two encodings in a row mean the two
+/// merged.
 fn encoded_config(payload: &[u8], command: u32, config: u32) -> Vec<u8> {
     fields(payload, command)
         .flat_map(|command| fields(command, config))

@@ -63,7 +63,7 @@ fn simply_connected() -> Connected {
 }
 
 impl Connected {
-    /// Sends a command and takes what becomes of it.
+    /// Sends a command and takes the resulting events.
     fn command(
         &mut self,
         number: u32,
@@ -289,7 +289,7 @@ fn flushes_and_clearings_name_their_instances_and_unknown_commands_are_passed_ov
 }
 
 #[test]
-fn requests_leave_in_order_and_only_those_whose_reply_matters_await_one() {
+fn requests_leave_in_order_and_await_a_reply_only_if_it_matters() {
     let mut connected = simply_connected();
     let endpoint = &mut connected.endpoint;
     let descriptor = DataSourceDescriptor {
@@ -357,7 +357,7 @@ fn requests_leave_in_order_and_only_those_whose_reply_matters_await_one() {
 }
 
 #[test]
-fn a_refused_data_source_is_told_with_the_services_words() {
+fn a_refused_data_source_is_reported_with_the_services_words() {
     let mut connected = simply_connected();
     connected
         .endpoint
@@ -454,7 +454,7 @@ fn an_older_service_lacks_methods_and_the_connection_goes_on() {
 }
 
 #[test]
-fn a_rejected_producer_and_one_at_the_wrong_socket_are_told_so() {
+fn a_rejected_producer_and_one_at_the_wrong_socket_learn_it() {
     let (mut service, stream) = FakeService::new(&PRODUCERS);
     let mut endpoint = ProducerEndpoint::over(stream, options()).unwrap();
     endpoint.flush();
@@ -484,7 +484,7 @@ fn a_rejected_producer_and_one_at_the_wrong_socket_are_told_so() {
 }
 
 #[test]
-fn the_end_of_the_service_is_told_once() {
+fn the_end_of_the_service_is_reported_once() {
     let mut connected = simply_connected();
     connected.endpoint.sync().unwrap();
     drop(connected.service);

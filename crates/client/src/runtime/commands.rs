@@ -1,4 +1,4 @@
-//! What services command, and what data sources make of it: instances that are set up, started, flushed and stopped.
+//! The services' commands, and how data sources carry them out: instances are set up, started, flushed and stopped.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ impl Runtime {
             ProducerCommand::StartDataSource(setup) => self.start(index, setup.instance),
             ProducerCommand::StopDataSource(id) => match self.place(index, id) {
                 Some(place) => self.stop(place),
-                // Nobody should wait for it.
+                // The service should not wait for an instance that does not exist.
                 None => {
                     let link = &self.connections[index].link;
                     link.request(|producer| producer.notify_data_source_stopped(id));
@@ -85,7 +85,7 @@ impl Runtime {
         self.tell_set_up(source, placed);
     }
 
-    /// Has the data source set up the instance that was put into its place, or logs why there was no slot.
+    /// Has the data source set up the instance that was put into its place. Logs the reason if there was no slot.
     pub(super) fn tell_set_up(
         &mut self,
         source: usize,
@@ -127,7 +127,7 @@ impl Runtime {
 
     fn start(&mut self, index: usize, id: DataSourceInstanceId) {
         let Some(place) = self.place(index, id) else {
-            // One for which there was no room, say: nobody should wait for it.
+            // There may have been no room for it, for example. The service should not wait for it.
             self.notify_started(index, id);
             return;
         };
@@ -166,7 +166,7 @@ impl Runtime {
         }
     }
 
-    /// Where the packets of an instance go whose chunks come from `arbiter`.
+    /// The output of an instance whose chunks come from `arbiter`.
     pub(super) fn output(&self, place: InstancePlace, arbiter: Arc<Arbiter>) -> Option<Output> {
         let running = self.sources.at(place)?;
         let source = &self.sources.all[place.source].source;
@@ -194,7 +194,7 @@ impl Runtime {
         let SourceState { source, name, .. } = &self.sources.all[place.source];
         let started = self.inbox.acknowledge(Done::Started(instance.serial));
         if let Err(error) = source.start(&instance, output.clone(), started) {
-            // The data source has dropped it on its way out. The service must not take a failed instance for a running one.
+            // The data source has dropped the acknowledgement while it failed. The service must not take a failed instance for a running one.
             self.inbox.retract(Done::Started(instance.serial));
             let trouble = format!("{name} could not be started: {error}");
             self.program.warning(&trouble);
@@ -210,14 +210,14 @@ impl Runtime {
         let Some(running) = self.sources.at_mut(place) else {
             return;
         };
-        // It is on its way, and acknowledged once.
+        // The stop is under way, and is acknowledged once.
         if running.phase == Phase::Stopping {
             return;
         }
         let before = std::mem::replace(&mut running.phase, Phase::Stopping);
         let stopped = self.inbox.acknowledge(Done::Stopped(running.instance.serial));
         self.changed = true;
-        // The data source knows nothing of one that has failed.
+        // The data source does not know an instance that has failed.
         if before != Phase::Failed {
             let source = &self.sources.all[place.source].source;
             source.stop(place.slot, stopped);
@@ -265,7 +265,7 @@ impl Runtime {
         if let Some(connection) = self.live_connection_of(serial) {
             connection.flushed(serial, None);
             if let (Some(id), Some(true)) = (id, notify) {
-                // What it wrote last comes before.
+                // The last packets of the instance come before the notification.
                 connection.link.pump_now();
                 connection
                     .link

@@ -1,4 +1,4 @@
-//! One of the services that this producer records for: when to connect to it, again and again if need be, and the state of the connection.
+//! One of the services that this producer records for: the times of attempts to connect, and the state of the connection.
 //!
 //! Driven by [`super::Runtime`], which drives the data sources. A connection goes through *generations*. A generation begins with the first data
 //! recorded for a connection, which may be before the socket is connected, and ends when that socket is lost.
@@ -21,51 +21,52 @@ use crate::producer::{
 
 /// The first wait before connecting again. Each further one is twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The longest. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds. Upstream's daemons wait
-/// up to 30 s.
+/// The longest interval. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds.
+/// Upstream's daemons wait up to 30 s.
 const LAST_RETRY: Duration = Duration::from_secs(5);
-/// A connection that ends sooner than this is no reason to begin anew with short waits: the service accepts and closes at once. One that crashes
-/// and comes back is to be recorded for again soon.
+/// A connection that ends sooner than this does not reset the waits: the service accepts and closes at once. After a longer one, the producer
+/// connects again soon, because the service may have crashed and come back.
 const GOOD_CONNECTION: Duration = Duration::from_millis(250);
 
-/// The most memory that is mapped for a service that decides on it.
+/// The most memory that is mapped, where the service chooses the size.
 const MAX_MAPPED_SMB: usize = 256 * 1024 * 1024;
 
-/// Memory is made present so far before it is written; chunks are taken from its beginning, so that it suffices unless the service is slow.
+/// The bytes of memory that are made present before they are written. Chunks are taken from the beginning, so this suffices unless the service is
+/// slow.
 const POPULATED_BYTES: usize = 1024 * 1024;
 
-/// What memory of our own is like if the options do not say: the size that services choose, in pages that they accept.
+/// The size and page size of memory of our own if the options have none: the size that services choose, in pages that they accept.
 const OWN_SMB_SIZE: u32 = 256 * 1024;
 const OWN_PAGE_SIZE: u32 = 4096;
 
-/// More triggers than this are not kept for a service that is not there: the oldest go.
+/// The most triggers that are kept for a service that is not there; the oldest are dropped.
 const MAX_WAITING_TRIGGERS: usize = 1000;
 
-/// What a connection is to be like.
+/// The options of a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionOptions {
-    /// What data sources know the connection by. No two connections have the same.
+    /// The id by which data sources know the connection. No two connections have the same.
     pub id: ConnectionId,
-    /// What the program's log calls the service.
+    /// The service's name in the program's log.
     pub name: String,
     /// The name by which trace configs select this producer (`producer_name_filter`).
     pub producer_name: String,
     /// Free text, shown in the service's state.
     pub sdk_version: String,
-    /// What to ask for in the way of shared memory.
+    /// The shared memory to ask for.
     pub memory: MemoryOptions,
 }
 
-/// What a program has connected.
+/// A connection that a program has opened.
 pub struct Connected {
     /// The producer's end.
     pub producer: Producer,
-    /// For a service on the same thread.
+    /// Work for a service on the same thread.
     pub help: Option<Help>,
 }
 
 impl Connected {
-    /// An endpoint without a wrapper, for a service in another process.
+    /// Takes an endpoint without a wrapper, for a service in another process.
     pub fn new(endpoint: ProducerEndpoint) -> Connected {
         Connected {
             producer: Box::new(Box::new(endpoint)),
@@ -80,7 +81,7 @@ impl std::fmt::Debug for Connected {
     }
 }
 
-/// Where a connection is in its generation.
+/// The phases of a connection in its generation.
 #[derive(Debug)]
 enum Phase {
     /// No connection.
@@ -91,12 +92,12 @@ enum Phase {
     Connected { since: u64 },
 }
 
-/// Whether the service may be offered memory.
+/// Whether memory of our own may be offered to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OwnMemory {
-    /// It was not tried.
+    /// It was not tried yet.
     Possible,
-    /// It was, and the service would not have it.
+    /// The service has refused it.
     Refused,
 }
 
@@ -105,26 +106,26 @@ pub(super) struct Connection {
     pub(super) options: ConnectionOptions,
     program: Arc<dyn ProducerProgram>,
     waker: Waker,
-    /// Which generation this is.
+    /// The current generation.
     pub(super) generation: u32,
     phase: Phase,
     attempts: u32,
-    /// Why there was no connection the last time that it was told.
+    /// The last reported reason why there was no connection.
     told: Option<String>,
     pub(super) link: Link,
-    /// What chunks come from: once the service has set up tracing, or since memory of our own is offered.
+    /// The arbiter that hands out chunks: `Some` once the service has set up tracing, or when memory of our own is offered.
     pub(super) arbiter: Option<Arc<Arbiter>>,
-    /// The memory of the arbiter, if it is ours, to be offered.
+    /// The memory of the arbiter, if it is ours and was not offered yet.
     offered: Option<Arc<SharedMemory>>,
-    /// To be made present before it is first written.
+    /// Memory that has to be made present before it is first written.
     unpopulated: Option<Arc<SharedMemory>>,
     pub(super) own_memory: OwnMemory,
     /// The data sources that the service was told of, by index.
     pub(super) registered: Vec<usize>,
-    /// All flushes that were not acknowledged, in the order in which they came, and by serial number which instances have not done
-    /// what they are to do for them.
+    /// The flushes that were not acknowledged, in the order in which they came, each with the serial numbers of the instances that have not flushed
+    /// yet.
     flushes: VecDeque<(FlushRequestId, Vec<u32>)>,
-    /// With the boot time at which they expire.
+    /// Triggers with the boot time at which they expire.
     triggers: VecDeque<(String, u64)>,
 }
 
@@ -160,7 +161,7 @@ impl Connection {
         matches!(self.phase, Phase::Connected { .. })
     }
 
-    /// When to connect.
+    /// When to connect next.
     pub(super) fn retry_at(&self) -> Option<u64> {
         match self.phase {
             Phase::Waiting { until, .. } => Some(until),
@@ -179,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// Connects. Says why not, if that is news.
+    /// Connects. Returns the reason if it fails and the reason is new.
     pub(super) fn connect(
         &mut self,
         connect: impl FnOnce(ProducerOptions) -> Result<Connected, String>,
@@ -194,7 +195,7 @@ impl Connection {
         }
     }
 
-    /// Does not wait any longer for the next attempt.
+    /// Makes the next attempt due at once.
     pub(super) fn retry_soon(&mut self) {
         if let Phase::Waiting { until, .. } = &mut self.phase {
             *until = 0;
@@ -220,14 +221,14 @@ impl Connection {
             sdk_version: self.options.sdk_version.clone(),
             page_size_hint: page_size,
             shared_memory_size_hint: size,
-            // Upstream's probes have it off. With it, what a killed producer had written is not lost: nothing is committed before a chunk is full
-            // or somebody asks for a flush.
+            // Upstream's probes have scraping off. With it, the packets of a killed producer are not lost: nothing is committed before a chunk is
+            // full or somebody asks for a flush.
             scraping: Scraping::Enabled,
             shared_memory: offered,
         })
     }
 
-    /// Waits for the next attempt.
+    /// Begins to wait for the next attempt.
     fn wait(&mut self, reason: String) -> Option<String> {
         let pause = FIRST_RETRY
             .saturating_mul(1 << self.attempts.min(16))
@@ -243,7 +244,7 @@ impl Connection {
         news.then_some(reason)
     }
 
-    /// The service has answered. Whether it uses the memory that it was offered, if any was.
+    /// The service has answered. Returns whether it uses the memory that it was offered, if any was.
     pub(super) fn accepted(&mut self, features: ConnectionFeatures) -> OwnMemory {
         self.told = None;
         self.phase = Phase::Connected {
@@ -255,8 +256,8 @@ impl Connection {
         self.own_memory
     }
 
-    /// The connection is lost, or to be given up: begins the next generation. Writers of this one drop what they are given from now
-    /// on. Says why, if that is news, and gives back what the connection was.
+    /// Begins the next generation, because the connection is lost, or is given up. Writers of this generation drop their packets from now on. Returns
+    /// the reason, if that is news, and the old connection.
     pub(super) fn lost(&mut self, reason: String) -> (Option<String>, Option<Producer>) {
         if let Phase::Connected { since } = self.phase
             && monotonic_now() - since >= GOOD_CONNECTION.as_nanos() as u64
@@ -300,7 +301,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes memory to be offered to the service when it is connected to the next time, if it does not have some yet.
+    /// Makes memory to offer to the service at the next connection, if there is none yet.
     pub(super) fn make_own_memory(&mut self) -> Result<&Arc<Arbiter>, String> {
         if self.arbiter.is_none() {
             let size = match self.options.memory.size {
@@ -333,8 +334,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What is written from now on finds memory present: its first touch costs a microsecond a page, and would be an application
-    /// thread's.
+    /// Makes memory present before it is first written. Otherwise the first touch would cost an application's thread a microsecond per page.
     pub(super) fn populate_memory(&mut self) {
         if let Some(memory) = self.unpopulated.take() {
             memory.populate(POPULATED_BYTES);
@@ -346,7 +346,7 @@ impl Connection {
         self.flushes.push_back((flush, instances));
     }
 
-    /// An instance has flushed, or (`None`) needs to for no flush any more.
+    /// An instance has flushed for `flush`, or (`None`) takes part in no flush any more.
     pub(super) fn flushed(&mut self, serial: u32, flush: Option<FlushRequestId>) {
         for (id, waiting) in &mut self.flushes {
             if flush.is_none_or(|flush| flush == *id) {
@@ -355,7 +355,7 @@ impl Connection {
         }
     }
 
-    /// Acknowledges flushes that are done. One stands for all before it, so it waits for them.
+    /// Acknowledges flushes that are done. An acknowledgement also covers all earlier flushes, so it waits for them.
     pub(super) fn acknowledge_flushes(&mut self) {
         let mut done = None;
         while let Some((flush, waiting)) = self.flushes.front()
@@ -366,14 +366,14 @@ impl Connection {
         }
         if let Some(flush) = done {
             match &self.arbiter {
-                // After what is still to be committed.
+                // After the remaining commits.
                 Some(arbiter) => arbiter.acknowledge_flush(flush.0),
                 None => self.link.request(|producer| producer.acknowledge_flush(flush)),
             }
         }
     }
 
-    /// Activates triggers, now or when the service is there, unless that is after `expiry` (boot time in nanoseconds).
+    /// Activates triggers, now or when the service is there, but not after `expiry` (boot time in nanoseconds).
     pub(super) fn activate_triggers(&mut self, names: &[String], expiry: u64) {
         if self.is_connected() {
             self.link.request(|producer| producer.activate_triggers(names));
@@ -393,7 +393,7 @@ impl Connection {
         }
     }
 
-    /// Those that have not expired.
+    /// Takes the triggers that have not expired.
     fn take_waiting_triggers(&mut self, now: u64) -> Vec<String> {
         std::mem::take(&mut self.triggers)
             .into_iter()

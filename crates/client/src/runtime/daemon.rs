@@ -1,6 +1,6 @@
 //! The turns of a daemon: a program with one event loop, whose only connection is a socket at a known address.
 //!
-//! `examples/load_average.rs` is a whole one.
+//! `examples/load_average.rs` is a complete example.
 
 use ferretto_ipc::Address;
 use ferretto_ipc::reactor::{Events, Reactor, Token, Watch};
@@ -27,13 +27,13 @@ impl ServiceSocket {
         }
     }
 
-    /// Where the service listens.
+    /// The address of the service.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Gives the runtime its turn after `events`, which may be none, and has the reactor watch the socket. Whatever has become of the
-    /// connection is told to `tell`. To be called before each wait until [`Runtime::deadlines`].
+    /// Gives the runtime its turn after `events`, which may be none, and has the reactor watch the socket. Passes events about the connection to
+    /// `tell`. To be called before each wait until [`Runtime::deadlines`].
     pub fn turn(
         &mut self,
         runtime: &mut Runtime,

@@ -1,4 +1,4 @@
-//! What data sources have done, on whatever thread, until the runtime takes notice of it.
+//! Work that data sources have finished, on any thread, until the runtime takes notice of it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +9,7 @@ use crate::data_source::Acknowledge;
 use crate::producer::FlushRequestId;
 use crate::room::lock_with_room;
 
-/// What the instance of a serial number has done.
+/// The finished work of the instance with this serial number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
     Started(u32),
@@ -33,18 +33,18 @@ impl Inbox {
         })
     }
 
-    /// What leaves `done` when it is dropped.
+    /// Returns a value that posts `done` when it is dropped.
     pub(super) fn acknowledge(self: &Arc<Self>, done: Done) -> Acknowledge {
         let inbox = self.clone();
         Acknowledge::new(move || inbox.post(done))
     }
 
-    /// All that has been left.
+    /// Takes all finished work.
     pub(super) fn take(&self) -> Vec<Done> {
         std::mem::take(&mut *self.lock())
     }
 
-    /// Takes back what was left for no good reason.
+    /// Takes `done` back, which does not apply.
     pub(super) fn retract(&self, done: Done) {
         self.lock().retain(|left| *left != done);
     }

@@ -1,4 +1,4 @@
-//! The instances of all data sources: in which slot each one is, whose it is, and how far it has come.
+//! The instances of all data sources: the slot, the owner and the phase of each.
 //!
 //! Kept by [`super::Runtime`] alone.
 
@@ -11,7 +11,7 @@ use crate::arbiter::{Arbiter, BufferId};
 use crate::data_source::{DataSource, Instance, Slot};
 use crate::producer::DataSourceInstanceId;
 
-/// How far an instance has come.
+/// The phases of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     SetUp,
@@ -21,34 +21,34 @@ pub(super) enum Phase {
     Failed,
 }
 
-/// An instance, and whose it is.
+/// An instance, with its connection and its session.
 pub(super) struct Running {
     pub(super) instance: Instance,
     /// The index of its connection.
     pub(super) connection: usize,
     /// The connection's generation that it belongs to.
     pub(super) generation: u32,
-    /// What the service calls it. None as long as it records for startup, and no session has asked for it.
+    /// The service's id of the instance. `None` while it records for startup, and no session has asked for it.
     pub(super) id: Option<DataSourceInstanceId>,
     pub(super) phase: Phase,
-    /// Why it could not be set up, until its trace is told.
+    /// Why it could not be set up, until the data source has been told.
     pub(super) trouble: Option<String>,
     /// Until its session has started, an instance for startup records through this.
     pub(super) startup: Option<StartupInstance>,
 }
 
-/// What an instance that records for startup has more than others.
+/// The additional state of an instance that records for startup.
 pub(super) struct StartupInstance {
     /// The startup session's number.
     pub(super) session: u64,
     pub(super) arbiter: Arc<Arbiter>,
-    /// In what the last session that asked for its data source asked for something else.
+    /// How the config of the last session that asked for the data source in vain differs from this one.
     pub(super) difference: Option<String>,
 }
 
 impl Running {
     pub(super) fn target(&self) -> BufferId {
-        // Services have no more buffers than fit; one that claims so gets the packets for no buffer.
+        // Services have no more buffers than fit; a larger number means no buffer.
         let target = self.instance.config.target_buffer.unwrap_or_default();
         BufferId(u16::try_from(target).unwrap_or_default())
     }
@@ -59,7 +59,7 @@ pub(super) struct SourceState {
     /// Tells data sources of the same name apart.
     pub(super) id: Option<u64>,
     pub(super) source: Arc<dyn DataSource>,
-    /// Services are told of it.
+    /// Whether services are told of it.
     pub(super) is_offered: bool,
     pub(super) name: String,
     /// As services are told.
@@ -84,7 +84,7 @@ impl SourceState {
         state
     }
 
-    /// Asks the data source for its descriptor, and completes it with what the runtime does for all.
+    /// Asks the data source for its descriptor, and fills in the fields that the runtime sets for all.
     pub(super) fn read_descriptor(&mut self) {
         self.descriptor = self.source.descriptor();
         self.name = self.descriptor.name.clone().unwrap_or_default();
@@ -179,8 +179,8 @@ impl Sources {
         .pop()
     }
 
-    /// A data source for a config. Those that services tell apart by id serve a config once: for each of several with one name, services send
-    /// the config once more.
+    /// Returns a data source for a config. One of several with the same name, which services tell apart by id, serves a config once: services send
+    /// the config once for each of them.
     pub(super) fn for_config(
         &self,
         connection: usize,
@@ -221,8 +221,8 @@ impl Sources {
     }
 }
 
-/// The serial number of one more instance. A forked child goes on counting: what its threads still have of its parent's instances is
-/// not to be mistaken for that of its own.
+/// Returns the serial number of a new instance. A forked child goes on counting, so that its threads do not mistake the state of a parent's instance
+/// for that of their own.
 fn next_serial() -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
     LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)

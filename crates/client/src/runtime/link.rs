@@ -1,8 +1,8 @@
 //! A connection to a service, as shared by the runtime's thread and the writers that wake it.
 //!
-//! The thread does all I/O. Other threads only say when there will be something to send; the thread itself, when it runs a data
-//! source's code and that finds no room, sends what would make some. So the lock is held for single operations. Under it only
-//! the service of this process is called, which never calls back.
+//! The thread does all I/O. Other threads only say when there will be something to send. If the thread itself finds no room while it runs a data
+//! source's code, it sends the requests that make room. So the lock is held for single operations. Under it, only the service of this process is
+//! called, which never calls back.
 
 mod due;
 
@@ -114,7 +114,7 @@ impl Link {
         }
     }
 
-    /// Sends what is due, as far as the socket takes it.
+    /// Sends due requests, as far as the socket takes them.
     pub(super) fn pump(&self) {
         if self.0.due.when().is_some_and(|at| at <= monotonic_now()) {
             self.send_requests(&mut self.lock());
@@ -123,7 +123,7 @@ impl Link {
         }
     }
 
-    /// Sends what there is, without waiting for the end of a batch.
+    /// Sends all requests, without waiting for the end of a batch.
     pub(super) fn pump_now(&self) {
         self.send_requests(&mut self.lock());
     }
@@ -169,7 +169,7 @@ impl Link {
             return;
         };
         startup.retain(|arbiter| {
-            // Nobody adds anything to what only this list has.
+            // An arbiter that only this list holds gets no more requests.
             let is_shared = Arc::strong_count(arbiter) > 1;
             fence(Ordering::Acquire);
             for request in arbiter.take_requests() {
@@ -187,19 +187,18 @@ impl Link {
         producer.flush();
     }
 
-    /// The runtime's own thread writes: sends what there is, and has a service in this process take it.
+    /// The runtime's own thread writes: sends all requests, and has a service in this process take them.
     fn send_to_service(&self, state: &mut State) {
         self.send_requests(state);
         if let (Some(help), Some(producer)) = (&state.help, &mut state.producer) {
             help();
-            // The service takes no more from who does not read what it says.
+            // The service reads nothing more from a client that does not read its replies.
             producer.on_readable();
             help();
         }
     }
 
-    /// A writer on the runtime's own thread waits for the service: sends what would help, and ends the wait if there is nothing to
-    /// wait for.
+    /// A writer on the runtime's own thread waits for the service. Sends all requests, and ends the wait if there is no service to wait for.
     fn help_own_writer(&self) {
         let mut state = self.lock();
         self.send_to_service(&mut state);
@@ -235,7 +234,7 @@ fn has_output(producer: &ProducerEndpoint) -> bool {
     matches!(producer.interest(), Interest::Writable | Interest::Both)
 }
 
-/// Whether the service has closed its end. What it said before stays to be read.
+/// Whether the service has closed its end. Its earlier messages can still be read.
 fn is_hung_up(producer: &ProducerEndpoint) -> bool {
     let mut polled = [PollFd::new(producer, PollFlags::empty())];
     poll(&mut polled, Some(&Timespec::default())).is_ok()

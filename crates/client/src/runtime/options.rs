@@ -1,8 +1,8 @@
-//! What to ask services for. The only part of the runtime that is compiled where no memory can be shared with a service.
+//! The options for requests to services. The only part of the runtime that is compiled where no memory can be shared with a service.
 
 use std::time::Duration;
 
-/// What to ask a service for in the way of shared memory.
+/// The shared memory to ask a service for.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryOptions {
     /// In bytes; 0 leaves it to the service.

@@ -1,8 +1,8 @@
 //! Data sources that do all their work on the runtime's thread, when they are called: at the start, at deadlines, at flushes and at the
 //! stop.
 //!
-//! [`Probes`] is the data source; it makes a [`Probe`] for each of its instances, and keeps their trace writers. Each instance writes a sequence
-//! of its own, and waits for the service if the shared memory is full: the kernel goes on counting meanwhile.
+//! [`Probes`] is the data source; it makes a [`Probe`] for each of its instances, and keeps their trace writers. Each instance writes a sequence of
+//! its own, and waits for the service if the shared memory is full. Nothing is lost by that, because the kernel goes on counting.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ pub trait PacketSink {
     /// Appends one encoded `TracePacket`, without the fields that only the service may write.
     fn write_packet(&mut self, packet: &[u8]);
 
-    /// How often this sink had to drop data so far. When it has grown, what later packets refer to (interned data,
-    /// incremental state) may be lost and must be written again.
+    /// How often this sink had to drop data so far. When it has grown, data that later packets refer to (interned data, incremental state) may be
+    /// lost and must be written again.
     fn losses(&self) -> u64;
 }
 
@@ -50,27 +50,27 @@ pub type BootTime = u64;
 
 /// One instance of a data source inside one tracing session. Deadlines, flushes and the stop come after the start, or not at all.
 pub trait Probe: Send {
-    /// The session started: write what is to be written first and plan the first deadline.
+    /// The session started: write the first packets and plan the first deadline.
     fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink);
 
-    /// When [`Probe::on_deadline`] wants to be called next, if at all.
+    /// When [`Probe::on_deadline`] should be called next, if at all.
     fn next_deadline(&self) -> Option<BootTime> {
         None
     }
 
-    /// The deadline has passed (`now` may be later than asked for): sample, and plan the next one.
+    /// The deadline has passed (`now` may be later): sample, and plan the next one.
     fn on_deadline(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
-    /// Writes out whatever is still held back, because the service asked for a flush.
+    /// Writes out all data that is still held back, because the service asked for a flush.
     fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
-    /// The session ends: last data, after which the instance is dropped.
+    /// The session ends: write the last data. Then the instance is dropped.
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {}
 
-    /// Forget what the reader was told so far: everything interned or sent as a difference is sent in full again.
+    /// Forget the reader's state: from now on everything that was interned or sent as a difference is sent in full again.
     fn clear_incremental_state(&mut self) {}
 
-    /// Lines for the log about what this instance misses, each once. Asked after the start and after deadlines.
+    /// Lines for the log about data that this instance cannot record, each once. Asked after the start and after deadlines.
     fn take_notices(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -91,7 +91,7 @@ pub struct Probes<P> {
 struct Running<P> {
     session: u64,
     probe: P,
-    /// Once it has started.
+    /// `Some` once it has started.
     writer: Option<TraceWriter>,
 }
 
@@ -117,8 +117,7 @@ impl<P> std::fmt::Debug for Probes<P> {
 }
 
 impl<P: Probe> Probes<P> {
-    /// A data source that is registered as `descriptor` says. `make` makes the probe of an instance, or says why its config cannot be carried
-    /// out.
+    /// Makes a data source with this descriptor. `make` makes the probe of an instance, or returns why its config cannot be carried out.
     pub fn new(
         descriptor: DataSourceDescriptor,
         program: Arc<dyn ProducerProgram>,
@@ -141,7 +140,7 @@ impl<P: Probe> Probes<P> {
         }
     }
 
-    /// Has the started probes of a tracing session write out what they hold back.
+    /// Has the started probes of a tracing session write out the data that they hold back.
     pub fn flush_session(&self, session: u64) {
         let now = boot_now();
         for running in self.running().values_mut() {
@@ -186,7 +185,7 @@ impl<P: Probe> DataSource for Probes<P> {
         if let Some(running) = all.get_mut(&instance.slot) {
             let writer = running.writer.insert(writer);
             running.probe.start(boot_now(), writer);
-            // What is told once, at the start, must not wait for the writer to have more to say.
+            // Packets that are written once, at the start, must not wait until the writer has more.
             writer.flush();
             self.pass_on_notices(&mut running.probe);
         }
@@ -194,7 +193,7 @@ impl<P: Probe> DataSource for Probes<P> {
     }
 
     fn stop(&self, slot: Slot, _stopped: Acknowledge) {
-        // The writer goes, and with it the last chunk, before the service hears that the instance has stopped.
+        // Drops the writer, and so returns the last chunk, before the service hears that the instance has stopped.
         let mut ended = self.running().remove(&slot);
         if let Some((probe, writer)) = ended.as_mut().and_then(Running::started) {
             probe.stop(boot_now(), writer);
@@ -231,7 +230,7 @@ impl<P: Probe> DataSource for Probes<P> {
         }
     }
 
-    /// Nothing is missed by a wait: whatever else could be recorded meanwhile would have to go through the same memory.
+    /// Waiting costs nothing: all data that could be recorded meanwhile would have to go through the same memory.
     fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::StallThenDrop
     }

@@ -1,4 +1,4 @@
-//! Which data sources there are, and what services know of them.
+//! The data sources of the runtime, and their registration with services.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::producer::ProducerEndpoint;
 const UPDATE_DELAY: Duration = Duration::from_millis(20);
 
 impl Runtime {
-    /// Adds a data source, of which services are told in [`Runtime::settle`] at the latest. Its descriptor has a name. `id` tells data sources
-    /// of the same name apart.
+    /// Adds a data source. [`Runtime::settle`] tells services of it at the latest. Its descriptor has a name. `id` tells data sources of the same
+    /// name apart.
     pub fn add_source(&mut self, id: Option<u64>, source: Arc<dyn DataSource>) -> SourceId {
         self.changed = true;
         self.has_unregistered = true;
@@ -24,14 +24,14 @@ impl Runtime {
         SourceId(self.sources.all.len() - 1)
     }
 
-    /// The data source has another descriptor than before. Services are told a little later, for one change seldom comes alone.
+    /// The descriptor of the data source has changed. Services are told a little later, because changes seldom come alone.
     pub fn source_changed(&mut self, id: SourceId) {
         self.changed = true;
         let later = monotonic_now() + UPDATE_DELAY.as_nanos() as u64;
         self.sources.all[id.0].update_at.get_or_insert(later);
     }
 
-    /// No longer offers the data source. Its instances are stopped.
+    /// Withdraws the data source. Its instances are stopped.
     pub fn withdraw_source(&mut self, id: SourceId) {
         let state = &mut self.sources.all[id.0];
         if !std::mem::replace(&mut state.is_offered, false) {
@@ -53,7 +53,7 @@ impl Runtime {
         }
     }
 
-    /// Tells services of data sources that they do not know. Those for which there is no room come later.
+    /// Tells services of data sources that they do not know. Data sources for which there is no room are registered later.
     pub fn register_sources(&mut self) {
         self.has_unregistered = false;
         for connection in &mut self.connections {
@@ -83,7 +83,7 @@ impl Runtime {
         }
     }
 
-    /// Tells services of changed descriptors for which it is time.
+    /// Tells services of changed descriptors that are due.
     pub(super) fn update_sources(&mut self) {
         if self.has_unregistered {
             self.register_sources();

@@ -1,4 +1,4 @@
-//! Startup tracing: instances that no session has asked for, those that one has taken over, and what is given up.
+//! Startup tracing: instances that no session has asked for, their takeover by sessions, and their end without one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::arbiter::BufferId;
 use crate::data_source::{ConnectionId, Instance, Output};
 use crate::producer::DataSourceSetup;
 
-/// What is to be recorded before a session asks for it.
+/// A request to record before a session asks for it.
 #[derive(Clone, Debug)]
 pub struct StartupRequest {
-    /// Names the startup session. The program chooses it, each time another.
+    /// The number of the startup session, which the program chooses. No two sessions have the same.
     pub number: u64,
-    /// Whose session is expected.
+    /// The connection of the expected session.
     pub connection: ConnectionId,
-    /// After how long it is given up.
+    /// The time after which it is given up.
     pub timeout: Option<Duration>,
     /// The configs of data sources, decoded and byte for byte.
     pub configs: Vec<(Arc<DataSourceConfig>, Arc<[u8]>)>,
@@ -29,9 +29,9 @@ pub struct StartupRequest {
 /// How startup tracing ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartupOutcome {
-    /// Sessions have taken over all of it.
+    /// Sessions have taken over all instances.
     Adopted,
-    /// Something of it was thrown away.
+    /// Some instances were discarded.
     Aborted,
 }
 
@@ -42,17 +42,17 @@ pub(super) struct StartupSession {
     pub(super) connection: usize,
     /// By serial number, the instances that no session has started yet.
     unbound: Vec<u32>,
-    /// When it is given up, in monotonic nanoseconds.
+    /// The time at which it is given up, in monotonic nanoseconds.
     pub(super) deadline: Option<u64>,
     pub(super) aborting: bool,
 }
 
 impl Runtime {
-    /// Starts what `request` says, in memory that is offered to the service when it is connected to; says how many instances that are. If there
-    /// are any, [`Event::StartupEnded`] comes once.
+    /// Starts the data sources of `request`, in memory that is offered to the service when it is connected to. Returns the number of instances. If
+    /// there are any, [`Event::StartupEnded`] comes once.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// Why nothing can be recorded.
     pub fn start_up(&mut self, request: StartupRequest) -> Result<usize, String> {
         let Some(index) = self.index(request.connection) else {
             return Err("there is no such connection".to_owned());
@@ -62,7 +62,7 @@ impl Runtime {
                 return Err("the service would not use this process's memory".to_owned());
             }
             if self.connections[index].retry_at().is_none() {
-                // It can be offered memory when it is connected to, and only then.
+                // Memory can only be offered while connecting.
                 let (_, closed) = self.give_up(index, "connecting again, for startup tracing".to_owned());
                 self.tell_disconnected(index, None, closed);
                 self.connections[index].retry_soon();
@@ -95,7 +95,7 @@ impl Runtime {
         Ok(count)
     }
 
-    /// Starts an instance that no session asks for yet. Its serial number.
+    /// Starts an instance that no session asks for yet. Returns its serial number.
     fn start_for_startup(
         &mut self,
         index: usize,
@@ -128,7 +128,7 @@ impl Runtime {
             }),
         });
         let place = self.tell_set_up(source, placed)?;
-        // Which buffer it is for is known when a session asks for it.
+        // The buffer is known when a session asks for it.
         let output = Output {
             target: BufferId(0),
             ..self.output(place, arbiter)?
@@ -139,7 +139,7 @@ impl Runtime {
         let running = self.sources.at_mut(place)?;
         let serial = running.instance.serial;
         if running.phase == Phase::Failed {
-            // It has recorded nothing that a session could take over or that could be thrown away.
+            // It has no recording that a session could take over or that could be discarded.
             running.startup = None;
             self.stop(place);
             return None;
@@ -147,7 +147,7 @@ impl Runtime {
         Some(serial)
     }
 
-    /// The instance is no longer one that its startup session waits for.
+    /// Removes an instance from those that its startup session waits for.
     pub(super) fn no_longer_unbound(&mut self, number: u64, serial: u32) {
         for session in &mut self.startup {
             if session.number == number {
@@ -156,8 +156,8 @@ impl Runtime {
         }
     }
 
-    /// Lets an instance that records for startup be that of a session that asks for the same. Whether there was one. If there is only one that
-    /// is not the same, that is told.
+    /// Lets a session that asks for the same take over an instance that records for startup. Returns whether there was one. If all candidates differ,
+    /// the differences are reported.
     pub(super) fn adopt(&mut self, index: usize, setup: &DataSourceSetup) -> bool {
         let generation = self.connections[index].generation;
         let candidates = self.sources.places(|running| {
@@ -187,7 +187,7 @@ impl Runtime {
         }
         for (place, difference) in others {
             let state = &mut self.sources.all[place.source];
-            // It may well be a session that is not the one expected.
+            // This may be another session than the expected one.
             self.program.info(&format!(
                 "what is recorded for startup stays apart from a session that wants {:?}: {difference}",
                 state.name
@@ -202,7 +202,7 @@ impl Runtime {
         false
     }
 
-    /// In what sessions asked for something else than a startup session records.
+    /// Returns how the configs of sessions differ from that of a startup session.
     fn differences(&self, number: u64) -> Vec<String> {
         let of = |state: &SourceState, running: &Running| {
             let startup = running
@@ -217,14 +217,14 @@ impl Runtime {
             .collect()
     }
 
-    /// Gives up the startup session of this number: throws away what no session has asked for.
+    /// Gives up the startup session of this number: discards the recordings that no session has asked for.
     pub fn abort_startup(&mut self, number: u64) {
         for session in &mut self.startup {
             if session.number == number {
                 session.aborting = true;
             }
         }
-        // Those that a session has asked for already are that session's.
+        // Instances that a session has already asked for belong to that session.
         for place in self.sources.places(|running| {
             let startup = running.startup.as_ref();
             running.id.is_none() && startup.is_some_and(|startup| startup.session == number)
@@ -233,7 +233,7 @@ impl Runtime {
         }
     }
 
-    /// Gives up startup sessions whose time is up, and tells of those that are over.
+    /// Gives up startup sessions whose time is up, and reports sessions that are over.
     pub(super) fn end_startup_sessions(&mut self) {
         let now = monotonic_now();
         let late: Vec<u64> = self

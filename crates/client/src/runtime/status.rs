@@ -1,4 +1,4 @@
-//! What the runtime is doing, for those who ask why nothing is recorded.
+//! The state of the runtime, which shows why nothing is recorded.
 
 use super::Runtime;
 use super::instances::{Phase, Running};
@@ -11,11 +11,11 @@ pub enum ConnectionState {
     Connected,
     /// The service has not answered yet.
     Connecting,
-    /// There is none.
+    /// There is no connection.
     Waiting {
         /// Why.
         reason: String,
-        /// When it is tried again, in monotonic nanoseconds.
+        /// The time of the next attempt, in monotonic nanoseconds.
         until: u64,
     },
 }
@@ -25,12 +25,12 @@ pub enum ConnectionState {
 pub struct StartupState {
     /// Its name.
     pub data_source: String,
-    /// If a session has asked for the data source with another config, in what that differs from the one for startup.
+    /// How the config of a session that asked for the data source differs from the one for startup, if it does.
     pub difference: Option<String>,
 }
 
 impl Runtime {
-    /// Whether there is such a connection.
+    /// The state of the connection, if there is one with this id.
     pub fn state(&self, id: ConnectionId) -> Option<ConnectionState> {
         Some(self.connections[self.index(id)?].state())
     }
@@ -41,7 +41,7 @@ impl Runtime {
         self.count(|running| Some(running.connection) == index)
     }
 
-    /// Data sources that are offered, with how many instances each has that record.
+    /// The offered data sources, with the number of recording instances of each.
     pub fn offered(&self) -> impl Iterator<Item = (&str, usize)> {
         let offered = self.sources.all.iter().filter(|state| state.is_offered);
         offered.map(|state| {

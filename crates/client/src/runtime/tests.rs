@@ -1,4 +1,4 @@
-//! The runtime with a service that says and hears what the test wants, and a data source that does what its config says.
+//! The runtime with a scripted service, and a data source that its config scripts.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -24,7 +24,7 @@ use crate::trace_writer::TraceWriter;
 static PRODUCERS: [&ServiceDescriptor; 1] = [&PRODUCER_PORT];
 const SERVICE: ConnectionId = ConnectionId(7);
 
-/// What was said and done, in order.
+/// A record of all calls, in order.
 #[derive(Clone, Default)]
 struct Diary(Arc<Mutex<Vec<String>>>);
 
@@ -57,7 +57,7 @@ impl ProducerProgram for Diary {
     }
 }
 
-/// A data source whose config (`legacy_config`) says what fails, and what is acknowledged only when the test lets it.
+/// A data source whose config (`legacy_config`) says which calls fail, and which are acknowledged only when the test lets it.
 #[derive(Default)]
 struct Obedient {
     diary: Diary,
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// What the service is asked by now, acknowledgements with their numbers.
+    /// The calls that the service has received by now, acknowledgements with their numbers.
     fn asked(&mut self) -> Vec<String> {
         self.runtime.take_acknowledgements();
         self.runtime.on_readable(SERVICE);
@@ -285,7 +285,7 @@ fn connect(runtime: &mut Runtime) -> (FakeService, ReplyTo) {
     (service, commands.reply_to)
 }
 
-/// What the service is asked, but for the ids of writers.
+/// The calls that the service has received, without those about ids of writers.
 fn asked_of(service: &mut FakeService) -> Vec<String> {
     let asked = service.asked().into_iter();
     let of_interest = asked.filter(|asked| !asked.method.ends_with("TraceWriter"));
@@ -323,13 +323,13 @@ fn an_instance_is_set_up_started_flushed_and_stopped_and_its_data_come_first() {
     assert_eq!(world.stop(1), ["1 chunks", "stopped 1"]);
     assert_eq!(world.diary.take(), ["start", "flush", "stop"]);
     assert_eq!(world.runtime.instances_of(SERVICE), 0);
-    // Of one that is gone nobody need wait.
+    // The service need not wait for an instance that is gone.
     assert_eq!(world.stop(1), ["stopped 1"]);
     assert!(world.diary.take().is_empty());
 }
 
 #[test]
-fn what_is_acknowledged_later_is_told_then() {
+fn a_late_acknowledgement_reaches_the_service() {
     let mut world = World::new();
     let config = "hold start, hold flush, hold stop";
     world.set_up(1, config);
@@ -364,7 +364,7 @@ fn an_instance_that_ends_with_a_flush_to_do_holds_up_no_flush() {
 }
 
 #[test]
-fn an_instance_that_cannot_be_set_up_is_never_told_to_have_started() {
+fn an_instance_that_cannot_be_set_up_is_never_reported_as_started() {
     let mut world = World::new();
     assert!(world.set_up(1, "fail in set_up").is_empty());
     let trouble = "obedient could not be set up: it is told to fail";
@@ -451,7 +451,7 @@ fn an_instance_that_stops_keeps_its_slot_until_it_has_stopped() {
     world.start(2, "");
     let slots: Vec<usize> = world.source.configs.lock().unwrap().keys().copied().collect();
     assert_eq!(slots, [0, 1]);
-    // Whatever else would stop it does nothing more.
+    // Other reasons to stop have no further effect.
     world.runtime.withdraw_source(world.source_id);
     world.runtime.withdraw_source(world.source_id);
     assert!(!world.asked().contains(&"stopped 1".to_owned()));
@@ -460,7 +460,7 @@ fn an_instance_that_stops_keeps_its_slot_until_it_has_stopped() {
 }
 
 #[test]
-fn of_startup_instances_only_those_count_that_record() {
+fn startup_instances_count_only_while_they_record() {
     let mut world = World::new();
     let configs = ["fail in set_up", "fail in start", ""].map(|config| {
         let config = wanted(config);
@@ -506,7 +506,7 @@ fn a_config_that_is_there_twice_is_recorded_twice_unless_data_sources_share_a_na
 }
 
 #[test]
-fn a_data_source_that_nobody_has_is_acknowledged_and_told() {
+fn an_unknown_data_source_is_acknowledged_and_logged() {
     let mut world = World::new();
     let config = DataSourceConfig {
         name: Some("disobedient".to_owned()),
@@ -549,7 +549,7 @@ fn when_the_service_goes_away_its_instances_end_and_the_next_one_begins_anew() {
     else {
         panic!("{event:?}")
     };
-    // It is open until whoever watches it has let go.
+    // The descriptor is open until the program that watches it drops it.
     assert!(rustix::io::fcntl_getfd(closed.as_fd()).is_ok());
     drop(closed);
     assert_eq!(world.diary.take(), ["stop"]);
@@ -591,7 +591,7 @@ fn a_data_source_that_is_withdrawn_stops() {
 }
 
 #[test]
-fn a_changed_descriptor_is_told_once_a_little_later() {
+fn a_changed_descriptor_is_sent_once_a_little_later() {
     let mut world = World::new();
     world.runtime.source_changed(world.source_id);
     world.runtime.source_changed(world.source_id);

@@ -1,8 +1,8 @@
-//! The chunk that a trace writer is filling, where the arbiter can take it back between two packets.
+//! The chunk that a trace writer is filling. Between two packets the arbiter can take it back.
 //!
-//! A thread that writes no more would otherwise hold a chunk for ever, and with more threads than chunks the memory is gone. The writer has
-//! a [`Held`], the arbiter the [`Holder`] in it. [`Turns`] tells whose turn it is, without a lock: a packet costs the writer two
-//! stores and a load. Only a writer that finds its chunk wanted at that moment takes a lock, to wait until the arbiter is done.
+//! Otherwise a thread that writes no more would hold a chunk for ever, and with more threads than chunks no memory would be left. The writer has a
+//! [`Held`], the arbiter the [`Holder`] in it. [`Turns`] decides whose turn it is, without a lock: a packet costs the writer two stores and a load.
+//! Only a writer whose chunk is wanted at that moment takes a lock, to wait until the arbiter is done.
 #![allow(unsafe_code)]
 
 use super::OpenChunk;
@@ -15,12 +15,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// What a writer and the arbiter share of the chunk. On cache lines of its own, for the writer stores into it with each packet.
+/// The state of a chunk that a writer and the arbiter share. On cache lines of its own, because the writer stores into it with each packet.
 #[repr(align(128))]
 pub(crate) struct Holder {
     turns: Turns,
     chunk: UnsafeCell<Option<OpenChunk>>,
-    /// Held by whoever may be the arbiter in `turns`, and by a writer that wants to know that nobody is.
+    /// Held by a thread that may act as the arbiter in `turns`, and by a writer that has to exclude such a thread.
     arbiter: Mutex<()>,
     /// Where the writer's packets go.
     target: BufferId,
@@ -32,9 +32,9 @@ pub(crate) struct Holder {
     taken_back: AtomicU64,
 }
 
-// SAFETY: only the side whose turn it is touches the cell. The writer, of which there is one, does so in turns that it begins, or while it has the
-// lock; the arbiter in turns that it was granted while it has the lock. A turn acquires what the last one released, and so does the
-// lock. The chunk itself may be sent.
+// SAFETY: only the side whose turn it is touches the cell. The one writer does so in turns that it begins, or while it has the lock; the arbiter in
+// turns that it was granted while it has the lock. A turn acquires the writes that the last one released, and so does the lock. The chunk itself may
+// be sent.
 unsafe impl Sync for Holder {}
 
 impl fmt::Debug for Holder {
@@ -46,10 +46,10 @@ impl fmt::Debug for Holder {
     }
 }
 
-/// What the arbiter can see of a writer's chunk from outside.
+/// The state of a writer's chunk, as the arbiter sees it from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// There is none, or it is being written to.
+    /// There is no chunk, or the writer is using it.
     Nothing,
     /// A chunk that was written to since the arbiter last looked.
     Recent,
@@ -59,7 +59,7 @@ pub(crate) enum Seen {
 
 /// The arbiter's side.
 impl Holder {
-    /// Looks whether the writer has written since this was last called.
+    /// Checks whether the writer has written since the last call.
     pub(crate) fn look(&self) -> Seen {
         match self.turns.packets() {
             None | Some(0) => Seen::Nothing,
@@ -74,8 +74,8 @@ impl Holder {
         self.size.load(Ordering::Relaxed) as usize
     }
 
-    /// Hands `each` chunk that these writers hold and are not using, ready to be completed, and where its packets go. The writer takes no other
-    /// chunk before `each` has returned. Where there is no barrier there are none.
+    /// Passes `each` the chunks that these writers hold and are not using, ready to be completed, with their targets. A writer takes no other chunk
+    /// before `each` has returned. Without a barrier there are no such chunks.
     pub(crate) fn take_back(holders: &[Arc<Holder>], mut each: impl FnMut(WriteChunk, BufferId)) {
         let wanted: Vec<_> = holders
             .iter()
@@ -90,7 +90,7 @@ impl Holder {
         let passed = !wanted.is_empty() && barrier::heavy();
         for (holder, _lock) in wanted {
             if passed && holder.turns.is_granted() {
-                // SAFETY: it is the arbiter's turn until `done`, and whoever else may be the arbiter needs the lock.
+                // SAFETY: it is the arbiter's turn until `done`, and every other thread needs the lock to be the arbiter.
                 let chunk = unsafe { (*holder.chunk.get()).take() };
                 if let Some(mut open) = chunk {
                     open.close();
@@ -109,7 +109,7 @@ impl Holder {
 pub(super) struct Held(Arc<Holder>);
 
 impl Held {
-    /// Of a writer that has no chunk yet.
+    /// Makes the state of a writer that has no chunk yet.
     pub(super) fn new(target: BufferId) -> Self {
         Self(Arc::new(Holder {
             turns: Turns::default(),
@@ -122,7 +122,7 @@ impl Held {
         }))
     }
 
-    /// For the arbiter.
+    /// The arbiter's end.
     pub(super) fn holder(&self) -> &Arc<Holder> {
         &self.0
     }
@@ -134,7 +134,7 @@ impl Held {
         if !turns.begin() {
             return None;
         }
-        // SAFETY: it is the writer's turn until it is ended, here or when `InUse` is dropped. The borrow of `self` keeps the writer from
+        // SAFETY: it is the writer's turn until the turn is ended, here or when `InUse` is dropped. The borrow of `self` keeps the writer from
         // beginning another one meanwhile.
         match unsafe { &mut *self.0.chunk.get() } {
             Some(open) => Some(InUse { open, turns }),
@@ -145,12 +145,12 @@ impl Held {
         }
     }
 
-    /// Takes the chunk away from where the arbiter could take it back.
+    /// Takes the chunk out of the arbiter's reach.
     pub(super) fn take(&mut self) -> Option<OpenChunk> {
         self.exclusively(Option::take)
     }
 
-    /// Puts a chunk there.
+    /// Puts a chunk where the arbiter can take it back.
     pub(super) fn put(&mut self, chunk: OpenChunk) {
         self.0.size.store(chunk.chunk.size() as u32, Ordering::Relaxed);
         self.exclusively(|place| *place = Some(chunk));
@@ -161,12 +161,12 @@ impl Held {
         self.0.taken_back.swap(0, Ordering::Relaxed)
     }
 
-    /// `change` is one of the above, and no foreign code.
+    /// Calls `change`, which is one of the closures above and no foreign code, while the arbiter is kept out.
     fn exclusively<R>(&mut self, change: impl FnOnce(&mut Option<OpenChunk>) -> R) -> R {
         let holder = &*self.0;
         let lock =
             (!holder.turns.begin()).then(|| holder.arbiter.lock().unwrap_or_else(PoisonError::into_inner));
-        // SAFETY: either it is the writer's turn, or it has the lock, without which the arbiter is granted none.
+        // SAFETY: either it is the writer's turn, or it has the lock, without which the arbiter gets no turn.
         let place = unsafe { &mut *holder.chunk.get() };
         let result = change(place);
         holder.turns.end(place.as_ref().map_or(0, OpenChunk::mark));

@@ -1,4 +1,4 @@
-//! Encoding a packet where it is to be: in the chunk.
+//! Encodes a packet in its final place: in the chunk.
 //!
 //! Called by [`TraceWriter::packet`](super::TraceWriter::packet). It lends a chunk's
 //! memory to the encoder, and takes it back before anything else happens to the chunk.
@@ -8,7 +8,7 @@ use super::OpenChunk;
 use ferretto_wire::{Cursor, Finished, MAX_SHORT_LEN, ShortMessage, Writer};
 use std::ptr::NonNull;
 
-/// A chunk with less room than this is not encoded into: most packets would spill, and be copied after all.
+/// Packets are not encoded into a chunk with less room than this, because most would spill, and be copied after all.
 const MIN_ROOM: usize = 96;
 
 /// Where a packet is.
@@ -29,12 +29,12 @@ impl OpenChunk {
     /// Has a packet of up to [`MAX_SHORT_LEN`] bytes encode itself, and publishes it. False if it does not fit.
     #[inline(always)]
     pub(super) fn encode_short(&mut self, packet: impl ShortMessage) -> bool {
-        // One byte more than it takes, for the empty packet at the end of a chunk.
+        // One byte more than the packet takes, for the empty packet at the end of a chunk.
         if !self.may_count_another() || self.room() <= 1 + MAX_SHORT_LEN {
             return false;
         }
         let (window, _) = self.chunk.region(self.used);
-        // SAFETY: so much room is left, which belongs to the chunk; the chunk is borrowed during the call.
+        // SAFETY: this much room is left, and belongs to the chunk, which is borrowed during the call.
         let encoded = unsafe { Cursor::delimited(window, 1 + MAX_SHORT_LEN, packet) };
         let Some(total) = encoded else { return false };
         self.used += total;
@@ -43,8 +43,7 @@ impl OpenChunk {
         true
     }
 
-    /// Encodes a packet behind its size at the end of what is used. The encoder ends up on the heap, whatever happens, holding
-    /// the packet if it did not fit.
+    /// Encodes a packet behind its size at the end of the used payload. The encoder always ends up on the heap, with the packet if it did not fit.
     #[inline]
     pub(super) fn encode_in_place<R>(
         &mut self,
@@ -67,9 +66,9 @@ impl OpenChunk {
         }
 
         let (region, room) = self.chunk.region(self.used);
-        // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and nobody but the
-        // encoder writes there meanwhile. It leaves the region in `Lent::drop`; if `fill` has put it elsewhere the process ends
-        // there. One byte is kept, for the empty packet at the end of a chunk.
+        // SAFETY: the region belongs to the chunk, which is borrowed until this function has returned, and only the encoder writes there meanwhile.
+        // It leaves the region in `Lent::drop`; if `fill` has put it elsewhere the process ends there. One byte is kept, for the empty packet at the
+        // end of a chunk.
         unsafe { encoder.start_in_region(region, room - 1) };
         let lent = Lent { encoder, region };
         let mut len = 0;
@@ -94,7 +93,7 @@ impl OpenChunk {
     }
 }
 
-/// The encoder that writes into the chunk is somewhere else (`std::mem::take` does that), and the chunk will not wait for it.
+/// The encoder over the chunk was moved elsewhere (`std::mem::take` does that), and the chunk must not be written to any more.
 #[cold]
 fn abort_for_stray_encoder() -> ! {
     eprintln!(

@@ -1,8 +1,7 @@
-//! Packets that are known beforehand, but for a number at their end.
+//! Packets that are known beforehand, except for a number at their end.
 //!
-//! Made once per call site by the SDK, and written by [`TraceWriter::write_prepared`](super::TraceWriter::write_prepared) each time:
-//! three loads and four stores of constant width, whatever the lengths are. What is stored too much is overwritten by the next
-//! packet.
+//! Made once per call site by the SDK, and written by [`TraceWriter::write_prepared`](super::TraceWriter::write_prepared) each time: three loads and
+//! four stores of constant width, whatever the lengths are. The next packet overwrites the excess bytes.
 
 use super::OpenChunk;
 use ferretto_wire::{MAX_SHORT_VARINT, short_varint};
@@ -13,12 +12,12 @@ const CAPACITY: usize = 24;
 /// Bytes stored for the number.
 const END_CAPACITY: usize = 4;
 
-/// The front of a packet that ends in a varint, with the tag of that.
+/// The front of a packet that ends in a varint, up to the varint's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreparedPacket {
-    /// Zero where the size will be, the front, then zeros.
+    /// Zero in place of the size, the front, then zeros.
     words: [u64; CAPACITY / 8],
-    /// Bytes that count, that of the size included.
+    /// The number of valid bytes, with that of the size.
     len: u32,
 }
 
@@ -29,7 +28,7 @@ impl PreparedPacket {
     /// The number at the end is less than this.
     pub const MAX_END: u32 = MAX_SHORT_VARINT;
 
-    /// For packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
+    /// Prepares packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
     pub const fn new(front: &[u8]) -> Option<Self> {
         if front.len() > Self::MAX_FRONT {
             return None;
@@ -60,7 +59,7 @@ impl OpenChunk {
     #[inline(always)]
     pub(super) fn append_prepared(&mut self, packet: &PreparedPacket, end: u32) -> bool {
         debug_assert!(end < PreparedPacket::MAX_END);
-        // More than the longest packet takes, so that room is left for the empty packet at the end.
+        // More than the longest packet takes, so that there is room for the empty packet at the end.
         if !self.may_count_another() || self.room() <= CAPACITY + END_CAPACITY {
             return false;
         }

@@ -37,7 +37,7 @@ impl Notify for Silent {
     fn wake(&self, _: Wake) {}
 }
 
-/// What arrived of one writer.
+/// The packets of one writer that have arrived.
 #[derive(Debug, Default)]
 struct Sequence {
     next_chunk: u32,
@@ -114,7 +114,7 @@ fn packets(count: u16, mut payload: &[u8]) -> Vec<Packet<'_>> {
     packets
 }
 
-/// The service's end: does what the endpoint sends.
+/// The service's end: carries out the endpoint's requests.
 struct Service {
     smb: ServiceSmb,
     arbiter: Arc<Arbiter>,
@@ -198,7 +198,7 @@ impl Service {
         self.flushed.extend(commit.flush_request_id);
     }
 
-    /// What arrived from `writer`, without what the writer put in front.
+    /// The packets that arrived from `writer`, without the fields that the writer put in front.
     fn packets(&self, writer: WriterId) -> Vec<Received> {
         self.sequences[&writer]
             .packets
@@ -282,7 +282,7 @@ enum Way {
     Prepared,
 }
 
-/// Bytes that are put eight by eight: whatever they are, they are a front.
+/// Bytes that are put eight at a time. Any bytes can be a front.
 struct Fronts<'a>(&'a [u8]);
 
 impl ShortMessage for Fronts<'_> {
@@ -310,7 +310,7 @@ impl Way {
                 }
             }
             Way::Prepared => {
-                // A last byte below 0x80 is a varint, whatever it is to the packet.
+                // A last byte below 0x80 is a varint, whatever it means in the packet.
                 let prepared = packet
                     .split_last()
                     .filter(|(end, _)| **end < 0x80)
@@ -364,7 +364,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_dropped_is_whole_packets_and_the_next_one_says_so(
+    fn packets_are_dropped_whole_and_the_next_one_says_so(
         steps in prop::collection::vec((packet_len(), 0u8..10, Way::any()), 1..150),
         pages in 1usize..6,
         layout in layouts(),
@@ -434,7 +434,7 @@ fn an_encoder_that_is_kept_beyond_its_packet_ends_the_process() {
 }
 
 #[test]
-fn a_packet_whose_encoding_panics_is_none() {
+fn a_packet_whose_encoding_panics_is_not_written() {
     let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     let id = writer.id();
@@ -609,7 +609,7 @@ fn flushes_are_acknowledged_with_the_data_and_the_latest_counts() {
 }
 
 #[test]
-fn what_was_written_is_counted_and_not_the_room_for_it() {
+fn written_bytes_are_counted_and_not_the_room_for_them() {
     let mut service = Service::new(4, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     for number in 0..100 {
@@ -623,7 +623,7 @@ fn what_was_written_is_counted_and_not_the_room_for_it() {
 #[test]
 fn an_id_is_free_again_only_after_its_end_was_sent() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
-    // One that never had a chunk, and of which nobody has heard, comes to no end either.
+    // A writer that never had a chunk, and that the service does not know, is not unregistered either.
     drop(service.writer(BufferExhaustedPolicy::Drop));
     assert_eq!(service.arbiter.take_requests(), []);
     let writer = service.writer(BufferExhaustedPolicy::Drop);
@@ -677,7 +677,7 @@ fn where_memory_cannot_be_shared_packets_arrive_with_the_commits_and_leave_it_fr
 }
 
 #[test]
-fn emulated_memory_is_full_when_nobody_takes_what_it_holds() {
+fn emulated_memory_fills_up_when_no_requests_are_taken() {
     let mut service = Service::far_away(4096, PageLayout::Div1);
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
     for number in 0..2 * EMULATED_SMB_SIZE / 10_000 {

@@ -1,8 +1,7 @@
-//! Whose turn it is with a chunk: its writer's, packet by packet, or the arbiter's, to take the chunk back.
+//! Decides whose turn it is with a chunk: its writer's, packet by packet, or the arbiter's, to take the chunk back.
 //!
-//! A handshake of two words. Either side stores its own, passes a barrier, and reads the other's; so at least one of them sees the other,
-//! and steps back. The writer passes the barrier for each packet, so its half costs nothing; the arbiter pays for both, see
-//! [`crate::arbiter::barrier`].
+//! A handshake of two words. Each side stores its own word, passes a barrier, and reads the other's. So at least one of them sees the other, and
+//! steps back. The writer passes the barrier for each packet, so its half costs nothing; the arbiter pays for both, see [`crate::arbiter::barrier`].
 
 use crate::arbiter::barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// The writer's word while it uses the chunk. Otherwise it tells how many packets are in the chunk, zero if there is none.
+/// The writer's word while it uses the chunk. Otherwise the word is the number of packets in the chunk, zero if there is none.
 const IN_USE: u32 = u32::MAX;
 
-/// A word of the handshake, of the processor's or, in model tests, of loom's.
+/// A word of the handshake: the processor's or, in model tests, loom's.
 pub(crate) trait Word {
     fn load(&self, ordering: Ordering) -> u32;
     fn store(&self, value: u32, ordering: Ordering);
@@ -48,12 +47,12 @@ pub(super) struct Turns<W = AtomicU32> {
 }
 
 impl<W: Word> Turns<W> {
-    /// The writer's turn begins. False if the arbiter wants the chunk: then the writer may touch it only when the arbiter is known to be done.
+    /// Begins the writer's turn. False if the arbiter wants the chunk: then the writer may touch it only when it knows that the arbiter is done.
     #[inline(always)]
     pub(super) fn begin(&self) -> bool {
         self.mark.store(IN_USE, Ordering::Relaxed);
         W::light_barrier();
-        // Acquires what the arbiter did in its last turn.
+        // Acquires the arbiter's writes in its last turn.
         if self.wanted.load(Ordering::Acquire) == 0 {
             return true;
         }
@@ -61,28 +60,28 @@ impl<W: Word> Turns<W> {
         false
     }
 
-    /// The writer's turn ends, with so many packets in the chunk.
+    /// Ends the writer's turn, with this many packets in the chunk.
     #[inline(always)]
     pub(super) fn end(&self, packets: u32) {
         self.mark.store(packets, Ordering::Release);
     }
 
-    /// How many packets there were at the end of the writer's last turn; `None` if it has its turn. For the arbiter to choose by, nothing more.
+    /// The number of packets at the end of the writer's last turn; `None` during a turn. Only a hint for the arbiter's choice.
     pub(super) fn packets(&self) -> Option<u32> {
         Some(self.mark.load(Ordering::Relaxed)).filter(|mark| *mark != IN_USE)
     }
 
-    /// The arbiter wants the chunk. It calls this for all chunks that it wants, and then passes the heavy barrier.
+    /// Tells the writer that the arbiter wants the chunk. The arbiter calls this for all chunks that it wants, and then passes the heavy barrier.
     pub(super) fn want(&self) {
         self.wanted.store(1, Ordering::Relaxed);
     }
 
-    /// After the barrier: whether it is the arbiter's turn, until [`Turns::done`].
+    /// Whether it is the arbiter's turn, until [`Turns::done`]. To be called after the barrier.
     pub(super) fn is_granted(&self) -> bool {
         self.mark.load(Ordering::Acquire) != IN_USE
     }
 
-    /// The arbiter wants the chunk no more, whether it had its turn or not.
+    /// Gives up the arbiter's wish for the chunk, whether it had its turn or not.
     pub(super) fn done(&self) {
         self.wanted.store(0, Ordering::Release);
     }

@@ -1,9 +1,8 @@
 //! Extension descriptors: the schemas that vendors add to Perfetto's, which the daemon writes into every trace so that
 //! it can be understood elsewhere.
 //!
-//! They are read once, when the daemon starts: a `FileDescriptorSet` in each file that
-//! `FERRETTO_EXTENSION_DESCRIPTORS` names (a list as in `PATH`), else in the place where Android keeps its own. What
-//! cannot be read is left out with a line in the log.
+//! They are read once, when the daemon starts: a `FileDescriptorSet` in each file that `FERRETTO_EXTENSION_DESCRIPTORS` names (a list as in `PATH`),
+//! else in the place where Android keeps its own. A file that cannot be read is left out with a line in the log.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,7 +13,7 @@ use ferretto_service::{DescriptorEncoding, ExtensionDescriptor};
 
 /// Files to be read, separated by `:`.
 const LIST: &str = "FERRETTO_EXTENSION_DESCRIPTORS";
-/// Where they are without the list. Upstream reads these on Android only; elsewhere nobody has such files.
+/// The places of the files without the list. Upstream reads these on Android only; other systems have no such files.
 const USUAL_PLACES: [&str; 2] = [
     "/etc/tracing_descriptors.gz",
     "/vendor/etc/tracing_descriptors.gz",
@@ -67,7 +66,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Files say by their first bytes whether they are compressed: those of gzip are no tag of a `FileDescriptorSet`.
+/// The first bytes of a file tell whether it is compressed: those of gzip are no tag of a `FileDescriptorSet`.
 fn encoding(bytes: &[u8]) -> DescriptorEncoding {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
     if bytes.starts_with(&GZIP) {
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_a_list_are_taken_as_they_are_and_what_is_missing_is_left_out() {
+    fn files_of_a_list_are_taken_as_they_are_and_missing_ones_are_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let (plain, gzip) = (folder.path().join("plain"), folder.path().join("gzip"));
         std::fs::write(&plain, b"\x0a\x00").unwrap();

@@ -1,22 +1,22 @@
-//! Memory that was freed and that the allocator keeps: when it goes back to the system.
+//! Returns freed memory, which the allocator keeps, to the system.
 //!
-//! Called by the shell. glibc keeps what is freed anywhere but at the end of its heaps, and the more of it the larger the
-//! pieces that a program frees, so a daemon that has once sent a trace would stay as large as it was then. Giving pages
-//! back, and getting them again, takes time: it is done a little after much was freed, and not often.
+//! Called by the shell. glibc keeps freed memory, except at the end of its heaps, and keeps more of it the larger the freed pieces are. So a daemon
+//! that has once sent a trace would stay as large as it was then. Giving pages back, and getting them again, takes time: it is done a little after
+//! much was freed, and not often.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
 
 /// From when much was freed until it is given back: more may follow.
 const DELAY: Duration = Duration::from_millis(100);
-/// Time between two looks at what could be given back, at least.
+/// The least time between two attempts to return memory.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether something is to be given back, and when.
+/// Whether and when memory is to be returned.
 #[derive(Debug, Default)]
 pub(super) struct FreedMemory {
     due: Option<u64>,
-    /// Not before this.
+    /// The earliest time of the next return.
     earliest: u64,
 }
 
@@ -32,7 +32,7 @@ impl FreedMemory {
         self.due
     }
 
-    /// Gives back what was freed, if it is time.
+    /// Returns freed memory, if it is time.
     pub(super) fn handle_timeout(&mut self, now: u64) {
         if self.due.take_if(|due| *due <= now).is_some() {
             self.earliest = now + INTERVAL.as_nanos() as u64;
@@ -41,7 +41,7 @@ impl FreedMemory {
     }
 }
 
-/// Gives the whole pages among what is free back to the system, in the heaps of all threads.
+/// Returns the whole pages of free memory to the system, from the heaps of all threads.
 fn give_back() {
     // Others (musl) give back by themselves.
     #[cfg(target_env = "gnu")]
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_in_a_row_is_given_back_at_once_and_not_often() {
+    fn memory_freed_in_a_row_is_returned_together_and_not_often() {
         let mut freed = FreedMemory::default();
         assert_eq!(deadline_ms(&freed), None);
         freed.note(at(5_000));

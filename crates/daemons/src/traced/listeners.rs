@@ -1,7 +1,7 @@
-//! Where the service listens: on sockets that were handed over by whoever started it, systemd or Android's init, else on those that the
-//! environment names, else on upstream's usual ones.
+//! The sockets on which the service listens: those that its starter (systemd or Android's init) handed over, else those that the environment names,
+//! else upstream's usual ones.
 //!
-//! Called once, when the daemon starts. All or nothing: what was bound before an error is removed again.
+//! Called once, when the daemon starts. All or nothing: after an error, sockets that were already bound are removed again.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -44,14 +44,14 @@ impl FromStr for Permissions {
 /// Which of the sockets for producers relays of other machines may use, too.
 #[derive(Debug)]
 pub(super) struct Relays {
-    /// All of them, but for one that Android's init made: it is for this machine, as upstream.
+    /// All sockets, except one that Android's init made: that is for this machine, as in upstream.
     pub(super) everywhere: bool,
-    /// Those with these names.
+    /// The sockets with these names.
     pub(super) at: Vec<Address>,
 }
 
 impl Relays {
-    /// Who may use a producers' socket of this name; systemd's have none.
+    /// Returns the clients that may use a producers' socket of this name; systemd's have none.
     fn port(&self, name: Option<&Address>) -> Port {
         if self.everywhere || name.is_some_and(|name| self.at.contains(name)) {
             Port::ProducerOrRelay
@@ -103,8 +103,7 @@ const NAMING: &str = "say FileDescriptorName=producer or FileDescriptorName=cons
 pub(super) struct Handed(Vec<(OwnedFd, Port, String)>);
 
 impl Handed {
-    /// Takes them, as the environment names them. To be called before the process opens anything that it keeps, and before it
-    /// forks.
+    /// Takes the sockets that the environment names. To be called before the process opens descriptors that it keeps, and before it forks.
     pub(super) fn take(relays: &Relays) -> Result<Handed, ListenError> {
         let mut handed = Handed::default();
         handed.take_from_systemd(relays)?;
@@ -132,7 +131,7 @@ impl Handed {
         Ok(())
     }
 
-    /// Android's, and what upstream heeds everywhere.
+    /// Takes the sockets of Android's init, whose variables upstream heeds everywhere.
     fn take_from_init(&mut self) -> Result<(), ListenError> {
         const PRODUCER: &str = "ANDROID_SOCKET_traced_producer";
         const CONSUMER: &str = "ANDROID_SOCKET_traced_consumer";
@@ -202,8 +201,8 @@ impl Listeners {
     }
 }
 
-/// Listens. Of producers and consumers, those that no socket was handed over for find the service under the names in the environment.
-/// `permissions` are for sockets that are files; network addresses for producers have none, as upstream.
+/// Listens. Where no socket for producers or consumers was handed over, they find the service under the names in the environment. `permissions` are
+/// for sockets that are files; network addresses for producers have none, as in upstream.
 pub(super) fn listen(
     handed: Handed,
     permissions: Option<&Permissions>,
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_systemd_are_told_by_their_names() {
+    fn sockets_of_systemd_are_recognised_by_their_names() {
         let sockets = named_sockets("3", "consumer:producer:producer").unwrap();
         assert_eq!(
             sockets,

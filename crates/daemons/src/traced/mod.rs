@@ -1,6 +1,6 @@
 //! The `traced` applet: the tracing service as a daemon.
 //!
-//! Flags, socket permissions and the notification descriptor are upstream's; what the daemon does is in `shell`, and in the crate `ferretto-host`.
+//! Flags, socket permissions and the notification descriptor are upstream's. `shell` and the crate `ferretto-host` do the work.
 
 mod descriptors;
 mod freed_memory;

@@ -15,7 +15,7 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// The daemon, whose thread this is.
+    /// The program of the daemon whose main thread this is.
     pub(super) fn of_this_thread() -> Traced {
         Traced {
             priority: ThreadPriority::of_this_thread(),
@@ -49,7 +49,7 @@ impl Program for Traced {
     }
 
     fn file_thread_begins(&self) {
-        // A boost is for the event loop, and ends with the session that wants it. Nothing is lost if the thread keeps it.
+        // A boost is for the event loop, and ends with the session that wants it. Keeping it on this thread would do no harm.
         let _ = self.priority.set(None);
     }
 }

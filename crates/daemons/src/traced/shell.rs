@@ -1,6 +1,6 @@
 //! The event loop of the daemon: listeners, signals and the farewell around one [`Host`].
 //!
-//! Nothing here waits for a peer. While no client can be let in, for want of descriptors or because there are as many as may be, the
+//! Nothing here waits for a peer. While no client can be accepted, because descriptors are used up or the number of clients is at its limit, the
 //! listeners rest and clients wait in their queues.
 
 mod farewell;
@@ -33,7 +33,7 @@ pub(super) struct Shell {
     /// Accepting a connection failed, and clients have been waiting for theirs since.
     accept_fails: bool,
     freed: FreedMemory,
-    /// A signal told the daemon to end.
+    /// `Some` after a signal has told the daemon to end.
     farewell: Option<Farewell>,
 }
 
@@ -143,7 +143,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Nobody can be let in for now: the queue stays full, so stop looking at it for a while.
+    /// No client can be accepted for now. The queue stays full, so stop looking at it for a while.
     fn rest(&mut self, why: &dyn std::fmt::Display) -> Result<(), ReactorError> {
         if !std::mem::replace(&mut self.accept_fails, true) {
             crate::log::warning(format_args!("new clients have to wait: {why}"));
@@ -153,7 +153,7 @@ impl Shell {
     }
 }
 
-/// As many descriptors as this process may have: raises the soft limit to the hard one.
+/// The number of descriptors that this process may have, after raising the soft limit to the hard one.
 fn most_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -164,6 +164,6 @@ fn most_descriptors() -> usize {
         Ok(()) => limit.maximum,
         Err(_) => limit.current,
     };
-    // None is no limit.
+    // `None` means no limit.
     count.map_or(usize::MAX, |count| count as usize)
 }

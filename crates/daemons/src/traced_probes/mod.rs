@@ -1,7 +1,7 @@
 //! The `traced_probes` applet: this machine's data sources as a daemon.
 //!
-//! What the data sources do is in `ferretto-probes`, and how they get along with the service in the runtime of `ferretto-client`. Here are flags,
-//! the event loop and the care for tracefs at the start.
+//! `ferretto-probes` has the data sources, and the runtime of `ferretto-client` connects them with the service. This module has the flags, the event
+//! loop and the repair of tracefs at the start.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -98,7 +98,7 @@ impl Daemon for Args {
         let mut reactor = Reactor::new()?;
         let signals = daemon::ending_signals();
         reactor.watch_signals(&signals)?;
-        // A writer that waits for the service does not see the loop's signals. It looks at this.
+        // A writer that waits for the service does not see the loop's signals, so it checks this flag.
         let ending = Arc::new(AtomicBool::new(false));
         for signal in signals {
             signal_hook::flag::register(signal.number(), Arc::clone(&ending))?;
@@ -110,15 +110,15 @@ impl Daemon for Args {
 }
 
 fn reset() -> Result<(), Box<dyn Error>> {
-    // First what a daemon that crashed had found, wherever that was; and its journal goes, lest a later start puts back
-    // what is then somebody else's.
+    // First restore the settings that a crashed daemon had found, wherever its journal is. This also removes the journal, so that a later start does
+    // not overwrite settings that somebody else has made since.
     journals();
     let root = hard_reset()?;
     log::info(format_args!("reset ftrace at {}", root.display()));
     Ok(())
 }
 
-/// Records for the service, whenever it is there, until a signal comes.
+/// Records for the service, whenever the service is there, until a signal comes.
 fn serve(
     address: Address,
     reactor: &mut Reactor,
@@ -158,7 +158,7 @@ fn serve(
                 let reason = news.as_deref().unwrap_or("as before");
                 log::warning(format_args!("disconnected from the service: {reason}"));
             }
-            // Nobody asks the probes for any.
+            // The probes have no startup sessions.
             Event::StartupEnded(..) => {}
         });
         watermarks.update(reactor, &ftrace)?;
@@ -169,7 +169,7 @@ fn serve(
     }
 }
 
-/// Undoes what predecessors that crashed left in tracefs, and says where this one notes its own changes.
+/// Undoes the changes that crashed predecessors left in tracefs, and returns the folder where this daemon notes its own changes.
 fn journals() -> Option<JournalDir> {
     let dir = match JournalDir::system() {
         Ok(dir) => dir,
@@ -242,7 +242,7 @@ impl ProducerProgram for ProbesDaemon {
 struct Watermarks(Vec<OwnedFd>);
 
 impl Watermarks {
-    /// Watches what there is now, if that has changed in number.
+    /// Watches the current buffers, if their number has changed.
     fn update(&mut self, reactor: &Reactor, ftrace: &Ftrace) -> Result<(), ReactorError> {
         let copies = ftrace.with_watermark_fds(|fds| {
             let fds: Vec<_> = fds.collect();

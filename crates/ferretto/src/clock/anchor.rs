@@ -1,12 +1,11 @@
-//! A thread's copy of the process's current piece of time: what events are stamped with.
+//! A thread's copy of the process's current piece of time. Events get their timestamps from it.
 //!
 //! Each sequence of events holds one and asks it for every timestamp. No call, no lock, one multiplication.
 
 use super::discipline::MAX_LEAD_NS;
 use super::{counter, timeline};
 
-/// A linear piece of the function from the counter's ticks to trace time: what it shows at `counter`, and how fast it goes
-/// for the next `limit` ticks.
+/// A linear piece of the function from the counter's ticks to trace time: the time at `counter`, and the rate for the next `limit` ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Anchor {
     /// The counter where the piece begins.
@@ -20,7 +19,7 @@ pub(crate) struct Anchor {
 }
 
 impl Anchor {
-    /// Knows no time: the first question renews it. On machines without a reliable counter anchors stay like this.
+    /// Tells no time: the first use renews it. On machines without a reliable counter anchors stay like this.
     pub(crate) const EXPIRED: Self = Self {
         counter: 0,
         ns: 0,
@@ -28,7 +27,7 @@ impl Anchor {
         limit: 0,
     };
 
-    /// Shows one time for as long as it is there: for moments at which the time is known and nothing can be renewed.
+    /// Tells one time for as long as it exists: for moments at which the time is known and nothing can be renewed.
     pub(crate) fn standing_still(ns: u64) -> Self {
         Self {
             ns,
@@ -37,7 +36,7 @@ impl Anchor {
         }
     }
 
-    /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) to tell.
+    /// Trace time now in nanoseconds; `None` when the anchor has to be [renewed](Self::renew) first.
     #[inline(always)]
     pub(crate) fn now(&self) -> Option<u64> {
         self.at(counter::read())
@@ -51,12 +50,12 @@ impl Anchor {
         (ticks < self.limit).then(|| self.after(ticks))
     }
 
-    /// Replaces an anchor that could not tell the time, and tells it. Neither this time nor any that the anchor tells until the
-    /// next renewal is before `at_least`, which is the last time that the caller had from it; one that is further ahead than that can be
-    /// ([`MAX_LEAD_NS`]) is ignored.
+    /// Replaces an anchor that can no longer tell the time, and tells the time. Neither this time nor any that the anchor tells until the next
+    /// renewal is before `at_least`, which is the last time that the caller got from it. The function ignores an `at_least` that is further ahead
+    /// than an anchor of this process can be ([`MAX_LEAD_NS`]).
     ///
-    /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here,
-    /// the others copy what it found. Never waits, never allocates.
+    /// About once in [`MAX_PIECE_NS`](super::discipline::MAX_PIECE_NS) one thread of the process asks the kernel's clock here, and the others copy
+    /// its result. Never waits, never allocates.
     #[cold]
     #[inline(never)]
     pub(crate) fn renew(&mut self, at_least: u64) -> u64 {
@@ -67,12 +66,12 @@ impl Anchor {
         renewed.ns.max(at_least)
     }
 
-    /// Trace time at the end of the piece: it shows none after this.
+    /// Trace time at the end of the piece. The piece tells no later times.
     pub(super) fn end(&self) -> u64 {
         self.after(self.limit)
     }
 
-    /// This piece from `counter` on, but with a pause where it would show times before `at_least`.
+    /// This piece from `counter` on, but with a pause in place of times before `at_least`.
     pub(super) fn not_before(self, at_least: u64, counter: u64) -> Self {
         let Some(lead) = self
             .at(counter)

@@ -1,6 +1,6 @@
 //! The processor's time-stamp counter. Read by anchors for every event, and by the timeline.
 //!
-//! [`read`] never fails; whether what it says means anything, [`is_reliable`] tells.
+//! [`read`] never fails. [`is_reliable`] tells whether its values can be used as a clock.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -10,8 +10,8 @@ use std::fs;
 pub(super) fn read() -> u64 {
     #[cfg(target_arch = "x86_64")]
     {
-        // SAFETY: every x86-64 processor has the instruction. Where a process has forbidden it to itself (PR_SET_TSC), it
-        // gets a signal, as it does from clock_gettime, which uses the same instruction in the kernel's vDSO.
+        // SAFETY: every x86-64 processor has the instruction. A process that has forbidden it to itself (PR_SET_TSC) gets a signal, as it does from
+        // clock_gettime, which uses the same instruction in the kernel's vDSO.
         unsafe { core::arch::x86_64::_rdtsc() }
     }
     #[cfg(target_arch = "aarch64")]
@@ -29,13 +29,13 @@ pub(super) fn read() -> u64 {
     }
 }
 
-/// The counter in ticks, read when everything before in program order is done.
+/// The counter in ticks, read when all earlier instructions in program order are done.
 pub(super) fn read_in_order() -> u64 {
     finish_earlier_instructions();
     read()
 }
 
-/// Waits until everything before in program order is done, so that whatever time is read next is after it: some nanoseconds.
+/// Waits (some nanoseconds) until all earlier instructions in program order are done, so that a time that is read afterwards is later than they are.
 #[inline]
 pub(crate) fn finish_earlier_instructions() {
     #[cfg(target_arch = "x86_64")]
@@ -52,17 +52,16 @@ pub(crate) fn finish_earlier_instructions() {
 
 /// Whether the counter goes at one speed whatever the processor does, and alike on all processors.
 pub(super) fn is_reliable() -> bool {
-    // The kernel's judgement: it compares the processors' counters when it starts and watches them against another clock
-    // from then on. Where its file cannot be read, nobody has vouched for the counter, and a slower clock is better than a
-    // wrong one.
+    // The kernel compares the processors' counters when it starts and watches them against another clock from then on, so its judgement counts. Where
+    // its file cannot be read, nothing vouches for the counter, and a slower clock is better than a wrong one.
     let current = fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     is_constant() && current.is_ok_and(|source| is_made_of_counter(source.trim_end()))
 }
 
 /// Whether the kernel's clock source of this name is the counter, or a hypervisor's clock that the guest computes from it.
 ///
-/// The others (`hpet`, `acpi_pm`, `jiffies`, `hyperv_clocksource_msr`, ...) are what the kernel uses when it found the
-/// counter unstable or had none; of `tsc-early`, used while booting, it does not know yet.
+/// The kernel uses the others (`hpet`, `acpi_pm`, `jiffies`, `hyperv_clocksource_msr`, ...) when it found the counter unstable or had none. It uses
+/// `tsc-early` while booting, before it has judged the counter.
 pub(super) fn is_made_of_counter(clock_source: &str) -> bool {
     const TRUSTED: &[&str] = if cfg!(target_arch = "x86_64") {
         &["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "xen"]

@@ -3,12 +3,11 @@
 //! Arithmetic alone: no clock is read here, so tests drive it through suspends, drifts and moved virtual machines. The
 //! timeline calls [`Discipline::advance`] each time the current piece is over.
 //!
-//! The function from ticks to time is made of linear pieces. A piece begins with a reading of both clocks and goes at the rate
-//! measured over a *baseline*: from a reading that lies up to [`WINDOW_NS`] back, to this one. It is never longer than a part
-//! of its baseline ([`BASELINE_PER_PIECE`]), so what the readings of the baseline are off by, the piece is off by at most that part
-//! more, however short the baseline. So nobody has to wait for a calibration: the first pieces are short, each lets
-//! the next be longer. Pieces join without a step backwards: where the last one ran ahead of the kernel, the next goes slower until the
-//! kernel has caught up.
+//! The function from ticks to time is made of linear pieces. A piece begins with a reading of both clocks and goes at the rate measured over a
+//! *baseline*: from a reading that lies up to [`WINDOW_NS`] back, to this one. A piece is never longer than a fixed part of its baseline
+//! ([`BASELINE_PER_PIECE`]). Its error therefore exceeds the error of the baseline's readings by that part at most, however short the baseline. So no
+//! thread waits for a calibration: the first pieces are short, and each lets the next be longer. Pieces join without a step backwards: where the last
+//! one ran ahead of the kernel, the next goes slower until the kernel has caught up.
 
 use super::anchor::Anchor;
 
@@ -16,11 +15,11 @@ use super::anchor::Anchor;
 /// function follows sooner when the kernel's clock changes speed.
 pub(super) const MAX_PIECE_NS: u64 = 4_000_000;
 
-/// How far times that were used may be ahead of the kernel's clock and are still waited for, in nanoseconds. Trace time does not run ahead by
-/// more: then it is the kernel's clock that was set back, as when a process goes on from a checkpoint.
+/// How far times in use may be ahead of the kernel's clock, in nanoseconds, for trace time to wait until the clock has caught up. Trace time does not
+/// run ahead by more: then the kernel's clock was set back, as when a process goes on from a checkpoint.
 pub(super) const MAX_LEAD_NS: u64 = 2 * MAX_PIECE_NS;
 
-/// A piece is at most one part in so many of the baseline that its rate is from.
+/// A piece is at most one part in this many of the baseline from which its rate comes.
 const BASELINE_PER_PIECE: u64 = 4;
 
 /// The shortest baseline, in nanoseconds: below it the kernel's clock is asked each time.
@@ -31,23 +30,24 @@ const MIN_BASELINE_NS: u64 = 100_000;
 /// older than this is relied on.
 pub(super) const WINDOW_NS: u64 = 1_000_000_000;
 
-/// A reading that took so many times the shortest one was interrupted, and is not used. It is off by half of what it took at most.
+/// A reading that took more than this many times as long as the shortest one was interrupted, and is not used. A reading is wrong by half its
+/// duration at most.
 const MAX_READING: u64 = 2;
 
-/// How often a reading is tried.
+/// The number of attempts at a reading.
 const TRIES: usize = 3;
 
-/// When all were interrupted, the shortest one is taken for longer by one part in so many: the processor may have become slower.
+/// When all were interrupted, the shortest duration counts as longer by one part in this many, because the processor may have become slower.
 const SLOWER: u64 = 4;
 
-/// Readings that take longer than this, in nanoseconds, are not of a clock that the kernel computes from the counter.
+/// Longer readings, in nanoseconds, are not of a clock that the kernel computes from the counter.
 const MAX_READING_NS: u64 = 1_000;
 
-/// Time that is further off than can be explained, or takes too long to read, costs so many good readings' worth of trust, ...
+/// The mistrust that a reading adds if it deviates too far or takes too long. A good reading takes 1 away.
 const MISTRUST: u64 = 16;
 
-/// ... of which there is so much: a counter that keeps jumping, or that the kernel has given up, is given up here. A machine that is
-/// suspended now and then is far from that.
+/// The mistrust at which the counter is given up, because it keeps jumping or the kernel has given it up. A machine that is suspended now and then is
+/// far from that.
 const TRUST: u64 = 16 * MISTRUST;
 
 /// The counter and the kernel's clock at the same moment.
@@ -57,29 +57,28 @@ pub(super) struct Reading {
     pub(super) ns: u64,
 }
 
-/// What is known about the relation of the two clocks. The default knows nothing.
+/// The known relation of the two clocks. The default knows nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Discipline {
     /// The current piece.
     pub(super) anchor: Anchor,
     /// Where the baseline begins.
     oldest: Reading,
-    /// Where it will begin when `oldest` is too old.
+    /// The beginning of the next baseline, when `oldest` is too old.
     middle: Reading,
     /// Where it ends.
     latest: Reading,
-    /// How many ticks the shortest reading took; 0 before the first.
+    /// The duration of the shortest reading in ticks; 0 before the first.
     shortest: u64,
-    /// How much of [`TRUST`] is used up.
+    /// The mistrust so far; see [`TRUST`].
     mistrust: u64,
 }
 
 impl Discipline {
-    /// As many words as [`Self::to_words`] makes.
+    /// The number of words of [`Self::to_words`].
     pub(super) const WORDS: usize = 12;
 
-    /// Takes a reading with `take`, which reads the counter, the kernel's clock, and the counter once more. `None` if each time
-    /// something came in between.
+    /// Takes a reading with `take`, which reads the counter, the kernel's clock, and the counter once more. `None` if every attempt was interrupted.
     pub(super) fn read(&mut self, mut take: impl FnMut() -> (u64, u64, u64)) -> Option<Reading> {
         let mut best: Option<(u64, Reading)> = None;
         for _ in 0..TRIES {
@@ -118,8 +117,8 @@ impl Discipline {
         self.mistrust > TRUST
     }
 
-    /// Begins the next piece with this reading. It has no length, and the kernel's clock is to be asked for the next time too,
-    /// if little is known yet.
+    /// Begins the next piece with this reading. While little is known yet, the piece has no length, and the kernel's clock is asked for the next time
+    /// too.
     pub(super) fn advance(&mut self, reading: Reading) {
         // Times up to here may have been used.
         let used = self.anchor.end();
@@ -132,7 +131,7 @@ impl Discipline {
 
         match self.judge(reading) {
             Judgement::Consistent => {
-                // A counter with long ticks shows up to one more than it took.
+                // A counter with long ticks shows up to one tick more than passed.
                 let took = self.longest().saturating_sub(MAX_READING);
                 let takes_long = self.rate().is_some_and(|rate| rate.to_ns(took) > MAX_READING_NS);
                 self.mistrust = match takes_long {
@@ -162,7 +161,7 @@ impl Discipline {
         };
     }
 
-    /// Whether `reading` is what the ones before made expect.
+    /// Whether `reading` is as the earlier readings predict.
     fn judge(&self, reading: Reading) -> Judgement {
         let ticks = reading.counter.wrapping_sub(self.latest.counter);
         let Some(ns) = reading.ns.checked_sub(self.latest.ns) else {
@@ -177,8 +176,8 @@ impl Discipline {
         let Some(rate) = self.rate() else {
             return Judgement::Consistent;
         };
-        // Off may be: each reading, by as long as it took; the rate, by what the readings of its baseline were off; the speed of the
-        // kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
+        // The allowed deviation has three parts: the durations of the readings; the error of the rate, which comes from the errors of its baseline's
+        // readings; and a change in the speed of the kernel's clock, for which 1000 ppm is more than time synchronisation usually dares.
         let readings = 500 + rate.to_ns(self.longest());
         let allowed = readings + ns / 1024 + readings * ns / rate.baseline_ns;
         if rate.to_ns(ticks).abs_diff(ns) <= allowed {
@@ -202,7 +201,7 @@ impl Discipline {
         })
     }
 
-    /// For keeping in a seqlock.
+    /// Converts the state to words for a seqlock.
     pub(super) fn to_words(self) -> [u64; Self::WORDS] {
         let Self {
             anchor,
@@ -264,7 +263,7 @@ impl Discipline {
     }
 }
 
-/// What a reading says about those before.
+/// The relation of a reading to the earlier ones.
 enum Judgement {
     /// Both clocks went on at the same rate.
     Consistent,
@@ -277,7 +276,7 @@ enum Judgement {
 /// How fast time goes by the counter.
 #[derive(Clone, Copy)]
 struct Rate {
-    /// What it was measured over.
+    /// The length of the baseline that the rate was measured over.
     baseline_ns: u64,
     /// Nanoseconds per tick, times 2^32; not 0.
     multiplier: u64,
@@ -301,7 +300,7 @@ impl Rate {
                 limit,
             };
         }
-        // At half the speed at least: time that stands still tells nothing.
+        // At half the speed at least, because events need different times.
         let slower = (lead.min(length / 2) << 32) / limit;
         Anchor {
             counter,

@@ -8,13 +8,13 @@
 //! `timeline` keeps the process's current piece in a `seqlock`. `anchor` is a thread's copy of that piece. `pairing` converts times of the
 //! standard library's clocks.
 //!
-//! What is guaranteed of times from anchors:
-//! - A thread's times never go backwards, and all threads compute with the same function, which never decreases: what happened before
-//!   is stamped before. But a processor may read its counter before earlier loads are done: if a thread waits for a cache line
-//!   that another one writes, some hundreds of nanoseconds early. A fence would prevent that, and double what a timestamp costs.
-//! - They differ from the kernel's clock by tens of nanoseconds. Where someone turns the kernel's clock faster or slower
-//!   (`adjtimex`), by that much of `discipline::MAX_PIECE_NS` more, until the piece is over.
-//! - After a jump (the machine was suspended, a virtual machine moved) they are right again with the next piece.
+//! Times from anchors keep these guarantees:
+//! - A thread's times never go backwards. All threads compute with the same function, which never decreases, so an earlier event has no later
+//!   timestamp. But a processor may read its counter before earlier loads are done: some hundreds of nanoseconds early, if a thread waits for a cache
+//!   line that another thread writes. A fence would prevent that, and double the cost of a timestamp.
+//! - They differ from the kernel's clock by tens of nanoseconds. While someone turns the kernel's clock faster or slower (`adjtimex`), they differ
+//!   further by that fraction of `discipline::MAX_PIECE_NS`, until the piece is over.
+//! - After a jump (the machine was suspended, or a virtual machine moved) they are right again with the next piece.
 
 mod anchor;
 mod counter;
@@ -61,7 +61,7 @@ impl TraceClock {
         }
     }
 
-    /// What the clock shows, in nanoseconds.
+    /// Reads the clock, in nanoseconds.
     fn read(self) -> u64 {
         time::now(match self {
             TraceClock::Boottime => Clock::Boot,
@@ -73,7 +73,7 @@ impl TraceClock {
 
 /// Trace time now, in nanoseconds: for timestamps that the caller supplies.
 ///
-/// This asks the kernel, so it costs more than the timestamp of an event that brings none.
+/// This asks the kernel, so it costs more than the timestamp that an event gets by itself.
 ///
 /// ```
 /// let began = ferretto::clock::now();
@@ -83,9 +83,9 @@ pub fn now() -> u64 {
     chosen().read()
 }
 
-/// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on how exact that is.
+/// Trace time of a moment by the standard library's monotonic clock. See [`Timestamp`](crate::Timestamp) on its accuracy.
 pub(crate) fn of_instant(instant: Instant) -> u64 {
-    /// What instants are counted from.
+    /// The origin of the numbers that stand for instants.
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     static PAIRING: Pairing = Pairing::new();
     let origin = *ORIGIN.get_or_init(Instant::now);
@@ -96,7 +96,7 @@ pub(crate) fn of_instant(instant: Instant) -> u64 {
     PAIRING.trace_time(count(instant), || read_with(|| count(Instant::now())))
 }
 
-/// Trace time of a moment by the time of day. See [`Timestamp`](crate::Timestamp) on how exact that is.
+/// Trace time of a moment by the time of day. See [`Timestamp`](crate::Timestamp) on its accuracy.
 pub(crate) fn of_system_time(time: SystemTime) -> u64 {
     static PAIRING: Pairing = Pairing::new();
     let count = |time: SystemTime| match time.duration_since(UNIX_EPOCH) {
@@ -131,8 +131,8 @@ pub(crate) fn thread_time_ns() -> u64 {
     time::now(Clock::Thread)
 }
 
-/// Sets the process's trace clock for good and gets its timestamps ready, so that no event has to. To be called before any
-/// sequence takes a time: times of two clocks have no order.
+/// Sets the process's trace clock for good and prepares its timestamps, so that no event has to. To be called before any sequence takes a time,
+/// because times of two clocks have no order.
 ///
 /// # Errors
 /// If the process has chosen another clock before.
@@ -164,7 +164,7 @@ pub(crate) use timeline::recover_in_forked_child;
 #[cfg(test)]
 pub(crate) use timeline::{uses_counter, while_making_a_piece};
 
-/// The process already has a trace clock, and it is not the one asked for.
+/// The process already has a trace clock, which is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyChosen {
     /// The clock asked for.
@@ -186,7 +186,7 @@ impl fmt::Display for AlreadyChosen {
 
 impl std::error::Error for AlreadyChosen {}
 
-/// What [`CHOICE`] counts from 1.
+/// The clocks that [`CHOICE`] numbers, from 1.
 const CHOICES: [TraceClock; 3] = [
     TraceClock::Boottime,
     TraceClock::Monotonic,

@@ -1,4 +1,4 @@
-//! From the standard library's clocks to trace time: how far apart the two are, found out by reading them together.
+//! Converts times of the standard library's clocks to trace time, by reading both clocks together.
 //!
 //! Called by [`super::of_instant`] and [`super::of_system_time`]. A difference stays in use until a reading contradicts it. So times of one
 //! clock keep their order and distances, whichever of them is converted first. A reading contradicts it when a clock was set, or the machine
@@ -25,7 +25,7 @@ const UNKNOWN: i64 = i64::MIN;
 pub(super) struct Reading {
     /// Trace time before the other clock was read.
     pub(super) before: i64,
-    /// What the other clock shows.
+    /// The time of the other clock.
     pub(super) other: i64,
     /// Trace time afterwards.
     pub(super) after: i64,
@@ -36,7 +36,7 @@ impl Reading {
         self.after.saturating_sub(self.before)
     }
 
-    /// How far trace time is ahead, by this reading: wrong by half of what it took at most.
+    /// How far trace time is ahead by this reading. The error is half the duration of the reading at most.
     fn ahead(&self) -> i64 {
         let middle = self.before.saturating_add(self.duration() / 2);
         middle.saturating_sub(self.other)
@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_are_wrong_by_what_a_reading_takes_at_most_and_keep_their_distances_until_one_contradicts(
+        fn times_are_wrong_by_the_duration_of_a_reading_at_most_and_keep_their_distances_until_one_contradicts(
             ahead in -1_000_000_000_000_i64..1_000_000_000_000,
             start in 1_000_000_000_000_i64..2_000_000_000_000,
             readings in proptest::collection::vec((0..1_000_000_i64, (0..5000_i64, 0..5000_i64)), 1..20),

@@ -1,7 +1,7 @@
-//! A few words that many threads read together and one at a time replaces, without anyone waiting for anyone.
+//! A few words that many threads read, and that one thread at a time replaces. No thread waits for another.
 //!
-//! The timeline keeps its state in one. Whoever finds it being written, or loses the race to write it, is told so and does
-//! without. In a forked child it may have been left in the middle of a write: [`SeqLock::abandon`].
+//! The timeline keeps its state in one. A thread that finds the words being written, or loses the race to write them, is told so and does without. A
+//! fork may leave the child's copy in the middle of a write: [`SeqLock::abandon`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,23 +28,23 @@ impl<const N: usize> SeqLock<N> {
 }
 
 impl<const N: usize, W: AtomicWord> SeqLock<N, W> {
-    /// The words as one writer left them; `None` if one is at work.
+    /// The words as one writer left them; `None` while a writer is at work.
     pub(super) fn read(&self) -> Option<(Version, [u64; N])> {
         let version = self.version.load(Ordering::Acquire);
         let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
-        // The words are loaded before the version is once more.
+        // Keeps the second load of the version behind the loads of the words.
         W::fence(Ordering::Acquire);
         let unchanged = self.version.load(Ordering::Relaxed) == version;
         (version.is_multiple_of(2) && unchanged).then_some((Version(version), words))
     }
 
-    /// Replaces the words by what `write` makes, if they are still in the state that was read. If it panics they stay in that.
+    /// Replaces the words by the result of `write`, if they are still at the version that was read. If `write` panics, they stay as they were.
     pub(super) fn replace<T>(&self, read: Version, write: impl FnOnce() -> ([u64; N], T)) -> Option<T> {
         /// Makes the version even again.
         struct Unwritten<'a, W: AtomicWord>(&'a W, u64);
         impl<W: AtomicWord> Drop for Unwritten<'_, W> {
             fn drop(&mut self) {
-                // The words are as they were: whoever has read this version may go by them.
+                // The words have not changed, so threads that have read this version may rely on it.
                 self.0.store(self.1, Ordering::Release);
             }
         }
@@ -55,15 +55,15 @@ impl<const N: usize, W: AtomicWord> SeqLock<N, W> {
         let unwritten = Unwritten(&self.version, version);
         let (words, result) = write();
         std::mem::forget(unwritten);
-        // Whoever sees one of the new words sees the odd version too, or a later one.
+        // A thread that sees one of the new words also sees the odd version, or a later one.
         W::fence(Ordering::Release);
         self.store(words);
         self.version.store(version + 2, Ordering::Release);
         Some(result)
     }
 
-    /// Ends a write that nobody is left to end, and zeroes the words then. Only for a process with a single thread, between
-    /// `fork` and anything else; async-signal-safe.
+    /// Ends a write that another thread can no longer end, and zeroes the words then. Only for a process with a single thread, between `fork` and
+    /// anything else; async-signal-safe.
     pub(super) fn abandon(&self) {
         let version = self.version.load(Ordering::Relaxed);
         if !version.is_multiple_of(2) {

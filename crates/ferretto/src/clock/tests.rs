@@ -88,7 +88,7 @@ fn thread_time_is_of_this_thread() {
 }
 
 #[test]
-fn clock_sources_that_are_not_the_counter_are_told() {
+fn clock_sources_other_than_the_counter_are_recognised() {
     for other in [
         "hpet",
         "acpi_pm",
@@ -126,7 +126,7 @@ fn stamps_of_the_other_clocks_are_as_near() {
             .into_iter()
             .find(|clock| clock.id().to_string() == id)
             .expect("a clock");
-        // What was known of the default one is forgotten.
+        // The choice discards the state of the default clock.
         let mut anchor = Anchor::EXPIRED;
         anchor.renew(0);
         choose(clock).expect("the first choice");
@@ -192,7 +192,7 @@ fn look_at_stamps() {
 }
 
 #[test]
-fn what_happens_before_on_another_thread_is_stamped_before() {
+fn an_earlier_event_of_another_thread_has_an_earlier_stamp() {
     if !has_counter() {
         return;
     }
@@ -208,7 +208,7 @@ fn what_happens_before_on_another_thread_is_stamped_before() {
                 let mut own = 0;
                 for _ in 0..ROUNDS {
                     let before = latest.load(Ordering::Acquire);
-                    // Without this the processor may read the counter before it has loaded what it waits for.
+                    // Without this the processor may read the counter before it has finished the load.
                     counter::read_in_order();
                     let ns = stamp(&mut anchor, own);
                     assert!(ns >= own, "{ns} after {own}");

@@ -1,7 +1,7 @@
-//! The process's trace time: the current piece, which all threads compute with, and who makes the next one.
+//! The process's trace time: the current piece, which all threads compute with, and the choice of the thread that makes the next one.
 //!
-//! Called by anchors that are over ([`renew`]), at initialization ([`restart`]) and in forked children. Never blocks: one
-//! thread makes the next piece, those that come meanwhile look again a few times, then ask the kernel's clock.
+//! Called by anchors that are over ([`renew`]), at initialization ([`restart`]) and in forked children. Never blocks: one thread makes the next
+//! piece; threads that come meanwhile look again a few times, then ask the kernel's clock.
 
 use std::hint;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -12,11 +12,11 @@ use super::discipline::Discipline;
 use super::seqlock::SeqLock;
 use super::{chosen, counter};
 
-/// What a thread gets when its anchor is over.
+/// The result of a renewal, for a thread whose anchor is over.
 pub(super) struct Renewed {
     /// The current piece; [expired](Anchor::EXPIRED) where there is none.
     pub(super) anchor: Anchor,
-    /// What the counter shows now.
+    /// The counter's current value.
     pub(super) counter: u64,
     /// Trace time now.
     pub(super) ns: u64,
@@ -24,7 +24,7 @@ pub(super) struct Renewed {
 
 static STATE: SeqLock<{ Discipline::WORDS }> = SeqLock::new();
 
-/// How often a thread looks whether another one has finished the next piece. Reading a clock takes it some 60 ns.
+/// How often a thread checks whether another one has finished the next piece. Reading a clock takes the other some 60 ns.
 const LOOKS: usize = 64;
 
 /// Whether the counter is used: one of the three below.
@@ -33,7 +33,7 @@ const UNKNOWN: u8 = 0;
 const USED: u8 = 1;
 const UNUSED: u8 = 2;
 
-/// The piece of trace time that is now, made if need be.
+/// Returns the current piece of trace time, made if need be.
 pub(super) fn renew() -> Renewed {
     if !uses_counter() {
         return without_counter(0);
@@ -86,7 +86,7 @@ pub(super) fn renew() -> Renewed {
     without_counter(used)
 }
 
-/// Forgets what is known of a clock that is not the trace clock any more, and finds out whether the counter can be used.
+/// Discards the state of a clock that is no longer the trace clock, and finds out whether the counter can be used.
 pub(super) fn restart() {
     uses_counter();
     loop {
@@ -108,7 +108,7 @@ pub(crate) fn recover_in_forked_child() {
     STATE.abandon();
 }
 
-/// The kernel's time, but not before what may have been `used`.
+/// The kernel's time, but not before `used`, a time that events may already have.
 fn without_counter(used: u64) -> Renewed {
     Renewed {
         anchor: Anchor::EXPIRED,
@@ -117,12 +117,12 @@ fn without_counter(used: u64) -> Renewed {
     }
 }
 
-/// Whether there is a counter to rely on.
+/// Whether there is a reliable counter.
 pub(crate) fn uses_counter() -> bool {
     match COUNTER.load(Ordering::Relaxed) {
         UNKNOWN => {
             let found = if counter::is_reliable() { USED } else { UNUSED };
-            // Another thread may have found the same by now, or already that the counter is of no use after all.
+            // Another thread may have found the same by now, or that the counter is useless.
             let _ = COUNTER.compare_exchange(UNKNOWN, found, Ordering::Relaxed, Ordering::Relaxed);
             found == USED
         }
@@ -130,7 +130,7 @@ pub(crate) fn uses_counter() -> bool {
     }
 }
 
-/// Does something at the moment when this thread is making a piece.
+/// Runs a hook at the moment when this thread is making a piece.
 #[cfg(test)]
 pub(crate) fn while_making_a_piece(act: impl FnOnce()) {
     let (version, words) = STATE.read().expect("no other thread makes one");

@@ -1,4 +1,4 @@
-//! A data source's instances, as the SDK's thread drives them, and how threads come by them.
+//! A data source's instances, as the SDK's thread drives them, and as other threads find them.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,11 @@ use crate::source::{self, Acknowledge, Instance, Output, Slot, Source};
 
 /// A place for an instance.
 pub(super) struct InstanceSlot<D> {
-    /// The serial number of the instance that is here: threads notice by it that their state is an earlier one's.
+    /// The serial number of the instance that is here. Threads see by it that their state belongs to an earlier one.
     pub(super) serial: AtomicU32,
     /// How often its incremental state was cleared.
     pub(super) clears: AtomicU32,
-    /// Whether a writer could not be made for it, and that was logged.
+    /// Whether the log already knows that no writer could be made for it.
     pub(super) complained: AtomicBool,
     current: Mutex<Option<Current<D>>>,
     /// The lock is held for ever, by a thread of the process that this one was forked from.
@@ -28,7 +28,7 @@ pub(super) struct InstanceSlot<D> {
 pub(super) struct Current<D> {
     pub(super) serial: u32,
     pub(super) instance: Arc<D>,
-    /// Once it was started.
+    /// `Some` once it was started.
     pub(super) output: Option<Output>,
 }
 
@@ -67,7 +67,7 @@ impl<D> InstanceSlot<D> {
     }
 }
 
-/// A data source's end for the SDK's thread.
+/// The data source, as the SDK's thread sees it.
 pub(super) struct Bridge<D: DataSource>(pub(super) &'static DataSourceHandle<D>);
 
 impl<D: DataSource> Bridge<D> {
@@ -87,7 +87,8 @@ impl<D: DataSource> Drop for End<D> {
         self.handle.active.fetch_and(!self.slot.bit(), Ordering::AcqRel);
         let slot = &self.handle.slots[self.slot.index()];
         let current = slot.lock().and_then(|mut current| current.take());
-        // Others do so when they come by, and what they have not handed over is taken out of the shared memory by the service.
+        // Other threads release their state the next time they trace. The service takes the packets that they have not handed over out of the shared
+        // memory.
         thread_state::release(self.handle, self.slot);
         drop(current);
     }
@@ -98,7 +99,7 @@ impl<D: DataSource> Source for Bridge<D> {
         self.0.active.store(0, Ordering::Relaxed);
         for slot in &self.0.slots {
             match slot.current.try_lock() {
-                // Its destructor might do something, which would be done twice.
+                // Its destructor might have effects, which would then happen twice.
                 Ok(mut current) => std::mem::forget(current.take()),
                 Err(_) => slot.stuck.store(true, Ordering::Relaxed),
             }
@@ -113,7 +114,7 @@ impl<D: DataSource> source::DataSource for Bridge<D> {
         #[cfg(not(feature = "unstable-proto"))]
         let told = DataSourceDescriptor::default();
         DataSourceDescriptor {
-            // It is found by this.
+            // Services find the data source by its name.
             name: Some(D::NAME.to_owned()),
             handles_incremental_state_clear: Some(true),
             ..told

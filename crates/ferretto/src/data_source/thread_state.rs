@@ -1,8 +1,8 @@
-//! What a thread has for each instance that it writes for: a sequence of packets, and what belongs to it.
+//! A thread's state for each instance that it writes for: a sequence of packets, and the data source's own state.
 //!
-//! In a thread-local, by the number of the data source and the slot of the instance. Ends with the thread, or when the thread notices,
-//! the next time that it writes, that the instance has. What is being used is taken out of there, so that nothing is borrowed while the
-//! application's code runs.
+//! A thread-local holds the states by the number of the data source and the slot of the instance. A state ends with the thread, or when the thread
+//! writes again and finds that the instance has ended. `trace` takes the states out of the thread-local while it uses them, so that nothing is
+//! borrowed while the application's code runs.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,14 +22,14 @@ thread_local! {
     static STATES: RefCell<States> = const { RefCell::new(States::Idle(Vec::new())) };
 }
 
-/// All that a thread has, by the number of the data source.
+/// All states of a thread, by the number of the data source.
 enum States {
     Idle(Vec<Option<Box<dyn Any>>>),
-    /// The thread is writing: what it traces meanwhile is not recorded.
+    /// The thread is writing. Packets that it traces meanwhile are not recorded.
     Writing,
 }
 
-/// The number of one more data source.
+/// Returns the number for a new data source.
 pub(super) fn next_index() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -41,25 +41,25 @@ type OfSource<D> = [Option<OfInstance<D>>; MAX_INSTANCES];
 /// A thread's state for one instance.
 struct OfInstance<D: DataSource> {
     serial: u32,
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     writer: Option<TraceWriter>,
     incremental: D::Incremental,
     thread: D::Thread,
     instance: Arc<D>,
-    /// As of when the incremental state began.
+    /// The count of clears when the incremental state began.
     clears: u32,
     losses: u64,
-    /// In which process it was made: see [`process_hooks::generation`].
+    /// The process in which it was made: see [`process_hooks::generation`].
     generation: u32,
 }
 
 impl<D: DataSource> Drop for OfInstance<D> {
     fn drop(&mut self) {
         if self.generation != process_hooks::generation() {
-            // The memory that it writes into is that of the process which this one was forked from.
+            // The writer's memory belongs to the process which this one was forked from.
             std::mem::forget(self.writer.take());
         }
-        // It takes locks, under which it may have the allocator called, whose events would wait for them.
+        // Dropping the writer takes locks, under which the allocator may be called, and an event of the allocator would wait for them.
         let _confined = track_event::confine();
         drop(self.writer.take());
     }
@@ -69,7 +69,7 @@ impl<D: DataSource> Drop for OfInstance<D> {
 struct Taken(Vec<Option<Box<dyn Any>>>);
 
 impl Taken {
-    /// What this thread has. None while it writes, or is past its thread-locals.
+    /// Takes this thread's states. `None` while the thread writes, or after its thread-locals were destroyed.
     fn take() -> Option<Taken> {
         let taken = STATES.try_with(|states| {
             let mut states = states.borrow_mut();
@@ -92,10 +92,10 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Puts it back, also when the application's code has panicked.
+    /// Puts the states back, also when the application's code has panicked.
     fn drop(&mut self) {
         let all = std::mem::take(&mut self.0);
-        // A thread that has come to its end meanwhile needs it no more.
+        // A thread that has ended meanwhile needs them no more.
         let _ = STATES.try_with(|states| *states.borrow_mut() = States::Idle(all));
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn trace<D: DataSource>(
     active: u32,
     mut write: impl FnMut(&mut TraceContext<'_, D>),
 ) {
-    // Whoever sees that an instance is active sees which.
+    // A thread that sees the bit of an active instance also sees the instance.
     fence(Ordering::Acquire);
     let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take()) else {
         return;
@@ -118,7 +118,7 @@ pub(super) fn trace<D: DataSource>(
     for slot in slots() {
         let state = &mut states[slot.index()];
         if active & slot.bit() == 0 {
-            // Gives back what it has, if the instance has ended.
+            // If the instance has ended, this returns its writer.
             *state = None;
             continue;
         }
@@ -134,7 +134,7 @@ pub(super) fn trace<D: DataSource>(
     }
 }
 
-/// Makes the state that of the instance which is there now, as it is now.
+/// Returns the state of the slot's current instance, made or updated if need be.
 fn renew<'s, D: DataSource>(
     handle: &'static DataSourceHandle<D>,
     slot: Slot,
@@ -144,11 +144,11 @@ fn renew<'s, D: DataSource>(
     let serial = place.serial.load(Ordering::Relaxed);
     let clears = place.clears.load(Ordering::Relaxed);
     if state.as_ref().is_none_or(|state| state.serial != serial) {
-        // What it has is given back before there is more.
+        // Returns the writer of the ended instance before a new one is made.
         *state = None;
         let current = place.current()?;
         let made = {
-            // As when it is dropped.
+            // As in `drop`.
             let _confined = track_event::confine();
             current.output?.create_trace_writer()
         };
@@ -177,16 +177,16 @@ fn renew<'s, D: DataSource>(
     let state = state.as_mut()?;
     let losses = state.writer.as_ref()?.losses();
     if state.clears != clears || state.losses != losses {
-        // What was said before may be lost.
+        // Earlier packets may be lost, and with them the state that readers have.
         (state.clears, state.losses) = (clears, losses);
         state.incremental = D::Incremental::default();
     }
     Some(state)
 }
 
-/// Gives back what this thread has for an instance that has ended.
+/// Releases this thread's state for an instance that has ended.
 pub(super) fn release<D: DataSource>(handle: &'static DataSourceHandle<D>, slot: Slot) {
-    // While the thread writes, the next time will do.
+    // If the thread is writing, its next use does it.
     if let (Some(registration), Some(mut taken)) = (handle.registered.get(), Taken::take())
         && let Some(states) = taken.of::<D>(registration.index)
     {

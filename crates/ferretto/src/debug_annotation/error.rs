@@ -9,7 +9,7 @@ use super::{AnnotationValue, DebugAnnotation};
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorValue<T>(T);
 
-/// Writes an error with all that led to it, as text: `reading settings: no such file`. Takes a reference as well.
+/// Writes an error with all its sources, as text: `reading settings: no such file`. Takes a reference as well.
 ///
 /// Errors of the standard library, and errors behind `dyn Error`, are arguments without this.
 ///
@@ -36,7 +36,7 @@ impl<T: Error> DebugAnnotation for ErrorValue<T> {
     }
 }
 
-/// What `{}` makes of a value, and of those that led to it.
+/// Formats an error and all its sources with `{}`.
 struct Chain<'a> {
     text: &'a dyn fmt::Display,
     source: Option<&'a (dyn Error + 'static)>,
@@ -56,7 +56,7 @@ impl fmt::Display for Chain<'_> {
 
 macro_rules! errors {
     ($($(#[$attribute:meta])* [$($generics:tt)*] $type:ty;)*) => {$(
-        /// Its text and those of its sources, with `: ` in between.
+        /// The text of the error and the texts of its sources, separated by `: `.
         $(#[$attribute])*
         impl<$($generics)*> DebugAnnotation for $type {
             #[inline]

@@ -1,6 +1,6 @@
 //! [`DebugAnnotation`] for the types of the standard library.
 //!
-//! Errors are in [`super::error`]. Some types are left out: `Instant` and locks mean nothing in a trace by themselves, and all others format
+//! [`super::error`] has the implementations for errors. Some types are left out: `Instant` and locks mean nothing in a trace, and all others format
 //! themselves well enough for [`display`](super::display) and [`debug`](super::debug).
 
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ use super::text::write_lossy;
 use super::time::Iso8601;
 use super::{AnnotationValue, DebugAnnotation, Scalar};
 
-/// One impl for each type, of which `$self` is the value and `$value` what it is written into.
+/// Implements the trait for each type. `$self` names the value, and `$value` the place that it is written into.
 macro_rules! annotate {
     ($($(#[$attribute:meta])* [$($generics:tt)*] $type:ty: |$self:ident, $value:ident| $write:expr;)*) => {$(
         $(#[$attribute])*
@@ -81,7 +81,7 @@ scalars! {
     [] String: |this| Scalar::Text(this);
 }
 
-/// As [`annotate`], for what leads to a value.
+/// As [`annotate`], for types that lead to a value.
 macro_rules! forward {
     ($([$($generics:tt)*] $type:ty;)*) => {$(
         impl<$($generics)*> DebugAnnotation for $type {
@@ -147,10 +147,10 @@ annotate! {
 
     [] char: |this, value| value.string(this.encode_utf8(&mut [0; 4]));
     [] fmt::Arguments<'_>: |this, value| value.format(*this);
-    /// What is not UTF-8 is replaced by U+FFFD.
+    /// Bytes that are not UTF-8 are replaced by U+FFFD.
     [] CStr: |this, value| write_lossy(value.writer, Field::STRING_VALUE, this.to_bytes());
     [] CString: |this, value| this.as_c_str().write_annotation(value);
-    /// What is not Unicode is replaced by U+FFFD.
+    /// Parts that are not Unicode are replaced by U+FFFD.
     [] OsStr: |this, value| write_lossy(value.writer, Field::STRING_VALUE, this.as_encoded_bytes());
     [] OsString: |this, value| this.as_os_str().write_annotation(value);
     [] Path: |this, value| this.as_os_str().write_annotation(value);

@@ -22,7 +22,7 @@ mod derive;
 use super::text::write_lossy;
 use super::{AnnotationValue, DebugAnnotation, debug, display, from_fn};
 
-/// What a decoder makes of an annotation. Written, it is the simplest user of everything that nests.
+/// The decoded value of an annotation. Writing one is the simplest use of everything that nests.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Nothing,
@@ -57,7 +57,7 @@ impl DebugAnnotation for Value {
 }
 
 impl Value {
-    /// What readers can tell of it.
+    /// The value as readers can tell it.
     fn as_read(&self) -> Value {
         match self {
             Value::Array(elements) if elements.is_empty() => Value::Nothing,
@@ -152,12 +152,12 @@ fn any_value() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_is_written_is_read(value in any_value()) {
+    fn every_written_value_is_read_back(value in any_value()) {
         prop_assert_eq!(decode(&written(&value)), value.as_read());
     }
 
     #[test]
-    fn formatted_text_is_what_a_string_would_be(pieces in prop::collection::vec(".{0,60}", 0..8), number: i32) {
+    fn formatted_text_is_written_like_a_string(pieces in prop::collection::vec(".{0,60}", 0..8), number: i32) {
         let formatted = format!("{pieces:?} {number:>9}");
         reads(format_args!("{pieces:?} {number:>9}"), Value::Text(formatted));
         reads(debug(&pieces), Value::Text(format!("{pieces:?}")));
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_text_is_replaced_as_everywhere_else(bytes in prop::collection::vec(prop_oneof![Just(b'a'), any::<u8>()], 0..300)) {
+    fn bytes_that_are_not_text_are_replaced_as_everywhere_else(bytes in prop::collection::vec(prop_oneof![Just(b'a'), any::<u8>()], 0..300)) {
         let mut writer = Writer::new();
         write_lossy(&mut writer, 6, &bytes);
         let decoded = Decoded::decode_from_slice(writer.as_slice()).unwrap();
@@ -352,7 +352,7 @@ impl std::error::Error for Wrapped {
 }
 
 #[test]
-fn errors_are_told_with_what_led_to_them() {
+fn errors_are_written_with_their_sources() {
     let missing = || std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
     let settings = || Wrapped("reading settings", Some(missing().into()));
     let all = text("starting: reading settings: no such file");

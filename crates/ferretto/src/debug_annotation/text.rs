@@ -1,7 +1,7 @@
 //! Text that is formatted straight into a packet, without a `String` in between.
 //!
-//! Called by the annotation values that are formatted. The field is whole whatever the formatting does: what was written
-//! before an implementation of `Display` returned an error stands.
+//! Called by the annotation values that are formatted. The field is always complete: if an implementation of `Display` returns an error, the text
+//! that it wrote before stays.
 
 use std::fmt::{self, Write};
 
@@ -13,13 +13,13 @@ pub(super) fn write_text(writer: &mut Writer, number: u32, text: fmt::Arguments<
     match text.as_str() {
         Some(text) => writer.bytes_field(number, text.as_bytes()),
         None => writer.nested(number, |writer| {
-            // `Pieces` never fails, so an error is one that the formatted value made up. There is nobody to tell.
+            // `Pieces` never fails, so the formatted value itself made up an error. Nothing can be done about it.
             let _ = Pieces(writer).write_fmt(text);
         }),
     }
 }
 
-/// Appends `bytes` as the string field `number`, with U+FFFD for what is not UTF-8.
+/// Appends `bytes` as the string field `number`, with U+FFFD in place of bytes that are not UTF-8.
 pub(super) fn write_lossy(writer: &mut Writer, number: u32, bytes: &[u8]) {
     match str::from_utf8(bytes) {
         Ok(text) => writer.bytes_field(number, text.as_bytes()),
@@ -34,7 +34,7 @@ pub(super) fn write_lossy(writer: &mut Writer, number: u32, bytes: &[u8]) {
     }
 }
 
-/// Appends what is formatted into it to the message that a writer is at.
+/// Appends formatted text to the current message of a writer.
 struct Pieces<'w>(&'w mut Writer);
 
 impl Write for Pieces<'_> {

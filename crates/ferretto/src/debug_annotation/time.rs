@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const NANOSECONDS: i128 = 1_000_000_000;
 
-/// A time of day in UTC as ISO 8601 has it, to the nanosecond: `2026-11-23T08:13:31.000000000Z`. Within years 0 to 9999 the order of such texts
-/// is that of the times.
+/// A time of day in UTC in the format of ISO 8601, to the nanosecond: `2026-11-23T08:13:31.000000000Z`. Within years 0 to 9999, texts sort in the
+/// order of their times.
 pub(super) struct Iso8601(pub(super) SystemTime);
 
 impl fmt::Display for Iso8601 {
@@ -29,9 +29,9 @@ impl fmt::Display for Iso8601 {
     }
 }
 
-/// Year, month and day in the Gregorian calendar, of a day counted from 1970-01-01.
+/// Year, month and day in the Gregorian calendar, from the number of days since 1970-01-01.
 ///
-/// Years are counted from March, so that the leap day is the last of its year, and in eras of 400, which have equally many days.
+/// Internally years begin in March, so that the leap day is the last of its year, and eras of 400 years have equal numbers of days.
 fn date(day: i128) -> (i128, i128, i128) {
     const ERA: i128 = 146_097;
     /// From 0000-03-01.
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_are_those_of_the_calendar() {
+    fn dates_agree_with_the_calendar() {
         let days_of = |year: i128, month: i128| match month {
             4 | 6 | 9 | 11 => 30,
             2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_to_the_nanosecond() {
+    fn times_are_exact_to_the_nanosecond() {
         let after = |seconds, nanoseconds| UNIX_EPOCH + Duration::new(seconds, nanoseconds);
         for (time, text) in [
             (UNIX_EPOCH, "1970-01-01T00:00:00.000000000Z"),

@@ -1,4 +1,4 @@
-//! In the place of `muxer.rs` where nothing is recorded: there is no thread, and nobody to leave commands to.
+//! In the place of `muxer.rs` where nothing is recorded: there is no thread that could take commands.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,11 +11,11 @@ use crate::source::Source;
 use crate::startup::StartupRequest;
 use crate::status::Status;
 
-/// The thread's end for others. There is none.
+/// The handle of the SDK's thread, which does not exist.
 #[derive(Debug)]
 pub(crate) enum Muxer {}
 
-/// What the thread would be told to do.
+/// The commands to the SDK's thread.
 pub(crate) enum Command {
     StartUp(StartupRequest),
     AbortStartup(u64),
@@ -23,7 +23,7 @@ pub(crate) enum Command {
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// What wakes the thread.
+/// The waker of the SDK's thread.
 #[derive(Clone, Debug)]
 pub(crate) enum Waker {}
 
@@ -36,17 +36,18 @@ pub(crate) trait Served: Send {}
 /// A data source that was registered.
 pub(crate) struct Entry;
 
-/// Sets up tracing for this process. Here, where [nothing is recorded](crate#where-nothing-is-recorded), it does nothing, and [`status`](crate::status()) says so.
+/// Sets up tracing for this process. In this build [nothing is recorded](crate#where-nothing-is-recorded): it does nothing, and
+/// [`status`](crate::status()) says so.
 pub fn initialize(options: Options) {
     drop(options);
 }
 
-/// Whether [`initialize`] has set up tracing in this process. Nothing is recorded here: it has not.
+/// Whether [`initialize`] has set up tracing in this process. Never in this build, which records nothing.
 pub fn is_initialized() -> bool {
     false
 }
 
-/// Activates triggers by name. There are no sessions here that could wait for them.
+/// Activates triggers by name. In this build no sessions wait for them.
 pub fn activate_triggers(_names: &[impl AsRef<str>], _time_to_live: Duration) {}
 
 pub(crate) fn current() -> Option<&'static Muxer> {

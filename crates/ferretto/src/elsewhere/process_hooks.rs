@@ -1,6 +1,6 @@
 //! In the place of `process_hooks.rs` where nothing is recorded: nothing has to be done when a process forks or exits.
 
-/// How many forks lie between the process that was first traced and this one.
+/// The number of forks since the process that was first traced; always 0.
 pub(crate) fn generation() -> u32 {
     0
 }

@@ -1,11 +1,11 @@
-//! In the place of `system.rs` where nothing is recorded: what the standard library knows.
+//! In the place of `system.rs` where nothing is recorded: uses the standard library alone.
 
 /// The process's number, which not all systems have.
 pub(crate) fn process_id() -> u32 {
     0
 }
 
-/// The calling thread's number, which nobody needs.
+/// A constant in place of the calling thread's number, which is not used.
 pub(crate) fn thread_id() -> u32 {
     0
 }

@@ -1,4 +1,4 @@
-//! Which slice a thread is polling the future of: what begins meanwhile is its child.
+//! The slice whose future a thread is polling. Slices that begin meanwhile are its children.
 
 use std::cell::Cell;
 
@@ -8,9 +8,9 @@ thread_local! {
     static CURRENT: Cell<Option<ParentSlice>> = const { Cell::new(None) };
 }
 
-/// The slice that this thread polls the future of, if it is recorded.
+/// The slice whose future this thread is polling, if it is recorded.
 pub(super) fn parent() -> Option<ParentSlice> {
-    // What is recorded in the destructors of thread-locals has no parent.
+    // Events in the destructors of thread-locals have no parent.
     CURRENT
         .try_with(|current| {
             let parent = current.take();
@@ -21,7 +21,7 @@ pub(super) fn parent() -> Option<ParentSlice> {
         .flatten()
 }
 
-/// Has the thread's slice be the one in `slice`, if there is one, until this is dropped. It is taken out meanwhile: a poll touches no counter.
+/// Makes the slice in `slice`, if there is one, the thread's current slice until this is dropped. Moves it, so that a poll touches no counter.
 pub(super) struct Entered<'a, P: From<ParentSlice>> {
     slice: &'a mut Option<P>,
     before: Option<ParentSlice>,
@@ -53,7 +53,7 @@ impl<'a, P: From<ParentSlice> + Into<ParentSlice>> Entered<'a, P> {
 impl<P: From<ParentSlice>> Drop for Entered<'_, P> {
     #[inline(never)]
     fn drop(&mut self) {
-        // Polls are nested, so it is there.
+        // Polls are nested, so the thread-local holds this slice again.
         *self.slice = CURRENT.replace(self.before.take()).map(P::from);
     }
 }

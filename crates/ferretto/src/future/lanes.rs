@@ -1,21 +1,21 @@
 //! Lanes: tracks for slices that are bound to no thread.
 //!
-//! Slices of one track must nest. A slice that begins in the poll of another's future, its *parent*, stands on that one's lane, above it,
-//! unless something else stands there already; then it has a lane of its own, below the parent's. A slice without a parent has a lane
-//! below `Async`. [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place that it is used at, which numbers those lanes. They are
-//! used again, so that a trace has as many tracks as there were slices at a time, and not as many as there were slices: for each track a
-//! descriptor is written, and each is a row of a table to whoever reads the trace.
+//! Slices of one track must nest. A slice that begins in the poll of another's future, its *parent*, stands on that one's lane, above it, unless
+//! something else stands there already; then it has a lane of its own, below the parent's. A slice without a parent has a lane below `Async`.
+//! [`trace_async!`](crate::trace_async) has a static [`Lanes`] for each place in the code, which numbers those lanes. Lanes are used again, so a
+//! trace has as many tracks as there were slices at a time, and not as many as there were slices in all. This matters because each track costs a
+//! descriptor in the trace and a row in each viewer.
 //!
 //! # A parent that ends first
-//! Futures and slices can be moved out of where they began. When a slice ends while others stand above it, those end with it on that lane, and go on
-//! at once on another one: under their names, but without arguments. So the tree says at each moment what was under way, and a slice
+//! Futures and slices can be moved out of their parents. When a slice ends while others stand above it, the others end with it on that lane, and go
+//! on at once on another one, under their names but without arguments. So the tree shows at each moment which slices were under way, and a slice
 //! above another is always within it. The old lane knows where they went, and is used again when they have ended.
 //!
 //! # Threads
-//! What stands on a lane is known to whoever has its [turn](super::turn). Nobody waits for that: a child whose parent's lane is
-//! being used goes to one of its own, and an end is left to whoever uses the lane. A lane is freed after the end of its slice was written, and the
-//! next is begun after it was taken; the processor is kept from reading the time of that any earlier. So slices on a lane do not overlap,
-//! whatever threads they are on.
+//! The thread that has a lane's [turn](super::turn) knows the slices on it. No thread waits for a turn: a child whose parent's lane is in use goes to
+//! a lane of its own, and an end is left to the thread that uses the lane. A lane is freed after the end of its slice was written, and the next slice
+//! begins after the lane was taken; the processor is kept from reading the time any earlier. So slices on a lane do not overlap, whatever threads
+//! they are on.
 
 use std::fmt;
 use std::ptr;
@@ -35,16 +35,16 @@ use ferretto_client::atomic_word::AtomicWord;
 #[cfg(test)]
 mod tests;
 
-/// What all lanes in a process are below.
+/// The parent of all lanes in a process.
 static ASYNC: NamedTrack<'static> =
     NamedTrack::new("Async").description("What is not bound to a thread: each task has a line to itself");
 
-/// Numbers that are used again; `64 * WORDS` of them. Those beyond are not: so many slices at a time are nothing to look at anyhow.
+/// Numbers that are used again; `64 * WORDS` of them. Higher numbers are not used again, because nobody looks at that many slices at a time.
 #[derive(Debug)]
 pub(super) struct Numbers<const WORDS: usize> {
-    /// A bit for each that is taken.
+    /// A bit for each number that is taken.
     taken: [AtomicU64; WORDS],
-    /// How many there were beyond those.
+    /// The count of higher numbers given out so far.
     beyond: AtomicU32,
 }
 
@@ -76,12 +76,12 @@ impl<const WORDS: usize> Numbers<WORDS> {
     }
 }
 
-/// Takes the lowest bit that nobody has, if there is one.
+/// Takes the lowest bit that is not taken, if there is one.
 fn take_bit(word: &impl AtomicWord) -> Option<u32> {
     let mut taken = word.load(Ordering::Relaxed);
     while taken != u64::MAX {
         let lowest = taken.trailing_ones();
-        // Acquires what whoever had it before did.
+        // Acquires the writes of the bit's previous holder.
         taken = word.fetch_or(1 << lowest, Ordering::Acquire);
         if taken & 1 << lowest == 0 {
             return Some(lowest);
@@ -107,7 +107,7 @@ pub struct Lanes {
     name: &'static str,
     /// The track of the lanes below `Async`, without the id.
     track: NamedTrack<'static>,
-    /// Tells these lanes from others of that name; 0 until there is a first.
+    /// The number that tells these lanes from others of that name; 0 until the first lane is made.
     kind: AtomicU32,
     numbers: Numbers<LANES>,
 }
@@ -123,7 +123,7 @@ impl Lanes {
         }
     }
 
-    /// Takes a place for a slice that begins now; the track to draw it on.
+    /// Takes a place for a slice that begins now; returns the lane to draw it on.
     pub fn take_for<'a>(&'static self, place: &'a mut Option<Taken>) -> &'a Lane {
         let taken = match current::parent() {
             Some(parent) => self.below_parent(parent),
@@ -148,7 +148,7 @@ impl Lanes {
     fn own(&'static self, parent: Option<Arc<Lane>>) -> Taken {
         loop {
             let lane = Arc::new(Lane(Turn::new(self.identity(parent.clone()), Stack::default())));
-            // Nobody else has it yet.
+            // No other thread knows the lane yet.
             if let Ok(lane) = Turn::try_take(Use(lane)) {
                 return Taken {
                     lane,
@@ -173,21 +173,21 @@ impl Lanes {
         }
     }
 
-    /// The track of the lane that has this number, among those below `parent` or those without one.
+    /// Returns the track of the lane with this number, among the lanes below `parent`, or among those without one.
     fn track_of(&self, parent: Option<&Lane>, number: u32) -> NamedTrack<'static> {
         let id = u64::from(self.kind()) << 32 | u64::from(number);
         let (track, reused) = match parent {
             None => (self.track.id(id), Numbers::<LANES>::REUSED),
             Some(parent) => {
-                // Uuids are exclusive ors of what is above them: numbers that are small would meet.
+                // A uuid is the exclusive or of its ancestors, so small numbers would collide.
                 let track = self.track.id(scatter(id ^ scatter(parent.uuid())));
                 (track.parent(parent.track()), Numbers::<LANES_BELOW>::REUSED)
             }
         };
         match number < reused {
-            // Viewers merge tracks of one name, and would not know which slice the lanes below belong to.
+            // Viewers merge tracks of one name, and could not tell which slice the lanes below belong to.
             true => track.sibling_merge(SiblingMerge::Never),
-            // Each of these has one slice: better one line for all of them than one each.
+            // Each of these lanes has one slice, so one line for all of them is better than one line each.
             false => track,
         }
     }
@@ -203,7 +203,7 @@ impl Lanes {
     fn number_kind(&self) -> u32 {
         static KINDS: AtomicU32 = AtomicU32::new(0);
         let kind = KINDS.fetch_add(1, Ordering::Relaxed) + 1;
-        // Another thread may have been first; its number is as good, and the one here is lost.
+        // Another thread may have been first. Its number is as good, and this one is lost.
         match self
             .kind
             .compare_exchange(0, kind, Ordering::Relaxed, Ordering::Relaxed)
@@ -214,19 +214,19 @@ impl Lanes {
     }
 }
 
-/// A track that slices stand on, each above the one before.
+/// A track with slices, each above the one before.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Lane(Turn<Identity, Stack>);
 
-/// What there is to know of a lane that does not change.
+/// The properties of a lane that do not change.
 #[derive(Debug)]
 struct Identity {
-    /// Of the slice at the bottom.
+    /// The kind of the slice at the bottom.
     kind: &'static Lanes,
-    /// The lane that this one is below; it is not free before this one is.
+    /// The lane that this one is below, which stays taken as long as this one.
     parent: Option<Arc<Lane>>,
-    /// Among the lanes of its kind, or of its parent.
+    /// The lane's number among those of its kind, or of its parent.
     number: u32,
     track: Track,
     /// The numbers of the lanes below this one.
@@ -275,7 +275,7 @@ impl TrackLike for Identity {
     }
 }
 
-/// A lane that somebody has a share in.
+/// A reference to a lane that keeps it taken.
 struct Use<P>(P);
 
 impl std::ops::Deref for Use<Arc<Lane>> {
@@ -303,7 +303,7 @@ impl fmt::Debug for Taken {
     }
 }
 
-/// For slices on tracks that were chosen: nothing is drawn on these.
+/// For slices on chosen tracks: nothing is drawn on these lanes.
 static ELSEWHERE: Lanes = Lanes::new("");
 
 impl Taken {
@@ -312,7 +312,7 @@ impl Taken {
         ELSEWHERE.own(None)
     }
 
-    /// The slice that began there.
+    /// Returns the place of the slice that began there.
     pub(super) fn filled(mut self, slice: OpenSlice) -> At {
         let kind = self.kind;
         self.lane.open.push(Open { slice, kind });
@@ -323,7 +323,7 @@ impl Taken {
     }
 }
 
-/// Where a slice is. It knows no generation, for each place has one slice until that has ended, wherever it went meanwhile.
+/// The place of a slice. It needs no generation, because each place belongs to one slice until that has ended, even if the slice has moved.
 #[derive(Clone, Debug)]
 pub(super) struct At {
     pub(super) lane: Arc<Lane>,
@@ -351,7 +351,7 @@ impl From<ParentSlice> for At {
 }
 
 impl ParentSlice {
-    /// The same slice, for children that are not polled by it.
+    /// The same slice, for children that are not polled in it.
     pub(super) fn beside(&self) -> Self {
         Self {
             at: self.at.clone(),
@@ -360,22 +360,22 @@ impl ParentSlice {
     }
 }
 
-/// Where children go.
+/// The lanes of children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Children {
-    /// On the parent's lane, if there is room, for they usually end first.
+    /// On the parent's lane, if there is room, because such children usually end first.
     Above,
-    /// On lanes of their own: they are at work at the same time, and may last longer.
+    /// On lanes of their own, because such children run at the same time, and may last longer.
     Beside,
 }
 
 impl At {
-    /// Its lane, if that is what it is drawn on.
+    /// Returns its lane, if the slice is drawn on that.
     pub(super) fn drawn_on(&self) -> Option<&Lane> {
         Some(&*self.lane).filter(|lane| !ptr::eq(lane.0.shared.kind, &ELSEWHERE))
     }
 
-    /// The place right above, unless it is taken; then where this slice is.
+    /// Takes the place right above. If it is taken, returns the slice itself.
     fn above(self, kind: &'static Lanes) -> Result<Taken, At> {
         let At { lane, position } = self;
         let held = match Turn::try_take(Use(lane)) {
@@ -404,7 +404,7 @@ impl At {
         self.end(drop);
     }
 
-    /// Ends the slice by `finish`, or plainly if another thread is using the lane at this moment.
+    /// Ends the slice with `finish`, or without it if another thread is using the lane at this moment.
     pub(super) fn end(self, finish: impl FnOnce(OpenSlice)) {
         let position = self.position;
         if let Some(mut held) = Turn::take_or_mark(Use(self.lane), position) {
@@ -413,11 +413,11 @@ impl At {
     }
 }
 
-/// What stands on a lane.
+/// The slices on a lane.
 #[derive(Default)]
 struct Stack {
     open: OpenSlices,
-    /// Slices that stood in these places and have gone elsewhere. Nobody gets their places until they have ended.
+    /// Slices that stood in these places and have moved to other lanes. The places stay reserved until they have ended.
     moved: Vec<(u32, At)>,
 }
 

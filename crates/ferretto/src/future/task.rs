@@ -1,7 +1,7 @@
-//! Tasks: a track for each, with its life, its polls, and what woke it.
+//! Tasks: a track for each, with its life, its polls and its wakes.
 //!
-//! The executor's waker is wrapped while somebody records, and handed on as it is otherwise: a future may keep either for as long as it likes, for
-//! both wake the task. A life that somebody else began to record meanwhile begins anew, so that each session has one.
+//! The executor's waker is wrapped while somebody records, and passed on as it is otherwise. A future may keep either for as long as it likes,
+//! because both wake the task. When another session begins to record during a life, the life begins anew, so that each session has one.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -30,18 +30,18 @@ mod tests;
 
 static CATEGORY: Category = Category::new("task").description("Futures as tasks: their polls and wakes");
 
-/// What the tracks of all tasks are below.
+/// The parent of the tracks of all tasks.
 static TASKS: NamedTrack<'static> =
     NamedTrack::new("Tasks").description("Futures that were given a name: when they were polled");
 
-/// Of tasks that are alive at the same time. Tracks are used again, lest a trace have as many as there were tasks.
+/// The numbers of live tasks. Tracks are used again, so that a trace does not have as many as there were tasks.
 static NUMBERS: Numbers<16> = Numbers::new();
 
 pin_project! {
     /// A future with a track of its own: see [`TraceFuture::in_task`](super::TraceFuture::in_task).
     #[must_use = "futures do nothing unless they are polled"]
     pub struct Task<F> {
-        // Dropped before the life, for what that does is part of it.
+        // Dropped before the life, because its destructor is part of the life.
         #[pin]
         future: F,
         name: Cow<'static, str>,
@@ -102,11 +102,11 @@ impl<F: fmt::Debug> fmt::Debug for Task<F> {
     }
 }
 
-/// A task as far as it is recorded.
+/// The recorded part of a task.
 struct Life {
     slice: AsyncSlice,
     number: u32,
-    /// How many instances had started when it began.
+    /// The number of instances that had started when it began.
     starts: u32,
     wakes: Arc<Wakes>,
     /// The waker that was wrapped last. Futures that compare wakers find the same one as long as the executor's is the same.
@@ -120,7 +120,7 @@ impl Life {
     fn new(name: Cow<'static, str>) -> Self {
         let starts = starts();
         let number = NUMBERS.take();
-        // The end of the track's last slice is before.
+        // Makes sure that the end of the track's last slice is earlier.
         clock::finish_earlier_instructions();
         let track = track(&name, number);
         let slice = trace_async!(&CATEGORY, &*name, track = track);
@@ -141,7 +141,7 @@ impl Life {
         }
     }
 
-    /// The executor's waker, wrapped.
+    /// Returns the executor's waker, wrapped.
     fn waker(&mut self, inner: &Waker) -> Waker {
         match &self.waker {
             Some((wrapped, waker)) if wrapped.inner.will_wake(inner) => waker.clone(),
@@ -157,7 +157,7 @@ impl Life {
         }
     }
 
-    /// Is on the thread's track and on the task's until it is dropped.
+    /// Begins slices on the thread's track and on the task's, which last until the result is dropped.
     fn poll(&mut self) -> impl Drop + '_ {
         let flow = match self.wakes.flow.swap(0, Ordering::Relaxed) {
             0 => next_flow(),
@@ -214,7 +214,7 @@ thread_local! {
 struct Polling<'a, S> {
     life: &'a mut Life,
     began: Instant,
-    /// What this thread polled before; `None` if it has no such memory any more.
+    /// The task that this thread polled before; `None` if the thread-local is gone.
     before: Option<*const Wakes>,
     _slices: S,
 }
@@ -231,22 +231,22 @@ impl<S> Drop for Polling<'_, S> {
     }
 }
 
-/// What became of a task's wakers.
+/// The wakes of a task.
 struct Wakes {
     task: Cow<'static, str>,
-    /// From the wakes since the last poll to the next one; 0 if there were none.
+    /// The flow from the wakes since the last poll to the next poll; 0 if there were none.
     flow: AtomicU64,
     count: AtomicU64,
     by_itself: AtomicU64,
 }
 
-/// A number for a flow that nobody else has; not 0.
+/// Returns a number for a flow, different at each call; not 0.
 fn next_flow() -> u64 {
     static FLOWS: AtomicU64 = AtomicU64::new(0);
     FLOWS.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Of these numbers, apart from the flows that users number.
+/// Returns a flow with this number, different from the flows that users number.
 fn flow_of(number: u64) -> Flow {
     Flow::process_scoped(scatter(number))
 }
@@ -278,7 +278,7 @@ impl Wakes {
     }
 }
 
-/// The executor's waker, and who is told of it.
+/// Wraps the executor's waker, and records each wake.
 struct TaskWaker {
     inner: Waker,
     wakes: Arc<Wakes>,
@@ -290,7 +290,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Before the executor knows: the poll comes after.
+        // Before the executor is told, so that the poll comes after.
         if trace_category_enabled!(&CATEGORY) {
             self.wakes.record();
         }

@@ -34,7 +34,7 @@ async fn pauses(mut count: u32) {
     .await;
 }
 
-/// The events of each track in the order of their times, by the names that the track and those above it have.
+/// The events of each track in the order of their times, by the names of the track and of the tracks above it.
 fn by_track(events: &Events) -> BTreeMap<(String, u64), Vec<(Type, String)>> {
     let mut all: Vec<_> = events
         .events
@@ -126,7 +126,7 @@ fn names_and_tracks_may_be_chosen() {
 }
 
 #[test]
-fn nothing_is_taken_while_nobody_records() {
+fn no_lane_is_taken_while_nobody_records() {
     fn evaluated() -> u8 {
         panic!("an argument of a slice that nobody records")
     }
@@ -222,7 +222,7 @@ fn children_that_overlap_are_on_lines_below_their_parents() {
 }
 
 #[test]
-fn futures_that_are_spawned_are_children_if_that_is_said() {
+fn spawned_futures_are_children_if_the_program_says_so() {
     let events = record(|| {
         let parent = trace_async!("net", "parent");
         let (mut below, mut alone) = (Box::pin(query(1).child_of(&parent)), Box::pin(query(0)));
@@ -302,7 +302,7 @@ fn a_slice_on_a_chosen_track_has_no_children() {
 }
 
 #[test]
-fn what_a_slice_gave_is_told_at_its_end() {
+fn the_output_of_a_future_is_recorded_at_the_end_of_its_slice() {
     #[trace_function("net", ret, err)]
     async fn parse(text: &str) -> Result<u8, std::num::ParseIntError> {
         text.parse()
@@ -374,7 +374,7 @@ fn begin() -> Ends {
     Ends("end")
 }
 
-/// A slice whose end nobody records.
+/// A slice whose end is not recorded.
 fn begin_slice() -> AsyncSlice {
     log("begin");
     trace_async!("nobody's", "slice")

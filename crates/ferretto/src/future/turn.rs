@@ -1,8 +1,8 @@
-//! Turns: what one thread at a time may use, and nobody waits for.
+//! Turns: exclusive use of a value by one thread at a time, without waiting.
 //!
-//! Whoever finds that another thread has the turn goes without, or leaves a mark, of which the other takes care before it lets go. So
-//! there is nothing to wait for, nothing that a fork could find locked for ever, and user's code may run in a turn. [`super::lanes`] keeps what
-//! stands on a lane in one of these; it is contended only where two threads begin or end slices of one lane at the same moment.
+//! A thread that finds the turn taken does without, or leaves a mark, which the holder takes care of before it lets go. So no thread waits, a fork
+//! finds nothing locked for ever, and user's code may run in a turn. [`super::lanes`] keeps the slices of a lane in one of these; it is contended
+//! only where two threads begin or end slices of one lane at the same moment.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -17,24 +17,24 @@ use ferretto_client::atomic_word::AtomicWord;
 #[cfg(test)]
 mod tests;
 
-/// In the word: somebody has the turn. The other bits are marks, of which there are none while nobody has it.
+/// This bit of the word says that a thread has the turn. The other bits are marks; all are clear while the turn is free.
 const HELD: u64 = 1 << 63;
 /// Marks are numbers below this.
 pub(super) const MARKS: u32 = 63;
 
-/// Takes the turn, if nobody has it.
+/// Takes the turn, if it is free.
 fn try_take(word: &impl AtomicWord) -> bool {
     word.compare_exchange(0, HELD, Ordering::Acquire, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Takes the turn, or leaves `mark` to whoever has it. What is taken may have that mark as well.
+/// Takes the turn, or leaves `mark` for its holder. If the holder lets go in between, the caller takes the turn with its own mark set.
 fn take_or_mark(word: &impl AtomicWord, mark: u32) -> bool {
-    // Releases what happened before the mark.
+    // Releases this thread's writes before the mark.
     try_take(word) || word.fetch_or(HELD | 1 << mark, Ordering::AcqRel) & HELD == 0
 }
 
-/// Gives the turn back; or keeps it and returns marks, which are taken off.
+/// Gives the turn back, unless there are marks; then keeps it, clears the marks and returns them.
 fn let_go(word: &impl AtomicWord) -> Option<u64> {
     match word.compare_exchange(HELD, 0, Ordering::Release, Ordering::Relaxed) {
         Ok(_) => None,
@@ -47,7 +47,7 @@ pub(super) trait Marked {
     fn take_care_of(&mut self, mark: u32);
 }
 
-/// `shared` is for everybody, the rest for whoever has the turn.
+/// `shared` is for all threads, the rest for the holder of the turn.
 pub(super) struct Turn<S, T> {
     pub(super) shared: S,
     word: AtomicU64,
@@ -66,7 +66,7 @@ impl<S, T: Marked> Turn<S, T> {
         }
     }
 
-    /// The turn, if nobody has it.
+    /// Takes the turn, if it is free.
     pub(super) fn try_take<P: Deref<Target = Self>>(this: P) -> Result<Held<S, T, P>, P> {
         match try_take(&this.word) {
             true => Ok(Held { turn: this }),
@@ -74,10 +74,10 @@ impl<S, T: Marked> Turn<S, T> {
         }
     }
 
-    /// The turn; if another has it, that one takes care of `mark`, which is below [`MARKS`].
+    /// Takes the turn; if another thread has it, leaves `mark`, which is below [`MARKS`], to that thread.
     pub(super) fn take_or_mark<P: Deref<Target = Self>>(this: P, mark: u32) -> Option<Held<S, T, P>> {
         take_or_mark(&this.word, mark).then(|| {
-            // It is the caller's to take care of, if it was set.
+            // If its own mark was set, the caller takes care of it.
             this.word.fetch_and(!(1 << mark), Ordering::Relaxed);
             Held { turn: this }
         })
@@ -100,14 +100,14 @@ impl<S, T: Marked, P: Deref<Target = Turn<S, T>>> Held<S, T, P> {
     pub(super) fn let_go(mut self) -> P {
         self.settle();
         let this = ManuallyDrop::new(self);
-        // SAFETY: what it is read from is not used again, and not dropped.
+        // SAFETY: `this.turn` is neither used again nor dropped, because `this` is a `ManuallyDrop`.
         unsafe { ptr::read(&this.turn) }
     }
 
     fn settle(&mut self) {
         while let Some(mut marks) = let_go(&self.turn.word) {
             while marks != 0 {
-                // The highest first: what stands on top ends first.
+                // The highest first, because the topmost slice ends first.
                 let mark = marks.ilog2();
                 marks &= !(1 << mark);
                 self.take_care_of(mark);

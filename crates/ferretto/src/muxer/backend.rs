@@ -1,6 +1,6 @@
 //! One of the services that this process knows: how to reach it, for producers and for consumers.
 //!
-//! [`super::thread`] keeps them. When a service is connected to, and what becomes of the connection, is the runtime's.
+//! [`super::thread`] keeps them. The runtime decides when to connect, and looks after the connection.
 
 #[cfg(feature = "in-process")]
 use std::sync::atomic::AtomicBool;
@@ -23,7 +23,7 @@ use crate::options::{Backend, BackendOptions, Port, Transport};
 use crate::process_hooks::KeptFromChildren;
 use crate::session::Endpoint;
 
-/// The place in the event loop of the service in this process. Others begin at 1.
+/// The token of the service in this process in the event loop. Others begin at 1.
 #[cfg(feature = "in-process")]
 const IN_PROCESS: Token = Token(0);
 
@@ -38,7 +38,7 @@ enum Way {
         consumer: Option<Address>,
     },
     Transport(Box<dyn Transport>),
-    /// Made when it is first connected to.
+    /// Made at the first connection.
     #[cfg(feature = "in-process")]
     InProcess(MachineId, Option<(InProcess, Watch)>),
 }
@@ -77,7 +77,7 @@ impl BackendState {
         })
     }
 
-    /// What the SDK's thread can do for the service while it waits for that.
+    /// Returns the work that the SDK's thread can do for the service while it waits for the service.
     fn help(&self) -> Option<Help> {
         #[cfg(feature = "in-process")]
         if let Some(service) = self.in_process().cloned() {

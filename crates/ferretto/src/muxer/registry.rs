@@ -1,5 +1,5 @@
-//! All data sources of this process, in a list that only grows: it is read without a lock, and a data source may be registered before the
-//! thread starts or after. A forked child finds nothing half registered: forks wait for that ([`once`]).
+//! All data sources of this process, in a list that only grows. It is read without a lock, and a data source may be registered before the thread
+//! starts or after. A fork waits for a registration that is under way ([`once`]), so a forked child finds none half done.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,14 +9,14 @@ use crate::source::Source;
 
 static FIRST: OnceLock<&'static Entry> = OnceLock::new();
 
-/// Held by whoever registers one.
+/// Held while a data source is registered.
 static REGISTERING: Mutex<()> = Mutex::new(());
 
 fn registering() -> MutexGuard<'static, ()> {
     REGISTERING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `register` fill the place, once. It registers a data source.
+/// Has `register`, which registers a data source, fill the place, once.
 pub(crate) fn once<T>(place: &'static OnceLock<T>, register: impl FnOnce() -> T) -> &'static T {
     match place.get() {
         Some(registered) => registered,
@@ -28,7 +28,7 @@ pub(crate) fn once<T>(place: &'static OnceLock<T>, register: impl FnOnce() -> T)
 }
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The lock that this thread holds while it forks.
     static HELD_FOR_FORK: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
@@ -47,7 +47,7 @@ pub(super) fn release_after_fork() {
 /// A data source that was registered.
 pub(crate) struct Entry {
     pub(super) source: Arc<dyn Source>,
-    /// Different for any two; what services tell them apart by, should their names be the same.
+    /// Unique in the process. Services tell data sources of the same name apart by it.
     pub(super) id: u64,
     /// It is offered to services.
     offered: AtomicBool,
@@ -61,7 +61,7 @@ impl Entry {
         self.offered.load(Ordering::Acquire)
     }
 
-    /// Whether it has changed; this forgets that.
+    /// Whether the descriptor has changed since the last call.
     pub(super) fn take_changed(&self) -> bool {
         self.changed.load(Ordering::Relaxed) && self.changed.swap(false, Ordering::AcqRel)
     }
@@ -80,8 +80,8 @@ impl Entry {
     }
 }
 
-/// Adds a data source. It stays in the list for good, withdrawn or not: data sources are few, and those of a program are known when it
-/// is written.
+/// Adds a data source. It stays in the list for good, even when it is withdrawn: data sources are few, and a program declares them in its source
+/// code.
 pub(super) fn add(source: Arc<dyn Source>) -> &'static Entry {
     let entry: &'static Entry = Box::leak(Box::new(Entry {
         source,
@@ -107,9 +107,9 @@ pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
     })
 }
 
-/// A number that is not 0, and not likely another one's.
+/// Returns a number that is not 0, and most likely unique.
 fn random_id() -> u64 {
     use std::hash::{BuildHasher, RandomState};
-    // Keys that the standard library draws from the system for each thread, and counts on from there.
+    // The standard library draws keys from the system for each thread, and counts on from there.
     RandomState::new().hash_one(std::process::id()).max(1)
 }

@@ -1,4 +1,4 @@
-//! What else the SDK's thread serves: sessions that the application runs.
+//! Other work of the SDK's thread: sessions that the application runs.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,7 +9,7 @@ use super::backend::BackendState;
 use crate::options::Backend;
 use crate::session::Endpoint;
 
-/// What a descriptor is ready for.
+/// The operations that a descriptor is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Readiness {
     /// There is something to read, or the end of the stream.
@@ -21,7 +21,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Something may have come.
+    /// Whether something may have come.
     #[cfg(feature = "in-process")]
     pub(super) const READABLE: Readiness = Readiness {
         readable: true,
@@ -30,7 +30,7 @@ impl Readiness {
     };
 }
 
-/// Whether something is to be served on.
+/// Whether to go on serving an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     Keep,
@@ -38,19 +38,19 @@ pub(crate) enum Turn {
     Done,
 }
 
-/// Something with work on the SDK's thread. Served after every wake-up, for whatever reason that was.
+/// Something with work on the SDK's thread. The thread serves it after every wake-up, whatever the reason.
 pub(crate) trait Served: Send {
-    /// What descriptor to watch, and for what. Always the same one, once there is one.
+    /// The descriptor to watch, and the readiness to watch for. Always the same descriptor, once there is one.
     fn interest(&self) -> Option<(BorrowedFd<'_>, Interest)>;
 
-    /// When it wants its turn at the latest.
+    /// The latest times of its next turn.
     fn deadlines(&self) -> Deadlines;
 
-    /// Does what there is to do, without blocking.
+    /// Does the pending work, without blocking.
     fn turn(&mut self, ready: Readiness, services: &mut Services<'_>) -> Turn;
 }
 
-/// The services that this process knows, for whoever is served.
+/// The services that this process knows, lent to [`Served`] objects.
 pub(crate) struct Services<'a> {
     pub(super) backends: &'a mut [BackendState],
     pub(super) runtime: &'a mut Runtime,

@@ -1,8 +1,8 @@
 //! The SDK's thread: one loop around everything that has to be waited for.
 //!
-//! Each turn takes the commands of other threads, has the [`Runtime`] connect what is due to be connected and do what services say, serves
-//! sessions, and sends what is to be sent; then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) ends
-//! that. All of it is cheap, and nothing of it blocks, but for what data sources do when they are called.
+//! Each turn takes the commands of other threads, has the [`Runtime`] open connections that are due and carry out the services' commands, serves
+//! sessions, and sends pending requests. Then it sleeps until a descriptor, a deadline or a [`Waker`](ferretto_ipc::reactor::Waker) wakes it. All of
+//! it is cheap, and nothing of it blocks, except for callbacks of data sources.
 
 #[cfg(feature = "in-process")]
 mod in_process;
@@ -28,7 +28,7 @@ use crate::startup::StartupRequest;
 use crate::status::{BackendStatus, ConnectionStatus, DataSourceStatus, StartupStatus, Status};
 use program::SdkThread;
 
-/// How long to wait when the event loop fails, which should not happen: lest it take all of a processor.
+/// How long to wait when the event loop fails, which should not happen, so that it does not take all of a processor.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// Something served, with its place in the event loop.
@@ -37,9 +37,9 @@ struct Client {
     watch: Watch,
 }
 
-/// What waits until services have seen what was sent before.
+/// A callback that waits until services have processed all earlier requests.
 struct Sync {
-    /// The connections that have not answered, and what they are to answer.
+    /// The connections that have not answered, and the calls that they are to answer.
     waiting: Vec<(ConnectionId, CallId)>,
     done: Box<dyn FnOnce() + Send>,
 }
@@ -52,14 +52,14 @@ struct Thread {
     /// The data sources that the runtime has.
     sources: Vec<(SourceId, &'static Entry)>,
     clients: Vec<Client>,
-    /// Whoever waits for the end of a startup session.
+    /// The startup sessions whose end the application waits for.
     startup: Vec<StartupRequest>,
     draining: Vec<Sender<Drained>>,
     syncs: Vec<Sync>,
     last_token: u64,
 }
 
-/// The thread's whole life.
+/// Runs the thread.
 pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
     let runtime = Runtime::new(Arc::new(SdkThread), muxer.waker.clone());
     let mut thread = Thread {
@@ -85,7 +85,7 @@ pub(super) fn run(muxer: &'static Muxer, reactor: Reactor) {
     }
 }
 
-/// What the descriptor watched so is ready for.
+/// The readiness that `ready` reports for the descriptor of `watch`.
 fn readiness(ready: &[Event], watch: &Watch) -> Readiness {
     let event = ready.iter().find(|event| event.token == watch.token());
     event.map_or_else(Readiness::default, |event| Readiness {
@@ -106,7 +106,7 @@ impl Thread {
             self.serve_in_process(index);
         }
         self.serve_clients(|watch| readiness(ready, watch));
-        // A program that learns from a service that something has started or stopped may ask for the status right away.
+        // First, because a program that learns from a service that an instance has started or stopped may ask for the status right away.
         self.runtime.take_acknowledgements();
         self.publish_status();
         self.runtime.settle();
@@ -118,7 +118,7 @@ impl Thread {
 
     fn take_commands(&mut self) {
         let commands = self.muxer.take_commands();
-        // What a thread has acknowledged before it left a command comes before that.
+        // Acknowledgements that a thread made before it left a command take effect before that command.
         self.runtime.take_acknowledgements();
         for command in commands {
             match command {
@@ -177,7 +177,7 @@ impl Thread {
         self.take_events();
     }
 
-    /// Does what a service says; returns how much that was.
+    /// Carries out a service's commands; returns how many there were.
     fn serve_backend(&mut self, index: usize, ready: Readiness) -> usize {
         let connection = self.backends[index].backend().connection();
         if ready.readable {
@@ -229,7 +229,7 @@ impl Thread {
 
     // --- Data sources. ---
 
-    /// Takes notice of data sources registered since.
+    /// Adds data sources registered since the last call.
     fn discover_sources(&mut self) {
         for entry in registry::entries().skip(self.sources.len()) {
             let id = self.runtime.add_source(Some(entry.id), entry.source.clone());
@@ -276,7 +276,7 @@ impl Thread {
             Err(reason) => request.refused(reason),
             Ok(count) => {
                 request.set_up(count);
-                // With none there is nothing that could end.
+                // Without instances nothing can end.
                 if count > 0 {
                     self.startup.push(request);
                 }
@@ -311,7 +311,7 @@ impl Thread {
     }
 
     fn begin_to_drain(&mut self, done: Sender<Drained>) {
-        // All sockets first, lest services wait for files of ours.
+        // All sockets first, because services may wait for files of ours.
         self.pump_now();
         #[cfg(feature = "in-process")]
         self.end_in_process(&done);
@@ -322,7 +322,7 @@ impl Thread {
         self.backends.iter().map(|state| state.backend().connection())
     }
 
-    /// Sends all that there is to send.
+    /// Sends all pending requests.
     fn pump_now(&self) {
         for connection in self.connections() {
             self.runtime.pump_now(connection);
@@ -336,7 +336,7 @@ impl Thread {
             .filter(|connection| self.runtime.has_memory(*connection))
             .filter_map(|connection| Some((connection, self.runtime.sync(connection)?)))
             .collect();
-        // Without a service there is none that will have seen it.
+        // Without a service nothing has processed the requests.
         if !waiting.is_empty() {
             self.syncs.push(Sync { waiting, done });
         }
@@ -373,7 +373,7 @@ impl Thread {
             deadlines.boot = deadlines.boot.into_iter().chain(more.boot).min();
         };
         if self.muxer.has_commands() {
-            // Of the thread to itself: nobody else will wake it for them.
+            // Commands that this thread left for itself: no other thread will wake it for them.
             add(Deadlines {
                 monotonic: Some(0),
                 boot: None,

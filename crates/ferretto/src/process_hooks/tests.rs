@@ -20,14 +20,14 @@ const SUBJECT: &str = "FERRETTO_PROCESS_HOOKS_SUBJECT";
 /// How a process ended.
 struct End {
     code: Option<i32>,
-    /// What it and its children [said](say).
+    /// The lines that it and its children [said](say).
     said: Vec<String>,
     took: Duration,
 }
 
-/// Runs the test `name` again with `subject` in the place of what looks, and returns how that ended.
+/// Runs the test `name` again, with `subject` in place of the rest, and returns how that ended.
 ///
-/// In the process that is looked at this does not return.
+/// In the process that runs `subject` this does not return.
 fn end_of(name: &str, subject: fn()) -> End {
     if env::var_os(SUBJECT).is_some() {
         subject();
@@ -66,7 +66,7 @@ fn say(what: impl Display) {
     io::stdout().write_all(line.as_bytes()).expect("someone reads");
 }
 
-/// Forks. The child does what `child` does, and exits with 3; its exit code is returned.
+/// Forks. The child runs `child`, and exits with 3; its exit code is returned.
 fn fork(child: impl FnOnce()) -> i32 {
     wait(start_fork(child))
 }
@@ -109,8 +109,8 @@ static HOOKS_THAT_SAY: Hooks = Hooks {
 const SAID_EXIT: &str = "exit, 100 ms";
 
 #[test]
-fn the_exit_of_a_process_is_told_once() {
-    let end = end_of("the_exit_of_a_process_is_told_once", || {
+fn the_exit_of_a_process_is_reported_once() {
+    let end = end_of("the_exit_of_a_process_is_reported_once", || {
         install(&HOOKS_THAT_SAY).expect("handlers");
         install(&HOOKS_THAT_SAY).expect("again");
         exit(7);
@@ -204,8 +204,8 @@ fn a_thread_that_does_not_finish_holds_up_the_exit_for_a_moment() {
 }
 
 #[test]
-fn a_child_is_told_and_its_exit_is_not() {
-    let end = end_of("a_child_is_told_and_its_exit_is_not", || {
+fn a_child_is_reported_and_its_exit_is_not() {
+    let end = end_of("a_child_is_reported_and_its_exit_is_not", || {
         let before_hooks = fork(|| say(format_args!("without hooks: {}", generation())));
         install(&HOOKS_THAT_SAY).expect("handlers");
         let child = fork(|| {

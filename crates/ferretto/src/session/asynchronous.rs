@@ -1,7 +1,6 @@
-//! Session methods for asynchronous code: they ask at once, as the others do, and give a future of what comes of it.
+//! Session methods for asynchronous code. They send a request at once, as the others do, and return a future of the result.
 //!
-//! Answers come from the SDK's thread, which wakes whoever waits; so they work in every runtime, and there is none among the SDK's
-//! dependencies.
+//! Answers come from the SDK's thread, which wakes the waiting task. So the methods work in every runtime, and the SDK depends on none.
 
 use std::fmt;
 use std::future::Future;
@@ -19,15 +18,14 @@ use super::error::SessionError;
 use super::{CloneSource, Cloned, ServiceState, Session, StateScope};
 use crate::handles::OwnedFile;
 
-/// The answer to a request that a session has already been sent. Dropping it cancels nothing: then nobody waits for the answer.
+/// The answer to a request that a session has already been sent. Dropping it cancels nothing; only the answer is lost.
 ///
-/// It may take any time; use the timeouts of your runtime. Callbacks run on the SDK's thread, which completes it, so they must not wait for
-/// it.
+/// It may take any time; use the timeouts of your runtime. The SDK's thread completes it, and runs callbacks, so callbacks must not wait for it.
 #[must_use = "what comes of it is only told to whoever awaits this"]
 pub struct Reply<T>(Arc<Mutex<State<T>>>);
 
 enum State<T> {
-    /// With whoever is to be woken.
+    /// The waker of the task that awaits the answer.
     Awaited(Option<Waker>),
     Given(Result<T, SessionError>),
     Taken,
@@ -57,7 +55,7 @@ impl<T> Future for Reply<T> {
     type Output = Result<T, SessionError>;
 
     /// # Panics
-    /// If it was completed before.
+    /// If it is polled again after completion.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = lock(&self.0);
         match &mut *state {
@@ -86,7 +84,7 @@ impl<T> fmt::Debug for Reply<T> {
     }
 }
 
-/// For asynchronous code: as the methods that wait, without a limit to how long they do.
+/// For asynchronous code: like the blocking methods, but without a time limit.
 ///
 /// ```
 /// # #[cfg(feature = "in-process")]
@@ -134,7 +132,7 @@ impl Session {
         self.ask(|answer| Command::Stop(Some(answer)))
     }
 
-    /// As [`Session::wait_until_stopped`], for as long as that takes.
+    /// As [`Session::wait_until_stopped`], without a time limit.
     pub fn stopped(&self) -> Reply<()> {
         self.ask(Command::AwaitEnd)
     }

@@ -1,7 +1,7 @@
-//! What the application asks of a session, on its way to the SDK's thread, and how the answers come back.
+//! The application's requests to a session, on their way to the SDK's thread, and the way back of the answers.
 //!
-//! Made by [`Session`](super::Session), taken by the [worker](super::worker). Everything that the application waits for is an [`Answer`],
-//! which is given exactly once, whatever happens.
+//! [`Session`](super::Session) makes them, the [worker](super::worker) takes them. Everything that the application waits for is an [`Answer`], which
+//! is given exactly once, whatever happens.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use crate::handles::OwnedFile;
 use crate::muxer::Stream;
 use crate::options::Backend;
 
-/// Called with what came of a request.
+/// Called with the result of a request.
 type Callback<T> = Box<dyn FnOnce(Result<T, SessionError>) + Send>;
 
-/// What came of a request, yet to be told. Dropped, it tells that the session is over.
+/// The result of a request, yet to be given. Dropping it reports that the session is over.
 pub(super) struct Answer<T>(Option<Callback<T>>);
 
 impl<T> Answer<T> {
@@ -45,11 +45,11 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-/// Where trace data goes.
+/// The destination of trace data.
 pub(super) enum Sink {
-    /// To an application thread that reads.
+    /// A pipe to an application thread that reads.
     Pipe(PipeWriter),
-    /// To a function of the application's.
+    /// A function of the application.
     Callback(Box<dyn FnMut(Result<Option<TraceChunk>, SessionError>) + Send>),
 }
 
@@ -80,16 +80,16 @@ impl Sink {
     }
 }
 
-/// Who observes events, and of which types.
+/// An observer of events, and the types that it observes.
 pub(super) struct Observer {
     pub(super) types: Vec<ObservableEventType>,
     pub(super) tell: Box<dyn FnMut(&ObservableEvents) + Send>,
 }
 
-/// Who is to be told what came of something: whoever waits for it, else who is told of errors.
+/// The receiver of a request's result: the code that waits for it. Without one, errors go to the session's error callback.
 pub(super) type Waiting = Option<Answer<()>>;
 
-/// What the application asks for.
+/// The application's requests.
 pub(super) enum Command {
     SetUp(TraceConfig, Option<OwnedFile>, Waiting),
     Start(Waiting),
@@ -114,7 +114,8 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Does it where nothing is ever recorded, for this reason: a session starts, ends and is empty, and what there is to know of one is an error.
+    /// Answers the command where nothing is ever recorded: a session starts, ends and is empty, and questions about it give an error with this
+    /// reason.
     pub(super) fn do_nothing(self, why_off: &'static str) {
         match self {
             Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
@@ -133,7 +134,7 @@ impl Command {
         }
     }
 
-    /// Tells whoever asked that it will not be done.
+    /// Answers that the command will not be carried out.
     pub(super) fn refuse(self, error: SessionError) {
         match self {
             Command::SetUp(_, _, waiting) | Command::Start(waiting) | Command::Stop(waiting) => {
@@ -158,7 +159,7 @@ impl Command {
     }
 }
 
-/// Where to find the service.
+/// The place of the service.
 pub(super) enum ServicePlace {
     /// The process's own backend of this kind.
     Backend(Backend),
@@ -168,9 +169,9 @@ pub(super) enum ServicePlace {
     Stream(Box<Stream>),
 }
 
-/// What waits for a reply of the service.
+/// The purpose of a call whose reply is awaited.
 pub(super) enum Pending {
-    /// Nobody: what comes of it is told otherwise, or makes no difference.
+    /// No one: the result is told otherwise, or makes no difference.
     Unawaited,
     Done(&'static str, Answer<()>),
     Flush(Answer<()>),

@@ -1,8 +1,8 @@
-//! What a session is to record: [`TraceConfig`] and its parts.
+//! The configs of sessions: [`TraceConfig`] and its parts.
 //!
-//! A config is kept as its encoding, to which every method adds. In protobuf what comes later wins, is one more of a list, or is
-//! merged: so a config that was read from somewhere can be added to and still reaches the service byte for byte, with the fields
-//! that this version does not know.
+//! A config is kept as its encoding, to which every method adds. In protobuf a later value replaces an earlier one, extends a list, or is merged. So
+//! a config that was read from elsewhere can be extended and still reaches the service byte for byte, with the fields that this version does not
+//! know.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use ferretto_proto::messages::{
 };
 use ferretto_wire::Writer;
 
-/// How often producers repeat what later packets refer to, unless a config with track events says.
+/// How often producers repeat the data that later packets refer to, unless a config with track events says otherwise.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often producers write out what they have, unless a config that streams into a file says. Services of Perfetto 54 and later flush as
+/// How often producers write out their data, unless a config that streams into a file says otherwise. Services of Perfetto 54 and later flush as
 /// often by themselves.
 const FLUSH_PERIOD: Duration = Duration::from_secs(5);
 
-/// What to record, for how long and where to: Perfetto's `TraceConfig`.
+/// The data to record, the duration and the destination: Perfetto's `TraceConfig`.
 ///
 /// A config needs a buffer, and a data source to be of use:
 ///
@@ -49,10 +49,10 @@ impl TraceConfig {
         TraceConfig::default()
     }
 
-    /// A config as others encoded it. It reaches the service as it is, also what this version knows nothing of.
+    /// Takes a config that is already encoded. It reaches the service as it is, with fields that this version does not know.
     ///
     /// # Errors
-    /// If it is no `TraceConfig`.
+    /// If `encoded` is not a `TraceConfig`.
     pub fn from_encoded(encoded: impl Into<Vec<u8>>) -> Result<TraceConfig, InvalidConfig> {
         let encoded = encoded.into();
         match messages::TraceConfig::decode_from_slice(&encoded) {
@@ -85,15 +85,15 @@ impl TraceConfig {
         &self.encoded
     }
 
-    /// The config as far as this version knows its fields. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// The config, as far as this version knows its fields. It is one of the schema's types, so it is [not part of the stable
+    /// interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn decode(&self) -> messages::TraceConfig {
         self.decoded()
     }
 
     pub(super) fn decoded(&self) -> messages::TraceConfig {
-        // It is one: it was checked or made here.
+        // It decodes, because it was checked or made here.
         messages::TraceConfig::decode_from_slice(&self.encoded).unwrap_or_default()
     }
 
@@ -108,8 +108,8 @@ impl TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::BUFFERS, &buffer.encoded))
     }
 
-    /// Adds a data source. With [`DataSource::track_event`] in a ring buffer producers repeat every 5 s what later packets refer to, unless
-    /// [`clear_incremental_state`](TraceConfig::clear_incremental_state) says otherwise.
+    /// Adds a data source. If it is [`DataSource::track_event`] in a ring buffer, producers repeat every 5 s the data that later packets refer to,
+    /// unless [`clear_incremental_state`](TraceConfig::clear_incremental_state) sets another period.
     pub fn data_source(self, source: DataSource) -> TraceConfig {
         let encoded = source.encode();
         let added = self.add(|config| config.bytes_field(messages::TraceConfig::DATA_SOURCES, &encoded));
@@ -122,28 +122,28 @@ impl TraceConfig {
         }
     }
 
-    /// Ends the session after this long, counted from its start, sleep of the machine included. In milliseconds; 7 days at most.
+    /// Ends the session after this time from its start, including sleep of the machine. In milliseconds; 7 days at most.
     pub fn duration(self, duration: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::DURATION_MS, duration)
     }
 
-    /// Has producers write out what they have every so often. In milliseconds; zero is never.
+    /// Has producers write out their data at this period. In milliseconds; zero is never.
     pub fn flush_period(self, period: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::FLUSH_PERIOD_MS, period)
     }
 
-    /// How long producers have for a flush; usually 5 s. In milliseconds.
+    /// How long producers may take for a flush; 5 s by default. In milliseconds.
     pub fn flush_timeout(self, timeout: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::FLUSH_TIMEOUT_MS, timeout)
     }
 
-    /// How long data sources have to stop; usually 5 s. In milliseconds.
+    /// How long data sources may take to stop; 5 s by default. In milliseconds.
     pub fn stop_timeout(self, timeout: Duration) -> TraceConfig {
         self.milliseconds(messages::TraceConfig::DATA_SOURCE_STOP_TIMEOUT_MS, timeout)
     }
 
-    /// Has producers repeat every so often what later packets refer to, so that a ring buffer can lose the beginning. In
-    /// milliseconds; zero is never.
+    /// Has producers repeat at this period the data that later packets refer to, so that a ring buffer can lose the beginning. In milliseconds; zero
+    /// is never.
     pub fn clear_incremental_state(self, period: Duration) -> TraceConfig {
         let period = milliseconds(period);
         self.add(|config| {
@@ -158,12 +158,12 @@ impl TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::UNIQUE_SESSION_NAME, name.as_bytes()))
     }
 
-    /// Streams the trace into a file every so often (milliseconds, at least 100), instead of keeping it to be read. The file is
-    /// the one given to [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
+    /// Streams the trace into a file at this period (milliseconds, at least 100), instead of keeping it to be read. The file is the one given to
+    /// [`Session::setup_with_file`](super::Session::setup_with_file), or [`TraceConfig::output_path`]'s.
     ///
-    /// Producers write out what they have every 5 s, unless [`flush_period`](TraceConfig::flush_period) says otherwise: without that the
-    /// file lacks for long what threads with few events have recorded. (Services of Perfetto 54 and later decide for themselves: every
-    /// 5 s, or before each write if those are rarer.)
+    /// Producers write out their data every 5 s, unless [`flush_period`](TraceConfig::flush_period) says otherwise. Without this the file would lack
+    /// the events of threads with few events for a long time. (Services of Perfetto 54 and later decide for themselves: every 5 s, or before each
+    /// write if writes are rarer.)
     pub fn write_into_file(self, period: Duration) -> TraceConfig {
         let streaming = self
             .add(|config| config.varint_field(messages::TraceConfig::WRITE_INTO_FILE, 1))
@@ -179,19 +179,18 @@ impl TraceConfig {
         self.add(|config| config.varint_field(messages::TraceConfig::MAX_FILE_SIZE_BYTES, bytes))
     }
 
-    /// The file to stream into, which the service makes, with its rights; it must not exist.
+    /// The file to stream into. The service creates it, with the service's rights; it must not exist.
     pub fn output_path(self, path: &str) -> TraceConfig {
         self.add(|config| config.bytes_field(messages::TraceConfig::OUTPUT_PATH, path.as_bytes()))
     }
 
-    /// Has the service prepare everything at [`Session::setup`](super::Session::setup), buffers and data sources, so that the
-    /// start is quick.
+    /// Has the service make buffers and set up data sources at [`Session::setup`](super::Session::setup), so that the start is quick.
     pub fn deferred_start(self) -> TraceConfig {
         self.add(|config| config.varint_field(messages::TraceConfig::DEFERRED_START, 1))
     }
 
-    /// Has a trigger of this name, which any producer may activate, do something to the session. Several are given by calling this
-    /// several times, with the same action and timeout.
+    /// Adds a trigger that acts on the session. Any producer may activate it by this name. For several triggers call this several times, with the
+    /// same action and timeout.
     pub fn trigger(
         self,
         name: &str,
@@ -223,10 +222,10 @@ impl TraceConfig {
         })
     }
 
-    /// What will disappoint in the trace, if that can be told from the config.
+    /// Returns a warning if the config shows that the trace will disappoint.
     pub(super) fn advice(&self) -> Option<&'static str> {
         let config = self.decoded();
-        // A file has what the buffer overwrites, unless the buffer is too small.
+        // A file keeps data that the buffer overwrites later, unless the buffer is too small.
         let streams = config.write_into_file.unwrap_or_default();
         let mut sources = config.data_sources.iter();
         let forgets = !streams && sources.any(|source| names_are_overwritten(&config, source));
@@ -237,8 +236,7 @@ impl TraceConfig {
         )
     }
 
-    /// This config with the fields of another one: its buffers and data sources come after those that are there, other fields take
-    /// the place of those that are there.
+    /// Adds the fields of another config. Its buffers and data sources come after the existing ones; its other fields replace existing values.
     pub fn merge(self, other: &TraceConfig) -> TraceConfig {
         self.add(|config| config.raw(&other.encoded))
     }
@@ -272,7 +270,7 @@ impl From<&messages::TraceConfig> for TraceConfig {
     }
 }
 
-/// A config that is none.
+/// Bytes or text that are not a valid config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidConfig(String);
 
@@ -284,13 +282,13 @@ impl fmt::Display for InvalidConfig {
 
 impl std::error::Error for InvalidConfig {}
 
-/// What a [trigger](TraceConfig::trigger) does. The numbers are the schema's.
+/// The effect of a [trigger](TraceConfig::trigger). The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TriggerAction {
-    /// The session starts, and ends when the delay after the trigger is over. Its timeout is that for the trigger to come.
+    /// The session starts with the trigger, and ends after the trigger's delay. The timeout limits the wait for the trigger.
     Start = 1,
-    /// The session ends when the delay after the trigger is over, or with its timeout, without a trace if no trigger came.
+    /// The session ends after the trigger's delay. Without a trigger it ends with the timeout, and has no trace.
     Stop = 2,
 }
 
@@ -313,7 +311,7 @@ impl Buffer {
         self.add(|buffer| buffer.varint_field(BufferConfig::FILL_POLICY, FillPolicy::DISCARD as u64))
     }
 
-    /// A name, by which data sources can say that they write into it.
+    /// A name, by which data sources can choose this buffer.
     pub fn name(self, name: &str) -> Buffer {
         self.add(|buffer| buffer.bytes_field(BufferConfig::NAME, name.as_bytes()))
     }
@@ -324,7 +322,7 @@ impl Buffer {
     }
 }
 
-/// A data source to record, and of which producers.
+/// A data source to record, and the producers to record it from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct DataSource {
@@ -342,8 +340,7 @@ impl DataSource {
         DataSource::default().configure(|config| config.bytes_field(DataSourceConfig::NAME, name.as_bytes()))
     }
 
-    /// Track events: slices, instants, counters. Without another word about categories all are recorded but those tagged `slow` or
-    /// `debug`.
+    /// Track events: slices, instants, counters. Unless categories are chosen, all are recorded except for those tagged `slow` or `debug`.
     pub fn track_event() -> DataSource {
         DataSource::new("track_event")
     }
@@ -360,12 +357,12 @@ impl DataSource {
             .configure(|config| config.bytes_field(DataSourceConfig::FTRACE_CONFIG, &ftrace))
     }
 
-    /// Adds what a data source has a message of its own for: the encoded fields of a `DataSourceConfig`.
+    /// Adds encoded fields of a `DataSourceConfig`, such as the message that a data source has for its own options.
     pub fn encoded_config(self, fields: &[u8]) -> DataSource {
         self.configure(|config| config.raw(fields))
     }
 
-    /// Writes into the buffer of this number; usually 0.
+    /// Writes into the buffer of this number; 0 by default.
     pub fn target_buffer(self, number: u32) -> DataSource {
         self.configure(|config| config.varint_field(DataSourceConfig::TARGET_BUFFER, number.into()))
     }
@@ -375,12 +372,12 @@ impl DataSource {
         self.configure(|config| config.bytes_field(DataSourceConfig::TARGET_BUFFER_NAME, name.as_bytes()))
     }
 
-    /// What its writers do when the shared memory is full; usually what the producer prefers.
+    /// The behaviour of the data source's writers when the shared memory is full. By default the producer decides.
     pub fn when_exhausted(self, policy: ExhaustedPolicy) -> DataSource {
         self.configure(|config| config.varint_field(DataSourceConfig::BUFFER_EXHAUSTED_POLICY, policy as u64))
     }
 
-    /// Only of producers of this name; several may be given.
+    /// Records only producers of this name; several may be given.
     pub fn of_producer(mut self, name: &str) -> DataSource {
         append(&mut self.filters, &|source| {
             source.bytes_field(trace_config::DataSource::PRODUCER_NAME_FILTER, name.as_bytes())
@@ -388,7 +385,7 @@ impl DataSource {
         self
     }
 
-    /// Only of producers whose whole name this regular expression matches; several may be given.
+    /// Records only producers whose whole name matches this regular expression; several may be given.
     pub fn of_producers_matching(mut self, expression: &str) -> DataSource {
         append(&mut self.filters, &|source| {
             source.bytes_field(
@@ -399,13 +396,13 @@ impl DataSource {
         self
     }
 
-    /// Records track events of the categories that this names, besides those that are recorded anyway; `*` stands for any characters. To
-    /// record these alone, [disable](DataSource::disable_category) `*` as well.
+    /// Records track events of the categories that match this name, besides the default ones; `*` stands for any characters. To record only these,
+    /// [disable](DataSource::disable_category) `*` as well.
     pub fn enable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_CATEGORIES, pattern)
     }
 
-    /// Records no track events of the categories that this names, unless they are enabled by a more exact pattern.
+    /// Records no track events of the categories that match this name, unless a more exact pattern enables them.
     pub fn disable_category(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_CATEGORIES, pattern)
     }
@@ -415,17 +412,17 @@ impl DataSource {
         self.track_event_pattern(TrackEventConfig::ENABLED_TAGS, pattern)
     }
 
-    /// Records no track events of the categories that have this tag; usually those are `slow` and `debug`.
+    /// Records no track events of the categories that have this tag. By default these are `slow` and `debug`.
     pub fn disable_tag(self, pattern: &str) -> DataSource {
         self.track_event_pattern(TrackEventConfig::DISABLED_TAGS, pattern)
     }
 
-    /// Leaves debug annotations out: what they tell is nobody's business.
+    /// Leaves debug annotations out, because they may hold private data.
     pub fn filter_debug_annotations(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DEBUG_ANNOTATIONS)
     }
 
-    /// Leaves names out that are made at run time.
+    /// Leaves out names that are made at run time.
     pub fn filter_dynamic_event_names(self) -> DataSource {
         self.track_event_switch(TrackEventConfig::FILTER_DYNAMIC_EVENT_NAMES)
     }
@@ -452,7 +449,7 @@ impl DataSource {
         self
     }
 
-    /// As a `TraceConfig.DataSource`.
+    /// Encodes a `TraceConfig.DataSource`.
     fn encode(&self) -> Vec<u8> {
         let mut source = Writer::new();
         source.nested(trace_config::DataSource::CONFIG, |config| {
@@ -466,19 +463,19 @@ impl DataSource {
     }
 }
 
-/// What writers do when the shared memory is full. The numbers are the schema's.
+/// The behaviour of writers when the shared memory is full. The numbers are the schema's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExhaustedPolicy {
-    /// They drop packets.
+    /// Writers drop packets.
     Drop = 1,
-    /// They wait; if the service is stuck for long, they drop packets after all.
+    /// Writers wait. If the service is stuck for long, they drop packets after all.
     Stall = 2,
-    /// They wait, but only once for a service that is stuck.
+    /// Writers wait, but only once for a service that is stuck.
     StallThenDrop = 3,
 }
 
-/// Whether the trace will lack what a data source's later packets refer to. A buffer that is not there yet may be a ring.
+/// Whether the buffer may overwrite names that later packets of the data source refer to. A buffer that is not in the config yet may be a ring.
 fn names_are_overwritten(
     config: &messages::TraceConfig,
     source: &messages::trace_config::DataSource,
@@ -616,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_encoded_elsewhere_stays_as_it_is_and_can_be_added_to() {
+    fn an_encoded_config_stays_as_it_is_and_can_be_extended() {
         // A field that no version knows.
         let mut unknown = Writer::new();
         unknown.bytes_field(60_000, b"of the future");

@@ -21,7 +21,7 @@ pub(crate) enum DataFlow {
 /// Has a service let trace data come or hold it back.
 pub(crate) type Valve = Box<dyn Fn(DataFlow) + Send>;
 
-/// A [`ConsumerEndpoint`] whose reader may pause. Without a valve nothing at all is read meanwhile: what else the service says waits behind
+/// A [`ConsumerEndpoint`] whose reader may pause. Without a valve nothing at all is read during a pause, so the service's other messages wait behind
 /// the trace data.
 pub(crate) struct Endpoint {
     inner: Box<KeptFromChildren<ConsumerEndpoint>>,
@@ -45,7 +45,7 @@ impl Endpoint {
         }
     }
 
-    /// What to wait for, and on which descriptor. What is not read fills the socket, until the service waits.
+    /// The descriptor to wait for, and for what. Unread data fills the socket until the service waits.
     pub(super) fn interest(&self) -> (BorrowedFd<'_>, Interest) {
         let interest = match (self.flow, self.inner.interest()) {
             (DataFlow::Paused, Interest::Readable) => Interest::None,

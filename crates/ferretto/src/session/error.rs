@@ -1,4 +1,4 @@
-//! Why a session did not do what it was asked for.
+//! The errors of sessions.
 
 use std::fmt;
 use std::io;
@@ -6,38 +6,38 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a session did not do what it was asked for.
+/// A request to a session failed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SessionError {
     /// This process has no SDK running.
     NotInitialized,
-    /// This build [records nothing](crate#where-nothing-is-recorded), for this reason, and what was asked for needs a recording.
+    /// This build [records nothing](crate#where-nothing-is-recorded), for this reason, and the request needs a recording.
     Off(&'static str),
     /// The service cannot be reached.
     Unavailable(String),
-    /// The service does not run such a session: it finds fault with its config, or has too many others.
+    /// The service refused the session: its config is invalid, or there are too many others.
     Refused(String),
-    /// The session ended before it was to, for this reason.
+    /// The session ended too early, for this reason.
     Failed(String),
     /// The session ended before all of its data sources had started.
     EndedEarly,
-    /// There is nothing to do this with yet.
+    /// The session was not set up yet.
     NotSetUp {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
     },
-    /// The session runs already, or is somebody's clone: it cannot be set up as another one.
+    /// The session is running, or is a clone of another: it cannot be set up again.
     InUse,
-    /// The trace is in the file that the session streams into, and not to be read from the service.
+    /// The trace is in the file that the session streams into, so the service cannot read it back.
     WritesIntoFile,
-    /// Some data source had not written out what it had when the time for that was over; or there was none.
+    /// A data source did not write out its data in time, or there was none.
     NotFlushed,
-    /// There is no clone, for this reason.
+    /// The service made no clone, for this reason.
     NotCloned(String),
-    /// The service did not do what was asked for.
+    /// The service did not carry out the request.
     Rejected {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
         /// Why not.
         reason: String,
@@ -46,23 +46,23 @@ pub enum SessionError {
     Disconnected(String),
     /// The service took too long.
     TimedOut {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
-        /// For how long it was waited.
+        /// The duration of the wait.
         after: Duration,
     },
-    /// The SDK's thread, on which callbacks run, cannot wait for what only it can do.
+    /// The call would wait on the SDK's thread, where callbacks run, for work that only this thread can do.
     OnSdkThread {
-        /// What was asked for.
+        /// The request.
         request: &'static str,
     },
-    /// The trace could not be written where it was to go.
+    /// The trace could not be written to its output.
     Output(Arc<io::Error>),
-    /// There can be no trace file of this name.
+    /// The trace file could not be opened.
     File {
-        /// Where it was to be.
+        /// The path of the file.
         path: PathBuf,
-        /// Why it cannot, and what may help.
+        /// The reason, and a remedy if one is known.
         reason: String,
     },
 }

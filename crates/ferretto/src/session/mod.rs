@@ -91,21 +91,21 @@ pub use recording::record_to;
 pub use recording::{Recording, RecordingOptions};
 use worker::Worker;
 
-/// How long is waited for the service unless [`Session::set_patience`] says otherwise.
+/// How long methods wait for the service by default; see [`Session::set_patience`].
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A tracing session, of which this process is the consumer. It ends when this is dropped, unless it was [detached](Session::detach).
 ///
-/// Methods can be called on any thread. Those that wait cannot be in callbacks, which run on the SDK's thread and would wait for
-/// themselves: there they fail with [`SessionError::OnSdkThread`]. They wait no longer than [`Session::set_patience`] says. What is asked
-/// for is done in the order in which it is asked for.
+/// Methods can be called on any thread. Callbacks run on the SDK's thread and must not block it, so methods that wait fail there with
+/// [`SessionError::OnSdkThread`]. They wait no longer than [`Session::set_patience`] says. Requests are carried out in the order in which they are
+/// made.
 ///
-/// What fails without anybody waiting for it is told to [`Session::on_error`]: above all that the session ended with an error. Once the
-/// connection to the service is over the session is too, and everything fails with the reason.
+/// Errors of requests that do not wait go to [`Session::on_error`], above all the error that ended the session. When the connection to the service
+/// ends, the session ends too, and all further requests fail with the reason.
 #[must_use = "the session ends when it is dropped"]
 pub struct Session {
     commands: Sender<Command>,
-    /// The other end, until there is a thread to serve it.
+    /// The worker, until there is a thread to serve it.
     unserved: Mutex<Option<Box<dyn Served>>>,
     patience: Duration,
 }
@@ -129,13 +129,12 @@ impl Session {
         Session::at(ServicePlace::Default)
     }
 
-    /// A session of a service that was among the backends given to [`initialize`](crate::initialize). It is connected to when the
-    /// session is used.
+    /// A session of a service that was among the backends given to [`initialize`](crate::initialize). The session connects when it is first used.
     pub fn with_backend(backend: Backend) -> Session {
         Session::at(ServicePlace::Backend(backend))
     }
 
-    /// A session of the machine's tracing service, which records what runs on this machine, the kernel included.
+    /// A session of the machine's tracing service, which records all programs on this machine and the kernel.
     pub fn system() -> Session {
         Session::with_backend(Backend::System)
     }
@@ -146,8 +145,8 @@ impl Session {
         Session::with_backend(Backend::InProcess)
     }
 
-    /// A session of the service at the other end of a stream socket, which is connected to its consumer port: for processes that
-    /// may not connect themselves. The connection is shut down when the session is dropped, even if it has other descriptors.
+    /// A session of the service at the other end of a stream socket to its consumer port: for processes that may not connect themselves. The
+    /// connection is shut down when the session is dropped, even if it has other descriptors.
     ///
     /// # Errors
     /// If it is no stream socket.
@@ -157,19 +156,18 @@ impl Session {
             .map_err(|error| SessionError::Unavailable(error.to_string()))
     }
 
-    /// How long methods that wait do so at most, for each chunk where a trace is read: 30 s unless this says otherwise.
+    /// Sets the time limit of methods that wait; for reads it holds for each chunk. The default is 30 s.
     pub fn set_patience(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// Says what to record. The service learns of it at the start, unless the config has
-    /// [`deferred_start`](TraceConfig::deferred_start). May be called again when the session has ended, for another one; the
-    /// trace of the one before is gone then.
+    /// Sets the config. The service learns of it at the start, unless the config has [`deferred_start`](TraceConfig::deferred_start). May be called
+    /// again after the session has ended, to set up another one; the trace of the previous session is gone then.
     ///
-    /// Waits until that is done, which does not take long; not in callbacks, where errors go to [`Session::on_error`].
+    /// Waits until the session is set up, which does not take long. In callbacks it does not wait, and errors go to [`Session::on_error`].
     ///
     /// # Errors
-    /// If the service cannot be reached, or the session runs.
+    /// If the service cannot be reached, or the session is running.
     pub fn setup(&self, config: &TraceConfig) -> Result<(), SessionError> {
         self.set_up(config, None)
     }
@@ -198,7 +196,7 @@ impl Session {
         })
     }
 
-    /// Starts recording, without waiting: [`Session::on_start`] is told when all data sources have started.
+    /// Starts recording, without waiting. The callback of [`Session::on_start`] is called when all data sources have started.
     pub fn start(&self) {
         self.send(Command::Start(None));
     }
@@ -206,17 +204,17 @@ impl Session {
     /// Starts recording, and waits until all data sources have started.
     ///
     /// # Errors
-    /// Why the service refuses the session, or that there is none.
+    /// If the service refuses the session, or there is none.
     pub fn start_blocking(&self) -> Result<(), SessionError> {
         self.wait("start the session", |answer| Command::Start(Some(answer)))
     }
 
-    /// Stops recording, without waiting: [`Session::on_stop`] is told when it has stopped. The trace can be read then.
+    /// Stops recording, without waiting. The callback of [`Session::on_stop`] is called when the session has stopped. The trace can be read then.
     pub fn stop(&self) {
         self.send(Command::Stop(None));
     }
 
-    /// Stops recording, and waits until all data sources have stopped and, if the session streams into a file, that is complete.
+    /// Stops recording, and waits until all data sources have stopped and, if the session streams into a file, until the file is complete.
     ///
     /// # Errors
     /// If the session ended with an error, or there is none.
@@ -224,8 +222,8 @@ impl Session {
         self.wait("stop the session", |answer| Command::Stop(Some(answer)))
     }
 
-    /// Waits until the session ends by itself, because its [duration](TraceConfig::duration) is over or its file is full. For this
-    /// long at most, whatever [`Session::set_patience`] says.
+    /// Waits until the session ends by itself, because its [duration](TraceConfig::duration) is over or its file is full. Waits `at_most` this long,
+    /// whatever [`Session::set_patience`] says.
     ///
     /// # Errors
     /// If the session ended with an error, or not in time.
@@ -233,27 +231,26 @@ impl Session {
         self.wait_for(at_most, "wait for the end of the session", Command::AwaitEnd)
     }
 
-    /// Has all data sources write out what they have, so that it can be read; `timeout` is what they have for it (milliseconds; zero
-    /// leaves it to the config, which usually leaves 5 s). `done` is called on the SDK's thread.
+    /// Has all data sources write out their data, so that it can be read. `timeout` limits how long they take (milliseconds; zero leaves it to the
+    /// config, whose default is 5 s). `done` is called on the SDK's thread.
     pub fn flush(&self, timeout: Duration, done: impl FnOnce(Result<(), SessionError>) + Send + 'static) {
         self.send(Command::Flush(timeout, Answer::new(done)));
     }
 
-    /// As [`Session::flush`], and waits for that.
+    /// As [`Session::flush`], and waits until it is done.
     ///
     /// # Errors
-    /// If not all data sources did in time.
+    /// If a data source did not flush in time.
     pub fn flush_blocking(&self, timeout: Duration) -> Result<(), SessionError> {
         self.wait_for(self.patience.max(timeout.saturating_mul(2)), "flush", |answer| {
             Command::Flush(timeout, answer)
         })
     }
 
-    /// Reads the trace, as an iterator over chunks or as the bytes of a trace file. What is read is gone from the session's buffers.
-    /// May be called while the session records, for what has arrived so far: best after a [flush](Session::flush_blocking).
+    /// Reads the trace, as an iterator over chunks or as the bytes of a trace file. Reading removes the data from the session's buffers. May be
+    /// called while the session records, for the data that has arrived so far: best after a [flush](Session::flush_blocking).
     ///
-    /// While the reader is there and not read, a service in another process is kept waiting, and with it everything else that this session
-    /// is asked for.
+    /// While the reader exists but is not read, a service in another process has to wait, and with it all other requests of this session.
     ///
     /// ```no_run
     /// # use ferretto::session::Session;
@@ -266,7 +263,7 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// If this is the SDK's thread, which has [`Session::read_with`]. That the trace cannot be read, the reader tells.
+    /// If this is the SDK's thread, which has [`Session::read_with`]. The reader reports failures to read the trace.
     pub fn read(&self) -> Result<TraceReader, SessionError> {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread {
@@ -292,7 +289,7 @@ impl Session {
         Ok(trace)
     }
 
-    /// Reads the whole trace into a file, or whatever takes bytes; gives their number.
+    /// Reads the whole trace into a file, or any other output of bytes. Returns the number of bytes.
     ///
     /// # Errors
     /// If the service has none, the connection to it ends, or the output takes no more.
@@ -307,7 +304,7 @@ impl Session {
         }))));
     }
 
-    /// Changes the config while the session records. Services heed new producer filters only.
+    /// Changes the config while the session records. Services apply new producer filters only.
     ///
     /// # Errors
     /// If there is no session, or the service refuses.
@@ -318,11 +315,11 @@ impl Session {
         })
     }
 
-    /// Becomes a clone of another session, which goes on: a snapshot of its buffers, to be read. Not while this one records. Producers hand over
-    /// what they have recorded first.
+    /// Turns this session into a clone of another one, which goes on: a snapshot of its buffers, to be read. Not while this session records. Before
+    /// the snapshot, producers hand over the events that they have recorded.
     ///
     /// # Errors
-    /// Why there is no clone.
+    /// If the service cannot make the clone; the error has its reason.
     pub fn clone_session(&self, original: &CloneSource) -> Result<Cloned, SessionError> {
         let request = original.request();
         self.wait("clone the session", |answer| {
@@ -330,11 +327,10 @@ impl Session {
         })
     }
 
-    /// As [`Session::clone_session`], of a session that streams into a file: the clone is `file` then, which is complete when this
-    /// returns.
+    /// As [`Session::clone_session`], for an original that streams into a file: the clone goes into `file`, which is complete when this returns.
     ///
     /// # Errors
-    /// Why there is no clone.
+    /// If the service cannot make the clone; the error has its reason.
     pub fn clone_session_into(
         &self,
         original: &CloneSource,
@@ -355,7 +351,7 @@ impl Session {
         self.send(Command::Clone(original.request(), None, Answer::new(done)));
     }
 
-    /// Leaves the session running by itself, to be attached to under `key` by any process of the same user.
+    /// Leaves the session running by itself. Any process of the same user can attach to it under `key`.
     ///
     /// # Errors
     /// If there is no session, or another one is detached under this key.
@@ -364,7 +360,7 @@ impl Session {
         self.wait("detach from the session", |answer| Command::Detach(key, answer))
     }
 
-    /// Takes over the session that was detached under `key`; gives its config.
+    /// Takes over the session that was detached under `key`; returns its config.
     ///
     /// # Errors
     /// If there is none.
@@ -373,8 +369,7 @@ impl Session {
         self.wait("attach to the session", |answer| Command::Attach(key, answer))
     }
 
-    /// What became of packets so far: written, lost, overwritten, per buffer. Of the schema's types, so [not part of what stays
-    /// stable](crate#stability).
+    /// Statistics of packets, per buffer: written, lost, overwritten. Of the schema's types, so [not part of the stable interface](crate#stability).
     ///
     /// # Errors
     /// If there is no session.
@@ -408,8 +403,8 @@ impl Session {
         self.send(Command::State(scope, Answer::new(done)));
     }
 
-    /// What the service can do. One that is too old to say can do nothing in particular. Of the schema's types, so [not part of what
-    /// stays stable](crate#stability).
+    /// The capabilities of the service. An old service that cannot report them has none. Of the schema's types, so [not part of the stable
+    /// interface](crate#stability).
     ///
     /// # Errors
     /// If the service cannot be reached.
@@ -419,8 +414,8 @@ impl Session {
             .map(|capabilities| *capabilities)
     }
 
-    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a
-    /// clone. Another call takes its place. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// Has `tell` called, on the SDK's thread, with events of these types: data sources that start and stop, triggers that ask for a clone. Another
+    /// call replaces `tell`. Of the schema's types, so [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn observe(
         &self,
@@ -435,21 +430,21 @@ impl Session {
         }));
     }
 
-    /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they have.
+    /// Has `tell` called, on the SDK's thread, when all data sources have started; at once if they already have.
     pub fn on_start(&self, tell: impl FnOnce() + Send + 'static) {
         self.send(Command::OnStart(Box::new(move || {
             muxer::guarded(tell);
         })));
     }
 
-    /// Has `tell` called, on the SDK's thread, when the session has ended, for whatever reason; at once if it has.
+    /// Has `tell` called, on the SDK's thread, when the session ends, for whatever reason; at once if it has already ended.
     pub fn on_stop(&self, tell: impl FnOnce() + Send + 'static) {
         self.send(Command::OnStop(Box::new(move || {
             muxer::guarded(tell);
         })));
     }
 
-    /// Has `tell` called, on the SDK's thread, with errors that nobody waits for; at once if the session has ended with one.
+    /// Has `tell` called, on the SDK's thread, with errors that no caller waits for; at once if the session has ended with one.
     pub fn on_error(&self, mut tell: impl FnMut(SessionError) + Send + 'static) {
         self.send(Command::OnError(Box::new(move |error| {
             muxer::guarded(|| tell(error));
@@ -464,7 +459,7 @@ impl Session {
         self.wait_for(self.patience, request, command)
     }
 
-    /// Asks for something and waits for the answer.
+    /// Makes a request and waits for the answer.
     fn wait_for<T: Send + 'static>(
         &self,
         patience: Duration,
@@ -474,13 +469,13 @@ impl Session {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread { request });
         }
-        // The answer has a place of its own: a channel is compiled again for each type that goes through one.
+        // A place for the answer instead of a channel, which would be compiled again for each type.
         let place = Arc::new(Mutex::new(None));
         let (given, waiting) = channel();
         let answer = Arc::clone(&place);
         self.send(command(Answer::new(move |result| {
             *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-            // Nobody waits any more if it was too late.
+            // If the answer came too late, the receiver is gone.
             let _ = given.send(());
         })));
         if waiting.receive_within(patience) == Err(Nothing::SoFar) {
@@ -490,7 +485,7 @@ impl Session {
             });
         }
         let result = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Every answer is given, but for those of a worker that is gone.
+        // Every answer is given, except by a worker that is gone.
         result.unwrap_or_else(|| Err(SessionError::Disconnected("it was ended".into())))
     }
 
@@ -507,7 +502,7 @@ impl Session {
         }
     }
 
-    /// Has the other end served, if it is not. What wakes the thread that does so, if there is one.
+    /// Has the worker served, if it is not yet. Returns the waker of the thread that serves it, if there is one.
     fn served(&self) -> Option<Waker> {
         let waker = muxer::waker()?;
         let mut unserved = self.unserved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -549,14 +544,14 @@ impl fmt::Debug for Session {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ServiceState {
-    /// The state as far as this version knows its fields. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// The state, as far as this version knows its fields. Of the schema's types, so [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub state: Box<TracingServiceState>,
     /// The encoded `TracingServiceState`, as it came.
     pub encoded: Vec<u8>,
 }
 
-/// Which session to clone.
+/// The session to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CloneSource {
@@ -570,7 +565,7 @@ pub enum CloneSource {
 
 impl CloneSource {
     fn request(&self) -> Box<CloneSessionRequest> {
-        /// By this id services know that one.
+        /// Services know the session for bug reports by this id.
         const BUGREPORT: u64 = u64::MAX;
         let (selector, for_bugreport) = match self {
             CloneSource::Name(name) => (Selector::UniqueSessionName(name.clone()), false),
@@ -590,8 +585,8 @@ impl CloneSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Cloned {
-    /// Names the clone's trace; the lower half is the original's.
+    /// The uuid of the clone's trace; the lower half is the original's.
     pub uuid: u128,
-    /// Whether the trace went into the file given, because the original streams into one. Else it is to be read.
+    /// Whether the trace went into the given file, because the original streams into one. Otherwise it can be read from the session.
     pub wrote_into_file: bool,
 }

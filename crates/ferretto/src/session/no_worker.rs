@@ -5,7 +5,7 @@ use ferretto_ipc::channel::Receiver;
 use super::command::{Command, ServicePlace};
 use crate::muxer::Served;
 
-/// Keeps what would be asked of it from being refused as if it had ended.
+/// Keeps the receiver, so that commands are not refused as if the session had ended.
 pub(super) struct Worker {
     _commands: Receiver<Command>,
 }

@@ -1,7 +1,7 @@
 //! Trace data on its way from the SDK's thread to the application.
 //!
-//! A pipe of a few megabytes: when the application reads more slowly than the service gives, the service waits. The writing end is
-//! the session's on the SDK's thread, which never waits; the reading end is a [`TraceReader`].
+//! A pipe of a few megabytes: when the application reads more slowly than the service sends, the service waits. The session on the SDK's thread owns
+//! the writing end and never waits; the reading end is a [`TraceReader`].
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,14 +21,14 @@ use crate::muxer::Waker;
 /// Bytes that wait to be read, about.
 const CAPACITY: usize = 4 * 1024 * 1024;
 
-/// Packets of a trace, as they stand in a trace file: chunks in a row are one.
+/// Packets of a trace, in the format of a trace file. Consecutive chunks can be joined.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct TraceChunk {
     bytes: Vec<u8>,
 }
 
 impl TraceChunk {
-    /// Packets as a service gives them.
+    /// Makes a chunk of a service's packets.
     pub(super) fn new(packets: &Packets) -> TraceChunk {
         // Tag and length take up to six bytes.
         let mut bytes = Vec::with_capacity(packets.size() + 6 * packets.len());
@@ -71,11 +71,11 @@ impl fmt::Debug for TraceChunk {
 #[derive(Default)]
 struct State {
     chunks: VecDeque<TraceChunk>,
-    /// Of all chunks.
+    /// The bytes of all chunks.
     bytes: usize,
     end: Option<Result<(), SessionError>>,
     reader_is_gone: bool,
-    /// Of a task that waits for the next chunk.
+    /// The task that waits for the next chunk.
     task: Option<task::Waker>,
 }
 
@@ -91,7 +91,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes the reader, for something has changed.
+    /// Wakes the reader after a change.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         let task = state.task.take();
         drop(state);
@@ -102,11 +102,10 @@ impl Shared {
     }
 }
 
-/// The end that is written. When it is dropped early, the reader is told that the connection is over.
+/// The writing end. Dropping it early tells the reader that the connection is over.
 pub(super) struct PipeWriter(Arc<Shared>);
 
-/// The reading end and the writing end of a pipe. `waker` is woken when there is room again in one that was full; the reader waits for
-/// each chunk no longer than `patience`.
+/// Makes a pipe. `waker` is woken when a full pipe has room again. The reader waits for each chunk no longer than `patience`.
 pub(super) fn pipe(waker: Option<Waker>, patience: Duration) -> (TraceReader, PipeWriter) {
     let shared = Arc::new(Shared::default());
     let reader = TraceReader {
@@ -135,7 +134,7 @@ impl PipeWriter {
         self.0.lock().bytes >= CAPACITY
     }
 
-    /// Says that this was all, or why it was not.
+    /// Ends the data, with the error if it is incomplete.
     pub(super) fn end(self, result: Result<(), SessionError>) {
         // Dropping this wakes the reader.
         self.0.lock().end = Some(result);
@@ -157,23 +156,23 @@ impl Drop for PipeWriter {
 
 /// Reads a trace: an iterator of [`TraceChunk`]s, and a [`Read`] of the bytes of a trace file.
 ///
-/// Waits for the service; when it is slower than the service, the service waits. What has been read is gone from the session's
-/// buffers: if this is dropped before its end, the rest of what this read would have given is lost.
+/// Waits for the service. When the reader is slower than the service, the service waits. Reading removes the data from the session's buffers: if the
+/// reader is dropped before the end, the rest of this read is lost.
 pub struct TraceReader {
     shared: Arc<Shared>,
-    /// None where nothing is ever written.
+    /// `None` where nothing is ever written.
     waker: Option<Waker>,
     patience: Duration,
-    /// What is being read as bytes.
+    /// The chunk that is being read as bytes.
     current: TraceChunk,
     position: usize,
 }
 
 impl TraceReader {
-    /// The next chunk; `None` at the end, and for ever after.
+    /// Returns the next chunk; `None` from the end on.
     ///
     /// # Errors
-    /// If the connection ends before, or the service gives nothing for too long.
+    /// If the connection ends before, or the service sends nothing for too long.
     pub fn next_chunk(&mut self) -> Result<Option<TraceChunk>, SessionError> {
         let mut state = self.shared.lock();
         loop {
@@ -197,8 +196,7 @@ impl TraceReader {
         }
     }
 
-    /// As [`TraceReader::next_chunk`], for asynchronous code, and without a limit to how long the service may take. Not on the SDK's
-    /// thread. Nothing is lost if the future is dropped.
+    /// As [`TraceReader::next_chunk`], for asynchronous code, and without a time limit. Not on the SDK's thread. Dropping the future loses no data.
     ///
     /// # Errors
     /// If the connection ends before.
@@ -206,7 +204,7 @@ impl TraceReader {
         std::future::poll_fn(|context| self.poll_chunk(context)).await
     }
 
-    /// As [`TraceReader::next_chunk_async`], for those who implement a `Stream`: they are woken when it is worth asking again.
+    /// As [`TraceReader::next_chunk_async`], for implementations of `Stream`: wakes the task when it is worth polling again.
     ///
     /// # Errors
     /// If the connection ends before.
@@ -224,7 +222,7 @@ impl TraceReader {
         }
     }
 
-    /// The next chunk or the end, if it is there.
+    /// Takes the next chunk or the end, if it is there.
     fn take_next(&self, state: &mut State) -> Option<Result<Option<TraceChunk>, SessionError>> {
         if let Some(chunk) = state.chunks.pop_front() {
             let was_full = state.bytes >= CAPACITY;
@@ -260,10 +258,10 @@ impl TraceReader {
         })
     }
 
-    /// Writes everything into `output`; gives the number of bytes.
+    /// Writes everything into `output`; returns the number of bytes.
     ///
     /// # Errors
-    /// As [`TraceReader::next_chunk`], and what the output has.
+    /// As [`TraceReader::next_chunk`], and errors of the output.
     pub fn write_to(mut self, output: &mut (impl Write + ?Sized)) -> Result<u64, SessionError> {
         let failed = |error| SessionError::Output(Arc::new(error));
         let mut bytes = 0;
@@ -316,7 +314,7 @@ impl Drop for TraceReader {
         state.reader_is_gone = true;
         state.chunks = VecDeque::new();
         state.bytes = 0;
-        // Who writes may wait for room.
+        // The thread that writes chunks may wait for room.
         self.wake_writer();
     }
 }

@@ -1,8 +1,8 @@
-//! A recording of this program into a file, from one line in `main` to wherever the program ends.
+//! A recording of this program into a file, from one line in `main` to the end of the program.
 //!
-//! [`record_to`] for what is usual, [`RecordingOptions`] for what is not. A [`Recording`] is a [`Session`] that streams into its file, so most of
-//! the trace is there however the program ends. That the rest gets there too is left to [`Recording`]'s `drop` where `main` returns or unwinds,
-//! to [`process_hooks`](crate::process_hooks) where the process exits, and to the service itself if that is another process.
+//! [`record_to`] is for the usual case, [`RecordingOptions`] for all others. A [`Recording`] is a [`Session`] that streams into its file, so most of
+//! the trace is there however the program ends. The rest gets there by [`Recording`]'s `drop` where `main` returns or unwinds, by
+//! [`process_hooks`](crate::process_hooks) where the process exits, and by the service itself if that is another process.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -21,21 +21,20 @@ use crate::options::{Backend, LogLevel, Options};
 use crate::track_event::observer::{self, SessionEvent};
 use crate::{muxer, process_hooks};
 
-/// What may be overwritten if the disk does not keep up: 0.8 s of 2 million events a second, of 20 bytes each.
+/// The data that waits while the disk does not keep up, before it is overwritten: 0.8 s of 2 million events a second, of 20 bytes each.
 const BUFFER_KB: u32 = 32 * 1024;
 
-/// How often the file is written. What happened last is missing if the process is killed: since half of this, for that is how often there is a
-/// flush, before the file was last written.
+/// The period of writes into the file. If the process is killed, the file lacks the events since the last flush before its last write. There is a
+/// flush every half period.
 const WRITE_PERIOD: Duration = Duration::from_millis(200);
 
-/// How often names are told again, lest a buffer that was overwritten after all leaves the rest of the file without.
+/// How often names are repeated, so that a buffer which was overwritten after all leaves the rest of the file readable.
 const CLEAR_PERIOD: Duration = Duration::from_secs(5);
 
-/// How long this program's track events may take to be recorded by the machine's service.
+/// How long the machine's service may take to begin recording this program's track events.
 const START_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Records this program into a file until the value that this gives is dropped: one line in `main`, and the trace opens at
-/// <https://ui.perfetto.dev>.
+/// Records this program into a file, until the returned value is dropped: one line in `main`, and the trace opens at <https://ui.perfetto.dev>.
 ///
 /// ```no_run
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,10 +46,10 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// Keep it in a variable with a name: with `let _ = …` the recording ends at once. Sets tracing up for this process if
-/// [`initialize`](crate::initialize) was not called. No daemon is needed. All categories are recorded but those tagged `slow` or `debug`;
-/// [`RecordingOptions`] say otherwise.
+/// [`initialize`](crate::initialize) was not called. No daemon is needed. All categories are recorded except for those tagged `slow` or `debug`;
+/// [`RecordingOptions`] changes that.
 ///
-/// A file of this name is overwritten. How the program ends makes this difference to what is in it:
+/// A file of this name is overwritten. The contents of the file depend on how the program ends:
 ///
 /// | the program | the file has |
 /// |---|---|
@@ -68,7 +67,7 @@ pub fn record_to(path: impl AsRef<Path>) -> Result<Recording, SessionError> {
     RecordingOptions::new().record_to(path)
 }
 
-/// What [`record_to`] is to record, and how.
+/// The options of a recording into a file: the data and the method.
 ///
 /// ```no_run
 /// use ferretto::RecordingOptions;
@@ -93,8 +92,8 @@ pub struct RecordingOptions {
 }
 
 impl RecordingOptions {
-    /// What is usual: the service in this process (without the feature `in-process` the machine's) and a buffer of 32 MB, which is
-    /// written into the file every 200 ms.
+    /// The defaults: the service in this process (without the feature `in-process` the machine's) and a buffer of 32 MB, which is written into the
+    /// file every 200 ms.
     pub fn new() -> RecordingOptions {
         RecordingOptions {
             #[cfg(feature = "in-process")]
@@ -108,8 +107,8 @@ impl RecordingOptions {
         }
     }
 
-    /// Has the machine's tracing service record, so that events of the kernel can be beside the program's. The daemons `traced` and (for
-    /// the kernel) `traced_probes` must be running. Of track events only those of programs named as this one are recorded.
+    /// Has the machine's tracing service record, so that the trace can have events of the kernel beside the program's. The daemons `traced` and (for
+    /// the kernel) `traced_probes` must be running. Track events are recorded only of programs that have the same name as this one.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), ferretto::session::SessionError> {
@@ -138,40 +137,40 @@ impl RecordingOptions {
         self
     }
 
-    /// How often the file is written, after a flush at most half as long ago: up to one and a half of this is missing if the process is killed.
-    /// In milliseconds, at least 100; 200 unless this says otherwise.
+    /// Sets the period of writes into the file. Each write follows a flush that is at most half a period old, so a killed process loses up to one and
+    /// a half periods. In milliseconds, at least 100; 200 by default.
     pub fn write_period(mut self, period: Duration) -> RecordingOptions {
         self.write_period = period;
         self
     }
 
-    /// Which track events are recorded, instead of all whose category is not tagged `slow` or `debug`.
+    /// Sets the track events to record, in place of all whose category is not tagged `slow` or `debug`.
     pub fn track_events(mut self, source: DataSource) -> RecordingOptions {
         self.track_events = source;
         self
     }
 
-    /// Records this, too.
+    /// Adds another data source.
     pub fn data_source(mut self, source: DataSource) -> RecordingOptions {
         self.more = self.more.data_source(source);
         self
     }
 
-    /// Adds anything else that a config can say: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the
-    /// file, [compression](TraceConfig::compress). Settings made here replace the defaults.
+    /// Adds further settings: a [duration](TraceConfig::duration), a [largest size](TraceConfig::max_file_size) of the file,
+    /// [compression](TraceConfig::compress) and so on. They replace the defaults.
     pub fn config(mut self, config: &TraceConfig) -> RecordingOptions {
         self.more = self.more.merge(config);
         self
     }
 
-    /// Records into this file, which is overwritten, until what this gives is dropped: see [`record_to`](crate::record_to()).
+    /// Records into this file, which is overwritten, until the returned value is dropped: see [`record_to`](crate::record_to()).
     ///
-    /// Returns when everything is being recorded. With [`RecordingOptions::system`] it waits up to 5 s for the service to get to know
-    /// this program, and says in the log if that takes longer.
+    /// Returns when everything is being recorded. With [`RecordingOptions::system`] it waits up to 5 s until the service knows this program, and logs
+    /// a line if that takes longer.
     ///
     /// # Errors
-    /// If the file cannot be written, another recording writes it, the service cannot be reached or refuses the session; or in callbacks, for
-    /// they run on the thread that is to do it.
+    /// If the file cannot be written, another recording writes it, or the service cannot be reached or refuses the session. Also in
+    /// callbacks, because they run on the thread that would have to start the recording.
     pub fn record_to(self, path: impl AsRef<Path>) -> Result<Recording, SessionError> {
         if muxer::on_own_thread() {
             return Err(SessionError::OnSdkThread {
@@ -179,7 +178,7 @@ impl RecordingOptions {
             });
         }
         let path = path.as_ref();
-        // Later the working directory may be another.
+        // The working directory may change later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let file = open(&path).map_err(|reason| SessionError::File {
             path: path.clone(),
@@ -227,7 +226,7 @@ impl RecordingOptions {
         {
             track_events = track_events.of_producer(&settings.producer_name);
         }
-        // Services have an idea of their own of when to flush for files, by which they would take no notice of the period.
+        // By default services decide by themselves when to flush for files, and ignore the period.
         let flush_as_told = messages::TraceConfig {
             write_flush_mode: Some(WriteFlushMode::WRITE_FLUSH_DISABLED),
             ..Default::default()
@@ -248,14 +247,15 @@ impl Default for RecordingOptions {
     }
 }
 
-/// The file, empty, and nobody else's as long as it is open.
+/// Opens the file, empties it and locks it, so that no other recording writes it while it is open.
 fn open(path: &Path) -> Result<File, String> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("{error}; create its folder first"),
         io::ErrorKind::PermissionDenied => format!("{error}; choose a folder that this user may write to"),
         _ => error.to_string(),
     };
-    // What it holds stays until it is known that nobody else writes it. It can be read too, for clones begin with what it holds.
+    // The old contents stay until it is certain that nobody else writes the file. The file is opened for reading too, because clones begin with its
+    // contents.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -264,7 +264,7 @@ fn open(path: &Path) -> Result<File, String> {
         .open(path)
         .map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        // A pipe, say: those who write into it are its reader's business.
+        // A pipe, for example: several programs may write into it, if its reader wants that.
         return Ok(file);
     }
     match file.try_lock() {
@@ -282,10 +282,10 @@ fn open(path: &Path) -> Result<File, String> {
 /// Dropping it waits for the last data to be written: 30 s at most. In a forked child it does nothing; the recording is the parent's.
 #[must_use = "the recording ends when this is dropped: keep it in a variable with a name"]
 pub struct Recording {
-    /// Until it has ended.
+    /// `None` once it has ended.
     session: Option<Session>,
     path: PathBuf,
-    /// The process whose recording it is.
+    /// The process that made the recording.
     generation: u32,
 }
 
@@ -295,7 +295,8 @@ impl Recording {
         &self.path
     }
 
-    /// Has the file brought up to date as soon as it is written again: all producers hand over what they have recorded so far. Waits for that.
+    /// Has all producers hand over the events that they have recorded so far, so that the next write brings the file up to date. Waits for the
+    /// producers.
     ///
     /// # Errors
     /// As [`Session::flush_blocking`].
@@ -306,10 +307,10 @@ impl Recording {
         }
     }
 
-    /// Ends the recording and tells what came of it. Gives the path of the file, which is complete.
+    /// Ends the recording and returns its result: the path of the file, which is complete.
     ///
     /// # Errors
-    /// If the recording ended before, because the disk was full say; the file has what was written by then.
+    /// If the recording ended before, because the disk was full for example; the file has the data written by then.
     pub fn finish(mut self) -> Result<PathBuf, SessionError> {
         self.end()?;
         Ok(std::mem::take(&mut self.path))

@@ -1,4 +1,4 @@
-//! Sessions of the service in this process, as an application runs them, with a data source that writes what it is told to.
+//! Sessions of the service in this process, as an application runs them, with a data source that writes on command.
 #![cfg(feature = "in-process")]
 
 mod asynchronous;
@@ -29,7 +29,7 @@ fn alone() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes what tests tell it to, into all sessions that record it. Waits when the shared memory is full.
+/// Writes the texts that tests give it into all sessions that record it. Waits when the shared memory is full.
 struct Recorder {
     name: String,
     writers: Mutex<BTreeMap<usize, TraceWriter>>,
@@ -152,7 +152,7 @@ fn started(config: &TraceConfig) -> Session {
     session
 }
 
-/// What recorders wrote into a trace file, in order.
+/// The texts of the recorders in a trace file, in order.
 fn texts(trace: &[u8]) -> Vec<String> {
     let trace = Trace::decode_from_slice(trace).unwrap();
     trace.packet.iter().filter_map(text).collect()
@@ -193,7 +193,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_is_recorded_between_start_and_stop_is_read() {
+fn events_between_start_and_stop_are_read() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
@@ -226,7 +226,7 @@ fn two_sessions_record_at_once_and_each_gets_its_own() {
 }
 
 #[test]
-fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
+fn start_waits_for_data_sources_and_callbacks_report_start_and_stop() {
     let _alone = alone();
     let recorder = Recorder::new();
     recorder.hold_starts();
@@ -245,7 +245,7 @@ fn start_waits_for_data_sources_and_callbacks_tell_of_start_and_stop() {
     session.stop();
     assert_eq!(told.recv_timeout(PATIENCE), Ok("stopped"));
     session.stop_blocking().unwrap();
-    // Who asks late is told at once.
+    // A callback that comes late is called at once.
     let (sender, told) = mpsc::channel();
     session.on_stop(move || sender.send(()).unwrap());
     told.recv_timeout(PATIENCE).unwrap();
@@ -318,7 +318,7 @@ fn a_session_without_data_sources_starts_and_stops() {
 }
 
 #[test]
-fn a_config_that_the_service_refuses_is_told_with_its_reason() {
+fn a_config_that_the_service_refuses_is_reported_with_its_reason() {
     let _alone = alone();
     Recorder::new();
     let nonsense = TraceConfig::new()
@@ -347,7 +347,7 @@ fn a_config_that_the_service_refuses_is_told_with_its_reason() {
 }
 
 #[test]
-fn what_needs_a_session_fails_without_one() {
+fn methods_that_need_a_session_fail_without_one() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();
@@ -533,7 +533,7 @@ impl source::DataSource for Wordy {
 }
 
 #[test]
-fn services_hear_of_all_data_sources_that_they_can_be_told_of() {
+fn services_hear_of_all_data_sources_up_to_the_limits() {
     const COUNT: usize = 60;
     let _alone = alone();
     let recorder = Recorder::new();

@@ -1,4 +1,4 @@
-//! A session on the SDK's thread: does what the application asks for, in order, and tells what comes of it.
+//! A session on the SDK's thread: carries out the application's requests, in order, and reports the results.
 //!
 //! Made by [`Session`](super::Session), served by the muxer until the application drops its end or the connection is over.
 
@@ -22,13 +22,13 @@ use super::{Cloned, ServiceState};
 use crate::muxer::{self, Readiness, Served, Services, Turn};
 use crate::options::LogLevel;
 
-/// Bytes of trace data that one turn moves, lest the thread's other work waits.
+/// Bytes of trace data that one turn moves, so that the thread's other work does not wait.
 const TURN_BYTES: usize = 1024 * 1024;
 
-/// Who asks for a flush and why, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
+/// The initiator and reason of a flush, for producers: the SDK's user, explicitly. Numbers of upstream's `FlushFlags`.
 const FLUSH_FLAGS: u64 = 3 << 4 | 4;
 
-/// How far the session is.
+/// The phases of a session.
 enum Phase {
     /// It has no config.
     Idle,
@@ -52,7 +52,7 @@ enum Connection {
     /// Made in the next turn.
     Wanted(ServicePlace),
     Open(Endpoint),
-    /// It ended for this reason.
+    /// The connection ended for this reason.
     Over(SessionError),
 }
 
@@ -60,24 +60,24 @@ enum Connection {
 pub(super) struct Worker {
     commands: Receiver<Command>,
     connection: Connection,
-    /// The service has closed its end: what it said before is little, and is read all at once.
+    /// The service has closed its end. The little that it sent before is read all at once.
     hung_up: bool,
     flow: DataFlow,
-    /// There is more to do than one turn may.
+    /// There is more work than fits into one turn.
     unfinished: bool,
     phase: Phase,
     /// The trace goes into a file, and is not to be read.
     streams: bool,
-    /// The service keeps something for us.
+    /// The service keeps buffers for us.
     holds_buffers: bool,
-    /// The requests whose answers tell the ends of sessions that were given up.
+    /// The requests whose answers report the ends of sessions that were given up.
     given_up: Vec<CallId>,
-    /// The request whose answer tells the end of this one, if it is known.
+    /// The request whose answer reports the end of this session, if it is known.
     enabled: Option<CallId>,
     pending: HashMap<CallId, Pending>,
     awaiting_start: Vec<Answer<()>>,
     awaiting_end: Vec<Answer<()>>,
-    /// The first one is being served, by this request.
+    /// The first one is being served, by the current read request.
     reads: VecDeque<Sink>,
     reading: Option<CallId>,
     observer: Option<Observer>,
@@ -126,7 +126,7 @@ impl Worker {
             .map_err(|error| SessionError::Unavailable(error.0))
     }
 
-    /// The endpoint; there is one whenever a command or an event is dealt with.
+    /// The endpoint; `Some` whenever a command or an event is handled.
     fn endpoint(&mut self) -> Option<&mut Endpoint> {
         match &mut self.connection {
             Connection::Open(endpoint) => Some(endpoint),
@@ -134,7 +134,7 @@ impl Worker {
         }
     }
 
-    /// Makes a request, to which `pending` gets the reply.
+    /// Makes a request. `pending` gets the reply.
     fn request(
         &mut self,
         pending: Pending,
@@ -260,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// Tells whoever waits, or else whoever is told of errors.
+    /// Gives the result to the code that waits for it. If none does, errors go to the callback for errors.
     fn tell(&mut self, waiting: Waiting, result: Result<(), SessionError>) {
         match (waiting, result, &mut self.on_error) {
             (Some(answer), result, _) => answer.give(result),
@@ -277,7 +277,7 @@ impl Worker {
         )
     }
 
-    /// Frees what the service keeps of a session that has ended or is a clone.
+    /// Frees the service's buffers of a session that has ended or is a clone.
     fn give_up(&mut self) {
         if std::mem::take(&mut self.holds_buffers) {
             self.request(Pending::Unawaited, ConsumerEndpoint::free_buffers);
@@ -299,7 +299,7 @@ impl Worker {
                 "there is a file to write into, but the config does not say so; set write_into_file".into(),
             ));
         }
-        // Services look at the path only.
+        // With both, services would use the path and ignore the file.
         if file.is_some()
             && decoded
                 .output_path
@@ -353,7 +353,7 @@ impl Worker {
                 self.request(Pending::Unawaited, ConsumerEndpoint::start_tracing);
             }
             Phase::Starting => self.awaiting_start.extend(waiting),
-            // It has ended before it starts, as will be told.
+            // It has ended before it started, and the answer will say so.
             Phase::Stopping => {
                 self.phase = Phase::Stopping;
                 self.awaiting_start.extend(waiting);
@@ -389,7 +389,7 @@ impl Worker {
             }
             Phase::Ended(result) => {
                 let result = result.clone();
-                // Who is told of errors knows this one.
+                // The error callback has already had this error.
                 if let Some(answer) = waiting {
                     answer.give(result);
                 }
@@ -408,7 +408,7 @@ impl Worker {
         }
     }
 
-    /// Begins the first of the reads that wait, if none is being served.
+    /// Begins the first of the waiting reads, if none is being served.
     fn read_next(&mut self) {
         if self.reading.is_some() || self.reads.is_empty() {
             return;
@@ -431,7 +431,7 @@ impl Worker {
         self.read_next();
     }
 
-    /// Has the service tell what is of interest.
+    /// Has the service report the events of interest.
     fn observe(&mut self) {
         let mut types = vec![ObservableEventType::TYPE_ALL_DATA_SOURCES_STARTED];
         types.extend(self.observer.iter().flat_map(|observer| &observer.types));
@@ -469,12 +469,12 @@ impl Worker {
         }
     }
 
-    /// Takes an event; gives the number of bytes of trace data in it.
+    /// Handles an event; returns the number of bytes of trace data in it.
     fn event(&mut self, event: ConsumerEvent) -> Result<usize, SessionError> {
         match event {
             ConsumerEvent::Connected => Ok(0),
             ConsumerEvent::Disconnected(reason) => Err(SessionError::Disconnected(reason.to_string())),
-            // What ended the connection is told last.
+            // The reason for the end of the connection is reported last.
             ConsumerEvent::Reply {
                 reply: Err(CallError::ConnectionLost | CallError::UnknownService { .. }),
                 ..
@@ -589,7 +589,7 @@ impl Worker {
         match (pending, reply) {
             (Pending::Done(_, answer) | Pending::Flush(answer), ConsumerReply::Done) => answer.give(Ok(())),
             (Pending::Detach(answer), ConsumerReply::Done) => {
-                // It ends without us.
+                // A detached session ends without this process.
                 self.holds_buffers = false;
                 self.given_up.extend(self.enabled.take());
                 self.phase = Phase::Idle;
@@ -627,12 +627,12 @@ impl Worker {
             (Pending::Capabilities(answer), ConsumerReply::Capabilities(capabilities)) => {
                 answer.give(Ok(capabilities));
             }
-            // Its answer, if anyone waits for one, is that the session was ended; a service does not do that.
+            // Services send no reply of another kind. Dropping `pending` would report that the session is over.
             (_, _) => {}
         }
     }
 
-    /// Lets trace data come as far as it is read.
+    /// Lets trace data come as fast as it is read.
     fn adjust_flow(&mut self) {
         let reads_slowly = self.reading.is_some() && self.reads.front().is_some_and(Sink::is_full);
         let full = reads_slowly && !self.hung_up;
@@ -661,7 +661,7 @@ impl Worker {
         }
     }
 
-    /// The connection is over, or there is none: everybody is told why.
+    /// The connection is over, or there is none: reports the reason to all waiting requests.
     fn over(&mut self, error: &SessionError) {
         self.connection = Connection::Over(error.clone());
         self.unfinished = false;
@@ -675,7 +675,7 @@ impl Worker {
         self.ended(Err(error.clone()));
     }
 
-    /// Connects if that was not done, and lets the connection progress. An error is the end of it.
+    /// Connects if that is still to be done, and lets the connection progress. An error ends it.
     fn advance(&mut self, ready: Readiness, services: &mut Services<'_>) -> Result<Turn, SessionError> {
         self.unfinished = false;
         if let Connection::Wanted(place) = &mut self.connection {
@@ -713,7 +713,7 @@ impl Worker {
         }
     }
 
-    /// There is no connection for the commands that came since.
+    /// Refuses all later commands, because there is no connection.
     fn refuse_commands(&self, error: &SessionError) -> Turn {
         while let Some(command) = self.next_command() {
             match command {

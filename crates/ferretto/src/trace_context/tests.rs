@@ -25,7 +25,7 @@ fn the_standards_example_reads_and_is_written_as_it_was() {
 const EXAMPLE_FLOW: u64 = 0x05e3_2548_cb6f_07f1;
 
 #[test]
-fn what_the_standard_forbids_is_refused_with_the_reason() {
+fn headers_that_the_standard_forbids_are_refused_with_the_reason() {
     let wrong = |header: &str, reason: &str| {
         let error = header.parse::<TraceContext>().unwrap_err().to_string();
         assert!(error.contains(reason), "{header}: {error}");
@@ -63,7 +63,7 @@ fn versions_to_come_are_read_as_far_as_they_are_known() {
 }
 
 #[test]
-fn flags_that_nobody_knows_are_not_passed_on() {
+fn unknown_flags_are_not_passed_on() {
     let context: TraceContext = EXAMPLE.replace("-01", "-fe").parse().unwrap();
     assert!(!context.is_sampled());
     assert!(context.to_string().ends_with("-02"));
@@ -87,7 +87,7 @@ fn numbers_are_new_each_time_and_children_stay_in_the_trace() {
 }
 
 #[test]
-fn what_is_sent_in_a_request_is_of_its_trace() {
+fn contexts_sent_within_a_request_belong_to_its_trace() {
     assert_eq!(TraceContext::current(), None);
     let outer = TraceContext::start();
     let future = async {
@@ -106,7 +106,7 @@ fn what_is_sent_in_a_request_is_of_its_trace() {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_the_same(trace_id in 1..u128::MAX, parent_id in 1..u64::MAX, flags in 0..4u8) {
+    fn a_written_header_parses_to_the_same_context(trace_id in 1..u128::MAX, parent_id in 1..u64::MAX, flags in 0..4u8) {
         let context = TraceContext {
             trace_id: NonZeroU128::new(trace_id).unwrap(),
             parent_id: NonZeroU64::new(parent_id).unwrap(),
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn no_header_panics(header in "[0-9a-f-]{0,60}|.{50,60}") {
         if let Ok(context) = header.parse::<TraceContext>() {
-            // But for version and flags it is what was read.
+            // Except for version and flags it is the parsed header.
             prop_assert_eq!(&context.to_string()[2..53], &header[2..53]);
         }
     }

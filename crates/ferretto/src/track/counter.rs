@@ -8,19 +8,19 @@ use super::label::{Label, labelled_track};
 /// Upstream's, so that names give the uuids that its libraries compute.
 const MAGIC: u64 = 0xb1a4_a67d_7970_839e;
 
-/// What a counter counts. For other units see [`CounterTrack::unit_name`].
+/// The unit of a counter's values. For other units see [`CounterTrack::unit_name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CounterUnit {
     /// Nanoseconds.
     TimeNs,
-    /// Things, one by one.
+    /// Individual things.
     Count,
     /// Bytes.
     SizeBytes,
 }
 
-/// Counters of a thread that viewers know by themselves. Their tracks are below the thread's.
+/// Counters of a thread that viewers have names and units for. Their tracks are below the thread's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BuiltinCounter {
@@ -66,7 +66,7 @@ impl<'a> CounterTrack<'a> {
         Self::with_label(Label::new(name, MAGIC))
     }
 
-    /// A counter with a name made at run time. Traces tell such names apart, for they may hold what is private.
+    /// A counter with a name made at run time. Traces mark such names, because they may hold private data.
     pub const fn dynamic(name: &'a str) -> Self {
         Self::with_label(Label::dynamic(name, MAGIC))
     }
@@ -84,29 +84,29 @@ impl<'a> CounterTrack<'a> {
         }
     }
 
-    /// What the values count.
+    /// Sets the unit of the values.
     pub const fn unit(mut self, unit: CounterUnit) -> Self {
         self.unit = Some(unit);
         self
     }
 
-    /// What the values count, where [`CounterUnit`] has no word for it.
+    /// Sets the unit of the values, where [`CounterUnit`] has none for it.
     pub const fn unit_name(mut self, name: &'a str) -> Self {
         self.unit_name = Some(name);
         self
     }
 
-    /// How many units a value of 1 stands for; 1 unless said.
+    /// Sets how many units a value of 1 stands for; 1 by default.
     pub const fn unit_multiplier(mut self, multiplier: i64) -> Self {
         self.unit_multiplier = multiplier;
         self
     }
 
-    /// Has values written as differences, which takes fewer bytes where they are large and change little. Events still give the
-    /// values themselves: either integers only or floating-point numbers only.
+    /// Has values written as differences, which takes fewer bytes where they are large and change little. Events still pass the values themselves:
+    /// either integers only or floating-point numbers only.
     ///
-    /// The track must then be one thread's: values that several threads record are differences to each thread's own
-    /// last one, and mean nothing together.
+    /// The track must then belong to one thread: values that several threads record are differences to each thread's own last one, and mean nothing
+    /// together.
     pub const fn incremental(mut self) -> Self {
         self.encoding = Encoding::Incremental;
         self
@@ -116,7 +116,7 @@ impl<'a> CounterTrack<'a> {
         matches!(self.encoding, Encoding::Incremental)
     }
 
-    /// The category that it belongs to.
+    /// Sets the category that the counter belongs to.
     pub const fn category(mut self, category: &'a str) -> Self {
         self.category = Some(category);
         self
@@ -128,7 +128,7 @@ impl<'a> CounterTrack<'a> {
         self
     }
 
-    /// Makes it one that viewers know by themselves: name and unit are theirs then.
+    /// Makes it a counter that viewers have a name and a unit for, in place of its own.
     pub const fn builtin(mut self, counter: BuiltinCounter) -> Self {
         self.builtin = Some(counter);
         self

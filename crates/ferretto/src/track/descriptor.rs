@@ -1,7 +1,7 @@
-//! What the kernel knows of this process and its threads, for the descriptors of their tracks.
+//! The kernel's data about this process and its threads, for the descriptors of their tracks.
 //!
-//! Called when a sequence begins. Names are made UTF-8 where they are not: the kernel cuts the names of threads at 15
-//! bytes, also in the middle of a character.
+//! Called when a sequence begins. Names that are not UTF-8 are converted: the kernel cuts the names of threads at 15 bytes, also in the middle of a
+//! character.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,11 +10,11 @@ use ferretto_proto::write;
 use super::identity;
 use crate::system;
 
-/// Where events of a thread are shown, if the system records events of the same thread.
+/// The place of a thread's events, if the system records events of the same thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SystemTracks {
-    /// On one track with those.
+    /// On one track with the system's events.
     #[default]
     Merged,
     /// On tracks of their own: for events whose times are too coarse to nest among the system's.
@@ -28,7 +28,7 @@ pub(crate) fn set_system_tracks(choice: SystemTracks) {
     KEEP_APART.store(choice == SystemTracks::Separate, Ordering::Relaxed);
 }
 
-/// Writes what makes a track that of this process.
+/// Writes the fields that make a track that of this process.
 pub(super) fn write_process(descriptor: &mut write::TrackDescriptor<'_>) {
     let cmdline = std::fs::read("/proc/self/cmdline").unwrap_or_default();
     descriptor.process(|process| {
@@ -37,8 +37,7 @@ pub(super) fn write_process(descriptor: &mut write::TrackDescriptor<'_>) {
     });
 }
 
-/// Writes `cmdline`, arguments of which each ends with a zero byte, the first being the name. Empty ones are left out,
-/// as upstream does.
+/// Writes `cmdline`, arguments that each end with a zero byte, the first of which is the name. Empty ones are left out, as upstream does.
 pub(super) fn write_cmdline(cmdline: &[u8], process: &mut write::ProcessDescriptor<'_>) {
     if let Some(name) = cmdline
         .split(|&byte| byte == 0)
@@ -55,7 +54,7 @@ pub(super) fn write_cmdline(cmdline: &[u8], process: &mut write::ProcessDescript
     }
 }
 
-/// Writes what makes a track that of the thread `tid` of this process.
+/// Writes the fields that make a track that of the thread `tid` of this process.
 pub(super) fn write_thread(tid: u32, descriptor: &mut write::TrackDescriptor<'_>) {
     descriptor.thread(|thread| {
         thread.pid(identity::process_id()).tid(i64::from(tid));
@@ -68,7 +67,7 @@ pub(super) fn write_thread(tid: u32, descriptor: &mut write::TrackDescriptor<'_>
     }
 }
 
-/// None for a thread that is gone.
+/// Returns the name of a thread; `None` if the thread is gone.
 fn thread_name(tid: u32) -> Option<String> {
     let name = if tid == identity::thread_id() {
         system::thread_name()?

@@ -1,4 +1,4 @@
-//! Who this process and this thread are, in uuids and numbers; and the hash that uuids are made with.
+//! The identities of this process and this thread, as uuids and numbers; and the hash that uuids are made with.
 //!
 //! Called for each event on a track other than its thread's, so both are cached: the process's uuid in an atomic, the
 //! thread's number in thread-local memory. After a fork the child must call [`reset_after_fork`].
@@ -40,14 +40,14 @@ pub(crate) fn process_uuid() -> u64 {
     }
 }
 
-/// Has the process's track bear this uuid instead of the computed one: to be called before anything is recorded.
+/// Gives the process's track this uuid in place of the computed one. To be called before anything is recorded.
 pub(crate) fn set_process_uuid(uuid: u64) {
     PROCESS_UUID.store(uuid, Ordering::Relaxed);
 }
 
 #[cold]
 fn compute_process_uuid() -> u64 {
-    // Threads that come here at once all arrive at the same.
+    // Threads that come here at once all compute the same.
     let uuid = uuid_of_process(start_time().unwrap_or_else(substitute_start_time), process_id());
     PROCESS_UUID.store(uuid, Ordering::Relaxed);
     uuid
@@ -79,8 +79,7 @@ pub(super) fn parse_start_time(stat: &[u8]) -> Option<u64> {
         .filter(|&ticks| ticks != 0)
 }
 
-/// A random number in place of the start time, where there is no `/proc`. Then other copies of Perfetto in this process
-/// have another.
+/// A random number in place of the start time, where there is no `/proc`. Then other copies of Perfetto in this process have a different one.
 fn substitute_start_time() -> u64 {
     static RANDOM: OnceLock<u64> = OnceLock::new();
     *RANDOM.get_or_init(split_mix::seed)
@@ -107,8 +106,7 @@ fn ask_for_thread_id() -> u32 {
     tid
 }
 
-/// Makes a forked child a process of its own: its uuids are other ones, and nothing that its parent had registered for
-/// tracks holds.
+/// Makes a forked child a process of its own: it gets other uuids, and loses the descriptors that its parent had registered for tracks.
 ///
 /// To be called in the child by its only thread, the one that forked, before it records anything. Takes no lock and
 /// does not allocate.

@@ -1,4 +1,4 @@
-//! What all tracks with a name have in common: the name, the place in the hierarchy, and how they are displayed.
+//! The common part of all tracks with a name: the name, the place in the hierarchy, and the display options.
 //!
 //! [`NamedTrack`](super::NamedTrack), [`CounterTrack`](super::CounterTrack) and [`StateTrack`](super::StateTrack) each
 //! hold a [`Label`] and get their methods for it from [`labelled_track`].
@@ -8,7 +8,7 @@ use ferretto_proto::write;
 
 use super::{Parent, Track, identity};
 
-/// How viewers order the tracks right below one.
+/// The order of the tracks right below a track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ChildOrdering {
@@ -22,21 +22,21 @@ pub enum ChildOrdering {
 
 /// Which tracks right below the same parent are drawn as one.
 ///
-/// Where nothing is said, viewers merge by name.
+/// By default, viewers merge by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SiblingMerge<'a> {
-    /// Those of the same name.
+    /// Tracks of the same name.
     ByName,
     /// None.
     Never,
-    /// Those with the same key.
+    /// Tracks with the same key.
     ByKey(&'a str),
-    /// Those with the same number.
+    /// Tracks with the same number.
     ByNumber(u64),
 }
 
-/// Names are told apart in traces: that a static one is part of the program, and no user's secret, lets it pass filters.
+/// Traces mark dynamic names. A static name is part of the program, and no user's secret, so it passes filters.
 #[derive(Clone, Copy, Debug)]
 enum Name<'a> {
     Static(&'static str),
@@ -47,11 +47,11 @@ enum Name<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Label<'a> {
     name: Name<'a>,
-    /// Of name and type, before the id comes in.
+    /// The hash of name and type, before the id is added.
     hash: u64,
     id: u64,
     parent: Parent<'a>,
-    /// What follows from these three, worked out when they are set.
+    /// The track that results from hash, id and parent, computed when they are set.
     track: Track,
     pub(super) description: Option<&'a str>,
     pub(super) sibling_order_rank: Option<i32>,
@@ -103,7 +103,7 @@ impl<'a> Label<'a> {
         self.track
     }
 
-    /// Writes everything but what is particular to the type of the track.
+    /// Writes all fields that do not depend on the type of the track.
     pub(super) fn write(&self, descriptor: &mut write::TrackDescriptor<'_>) {
         super::write_identity(&self.track, descriptor);
         match self.name {
@@ -149,24 +149,24 @@ impl<'a> Label<'a> {
 macro_rules! labelled_track {
     ($Track:ident) => {
         impl<'a> $Track<'a> {
-            /// With a number that tells it from other tracks of the same name and parent.
+            /// Sets a number, which tells the track from others of the same name and parent.
             pub const fn id(mut self, id: u64) -> Self {
                 self.label.set_id(id);
                 self
             }
 
-            /// With an address, of what it is about, as number.
+            /// Sets the number to an address: that of the object that the track shows.
             pub fn pointer<T: ?Sized>(self, pointer: *const T) -> Self {
                 self.id(pointer.addr() as u64)
             }
 
-            /// Below `parent`.
+            /// Puts it below `parent`.
             pub const fn parent(mut self, parent: $crate::track::Track) -> Self {
                 self.label.set_parent($crate::track::Parent::track(parent));
                 self
             }
 
-            /// Below `parent`, which is described in the trace whenever this track is.
+            /// Puts it below `parent`, which is described in the trace whenever this track is.
             pub const fn child_of(mut self, parent: &'a $crate::track::NamedTrack<'a>) -> Self {
                 self.label.set_parent($crate::track::Parent::named(parent));
                 self
@@ -178,31 +178,31 @@ macro_rules! labelled_track {
                 self.parent($crate::track::Track::EACH_THREAD)
             }
 
-            /// Below no other track: one for all processes in the trace that use the name (and id).
+            /// Puts it below no other track: one track for all processes in the trace that use the name (and id).
             pub const fn global(self) -> Self {
                 self.parent($crate::track::Track::root())
             }
 
-            /// What viewers show of it on demand.
+            /// Sets the description, which viewers show on demand.
             pub const fn description(mut self, description: &'a str) -> Self {
                 self.label.description = Some(description);
                 self
             }
 
-            /// Its rank among tracks with the same parent, lowest first, if the parent orders its children
-            /// [explicitly](crate::track::ChildOrdering::Explicit). 0 unless said.
+            /// Sets its rank among tracks with the same parent, lowest first, if the parent orders its children
+            /// [explicitly](crate::track::ChildOrdering::Explicit). 0 by default.
             pub const fn sibling_order_rank(mut self, rank: i32) -> Self {
                 self.label.sibling_order_rank = Some(rank);
                 self
             }
 
-            /// How the tracks right below it are ordered.
+            /// Sets the order of the tracks right below it.
             pub const fn child_ordering(mut self, ordering: $crate::track::ChildOrdering) -> Self {
                 self.label.child_ordering = Some(ordering);
                 self
             }
 
-            /// Which tracks with the same parent are drawn as one with it.
+            /// Sets which tracks with the same parent are drawn as one with it.
             pub const fn sibling_merge(mut self, merge: $crate::track::SiblingMerge<'a>) -> Self {
                 self.label.sibling_merge = Some(merge);
                 self

@@ -9,7 +9,7 @@ const MAGIC: u64 = 0xcd57_1ec5_ead3_7024;
 
 /// A track with a name, for slices and instants.
 ///
-/// Below the process unless said otherwise; the same name below the same parent (with the same id) is the same track.
+/// It is below the process by default. The same name below the same parent (with the same id) is the same track.
 ///
 /// ```
 /// use ferretto::track::{ChildOrdering, NamedTrack, SiblingMerge, TrackLike};
@@ -35,7 +35,7 @@ impl<'a> NamedTrack<'a> {
         }
     }
 
-    /// A track with a name made at run time. Traces tell such names apart, for they may hold what is private.
+    /// A track with a name made at run time. Traces mark such names, because they may hold private data.
     pub const fn dynamic(name: &'a str) -> Self {
         Self {
             label: Label::dynamic(name, MAGIC),

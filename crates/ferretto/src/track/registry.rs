@@ -1,8 +1,8 @@
 //! The descriptors that users have registered for tracks, by uuid.
 //!
-//! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already
-//! written another descriptor learn of changes by [`version`], one load, and [`changes_since`]. Whoever holds the lock is confined
-//! ([`crate::track_event`]), for what it allocates might be traced, on a track that has to be looked up here.
+//! Asked when a sequence describes a track for the first time, never for each event. Sequences that have already written another descriptor learn of
+//! changes by [`version`], one load, and [`changes_since`]. The thread that holds the lock is confined ([`crate::track_event`]): an event of the
+//! allocator might be on a track that has to be looked up here.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -19,7 +19,7 @@ pub(super) struct Registered {
     pub(super) encoded: Arc<[u8]>,
     /// The uuid of the parent; 0 if there is none.
     pub(super) parent: u64,
-    /// Of a counter: how values are told.
+    /// For a counter: how its values are written.
     pub(super) values: Values,
     version: u64,
 }
@@ -27,13 +27,13 @@ pub(super) struct Registered {
 #[derive(Debug, Default)]
 struct Registry {
     by_uuid: HashMap<u64, Registered, BuildHasherDefault<DefaultHasher>>,
-    /// Versions, ascending, and the uuids whose descriptors changed with them. Some have changed again since, or are gone: no
-    /// more than there are others.
+    /// Versions, ascending, and the uuids whose descriptors changed with them. Outdated entries, which have changed again or were erased, are no more
+    /// than the others.
     history: Vec<(u64, u64)>,
 }
 
 impl Registry {
-    /// Drops from the history what is over, when that has become as much as the rest.
+    /// Drops outdated entries from the history, when they may outnumber the others.
     fn tidy(&mut self) {
         let Registry { by_uuid, history } = self;
         if history.len() > 2 * by_uuid.len() {
@@ -46,8 +46,8 @@ impl Registry {
     }
 }
 
-/// A registry and, in a forked child, the one that is used in its place: whether a thread that no longer exists was
-/// holding the lock cannot be known there, and what is registered speaks of the parent's process and threads anyway.
+/// A registry and, in a forked child, its replacement. The child cannot know whether a thread that no longer exists was holding the lock, and the
+/// registered descriptors are about the parent's process and threads anyway.
 #[derive(Debug, Default)]
 struct Generation {
     registry: Mutex<Registry>,
@@ -77,7 +77,7 @@ fn lock() -> LockedConfined<Registry> {
     })
 }
 
-/// How many changes there were: 0 if nothing was ever registered.
+/// The number of changes: 0 if nothing was ever registered.
 #[inline]
 pub(crate) fn version() -> u64 {
     VERSION.load(Ordering::Acquire)
@@ -108,19 +108,19 @@ pub(super) fn set(uuid: u64, parent: u64, values: Values, encoded: &[u8]) {
     VERSION.store(version, Ordering::Release);
 }
 
-/// Forgets what is registered for this track.
+/// Forgets the descriptor of this track.
 pub(super) fn erase(uuid: u64) {
     let mut registry = lock();
     registry.by_uuid.remove(&uuid);
     registry.tidy();
 }
 
-/// What [`changes_since`] tells.
+/// The result of [`changes_since`].
 #[derive(Debug)]
 pub(super) struct Changes {
     /// Uuids with their encoded `TrackDescriptor`s, in the order in which they were registered.
     pub(super) descriptors: Vec<(u64, Arc<[u8]>)>,
-    /// What to ask with next.
+    /// The version to ask with next.
     pub(super) version: u64,
 }
 
@@ -143,12 +143,12 @@ pub(super) fn changes_since(version: u64) -> Changes {
     }
 }
 
-/// Leaves everything behind: see [`Generation`].
+/// Abandons the registry of the parent: see [`Generation`].
 pub(super) fn abandon() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Takes the lock, says so, and never gives it back.
+/// Takes the lock, reports it, and never releases it.
 #[cfg(test)]
 pub(super) fn hold_for_ever(holding: impl FnOnce()) {
     let _registry = lock();

@@ -1,14 +1,14 @@
-//! Which tracks a sequence has described.
+//! The tracks that a sequence has described.
 //!
-//! Asked for each event on a track, so it is a flat hash table that is probed in place, and holds what events say of their track
-//! as bytes; and bounded, for programs that make a track for each request and never forget one.
+//! Asked for each event on a track. So it is a flat hash table that is probed in place, and that holds, as bytes, the field by which events name
+//! their track. It is bounded, for programs that make a track for each request and never forget one.
 
 use ferretto_proto::write::TrackEvent;
 use ferretto_wire::{MAX_VARINT_LEN, WireType, Writer, tag};
 
-/// Of tracks that are remembered.
+/// The most tracks that are remembered.
 pub(super) const MAX_TRACKS: usize = 1 << 16;
-/// Of tracks in the first table that is allocated; a power of two.
+/// The places of the first table that is allocated; a power of two.
 const MIN_CAPACITY: usize = 32;
 
 /// A set of uuids.
@@ -34,7 +34,7 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrackField {
     pub(crate) bytes: [u8; Self::CAPACITY],
-    /// How many count.
+    /// The number of valid bytes.
     len: u8,
 }
 
@@ -89,7 +89,7 @@ impl SeenTracks {
         self.field(uuid).is_some()
     }
 
-    /// What events on this track say of it, if it is there.
+    /// The encoded field by which events name this track, if the track is there.
     #[inline(always)]
     pub(crate) fn field(&self, uuid: u64) -> Option<&TrackField> {
         if uuid == 0 {
@@ -98,7 +98,7 @@ impl SeenTracks {
         self.find_nonzero(uuid)
     }
 
-    /// Room in memory.
+    /// The number of places.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.places.len()
@@ -157,8 +157,8 @@ impl SeenTracks {
     }
 }
 
-/// Where to look first. Uuids differ from each other as the users' numbers do: often in a few bits that may be any, as
-/// in addresses; so all bits are brought to bear (Fibonacci hashing).
+/// The first place to look at. Uuids differ as the users' numbers do: often in a few bits, which may be any, as in addresses. So all bits count
+/// (Fibonacci hashing).
 #[inline]
 const fn start(uuid: u64) -> usize {
     (uuid.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize

@@ -9,7 +9,7 @@ const MAGIC: u64 = 0x2e23_98ec_92e8_9138;
 
 /// A track that is in one state at a time: each event on it names the state that holds until the next.
 ///
-/// To read states takes Perfetto's UI or trace processor of version 57 or later. See [`trace_state!`](crate::trace_state).
+/// States can be read by Perfetto's UI or trace processor of version 57 or later. See [`trace_state!`](crate::trace_state).
 ///
 /// ```
 /// use ferretto::track::StateTrack;
@@ -30,7 +30,7 @@ impl<'a> StateTrack<'a> {
         }
     }
 
-    /// A track with a name made at run time. Traces tell such names apart, for they may hold what is private.
+    /// A track with a name made at run time. Traces mark such names, because they may hold private data.
     pub const fn dynamic(name: &'a str) -> Self {
         Self {
             label: Label::dynamic(name, MAGIC),
@@ -38,7 +38,7 @@ impl<'a> StateTrack<'a> {
     }
 
     fn write_particulars(&self, descriptor: &mut write::TrackDescriptor<'_>) {
-        // That it is there is all that it says.
+        // The presence of this empty message is enough.
         descriptor.state(|_| {});
     }
 

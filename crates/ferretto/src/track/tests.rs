@@ -1,4 +1,4 @@
-//! Uuids and descriptors against upstream's, what sequences are given to emit, and the set of tracks they have seen.
+//! Uuids and descriptors against upstream's, the descriptors that sequences have to emit, and the set of tracks they have seen.
 
 use std::collections::HashSet;
 use std::process::Command;
@@ -15,7 +15,7 @@ use super::*;
 
 mod truth;
 
-/// Runs `body`, of the test `name`, in a process of its own: for what would be seen by other tests.
+/// Runs `body`, of the test `name`, in a process of its own: for effects that other tests would see.
 pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
     const CHILD: &str = "FERRETTO_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
@@ -36,7 +36,7 @@ pub(super) fn in_a_process_of_its_own(name: &str, body: impl FnOnce()) {
     assert!(stdout.contains("1 passed"), "no test {name}");
 }
 
-/// What `track` says of itself.
+/// The descriptor that `track` writes.
 fn written(track: &impl TrackLike) -> TrackDescriptor {
     let mut writer = Writer::new();
     track.write_descriptor(&mut writer);
@@ -206,7 +206,7 @@ fn counters_are_upstreams() {
 }
 
 #[test]
-fn whatever_a_track_is_given_is_in_its_descriptor() {
+fn every_option_of_a_track_is_in_its_descriptor() {
     let named = NamedTrack::dynamic("n")
         .description("what it is")
         .sibling_order_rank(-3)
@@ -255,7 +255,7 @@ fn whatever_a_track_is_given_is_in_its_descriptor() {
 }
 
 #[test]
-fn the_processs_track_says_what_the_process_is() {
+fn the_track_of_the_process_describes_the_process() {
     let descriptor = written(&Track::process());
     assert_eq!(descriptor.uuid, Some(process_uuid()));
     assert_eq!(descriptor.parent_uuid, None);
@@ -296,7 +296,7 @@ fn command_lines_are_split_at_zeros_and_made_text() {
 }
 
 #[test]
-fn a_threads_track_says_which_thread_it_is_whoever_asks() {
+fn the_track_of_a_thread_describes_it_on_any_thread() {
     let (track, own, done) = {
         let (send, receive) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
@@ -322,7 +322,7 @@ fn a_threads_track_says_which_thread_it_is_whoever_asks() {
     assert_eq!(own.disallow_merging_with_system_tracks, None);
     assert_eq!(written(&track), own, "as seen by another thread");
     done();
-    // Whoever joins a thread may still find it on its way out.
+    // A joined thread may still be on its way out.
     let began = std::time::Instant::now();
     while written(&track).thread.thread_name.is_some() {
         let waited = began.elapsed();
@@ -332,7 +332,7 @@ fn a_threads_track_says_which_thread_it_is_whoever_asks() {
 }
 
 #[test]
-fn thread_scoped_tracks_are_those_of_the_thread_that_uses_them() {
+fn thread_scoped_tracks_belong_to_the_thread_that_uses_them() {
     static SCOPED: NamedTrack = NamedTrack::new("scoped").thread_scoped();
     let here = (SCOPED.uuid(), Track::thread_scoped(4).uuid());
     assert_eq!(here.0, NamedTrack::new("scoped").parent(Track::thread()).uuid());
@@ -360,7 +360,7 @@ fn addresses_are_numbers() {
     );
 }
 
-/// A sequence that writes down what it is told to emit.
+/// A sequence that collects the descriptors that it has to emit.
 #[derive(Default)]
 struct Emitted {
     seen: SeenTracks,
@@ -536,7 +536,7 @@ fn a_registered_descriptor_may_move_its_track() {
 }
 
 #[test]
-fn changes_are_told_to_who_has_described_the_track_once_and_in_their_last_form() {
+fn sequences_that_have_described_a_track_get_its_last_change_once() {
     let tracks: Vec<Track> = (0..4).map(|n| Track::new(0x4000 + n)).collect();
     let set = |track: &Track, description: &str| {
         let description = Some(description.to_owned());
@@ -596,9 +596,9 @@ fn changes_are_told_to_who_has_described_the_track_once_and_in_their_last_form()
 }
 
 #[test]
-fn threads_can_be_kept_apart_from_what_the_system_records() {
+fn threads_can_be_kept_apart_from_the_systems_events() {
     in_a_process_of_its_own(
-        "track::tests::threads_can_be_kept_apart_from_what_the_system_records",
+        "track::tests::threads_can_be_kept_apart_from_the_systems_events",
         || {
             set_system_tracks(SystemTracks::Separate);
             assert_eq!(
@@ -673,7 +673,7 @@ proptest! {
     }
 
     #[test]
-    fn what_the_name_is_made_of_does_not_matter(name: String, id: u64) {
+    fn the_kind_of_string_does_not_matter_for_the_uuid(name: String, id: u64) {
         let leaked: &'static str = name.clone().leak();
         let (fixed, dynamic) = (NamedTrack::new(leaked).id(id), NamedTrack::dynamic(&name).id(id));
         prop_assert_eq!(fixed.uuid(), dynamic.uuid());

@@ -1,8 +1,8 @@
-//! Call sites: what is known of an event before it happens, and who listens.
+//! Call sites: the constant part of an event, and the instances that listen to it.
 //!
-//! Each use of a macro has one, in a `static`. Its mask of listening instances is the only thing looked at while nothing is
-//! recorded. The first time it is looked at, the site is registered ([`super::registry`]): from then on the mask is kept up to
-//! date by whoever starts and stops instances, and the ids and the encoded front of the site's packets are there.
+//! Each use of a macro has one, in a `static`. While nothing is recorded, an event looks only at its mask of listening instances. The first look
+//! registers the site ([`super::registry`]). From then on the registry updates the mask whenever instances start or stop, and the site holds its ids
+//! and the encoded front of its packets.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -14,7 +14,7 @@ use super::registry;
 use super::wire::{AnnotationFront, EventType, ShortFront};
 use crate::off::OFF;
 
-/// In the mask of a site that is not registered yet.
+/// The mask of a site that is not registered yet.
 pub(super) const UNREGISTERED: u32 = 1 << 31;
 
 /// The static part of an event. Made by the macros.
@@ -24,16 +24,16 @@ pub struct CallSite {
     /// A bit for each instance that listens, or [`UNREGISTERED`].
     listeners: AtomicU32,
     pub(super) event: EventType,
-    /// Empty if the name is not known before the event.
+    /// The name; empty if it is not known before the event.
     pub(super) name: &'static str,
     pub(super) annotations: &'static [&'static str],
     registered: OnceLock<Registered>,
 }
 
-/// What registration finds out.
+/// The results of registration.
 #[derive(Debug)]
 pub(super) struct Registered {
-    /// The site's bit in the sets of what sequences have emitted.
+    /// The site's bit in the sets of sites that sequences have emitted.
     pub(super) index: u32,
     /// Ids of its categories: more than one for a group.
     pub(super) categories: Box<[u32]>,
@@ -41,11 +41,11 @@ pub(super) struct Registered {
     pub(super) name: u32,
     /// Ids of its annotations' names.
     pub(super) annotations: Box<[u32]>,
-    /// How short packets with its events begin.
+    /// The first bytes of short packets with its events.
     pub(super) front: Option<ShortFront>,
-    /// How their arguments begin.
+    /// The first bytes of their arguments.
     pub(super) annotation_fronts: Box<[AnnotationFront]>,
-    /// The whole packet but the time, if there is nothing else in it and it is short.
+    /// The whole packet without the time, if the event has nothing else and is short.
     pub(super) prepared: Option<PreparedPacket>,
 }
 
@@ -75,10 +75,10 @@ impl CallSite {
         self.listeners.store(listeners, Ordering::Release);
     }
 
-    /// What registration found out; `None` before.
+    /// The results of registration; `None` before.
     #[inline(always)]
     pub(super) fn registered(&self) -> Option<&Registered> {
-        // Whoever has seen listeners sees what registration found out before it let them in.
+        // A thread that has seen listeners also sees the results, which were stored before the listeners.
         fence(Ordering::Acquire);
         self.registered.get()
     }
@@ -89,25 +89,25 @@ impl CallSite {
     }
 }
 
-/// What can stand for the category of an event.
+/// A type that can be the category of an event.
 #[doc(hidden)]
 pub trait EventCategory: Copy {
     /// The instances that record events of `site`, if this is their category.
     fn listeners(self, site: &'static CallSite) -> u32;
 
-    /// Likewise, for the beginning of a slice whose end follows what is decided here.
+    /// The same for the beginning of a slice, whose end follows this decision.
     #[inline(always)]
     fn slice_listeners(self, site: &'static CallSite) -> u32 {
         self.listeners(site)
     }
 
-    /// Whether any instance records events of `site`. None of them happens.
+    /// Whether any instance records events of `site`, without recording one.
     #[inline(always)]
     fn is_enabled(self, site: &'static CallSite) -> bool {
         self.listeners(site) != 0
     }
 
-    /// Its name, if it is not the site's.
+    /// The category's name, if it is not the site's.
     #[inline(always)]
     fn dynamic_name(&self) -> Option<&str> {
         None

@@ -1,9 +1,9 @@
-//! Categories: what sessions choose events by.
+//! Categories: the names by which sessions choose events.
 
-/// A category with what people should know of it when they choose.
+/// A category, with a description and tags for people and configs that choose categories.
 ///
-/// Events may name a category by a literal alone; one that is defined can say more, and is listed by the service before its
-/// first event (see [`register_categories`](crate::register_categories)):
+/// Events may name a category by a literal alone. A defined one can have a description and tags, and the service can list it before its first event
+/// (see [`register_categories`](crate::register_categories)):
 ///
 /// ```
 /// use ferretto::{Category, trace_event_instant};
@@ -22,7 +22,7 @@ pub struct Category {
     pub(super) listing: Listing,
 }
 
-/// Whether services are told of a category.
+/// Whether services list a category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listing {
     Listed,
@@ -40,7 +40,7 @@ impl Category {
         }
     }
 
-    /// What its events are about.
+    /// Sets the description of its events.
     #[must_use]
     pub const fn description(self, description: &'static str) -> Self {
         Self {
@@ -49,14 +49,13 @@ impl Category {
         }
     }
 
-    /// Tags, which configs can enable and disable categories by. Categories tagged `slow` or `debug` are only recorded when a
-    /// config asks for them.
+    /// Tags, by which configs can enable and disable categories. Categories tagged `slow` or `debug` are only recorded when a config asks for them.
     #[must_use]
     pub const fn tags(self, tags: &'static [&'static str]) -> Self {
         Self { tags, ..self }
     }
 
-    /// For tests: recorded when enabled, but no service is told of it.
+    /// For tests: recorded when enabled, but never listed by services.
     #[must_use]
     pub const fn test_only(self) -> Self {
         Self {
@@ -71,8 +70,8 @@ impl Category {
     }
 }
 
-/// A category whose name is only known when the event happens. Slower than others: its name is looked up and written each time. It
-/// has no tags, not even those of a [`Category`] of the same name.
+/// A category whose name is only known when the event happens. Slower than others, because its name is looked up and written each time. It has no
+/// tags, not even those of a [`Category`] of the same name.
 ///
 /// ```
 /// use ferretto::{DynamicCategory, trace_event_instant};

@@ -1,23 +1,22 @@
-//! What a `TrackEventConfig` asks for: which categories are recorded, and how events are written.
+//! The choices of a `TrackEventConfig`: the recorded categories, and how events are written.
 //!
 //! Read when an instance of the data source is set up; the categories of call sites are then looked up once each, so
 //! nothing here is on the path of an event.
 //!
 //! # Which categories
 //!
-//! A config has four lists of patterns: categories and tags, enabled and disabled. Whether a category is recorded is
-//! decided by the first of these that matches it:
+//! A config has four lists of patterns: categories and tags, enabled and disabled. The first of these rules that matches a category decides whether
+//! it is recorded:
 //!
 //! 1. exact names: enabled categories, disabled categories, disabled tags, enabled tags, in this order;
 //! 2. patterns such as `gpu.*`, a name's beginning and a `*`: the four lists in the same order;
 //! 3. the pattern `*`, which matches everything: the four lists in the same order.
 //!
-//! What nothing matches is recorded. Tags match if any of the category's does. If no list of tags has an entry, the
-//! tags `slow` and `debug` are disabled; an enabled tag alone lifts that of both.
+//! A category that nothing matches is recorded. A list of tags matches if any of the category's tags does. If no list of tags has an entry, the tags
+//! `slow` and `debug` are disabled; a single enabled tag lifts that for both.
 //!
-//! These are the rules of upstream's C++ library. Its C library (and so the crate `perfetto-sdk`) has others: enabled
-//! tags come before disabled categories, `*` is a pattern like others, `slow` and `debug` are not special, and what
-//! nothing matches is *not* recorded.
+//! These are the rules of upstream's C++ library. Its C library (and so the crate `perfetto-sdk`) has others: enabled tags come before disabled
+//! categories, `*` is a pattern like others, `slow` and `debug` are not special, and a category that nothing matches is *not* recorded.
 
 use std::num::NonZeroU64;
 
@@ -26,10 +25,10 @@ use ferretto_proto::messages::TrackEventConfig;
 #[cfg(test)]
 mod tests;
 
-/// Disabled where a config says nothing of tags.
+/// The tags that are disabled where a config has no tags.
 const DISABLED_UNLESS_SAID: [&str; 2] = ["slow", "debug"];
 
-/// Which categories a config enables.
+/// The categories that a config enables.
 #[derive(Clone, Debug)]
 pub(crate) struct CategoryFilter {
     enabled_categories: Patterns,
@@ -38,7 +37,7 @@ pub(crate) struct CategoryFilter {
     enabled_tags: Patterns,
 }
 
-/// How much a pattern fixes. The most is tried first.
+/// The precision of a pattern. More precise ones are tried first.
 #[derive(Clone, Copy, Debug)]
 enum Precision {
     Exact,
@@ -58,7 +57,7 @@ impl Patterns {
     fn new<S: AsRef<str>>(list: impl IntoIterator<Item = S>) -> Self {
         let mut patterns = Self::default();
         for pattern in list {
-            // What follows a `*` is not looked at, as in upstream.
+            // Characters after a `*` are ignored, as in upstream.
             match pattern.as_ref().split_once('*') {
                 None => patterns.exact.push(pattern.as_ref().into()),
                 Some(("", _)) => patterns.everything = true,
@@ -78,7 +77,7 @@ impl Patterns {
 }
 
 impl CategoryFilter {
-    /// What `config` enables.
+    /// The categories that `config` enables.
     pub(crate) fn new(config: &TrackEventConfig) -> Self {
         let says_nothing_of_tags = config.disabled_tags.is_empty() && config.enabled_tags.is_empty();
         Self {
@@ -100,7 +99,7 @@ impl CategoryFilter {
         self.is_enabled_by(name, [tags, &[]])
     }
 
-    /// As [`is_enabled`](Self::is_enabled), of a category whose tags are in two lists.
+    /// As [`is_enabled`](Self::is_enabled), for a category whose tags are in two lists.
     pub(crate) fn is_enabled_by(&self, name: &str, tags: [&[&str]; 2]) -> bool {
         for precision in [Precision::Exact, Precision::Prefix, Precision::Everything] {
             let any_tag = |patterns: &Patterns| {
@@ -120,11 +119,10 @@ impl CategoryFilter {
         true
     }
 
-    /// Whether events of the group `names` are recorded: names with commas between, of which one that is enabled suffices.
+    /// Whether events of the group `names` are recorded: names separated by commas, one of which must be enabled.
     ///
-    /// `tags_of` gives the tags of those that are registered. A member counts as enabled also if it would be without
-    /// its tags: this is how upstream has it, so where nothing is said of tags a group with a slow category is
-    /// recorded, though the category alone is not.
+    /// `tags_of` returns the tags of registered categories. A member counts as enabled also if it would be without its tags. Upstream does the same,
+    /// so with a config without tags a group with a slow category is recorded, though the category alone is not.
     pub(crate) fn is_group_enabled<'t>(
         &self,
         names: &str,
@@ -136,7 +134,7 @@ impl CategoryFilter {
     }
 }
 
-/// How a config has events written.
+/// The options of a config for writing events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TrackEventOptions {
     /// Nanoseconds per unit of timestamps, and of thread times. A config's 0 is taken as 1.
@@ -154,7 +152,7 @@ pub(crate) struct TrackEventOptions {
 }
 
 impl TrackEventOptions {
-    /// What `config` says, with upstream's defaults.
+    /// The options that `config` sets, with upstream's defaults.
     pub(crate) fn new(config: &TrackEventConfig) -> Self {
         Self {
             timestamp_unit_multiplier: config
@@ -170,11 +168,11 @@ impl TrackEventOptions {
     }
 }
 
-/// Why what was recorded since start-up with the config `startup` may not become part of a session with `config`: in what it is not what that
-/// session would have recorded. `None` if it may.
+/// Why a session with `config` may not take over events that were recorded since start-up with the config `startup`: how they differ from the events
+/// that the session would have recorded. `None` if it may.
 ///
-/// As in upstream, categories, tags and filters must agree, whatever the order of the lists; how timestamps are written
-/// is the startup's. (Upstream also wants both to say something.)
+/// As in upstream, categories, tags and filters must agree, whatever the order of the lists; timestamps are written as the startup config says.
+/// (Upstream also requires that both configs have track event options.)
 pub(crate) fn difference(startup: &TrackEventConfig, config: &TrackEventConfig) -> Option<String> {
     let lists = |config: &TrackEventConfig| {
         [

@@ -1,8 +1,8 @@
-//! Names of events that are constants: what the macros make of `NAME` and `module::NAME`.
+//! Names of events that are constants: the types behind `NAME` and `module::NAME` in the macros.
 
 use super::emit::{EventName, IntoEventName, StaticName};
 
-/// A constant, by which a call site is to be called. What has `get` can be a name.
+/// A constant that names a call site. Types with `get` can be names.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct ConstantName<T>(pub T);
@@ -25,7 +25,7 @@ impl ConstantName<&'static String> {
     }
 }
 
-/// What a path of several segments leads to: a constant, perhaps one of a type parameter's, which no call site can have.
+/// The value of a path with several segments: a constant, perhaps of a type parameter, which a static call site cannot use.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct NameOfPath<T>(pub T);
@@ -44,7 +44,7 @@ impl NameOfPath<StaticName> {
     }
 }
 
-/// A variant of an enum, say.
+/// For example a variant of an enum.
 impl<T: AsRef<str>> IntoEventName for NameOfPath<T> {
     #[inline(always)]
     fn event_name(&self) -> EventName<'_> {

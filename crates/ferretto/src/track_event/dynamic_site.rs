@@ -1,8 +1,8 @@
-//! Call sites that are made at run time, for crates that bring the events of other instrumentation here: `ferretto-tracing`.
+//! Call sites that are made at run time, for crates that forward the events of other instrumentation: `ferretto-tracing`.
 //!
-//! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's.
-//! Its annotations can be encoded before the event, once for all sessions: their names have the same ids everywhere.
-//! Locks of whoever does so can be held over forks ([`hold_over_forks`]).
+//! No part of the interface. Such a site is leaked, registered at once, and may have tags of its own beside its category's. Its annotations can be
+//! encoded before the event, once for all sessions: their names have the same ids everywhere. Such a crate can have its own locks held over forks
+//! ([`hold_over_forks`]).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,25 +27,25 @@ fn fork_locks() -> MutexGuard<'static, Vec<ForkLocks>> {
     FORK_LOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks that a child which is forked should not find held by a thread that it does not have.
+/// Locks that a forked child must not find held by a thread that it does not have.
 #[derive(Clone, Copy, Debug)]
 pub struct ForkLocks {
-    /// Takes them, on a thread that is about to fork. Under them the SDK may be called, but they are not to be taken where it calls.
+    /// Takes the locks, on a thread that is about to fork. Code under these locks may call the SDK, but the SDK's callbacks must not take them.
     pub hold: fn(),
-    /// Releases them on the same thread, in the parent and in the child; without having taken them too. Frees no memory.
+    /// Releases the locks on the same thread, in the parent and in the child, even if it did not take them. Frees no memory.
     pub release: fn(),
 }
 
-/// Has these held over forks from now on.
+/// Has these locks held over forks from now on.
 pub fn hold_over_forks(locks: ForkLocks) {
     fork_locks().push(locks);
 }
 
-/// What is held of others', of this file's and of the observers' while a thread forks.
+/// The locks that a thread holds while it forks: those of other crates, of this file and of the observers.
 pub(super) struct HeldForFork {
     all: MutexGuard<'static, Vec<ForkLocks>>,
     _observers: observer::HeldForFork,
-    /// How many of the locks: others may have been told of meanwhile.
+    /// The number of locks that were taken: others may have been added since.
     locks: usize,
 }
 
@@ -79,7 +79,7 @@ pub fn anyone_listens() -> bool {
 }
 
 impl CallSite {
-    /// Makes and registers a site. `tags` decide with those of the category.
+    /// Makes and registers a site. `tags` count together with those of the category.
     pub fn leak(
         event: EventType,
         category: &'static str,
@@ -94,7 +94,7 @@ impl CallSite {
         site
     }
 
-    /// A site for the ends of slices that get annotations only when they end: of `self`, with its annotations.
+    /// Makes a site for the ends of slices that get annotations only when they end: of `self`, with its annotations.
     pub fn leak_end(&self) -> &'static CallSite {
         Self::leak(EventType::SliceEnd, "", &[], "", self.annotations)
     }
@@ -112,7 +112,7 @@ impl CallSite {
     }
 }
 
-/// What there is to keep of a slice on its thread's track, for those who know its site.
+/// The state of an open slice on its thread's track, for callers that keep its site themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     recorded: u32,
@@ -120,7 +120,7 @@ pub struct Begun {
 }
 
 impl Begun {
-    /// These instances have just recorded a beginning: what [`emit`] has returned.
+    /// A beginning that these instances have just recorded: the result of [`emit`].
     #[inline(always)]
     pub fn now(recorded: u32) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl Begun {
         }
     }
 
-    /// The slice. Each of them ends, so there is to be one.
+    /// Returns the slice. Each one ends when it is dropped, so make one only.
     #[inline(always)]
     pub fn slice(self, site: &'static CallSite) -> OpenSlice {
         OpenSlice {
@@ -141,7 +141,7 @@ impl Begun {
     }
 }
 
-/// Annotations of an event that is still to come, encoded.
+/// Annotations of a later event, encoded.
 #[derive(Default)]
 pub struct EncodedAnnotations(Writer);
 
@@ -159,7 +159,7 @@ impl EncodedAnnotations {
         Self(Writer::new())
     }
 
-    /// Adds one, whose name has this id: one of [`CallSite::annotation_ids`] of the event's site.
+    /// Adds an annotation whose name has this id: one of [`CallSite::annotation_ids`] of the event's site.
     #[inline]
     pub fn push(&mut self, name: u32, value: impl DebugAnnotation) {
         self.0.nested(TrackEvent::DEBUG_ANNOTATIONS, |annotation| {
@@ -180,13 +180,13 @@ impl EncodedAnnotations {
     }
 }
 
-/// Annotations that are added one after the other, long before their event: of each name there is the last one, so there are no more of
-/// them than there are names.
+/// Annotations that are added one after the other, long before their event. Only the last one of each name is kept, so there are no more than there
+/// are names.
 #[derive(Debug, Default)]
 pub struct KeptAnnotations(Vec<u8>);
 
 impl KeptAnnotations {
-    /// Adds these, in the place of what there was of their names.
+    /// Adds these annotations, which replace existing ones of the same names.
     pub fn keep(&mut self, new: &EncodedAnnotations) {
         if !self.0.is_empty() {
             let replaced: Vec<u64> = split(new.as_bytes()).map(|(name, _)| name).collect();
@@ -212,7 +212,7 @@ impl KeptAnnotations {
     }
 }
 
-/// Takes annotations apart that [`EncodedAnnotations`] has put together: the ids of their names, and their bytes.
+/// Splits annotations that [`EncodedAnnotations`] has put together: the ids of their names, and their bytes.
 fn split(annotations: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     Reader::new(annotations).map_while(|field| {
         let field = field.ok()?;

@@ -1,6 +1,6 @@
-//! From a macro to the sequences of those who listen.
+//! The path from a macro to the sequences of the listening instances.
 //!
-//! What the macros expand to. None of it is inlined into the user's code but the question whether anybody listens.
+//! The macros expand to calls of these functions. Only the check whether anybody listens is inlined into the user's code.
 
 use std::marker::PhantomData;
 
@@ -31,8 +31,8 @@ fn slots(mut listeners: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Has one listener record an event, and then all others; returns those that did. `others` is to be a call, not inlined: in a loop over all of
-/// them compilers would prepare what does not change in it, at the cost of what is mostly one listener.
+/// Has one listener record an event, and then all others; returns the listeners that recorded it. `others` should be a call that is not inlined: in a
+/// loop over all listeners compilers would prepare the invariant parts first, at the cost of the usual case of one listener.
 #[inline(always)]
 pub(super) fn one_and_others(
     listeners: u32,
@@ -50,7 +50,7 @@ pub(super) fn one_and_others(
     recorded | others(rest)
 }
 
-/// What the options of a macro say.
+/// The options of a macro.
 #[doc(hidden)]
 #[derive(Clone, Copy)]
 pub struct Parts<'a> {
@@ -75,11 +75,11 @@ pub enum EventName<'a> {
     Static(&'static str),
 }
 
-/// A name that stays as it is: written once for each sequence, where other names that are no literals are written each time.
+/// A name that does not change. It is written once for each sequence; other names that are no literals are written with each event.
 ///
-/// For names of which a program has a fixed number: a table of commands, say. It is remembered by its address for as long as the session lasts,
-/// by each thread and by whoever reads the trace. Names that are made for each request (and leaked to be `'static`) are dynamic ones, which
-/// are written as they are and forgotten:
+/// For names of which a program has a fixed number: a table of commands, for example. Each thread, and each reader of the trace, remembers it by its
+/// address for as long as the session lasts. Names that are made for each request (and leaked to be `'static`) should be dynamic names, which are
+/// written with the event and forgotten:
 ///
 /// ```
 /// # let request = 7;
@@ -88,7 +88,7 @@ pub enum EventName<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StaticName(pub &'static str);
 
-/// What can be the name of an event.
+/// A type that can be the name of an event.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the name of an event",
@@ -114,8 +114,8 @@ impl IntoEventName for StaticName {
     }
 }
 
-/// Writes an event that is nothing but its type, category and name, on the thread's track, now. Returns for which of the listeners:
-/// not for those that have no memory for it.
+/// Writes an event that has only its type, category and name, on the thread's track, now. Returns the listeners that recorded it. A listener that has
+/// no memory for it does not.
 #[doc(hidden)]
 #[inline(always)]
 pub fn emit_plain<C: EventCategory>(category: C, site: &'static CallSite, listeners: u32) -> u32 {
@@ -173,11 +173,11 @@ fn write_plain(thread: &mut ThreadState, slot: usize, site: &'static CallSite) -
     thread.write(slot, &event, &|_| {})
 }
 
-/// Writes any event. Returns for which of the listeners, as [`emit_plain`].
+/// Writes any event. Returns the listeners that recorded it, as [`emit_plain`] does.
 #[doc(hidden)]
 #[inline(always)]
 pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &impl EventFields) -> u32 {
-    // Most of this is known where it is inlined.
+    // Most of this is constant where it is inlined.
     match (parts.category, parts.timestamp, parts.name) {
         (None, None, EventName::OfSite) => emit_now(site, listeners, None, parts.track, fields),
         (None, None, EventName::Dynamic(name)) => emit_now(site, listeners, Some(name), parts.track, fields),
@@ -185,7 +185,7 @@ pub fn emit(site: &'static CallSite, listeners: u32, parts: Parts<'_>, fields: &
     }
 }
 
-/// Writes an event that happens now, of its site's category, and with its site's name if there is no other.
+/// Writes an event that happens now, of its site's category, and with its site's name unless it has another.
 #[inline(never)]
 fn emit_now(
     site: &'static CallSite,
@@ -276,7 +276,7 @@ fn write_long(
 
 /// A slice that ends when this is dropped. Made by [`trace_slice!`](crate::trace_slice).
 ///
-/// Slices of a thread must nest, so this stays on its thread; see [`AsyncSlice`](crate::future::AsyncSlice) for what moves.
+/// Slices of a thread must nest, so this stays on its thread; see [`AsyncSlice`](crate::future::AsyncSlice) for slices that move.
 ///
 /// ```compile_fail
 /// let slice = ferretto::trace_slice!("files", "Load");
@@ -299,7 +299,7 @@ impl Slice {
         }
     }
 
-    /// The same, to be ended on any thread: if it is not on this thread's track.
+    /// The same slice, to be ended on any thread. It must not be on this thread's track.
     #[inline(always)]
     pub(crate) fn into_open(self) -> OpenSlice {
         self.open
@@ -317,16 +317,16 @@ impl Slice {
 #[derive(Debug)]
 pub struct OpenSlice {
     pub(super) site: &'static CallSite,
-    /// The instances that recorded the beginning: an end without one would end another slice.
+    /// The instances that recorded the beginning. In others an end would end another slice.
     pub(super) begun: u32,
-    /// How many instances had started by then.
+    /// The number of instances that had started by then.
     pub(super) starts: u32,
-    /// Of its track, if that is not the thread's.
+    /// The uuid of its track, if that is not the thread's.
     pub(super) track: Option<u64>,
 }
 
 impl OpenSlice {
-    /// One of which nothing was recorded.
+    /// A slice that was not recorded.
     #[doc(hidden)]
     #[inline(always)]
     pub fn none(site: &'static CallSite) -> Self {
@@ -338,7 +338,7 @@ impl OpenSlice {
         }
     }
 
-    /// One whose beginning was recorded by these instances, as [`emit`] returns them.
+    /// A slice whose beginning these instances recorded, as [`emit`] returns them.
     #[doc(hidden)]
     #[inline(always)]
     pub fn begun(site: &'static CallSite, recorded: u32, track: Option<&dyn TrackLike>) -> Self {
@@ -356,11 +356,11 @@ impl OpenSlice {
         self.begun != 0
     }
 
-    /// Those who recorded the beginning, and still record.
+    /// The listeners that recorded the beginning, and still record.
     #[inline(always)]
     fn listeners(&self) -> u32 {
         let mut listeners = match self.site.listeners() {
-            // The category is dynamic; instances that are gone are found out below.
+            // The category is dynamic; instances that are gone are sorted out below.
             UNREGISTERED => self.begun,
             listeners => self.begun & listeners,
         };
@@ -371,7 +371,7 @@ impl OpenSlice {
         listeners
     }
 
-    /// Gives up the end: those who are to write it are returned.
+    /// Gives up the end, and returns the listeners that it is to be written for.
     #[inline(always)]
     pub(super) fn into_listeners(mut self) -> u32 {
         let listeners = if self.begun == 0 { 0 } else { self.listeners() };
@@ -418,7 +418,7 @@ impl OpenSlice {
             timestamp: None,
             begun: Some(self.starts),
         };
-        // If it was lost it is owed.
+        // If it is lost, the sequence owes it.
         thread.write(slot, &event, &|_| {})
     }
 }

@@ -1,4 +1,4 @@
-//! Ends of slices that say more than that: with arguments, or that the slice goes on elsewhere.
+//! Ends of slices with arguments, and slices that go on elsewhere.
 
 use super::call_site::{CallSite, EventCategory};
 use super::emit::{EventName, OpenSlice, Parts, Slice, emit, one_and_others};
@@ -8,11 +8,11 @@ use super::thread;
 use super::wire::EventType;
 use crate::track::TrackLike;
 
-/// Of all ends that get arguments from a closure.
+/// The site of all ends that get arguments from a closure.
 static END: CallSite = CallSite::new(EventType::SliceEnd, "", &[]);
 
 impl Slice {
-    /// Ends the slice, with what `fill` adds to the event: arguments that are known only now.
+    /// Ends the slice, with fields that `fill` adds to the event: arguments that are known only now.
     ///
     /// ```
     /// let query = ferretto::trace_slice!("database", "Query");
@@ -34,12 +34,12 @@ impl OpenSlice {
         self.end_on(site, track.map_or(TrackRef::Thread, TrackRef::Tell), fields);
     }
 
-    /// Ends the slice with what `fill` adds.
+    /// Ends the slice, with the fields that `fill` adds.
     pub(crate) fn end_by(self, fill: impl Fn(&mut EventContext<'_, '_>)) {
         if !self.is_recorded() {
             return;
         }
-        // Registers the site the first time. That sessions filter categories does not concern ends.
+        // Registers the site the first time. Ends are written even if a session filters categories.
         EventCategory::listeners("", &END);
         let track = self.track.map_or(TrackRef::Thread, TrackRef::Told);
         self.end_on(&END, track, &Fill::new(fill));
@@ -53,7 +53,7 @@ impl OpenSlice {
         }
     }
 
-    /// Ends the slice where it is.
+    /// Ends the slice on its track for now.
     pub(crate) fn suspend(self) -> Suspended {
         Suspended {
             site: self.site,
@@ -63,7 +63,7 @@ impl OpenSlice {
     }
 }
 
-/// Writes an end with fields, for those of the listeners that had started when the count of starts was this.
+/// Writes an end with fields, for the listeners whose instances had started when the count of starts was `starts`.
 #[inline(never)]
 fn write_end(
     site: &'static CallSite,
@@ -90,7 +90,7 @@ fn write_end(
                 timestamp: None,
                 begun: Some(starts),
             };
-            // If it is lost it is owed.
+            // If it is lost, the sequence owes it.
             thread.write(slot, &event, &|context| fields.write(context))
         });
         recorded == Some(true)
@@ -112,7 +112,7 @@ fn write_end_for_others(
     write_end(site, listeners, starts, track, fields)
 }
 
-/// A slice that has ended on one track and is to go on on another.
+/// A slice that has ended on one track and goes on on another.
 #[derive(Debug)]
 pub(crate) struct Suspended {
     site: &'static CallSite,
@@ -121,7 +121,7 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
-    /// Begins it again, for those who recorded the first part. `name` is for sites without one.
+    /// Begins the slice again, for the listeners that recorded the first part. `name` is for sites without one.
     pub(crate) fn resume(self, name: &'static str, track: &dyn TrackLike) -> OpenSlice {
         let Self { site, begun, starts } = self;
         let whole = OpenSlice {
@@ -148,7 +148,7 @@ impl Suspended {
     }
 }
 
-/// Records that what the slice stands for failed: `#[trace_function(err)]`.
+/// Adds an error to the end of its slice: `#[trace_function(err)]`.
 #[doc(hidden)]
 pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'_>) {
     let error = error.to_string();
@@ -159,7 +159,7 @@ pub fn mark_error(event: &mut EventContext<'_, '_>, error: std::fmt::Arguments<'
 #[cfg(test)]
 mod tests;
 
-/// Calls a closure that is called once: so the compiler knows that what it owns may be returned.
+/// Calls a closure. Its type tells the compiler that the closure runs once, and so may return values that it owns.
 #[doc(hidden)]
 #[inline(always)]
 pub fn call<T>(body: impl FnOnce() -> T) -> T {

@@ -1,4 +1,4 @@
-//! The fields of an event beyond its name: arguments, flows, and what users write themselves.
+//! The fields of an event beyond its name: arguments, flows, and fields that users write themselves.
 
 use std::fmt;
 use std::mem;
@@ -16,7 +16,7 @@ use crate::track::TrackLike;
 
 /// An event while it is being written.
 ///
-/// The closure that the macros take as their last argument gets one, to write what has no shorter form:
+/// The macros take a closure as their last argument, and pass it an event for fields that have no shorter form:
 ///
 /// ```
 /// use ferretto::trace_event_instant;
@@ -34,14 +34,14 @@ use crate::track::TrackLike;
 pub struct EventContext<'a, 'w> {
     event: &'a mut write::TrackEvent<'w>,
     strings: &'a mut LocalStrings,
-    /// Ids of names of the site's annotations that are still to be written.
+    /// Ids of the remaining names of the site's annotations.
     annotations: slice::Iter<'a, u32>,
     options: &'a TrackEventOptions,
-    /// Of a counter that is told in differences.
+    /// The last value of a counter that is written as differences.
     last_value: Option<&'a mut LastValue>,
 }
 
-/// The last value of a counter that is told in differences, as far as readers know.
+/// The last value of a counter that is written as differences, as far as readers know.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LastValue {
@@ -90,7 +90,7 @@ impl<'a, 'w> EventContext<'a, 'w> {
         !self.options.filter_debug_annotations
     }
 
-    /// The argument that is next among those whose names the site knows.
+    /// Writes the next argument of those whose names the site knows.
     #[inline]
     fn site_annotation(&mut self, value: &(impl DebugAnnotation + ?Sized)) {
         let Some(&name) = self.annotations.next() else {
@@ -117,7 +117,7 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self
     }
 
-    /// Marks the event as one of those with this number, that belong together wherever they are: shown in one colour.
+    /// Gives the event a number that events which belong together share; viewers show them in one colour.
     pub fn correlation_id(&mut self, id: u64) -> &mut Self {
         self.event.correlation_id(id);
         self
@@ -129,14 +129,14 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self
     }
 
-    /// Says where in the source the event is: `file!()`, the function if it is known, `line!()`.
+    /// Adds the event's place in the source: `file!()`, the function if it is known, `line!()`.
     pub fn source_location(&mut self, file: &'static str, function: Option<&str>, line: u32) -> &mut Self {
         let id = self.strings.source_location(file, function, line);
         self.event.source_location_iid(id);
         self
     }
 
-    /// Makes the event a log message, which is listed as such.
+    /// Makes the event a log message, which viewers list with the log.
     pub fn log_message(&mut self, body: &str, priority: LogPriority) -> &mut Self {
         let id = self.strings.log_message_body(body);
         self.event.log_message(|message| {
@@ -146,7 +146,7 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self
     }
 
-    /// As [`EventContext::log_message`], with the place in the source that it comes from.
+    /// As [`EventContext::log_message`], with the message's place in the source.
     pub fn log_message_at(
         &mut self,
         body: &str,
@@ -176,14 +176,14 @@ impl<'a, 'w> EventContext<'a, 'w> {
         self.event.writer()
     }
 
-    /// The event, to write any field of it. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// The event, to write any field of it. Of the schema's types, so [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn proto(&mut self) -> &mut write::TrackEvent<'w> {
         self.event
     }
 }
 
-/// How grave a log message is; Android's scale.
+/// The severity of a log message; Android's scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum LogPriority {
@@ -209,7 +209,7 @@ impl LogPriority {
     }
 }
 
-/// What arrows between events follow: events of one flow are drawn connected, in the order of their times.
+/// A flow between events: viewers connect the events of one flow by arrows, in the order of their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     id: u64,
@@ -223,7 +223,7 @@ impl Flow {
         }
     }
 
-    /// A flow that other processes may continue: all of them must agree on `id`, and nobody else may use it.
+    /// A flow that other processes may continue: all of them must agree on `id`, and no other flow may use it.
     pub const fn global(id: u64) -> Self {
         Self { id }
     }
@@ -233,7 +233,7 @@ impl Flow {
         Self::process_scoped(pointer.addr() as u64)
     }
 
-    /// What the trace calls it.
+    /// The id of the flow in the trace.
     pub const fn id(self) -> u64 {
         self.id
     }
@@ -297,12 +297,12 @@ macro_rules! float_counter_values {
 
 float_counter_values!(f32, f64);
 
-/// Something that can be written into an event: what the macros make of their arguments, in nested pairs.
+/// The fields of an event, which the macros build from their arguments, in nested pairs.
 #[doc(hidden)]
 pub trait EventFields {
     fn write(&self, event: &mut EventContext<'_, '_>);
 
-    /// Writes the same into a short event, if it fits. `names` are those of the annotations that are still to come.
+    /// Writes the same into a short event, if it fits. `names` are the names of the remaining annotations.
     fn put<'w>(&self, event: Cursor<'w>, names: &mut slice::Iter<'_, AnnotationFront>) -> Option<Cursor<'w>>;
 }
 
@@ -430,7 +430,7 @@ impl<T: CounterValue> EventFields for Sample<T> {
 #[doc(hidden)]
 pub struct Fill<F>(pub F);
 
-/// What can stand in a macro without a name in front of it.
+/// A type that can stand in a macro without a name in front of it.
 #[doc(hidden)]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither an argument nor an option of an event",

@@ -1,8 +1,8 @@
-//! Ids for strings that events repeat: process-wide, so that a call site knows its ids whatever sequence it writes to.
+//! Ids for strings that events repeat. They are process-wide, so that a call site knows its ids whatever sequence it writes to.
 //!
-//! Called when call sites are first used, never per event. Perfetto's ids are those of a sequence; nothing says that two
-//! sequences may not use the same, so each emits what it uses of these tables when it first does ([`super::sequence`]).
-//! Nothing is allocated or freed under the locks, for events wait for them ([`ferretto_client::room`] says why).
+//! Called when call sites are first used, never per event. Perfetto's ids are local to a sequence, but two sequences may use the same ids. Each
+//! sequence emits the entries that it uses at their first use ([`super::sequence`]). Nothing is allocated or freed under the locks, because events
+//! wait for them ([`ferretto_client::room`] has the reasons).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -59,7 +59,7 @@ impl Interner {
         string.copied().unwrap_or_default()
     }
 
-    /// Keeps all others out.
+    /// Keeps all other threads out.
     pub(super) fn hold(&self) -> Held<'_> {
         // Nothing panics while it holds the lock, and a table is never half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -81,13 +81,13 @@ impl Table {
         }
     }
 
-    /// For how many more there is memory.
+    /// The number of entries that there is memory for.
     fn room(&self) -> usize {
         let len = self.strings.len();
         self.strings.capacity().min(self.ids.capacity()) - len
     }
 
-    /// Adds a string that is not there, if there is room, and gives it the next id.
+    /// Adds a string that is not in the table, if there is room, with the next id.
     fn add(&mut self, string: &'static str) -> Option<u32> {
         if self.room() == 0 {
             return None;
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-/// Which ids a sequence has emitted.
+/// The ids that a sequence has emitted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdSet(Vec<u64>);
 
@@ -111,7 +111,7 @@ impl IdSet {
             .is_some_and(|word| word >> (id % 64) & 1 != 0)
     }
 
-    /// Adds an id; whether it was missing.
+    /// Adds an id; returns whether it was missing.
     pub(super) fn insert(&mut self, id: u32) -> bool {
         let (index, bit) = (id as usize / 64, 1 << (id % 64));
         if index >= self.0.len() {

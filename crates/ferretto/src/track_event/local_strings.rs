@@ -1,29 +1,29 @@
-//! Interned data that only the event knows: strings that will not change, source locations, bodies of log messages.
+//! Interned data that only the event knows: static strings, source locations, bodies of log messages.
 //!
-//! Used by [`super::event::EventContext`]. What an event refers to for the first time is collected here, and goes out with the
-//! event's own packet. Ids are the sequence's own, and start far above those of [`super::interning`].
+//! Used by [`super::event::EventContext`]. Entries that an event refers to for the first time are collected here, and go out with the event's own
+//! packet. Ids are the sequence's own, and start far above those of [`super::interning`].
 
 use std::collections::HashMap;
 
 use ferretto_proto::write::{InternedData, TracePacket};
 use ferretto_wire::Writer;
 
-/// Ids below are the process's.
+/// Ids below this are the process's.
 const FIRST_LOCAL_ID: u64 = 1 << 32;
 
-/// Bodies that a sequence keeps at most, and their bytes: they may be without end. Then they start over.
+/// The most bodies that a sequence keeps, and the most bytes of them, because their number is unbounded. At the limit they start over.
 const MAX_BODIES: usize = 4096;
 const MAX_BODY_BYTES: usize = 256 * 1024;
 
-/// Names and places that a sequence keeps at most, of each: they are parts of the program, unless it leaks others. Then they start over.
+/// The most names, and the most places, that a sequence keeps. They are parts of the program, unless it leaks others. At the limit they start over.
 const MAX_STATIC: usize = 1 << 14;
 
-/// What was told, and what is to be told with the next packet.
+/// The entries written so far, and the entries for the next packet.
 #[derive(Default)]
 pub(super) struct LocalStrings {
     event_names: HashMap<(usize, usize), u64>,
     last_event_name: u64,
-    /// By file and line: generic code has more than one function in a place.
+    /// By file and line: generic code has more than one function at a place.
     locations: HashMap<(usize, usize, u32), Vec<Location>>,
     kept_locations: usize,
     last_location: u64,
@@ -96,7 +96,7 @@ impl LocalStrings {
             self.body_bytes = 0;
         }
         self.body_bytes += body.len();
-        // Ids go on until the state is cleared: what one meant would depend on what was lost.
+        // Ids keep counting until the state is cleared: if one were used twice, its meaning would depend on lost packets.
         self.last_body += 1;
         let id = self.last_body;
         self.bodies.insert(body.into(), id);
@@ -106,7 +106,7 @@ impl LocalStrings {
         id
     }
 
-    /// Writes what the packet's event refers to for the first time.
+    /// Writes the entries that the packet's event refers to for the first time.
     #[inline]
     pub(super) fn write_pending(&mut self, packet: &mut TracePacket<'_>) {
         if !self.pending.is_empty() {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_places_are_kept_up_to_a_number_and_ids_stay_what_they_were() {
+    fn names_and_places_are_kept_up_to_a_number_and_ids_keep_their_meaning() {
         let mut strings = LocalStrings::default();
         let text: &'static str = "x".repeat(2 * MAX_STATIC).leak();
         let mut told = std::collections::HashSet::new();

@@ -1,11 +1,11 @@
-//! The macros that users write; what they have in common is documented in [`super`].
+//! The macros that users write; [`super`] documents their common parts.
 //!
-//! Their statics have names that no user's constant has: macros do not hide the names of items from what their callers give them.
+//! Their statics have names that no user's constant has, because macros do not hide items from the expressions of their callers.
 
 /// Records a slice from here to the end of the enclosing block.
 ///
-/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). What the name may
-/// be, and what else can follow, is listed in the [module's documentation](crate::track_event).
+/// The category is a literal, a `&'static` [`Category`](crate::Category) or a [`DynamicCategory`](crate::DynamicCategory). The [module's
+/// documentation](crate::track_event) lists the forms of the name and the options that can follow.
 ///
 /// ```
 /// use ferretto::trace_event;
@@ -19,13 +19,13 @@
 #[macro_export]
 macro_rules! trace_event {
     ($($event:tt)*) => {
-        // Where an expression is expected the compiler takes this for it, and says that a semicolon is missing.
+        // Where an expression is expected the compiler takes this for it, and reports that a semicolon is missing.
         {}
         let _slice = $crate::__event!(@called "trace_event!" [slice SliceBegin] $($event)*);
     };
 }
 
-/// As [`trace_event!`](crate::trace_event), but the slice is a value: it ends when that is dropped.
+/// As [`trace_event!`](crate::trace_event), but the slice is a value, and ends when the value is dropped.
 ///
 /// ```
 /// let loading = ferretto::trace_slice!("files", "Load");
@@ -39,7 +39,7 @@ macro_rules! trace_slice {
     };
 }
 
-/// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the track given.
+/// Begins a slice that [`trace_event_end!`](crate::trace_event_end) ends: on this thread, where slices must be nested, or on the given track.
 ///
 /// ```
 /// use ferretto::track::Track;
@@ -57,7 +57,7 @@ macro_rules! trace_event_begin {
     };
 }
 
-/// Ends the slice that began last on this thread, or on the track given. Takes no name.
+/// Ends the slice that began last on this thread, or on the given track. Takes no name.
 #[macro_export]
 macro_rules! trace_event_end {
     ($category:expr $(, $($rest:tt)*)?) => {
@@ -68,7 +68,7 @@ macro_rules! trace_event_end {
     };
 }
 
-/// Records something that happens at one moment.
+/// Records an event at one moment.
 ///
 /// ```
 /// ferretto::trace_event_instant!("input", "Click", "x" => 17, "y" => 4);
@@ -80,7 +80,7 @@ macro_rules! trace_event_instant {
     };
 }
 
-/// Records a value of a counter: of this name, which the process then has, or of a [`CounterTrack`](crate::track::CounterTrack).
+/// Records a value of a counter: of the process's counter with this name, or of a [`CounterTrack`](crate::track::CounterTrack).
 ///
 /// ```
 /// use ferretto::trace_counter;
@@ -92,7 +92,7 @@ macro_rules! trace_event_instant {
 /// trace_counter!("memory", &HEAP, 4096, timestamp = ferretto::clock::now());
 /// ```
 ///
-/// A name is a literal, `concat!(…)` or another macro of the compiler's that makes one, or `const { NAME }`.
+/// A name is a literal, `concat!(…)` or another of the compiler's macros that makes a literal, or `const { NAME }`.
 #[macro_export]
 macro_rules! trace_counter {
     ($category:expr, $name:literal, $value:expr $(, $($rest:tt)*)?) => {{
@@ -121,8 +121,7 @@ macro_rules! trace_counter {
     };
 }
 
-/// Records the state that something is in from now on, until the next one: of this name, which the process then has, or on a
-/// [`StateTrack`](crate::track::StateTrack).
+/// Records a state that lasts until the next one: on the process's track with this name, or on a [`StateTrack`](crate::track::StateTrack).
 ///
 /// ```
 /// use ferretto::trace_state;
@@ -135,8 +134,8 @@ macro_rules! trace_counter {
 /// trace_state!("network", "Radio", "Asleep");
 /// ```
 ///
-/// To read states takes Perfetto's UI or trace processor of version 57 (June 2026) or later, which has them in a table `state`. Earlier ones do
-/// not know such events.
+/// States can be read by Perfetto's UI or trace processor of version 57 (June 2026) or later, which has them in a table `state`. Earlier ones do not
+/// know such events.
 #[macro_export]
 macro_rules! trace_state {
     ($category:expr, $name:literal, $($state:tt)+) => {{
@@ -152,7 +151,7 @@ macro_rules! trace_state {
     };
 }
 
-/// Whether any session records events of this category: to skip work that is only done for them.
+/// Whether any session records events of this category. Use it to skip work that is only done for them.
 ///
 /// ```
 /// if ferretto::trace_category_enabled!("rendering") {
@@ -168,10 +167,10 @@ macro_rules! trace_category_enabled {
     }};
 }
 
-/// What the macros of events have in common: a category, a name, and options one at a time, until the event can be emitted.
+/// The common part of the event macros: parses a category, a name, and options one at a time, until the event can be emitted.
 ///
-/// What is known of an event so far is its *head*, `[macro [how type] (category) (name)]`, where the name is `(static constant)` or
-/// `(dynamic expression)`; and its names of annotations, track, timestamp and fields, each in brackets.
+/// The known part of an event so far is its *head*, `[macro [how type] (category) (name)]`, where the name is `(static constant)` or `(dynamic
+/// expression)`. Its names of annotations, track, timestamp and fields follow, each in brackets.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __event {
@@ -214,7 +213,7 @@ macro_rules! __event {
                 [] $track [] []; $($($rest)*)?)
         })
     };
-    // No variable has such a path, so it is of something constant: what that is shows in its type.
+    // No variable has such a path, so it names a constant; the type tells which kind.
     (@named $macro:literal $kind:tt $category:tt $track:tt; $first:ident $(:: $next:ident)+ $(, $($rest:tt)*)?) => {
         $crate::__event!(@options [$macro $kind $category
             (dynamic match &$crate::private::NameOfPath($first $(:: $next)+) {
@@ -231,7 +230,7 @@ macro_rules! __event {
             ::core::stringify!($($wrong)*), "`"))
     };
 
-    // --- Options, one at a time: head [names] [track] [timestamp] [fields]; what is left. ---
+    // --- Options, one at a time: head [names] [track] [timestamp] [fields]; the remaining tokens. ---
     (@options [$macro:literal [$how:ident $($kind:tt)*] $($head:tt)*] $names:tt $track:tt $timestamp:tt $fields:tt;) => {
         $crate::__event!(@$how [$($kind)* $($head)*] $names $track $timestamp $fields)
     };
@@ -269,7 +268,7 @@ macro_rules! __event {
             [$($fields,)* $crate::private::CorrelationField($value),]; $($($rest)*)?)
     };
 
-    // What is no option, nor an argument. Literals and `name =` cannot begin a closure.
+    // Tokens that are neither an option nor an argument. Literals and `name =` cannot begin a closure.
     (@options [$macro:literal [emit LooseEnd] $($head:tt)*] $a:tt $b:tt $c:tt $d:tt; $name:literal $(, $($rest:tt)*)?) => {
         ::core::compile_error!(::core::concat!("`trace_event_end!` takes no name: it ends the slice that began last; `",
             ::core::stringify!($name), "` is too much"))

@@ -1,13 +1,13 @@
 //! Track events: slices, instants, counters and states, by category.
 //!
-//! [`trace_event!`](crate::trace_event) records a slice to the end of the enclosing block, [`trace_slice!`](crate::trace_slice) one that ends with
-//! a value, [`trace_event_begin!`](crate::trace_event_begin) and [`trace_event_end!`](crate::trace_event_end) one that begins and ends where they are,
+//! [`trace_event!`](crate::trace_event) records a slice to the end of the enclosing block, [`trace_slice!`](crate::trace_slice) one that ends with a
+//! value, [`trace_event_begin!`](crate::trace_event_begin) and [`trace_event_end!`](crate::trace_event_end) one that begins and ends where they are,
 //! [`trace_event_instant!`](crate::trace_event_instant) a moment, [`trace_counter!`](crate::trace_counter) a value,
 //! [`trace_state!`](crate::trace_state) a state. [`trace_function`](macro@crate::trace_function) makes a slice of a function, and
-//! [`future`](crate::future) slices of what is asynchronous.
+//! [`future`](crate::future) makes slices of asynchronous code.
 //!
-//! Macros of events take a category first, then a name. A name that is part of the program costs two bytes in the trace; any other costs its
-//! length, each time:
+//! Macros of events take a category first, then a name. A name that is part of the program costs two bytes in the trace; any other name costs its
+//! length in each event:
 //!
 //! | name | |
 //! |---|---|
@@ -28,12 +28,11 @@
 //! | `correlation_id = id` | a number or text that events which belong together share |
 //! | <code>&#124;event&#124; …</code> | anything else ([`EventContext`]) |
 //!
-//! Nothing but the category is evaluated while nobody records the event.
+//! While nobody records the event, only the category is evaluated.
 
-// How an event comes into a trace: the macro (`macros.rs`) looks at its call site's mask (`call_site.rs`), which is 0 unless an instance
-// listens. If one does, the thread's sequence for it (`thread.rs`, `sequence.rs`) writes the packet: in the usual case by storing what
-// the call site has prepared, otherwise by encoding it into the chunk (`emit.rs`). Who listens is decided by `registry.rs`, whenever an
-// instance starts or stops.
+// The path of an event into a trace: the macro (`macros.rs`) looks at its call site's mask (`call_site.rs`), which is 0 unless an instance listens.
+// If one does, the thread's sequence for it (`thread.rs`, `sequence.rs`) writes the packet: in the usual case by storing bytes that the call site has
+// prepared, otherwise by encoding it into the chunk (`emit.rs`). `registry.rs` updates the masks whenever an instance starts or stops.
 
 mod call_site;
 mod category;
@@ -75,10 +74,10 @@ pub(crate) use source::register;
 pub(crate) use thread::{LockedConfined, confine, lock_confined, unconfined};
 pub use timestamp::Timestamp;
 
-/// By which configs know this data source.
+/// The name of this data source in configs.
 pub(crate) const DATA_SOURCE_NAME: &str = "track_event";
 
-/// What the macros expand to. No part of the interface.
+/// The items that macros expand to. No part of the interface.
 #[doc(hidden)]
 pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
@@ -95,23 +94,24 @@ pub mod private {
     pub use std::option::Option::{None, Some};
 }
 
-/// Tells services of categories before their first events, with what there is to know of them.
+/// Tells services of categories before their first events, with their descriptions and tags.
 ///
-/// Without this a category is known once an event of it could have happened.
+/// Without this, services learn of a category when the first call site with it is used.
 pub fn register_categories(categories: &[&'static Category]) {
     if !OFF {
         registry::register_categories(categories);
     }
 }
 
-/// Keeps categories whose names begin with one of these from services: they can be recorded, but are not listed.
+/// Hides categories whose names begin with one of these from services: they can be recorded, but are not listed.
 pub fn add_test_category_prefixes(prefixes: &[&'static str]) {
     if !OFF {
         registry::add_test_category_prefixes(prefixes);
     }
 }
 
-/// Has this thread's sequences tell what tracks that they told of before are now. Those of other threads do so with their next events.
+/// Has this thread's sequences write the new descriptors of tracks that they have described and that have changed since. Other threads do so with
+/// their next events.
 pub(crate) fn describe_changed_tracks() {
     thread::with_existing(sequence::ThreadState::describe_changed_tracks);
 }
@@ -121,14 +121,14 @@ pub(crate) fn starts() -> u32 {
     registry::starts()
 }
 
-/// Hands what this process has recorded so far to the services that record it, and waits until they have it: for this long at most.
+/// Hands all events that this process has recorded so far to the services that record it, and waits until they have them, for `at_most` this long.
 ///
-/// What the calling thread has recorded is in the sessions' buffers then, and can be read. Of what other threads have recorded, the chunk of
-/// shared memory that each is filling (4 KB or less, usually) is not: the service takes what is in there when a session is
-/// [flushed](crate::Session::flush) or stopped, or when this process ends. So the machine's service loses nothing of all that if the
-/// process is killed right after. The service in this process ends with it, and has saved what its sessions have written into files.
+/// The calling thread's events are in the sessions' buffers then, and can be read. Of other threads' events, those in the chunk of shared memory that
+/// each thread is filling (4 KB or less, usually) are not: the service takes them when a session is [flushed](crate::Session::flush) or stopped, or
+/// when this process ends. So the machine's service loses no event if the process is killed right after. The service in this process ends with it;
+/// the data that its sessions have written into files is safe.
 ///
-/// It takes a round trip to each service: for moments that matter, not for every event.
+/// It takes a round trip to each service, so use it at important moments, not for every event.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -166,23 +166,23 @@ pub fn flush(at_most: Duration) -> Result<(), SessionError> {
     })
 }
 
-/// Calls `trace`, whose events on this thread neither wait for a lock nor allocate nor free memory nor change `errno`. What cannot be recorded
-/// so is dropped, and [counted](nested_events).
+/// Calls `trace`. Events in it on this thread neither wait for a lock nor allocate or free memory nor change `errno`. Events that cannot be recorded
+/// under these conditions are dropped, and [counted](nested_events).
 ///
-/// For **signal handlers**: the code that a handler interrupts may be in `malloc`, or hold a lock. An event in a handler has to be in here; here it
-/// is async-signal-safe. And for **allocators**, and whatever else an allocator calls, that trace while they hold a lock of
-/// their own. Allocators that hold none need nothing: the SDK knows where it allocates itself.
+/// For **signal handlers**: the code that a handler interrupts may be in `malloc`, or hold a lock. So a handler must record its events inside this
+/// function, which makes them async-signal-safe. Also for **allocators**, and functions that an allocator calls, that trace while they hold a lock of
+/// their own. Allocators that hold none need nothing, because the SDK knows where it allocates itself.
 ///
 /// An event is recorded in here if
 /// - its thread has recorded something outside, in this session and since the session last cleared its incremental state (by default, ring buffers
 ///   have that done every five seconds);
-/// - so has this call site, on this thread;
-/// - it is on the thread's own track, or on one that this thread has used likewise;
+/// - this call site has done the same, on this thread;
+/// - it is on the thread's own track, or on one that this thread has already used in the same way;
 /// - its arguments are few: numbers, `bool`s, short strings;
-/// - the chunk of shared memory that the thread has in hand has room: it holds some kilobytes, and a new one is taken outside only;
+/// - the thread's chunk of shared memory has room: it holds some kilobytes, and a new one is taken outside only;
 /// - the session wants the usual timestamps, and no thread times.
 ///
-/// So record something on each thread now and then. Slices on the thread's track nest, whatever is dropped.
+/// So record something on each thread now and then. Slices on the thread's track stay nested, whichever events are dropped.
 ///
 /// ```
 /// extern "C" fn on_alarm(_signal: i32) {
@@ -195,7 +195,7 @@ pub fn without_waiting<R>(trace: impl FnOnce() -> R) -> R {
 }
 
 /// How many events were not recorded because of where they happened, since the process started:
-/// - while another was being written on the same thread: in a `Display` of the user's, say;
+/// - while another was being written on the same thread: in a `Display` of the user's, for example;
 /// - in an allocator that the SDK itself has called, where they would have needed memory or a lock themselves;
 /// - in [`without_waiting`], where they would have needed the same;
 /// - while the process forked.
@@ -205,9 +205,9 @@ pub fn nested_events() -> u64 {
     thread::nested_events()
 }
 
-/// How many slices of this process have ended and stay open in traces, because their ends were lost for want of shared memory. Such ends
-/// are written as soon as there is memory again, with their times. These were the exceptions: more than 4096 were to be written, or their thread
-/// has ended before there was memory.
+/// How many slices of this process have ended and stay open in traces, because their ends were lost for want of shared memory. Lost ends are normally
+/// written as soon as there is memory again, with their times. This counts the exceptions: more than 4096 ends waited, or their thread ended before
+/// there was memory.
 pub fn slices_left_open() -> u64 {
     sequence::slices_left_open()
 }

@@ -1,7 +1,8 @@
-//! Tells the application, and layers over the SDK, when sessions start and stop to record track events, and when that changes what becomes of a category.
+//! Tells the application, and layers over the SDK, when sessions start and stop to record track events, and when that changes whether a category is
+//! recorded.
 //!
-//! Called by [`super::source`] on the SDK's thread, with no lock held. Everybody who is told is in one list; an entry leaves it when its
-//! [`Observing`] is dropped.
+//! Called by [`super::source`] on the SDK's thread, with no lock held. One list holds all observers; an entry leaves it when its [`Observing`] is
+//! dropped.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,25 +18,25 @@ use crate::options::Backend;
 use crate::source::{Instance, MAX_INSTANCES, Slot};
 use crate::{muxer, process_hooks};
 
-/// What happens to a session that records track events of this process.
+/// An event in the life of a session that records track events of this process.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum SessionEvent<'a> {
-    /// It will record: nothing is recorded for it yet.
+    /// The session was set up. Nothing is recorded for it yet.
     SetUp(&'a ObservedSession),
-    /// It records: also what is recorded now, in the callback.
+    /// The session records, including events in the callback.
     Started(&'a ObservedSession),
-    /// It is about to stop: what is recorded now, in the callback, is the last in its trace.
+    /// The session is about to stop. Events in the callback are the last in its trace.
     Stopping(&'a ObservedSession),
-    /// It records no more.
+    /// The session has stopped recording.
     Stopped(&'a ObservedSession),
-    /// It may have overwritten what later events refer to, which is told again: so should be what the application tells once for each
-    /// session.
+    /// The session may have overwritten data that later events refer to, and the SDK writes that data again. The application should repeat everything
+    /// that it records once for each session.
     ClearsIncrementalState(&'a ObservedSession),
 }
 
 impl<'a> SessionEvent<'a> {
-    /// The session that it happens to.
+    /// The session of the event.
     pub fn session(&self) -> &'a ObservedSession {
         match *self {
             SessionEvent::SetUp(session)
@@ -52,7 +53,7 @@ impl<'a> SessionEvent<'a> {
 pub struct ObservedSession(Instance);
 
 impl ObservedSession {
-    /// Different for any two in this process; the same in all events of one.
+    /// A number that is unique in this process, and the same in all events of one session.
     pub fn instance(&self) -> u32 {
         self.0.serial
     }
@@ -62,13 +63,13 @@ impl ObservedSession {
         Backend::of(self.0.connection)
     }
 
-    /// What the service calls its session; 0 while it records for [startup](crate::startup), before a session has asked for it.
+    /// The service's number of the session; 0 while it records for [startup](crate::startup), before a session has asked for it.
     pub fn tracing_session_id(&self) -> u64 {
         self.0.config.tracing_session_id.unwrap_or_default()
     }
 
-    /// What it is to record: categories, above all. All fields are unset if the config says nothing about track events. Of the schema's types,
-    /// so [not part of what stays stable](crate#stability).
+    /// The track event options of the session: categories, above all. All fields are unset if the config has none. Of the schema's types, so [not
+    /// part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn track_event_config(&self) -> TrackEventConfig {
         self.0
@@ -84,7 +85,7 @@ impl ObservedSession {
         &self.0.encoded_config
     }
 
-    /// The whole config of the data source. Of the schema's types, so [not part of what stays stable](crate#stability).
+    /// The whole config of the data source. Of the schema's types, so [not part of the stable interface](crate#stability).
     #[cfg(feature = "unstable-proto")]
     pub fn config(&self) -> &DataSourceConfig {
         &self.0.config
@@ -122,13 +123,13 @@ impl HeldForFork {
     }
 }
 
-/// Has `tell` called whenever a session starts or stops to record track events of this process, until what this gives is dropped. May
-/// be called before [`initialize`](crate::initialize). Sessions that record already are not told of.
+/// Has `tell` called whenever a session starts or stops to record track events of this process, until the returned value is dropped. May be called
+/// before [`initialize`](crate::initialize). `tell` is not called for sessions that record already.
 ///
-/// `tell` runs on the SDK's thread, which waits for it: starting and stopping wait too, and a service waits for no longer than its config
-/// says (5 s usually). It may record events, but must not wait for that thread; session methods that would fail there with
-/// [`SessionError::OnSdkThread`](crate::session::SessionError::OnSdkThread). It may be called once more while it is being removed by
-/// another thread. A panic ends the one call only.
+/// `tell` runs on the SDK's thread. Starting and stopping wait for it, but a service waits no longer than its config says (5 s usually). It may
+/// record events, but must not wait for that thread; session methods that would wait fail there with
+/// [`SessionError::OnSdkThread`](crate::session::SessionError::OnSdkThread). It may be called once more while another thread removes it. A panic ends
+/// only that call.
 ///
 /// ```
 /// use ferretto::{SessionEvent, trace_event_instant};
@@ -151,8 +152,8 @@ fn add(tell: Tell) -> u64 {
     id
 }
 
-/// Has `tell` called with `true` when the first session begins to record events of `category`, and with `false` when the last one has ended: until
-/// what this gives is dropped. For work that is worth its while only then: a timer that samples counters, say.
+/// Has `tell` called with `true` when the first session begins to record events of `category`, and with `false` when the last one has ended, until
+/// the returned value is dropped. Use it for work that only pays off while the category is recorded: a timer that samples counters, for example.
 ///
 /// If the category is recorded already, `tell` is called with `true` soon. It runs on the SDK's thread, as
 /// [`observe_sessions`]' does; when it is called with `true` it may record events for the session.
@@ -183,21 +184,21 @@ pub fn observe_category(
         SessionEvent::Started(_) | SessionEvent::Stopped(_) => for_list.look(),
         _ => {}
     });
-    // Not here: two threads could tell it in the wrong order.
+    // Not here, because two threads could report in the wrong order.
     muxer::post(muxer::Command::Call(Box::new(move || observed.look())));
     observing
 }
 
 struct ObservedCategory<F> {
     category: &'static Category,
-    /// One more than the [generation](process_hooks::generation) in which it was last told that it is recorded; 0 if it was told since that it
-    /// is not.
+    /// One more than the [generation](process_hooks::generation) in which the observer last heard that the category is recorded; 0 if it has since
+    /// heard that it is not.
     told: AtomicU32,
     tell: F,
 }
 
 impl<F: Fn(bool)> ObservedCategory<F> {
-    /// Tells what is new. On the SDK's thread only.
+    /// Tells the observer if the state has changed. On the SDK's thread only.
     fn look(&self) {
         let recorded = process_hooks::generation() + 1;
         let now = match registry::listeners_of_category(self.category) {
@@ -205,19 +206,19 @@ impl<F: Fn(bool)> ObservedCategory<F> {
             _ => recorded,
         };
         let told = self.told.swap(now, Ordering::Relaxed);
-        // A forked child was told nothing yet.
+        // The observer in a forked child has heard nothing yet.
         if (told == recorded) != (now == recorded) {
             (self.tell)(now == recorded);
         }
     }
 }
 
-/// As long as this is there, whoever it stands for is told. See [`observe_sessions`] and [`observe_category`].
+/// Keeps an observer registered until it is dropped. See [`observe_sessions`] and [`observe_category`].
 #[must_use = "nothing is told any more once this is dropped; keep it, or call forever()"]
 pub struct Observing(Option<u64>);
 
 impl Observing {
-    /// Has it told for as long as the process lives.
+    /// Keeps the observer for as long as the process lives.
     pub fn forever(mut self) {
         self.0 = None;
     }
@@ -230,7 +231,7 @@ impl Drop for Observing {
         let at = observers.all.iter().position(|(other, _)| *other == id);
         let removed = at.map(|at| observers.all.remove(at));
         drop(observers);
-        // What it has of the application's is not dropped under the lock.
+        // The application's values in the observer are not dropped under the lock.
         drop(removed);
     }
 }
@@ -266,7 +267,7 @@ pub(super) fn stopped(slot: Slot) {
     }
 }
 
-/// An instance starts over with what packets refer to.
+/// An instance starts over with the data that packets refer to.
 pub(super) fn clears_incremental_state(slot: Slot) {
     tell_of(slot, |session| {
         tell_all(SessionEvent::ClearsIncrementalState(session))

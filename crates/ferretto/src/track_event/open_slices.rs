@@ -1,15 +1,15 @@
-//! Slices of which an event was lost: what the threads of the process have to know of each other's.
+//! Slices of which an event was lost: the state that the threads of the process share about them.
 //!
-//! **Lost beginnings of slices without a handle.** [`trace_event_begin!`](crate::trace_event_begin) and
-//! [`trace_event_end!`](crate::trace_event_end) know nothing of each other, and may be on different threads. If the beginning was lost, the end is to
-//! be left out, or readers would end another slice. So the process remembers, for each instance, on which tracks a beginning was lost whose end is
-//! still to come, and which of the slices that began there after it were recorded. Ends belong to the slice that began last on their track.
+//! **Lost beginnings of slices without a handle.** [`trace_event_begin!`](crate::trace_event_begin) and [`trace_event_end!`](crate::trace_event_end)
+//! know nothing of each other, and may be on different threads. If the beginning was lost, the end must be left out, or readers would end another
+//! slice. So the process remembers, for each instance, on which tracks a beginning was lost whose end is still to come, and which of the later slices
+//! on these tracks were recorded. An end belongs to the slice that began last on its track.
 //!
-//! **Lost ends on tracks that threads share.** They are owed, and the thread that is next to record there writes them first. Ends on a thread's own
-//! track wait for that thread, for nobody else records there.
+//! **Lost ends on tracks that threads share.** The process owes them, and the next thread that records on such a track writes them first. Lost ends
+//! on a thread's own track wait for that thread, because no other thread records there.
 //!
-//! Called by [`super::sequence`] when it takes its time, and asked by the fast path whether there is anything to remember. While nothing was lost
-//! there is not.
+//! Called by [`super::sequence`] on its slow path. The fast path asks only whether there is anything to remember. While nothing was lost there is
+//! not.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::timestamp::Timestamp;
 use crate::source::MAX_INSTANCES;
 
-/// Tracks of an instance with a lost beginning that are remembered at a time. On those of more, the end of a lost slice is written, and may end
-/// another.
+/// The number of tracks with a lost beginning that are remembered for an instance. On further tracks the end of a lost slice is written, and may end
+/// another slice.
 const MAX_LOST_TRACKS: usize = 4096;
 
-/// Ends that are owed to an instance at most.
+/// The most ends that are owed to an instance.
 const MAX_OWED: usize = 4096;
 
-/// What becomes of a slice.
+/// Whether the beginning of a slice was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// Readers see it begin.
+    /// Readers see the slice begin.
     Recorded,
-    /// They do not, so they must not see it end.
+    /// Readers do not see it begin, so they must not see it end.
     Lost,
 }
 
-/// Which instance a slice was to be recorded by.
+/// The instance that a slice was to be recorded by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InstanceKey {
     pub(super) slot: usize,
@@ -42,12 +42,12 @@ pub(super) struct InstanceKey {
     pub(super) serial: u32,
 }
 
-/// The open slices of a track from a lost one on, which is the outermost: nobody needs to know of those around it.
+/// The open slices of a track, from the outermost lost one inwards. The slices around it need not be known.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     /// A bit for each, set if it was recorded. The outermost has the lowest.
     recorded: u64,
-    /// How many they are. What is nested so deep that it has no bit was left out.
+    /// The number of these slices. A slice that is nested too deep for a bit counts as lost.
     depth: u32,
 }
 
@@ -77,12 +77,12 @@ impl Open {
 /// The end of a slice that was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwedEnd {
-    /// `None` for the thread's.
+    /// The uuid of the track; `None` for the thread's.
     pub(super) track: Option<u64>,
     pub(super) timestamp: Timestamp,
 }
 
-/// What is remembered for one instance.
+/// The state that is remembered for one instance.
 struct Memory {
     serial: u32,
     /// Tracks where a beginning was lost.
@@ -103,26 +103,26 @@ impl Memory {
 
 static MEMORIES: Mutex<[Memory; MAX_INSTANCES]> = Mutex::new([const { Memory::new(0) }; MAX_INSTANCES]);
 
-/// For each slot, whether there is such a track. Read without the lock: whoever ends a slice knows that it has begun, and so sees what its
-/// beginning has stored. Likewise whoever records on a track after others.
+/// For each slot, whether there is such a track. Read without the lock: a thread that ends a slice knows that it has begun, and so sees the stores of
+/// its beginning. The same holds for a thread that records on a track after others.
 static HAS_OPEN: [AtomicBool; MAX_INSTANCES] = [const { AtomicBool::new(false) }; MAX_INSTANCES];
 
 /// For each slot, whether ends are owed.
 static HAS_OWED: [AtomicBool; MAX_INSTANCES] = [const { AtomicBool::new(false) }; MAX_INSTANCES];
 
-/// Whether the beginnings and ends of slices without a handle have to be told to this module.
+/// Whether this module has to be told of the beginnings and ends of slices without a handle.
 #[inline(always)]
 pub(super) fn any_lost(slot: usize) -> bool {
     HAS_OPEN[slot].load(Ordering::Relaxed)
 }
 
-/// Whether ends on shared tracks are owed: to be written before anything else is there.
+/// Whether ends on shared tracks are owed, which have to be written before anything else there.
 #[inline(always)]
 pub(super) fn any_owed(slot: usize) -> bool {
     HAS_OWED[slot].load(Ordering::Relaxed)
 }
 
-/// The end of a slice on a shared track was lost. False if there are too many.
+/// Notes that the end of a slice on a shared track was lost. False if there are too many.
 pub(super) fn owe(instance: InstanceKey, end: OwedEnd) -> bool {
     let owe = |memory: &mut Memory| {
         let has_room = memory.owed.len() < MAX_OWED;
@@ -131,24 +131,24 @@ pub(super) fn owe(instance: InstanceKey, end: OwedEnd) -> bool {
         }
         has_room
     };
-    // What is owed to an instance that is over does not matter.
+    // Ends that are owed to an instance that is over do not matter.
     with(instance, owe).unwrap_or(true)
 }
 
-/// The ends that are owed, for the caller to write.
+/// Takes the owed ends, for the caller to write.
 pub(super) fn take_owed(instance: InstanceKey) -> Vec<OwedEnd> {
     let take = |memory: &mut Memory| std::mem::take(&mut memory.owed);
     with(instance, take).unwrap_or_default()
 }
 
-/// Gives those back that could not be written. There may be others by now.
+/// Returns ends that could not be written. Other threads may have added others in the meantime.
 pub(super) fn owe_again(instance: InstanceKey, unwritten: &[OwedEnd]) {
     with(instance, |memory| {
         drop(memory.owed.splice(0..0, unwritten.iter().copied()))
     });
 }
 
-/// Whether a beginning may be recorded. If not, it is to be left out as if it had been lost, for its end could not be told from others.
+/// Whether a beginning may be recorded. If not, leave it out as if it had been lost, because its end could not be told from others.
 pub(super) fn may_begin(instance: InstanceKey, track: u64) -> bool {
     if !any_lost(instance.slot) {
         return true;
@@ -160,7 +160,7 @@ pub(super) fn may_begin(instance: InstanceKey, track: u64) -> bool {
     with(instance, of_track).unwrap_or(true)
 }
 
-/// A slice has begun. Returns whether to go on telling of this track.
+/// A slice has begun. Returns whether this module still has to be told of slices on the track.
 pub(super) fn begin(instance: InstanceKey, track: u64, fate: Fate) -> bool {
     if fate == Fate::Recorded && !any_lost(instance.slot) {
         return false;
@@ -179,7 +179,7 @@ pub(super) fn begin(instance: InstanceKey, track: u64, fate: Fate) -> bool {
     with(instance, of_track).unwrap_or(false)
 }
 
-/// A slice ends. Returns what has become of its beginning, and whether to go on telling of this track.
+/// A slice ends. Returns the fate of its beginning, and whether this module still has to be told of slices on the track.
 pub(super) fn end(instance: InstanceKey, track: u64) -> (Fate, bool) {
     if !any_lost(instance.slot) {
         return (Fate::Recorded, false);
@@ -205,7 +205,7 @@ pub(super) fn forget_track(instance: InstanceKey, track: u64) {
     }
 }
 
-/// Has what is remembered for an instance looked at. `None` if another instance has taken its place.
+/// Calls `look` with the state of an instance. `None` if another instance has taken its place.
 fn with<R>(instance: InstanceKey, look: impl FnOnce(&mut Memory) -> R) -> Option<R> {
     let mut all = lock();
     let memory = &mut all[instance.slot];
@@ -248,7 +248,7 @@ mod tests {
 
     /// One after the other, for they share the slot.
     #[test]
-    fn ends_are_those_of_what_began_last_since_the_first_loss() {
+    fn ends_belong_to_the_latest_open_slice_since_the_first_loss() {
         let instance = InstanceKey {
             slot: SLOT,
             serial: 10,

@@ -1,8 +1,8 @@
-//! Who listens to what: all categories, all call sites that were used, all instances that record.
+//! The listeners of all events: all categories, all call sites that were used, and all instances that record.
 //!
-//! One lock, taken when a site is first used and when instances start and stop, never per event but for those of
-//! a category that is only known then. Under it, and nowhere else, the masks of call sites change. Nothing is allocated or freed under it,
-//! and nothing of the application's is called: [`ferretto_client::room`] says why. Confined threads ([`super::thread`]) never wait for it.
+//! One lock, taken when a site is first used and when instances start and stop. Events take it only if their category is known only at run time. The
+//! masks of call sites change under this lock, and nowhere else. Nothing is allocated or freed under it, and no code of the application is called:
+//! [`ferretto_client::room`] has the reasons. Confined threads ([`super::thread`]) never wait for it.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,14 +25,14 @@ use crate::off::OFF;
 use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, Output, Slot, slots};
 
-/// What sequences of a slot go by: changes when an instance starts there, when it stops, and when its incremental state is to be
-/// cleared. 0 while there is none.
+/// The epoch of each slot, which its sequences compare. It changes when an instance starts there, when it stops, and when its incremental state is
+/// cleared. 0 while there is no instance.
 pub(super) static EPOCHS: [AtomicU32; MAX_INSTANCES] = [const { AtomicU32::new(0) }; MAX_INSTANCES];
 
 /// An epoch that no slot ever has, not even one without an instance.
 pub(super) const NO_EPOCH: u32 = u32::MAX;
 
-/// Counts the starts of instances, so that a slice can tell whether all that listen when it ends did when it began.
+/// Counts the starts of instances. With it, a slice can tell whether all listeners at its end were there when it began.
 static STARTS: AtomicU32 = AtomicU32::new(0);
 
 /// A bit for each instance that records.
@@ -47,9 +47,9 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
 });
 
 struct Registry {
-    /// In the order of their names. No groups.
+    /// Sorted by name, without groups.
     categories: Vec<Category>,
-    /// Names that begin so are not listed.
+    /// Categories whose names begin with these are not listed.
     test_prefixes: Vec<&'static str>,
     sites: Vec<Site>,
     active: [Option<Active>; MAX_INSTANCES],
@@ -59,7 +59,7 @@ struct Registry {
 struct Site {
     site: &'static CallSite,
     category: &'static str,
-    /// The site's own, beside those of its category.
+    /// The site's own tags, beside those of its category.
     tags: &'static [&'static str],
 }
 
@@ -68,7 +68,7 @@ struct Site {
 pub(super) struct Active {
     /// The instance's.
     pub(super) serial: u32,
-    /// The count of starts with its own.
+    /// The count of starts, including its own.
     started: u32,
     pub(super) output: Output,
     pub(super) options: Arc<TrackEventOptions>,
@@ -76,7 +76,7 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Whether it had when the count of starts was this.
+    /// Whether it had started when the count of starts was `starts`.
     fn had_started(&self, starts: u32) -> bool {
         self.started.wrapping_sub(starts).cast_signed() <= 0
     }
@@ -99,7 +99,7 @@ pub(super) fn starts() -> u32 {
     STARTS.load(Ordering::Relaxed)
 }
 
-/// Those of the `listeners` that had started when the count of starts was this.
+/// Returns those of the `listeners` whose instances had started when the count of starts was `starts`.
 #[cold]
 pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
     if thread::is_confined() {
@@ -116,7 +116,7 @@ pub(super) fn started_before(listeners: u32, starts: u32) -> u32 {
         .fold(0, |bits, slot| bits | slot.bit())
 }
 
-/// Registers a site at its first use. Returns who listens. On a confined thread the first use is the next one.
+/// Registers a site at its first use. Returns its listeners. On a confined thread it records nothing, and leaves the registration to the next use.
 #[cold]
 pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32 {
     if thread::is_confined() {
@@ -128,14 +128,14 @@ pub(super) fn register_site(site: &'static CallSite, category: &Category) -> u32
     register_tagged_site(site, category, &[])
 }
 
-/// Registers a site that has tags of its own, which decide with those of its category. Returns who listens.
+/// Registers a site that has tags of its own, which count together with those of its category. Returns its listeners.
 #[cold]
 pub(super) fn register_tagged_site(
     site: &'static CallSite,
     category: &Category,
     tags: &'static [&'static str],
 ) -> u32 {
-    // The allocator's events would have their sites registered too, for which it would be called.
+    // Otherwise an event of the allocator would register its site too, which calls the allocator again.
     let _confined = thread::confine();
     let registered = prepare_site(site, Some(category.name));
     let mut registry = lock_with_room(
@@ -162,7 +162,7 @@ pub(super) fn register_tagged_site(
     listeners
 }
 
-/// Who listens to events of a category that is only known now. Its site keeps being asked.
+/// Returns the listeners of an event whose category is known only now. Its site keeps asking.
 #[cold]
 pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u32 {
     if thread::is_confined() {
@@ -177,11 +177,11 @@ pub(super) fn listeners_of_dynamic(site: &'static CallSite, category: &str) -> u
     {
         site.set_registered(registered);
     }
-    // It has no tags, not even those of a category of this name that is defined: upstream decides so.
+    // Such a category has no tags, not even those of a defined category of the same name: upstream decides so.
     registry.listeners_of_tagged(category, [&[]; 2])
 }
 
-/// Who listens to a category or group.
+/// Returns the listeners of a category or group.
 pub(super) fn listeners_of_category(category: &Category) -> u32 {
     registry().listeners_of(category.name, &[])
 }
@@ -199,7 +199,7 @@ pub(super) fn register_categories(categories: &[&'static Category]) {
     }
 }
 
-/// Keeps categories whose names begin so from services.
+/// Hides categories whose names begin with these from services.
 pub(super) fn add_test_category_prefixes(prefixes: &[&'static str]) {
     let mut registry = lock_with_room(registry, |registry| &mut registry.test_prefixes, prefixes.len());
     registry.test_prefixes.extend_from_slice(prefixes);
@@ -223,8 +223,8 @@ pub(super) fn start(
         options,
         filter,
     });
-    // Threads that see the new listeners must find the instance, which they look for under the lock; those that see its start
-    // too early only look once more.
+    // Threads that see the new listeners must find the instance, which they look for under the lock. Threads that see the count of starts too early
+    // only look once more.
     STARTS.store(started, Ordering::Relaxed);
     registry.new_epoch(slot);
     registry.update_sites();
@@ -242,7 +242,7 @@ pub(super) fn stop(slot: Slot) {
     drop(before);
 }
 
-/// Sequences of this instance are to emit again what their packets refer to.
+/// Has the sequences of this instance emit again all data that their packets refer to.
 pub(super) fn clear_incremental_state(slot: Slot) {
     let mut registry = registry();
     if registry.active[slot.index()].is_some() {
@@ -250,7 +250,7 @@ pub(super) fn clear_incremental_state(slot: Slot) {
     }
 }
 
-/// Released in this order.
+/// The locks, which are released in this order.
 struct HeldForFork {
     _open_slices: open_slices::Held,
     _tables: [Held<'static>; 3],
@@ -262,14 +262,14 @@ struct HeldForFork {
 }
 
 thread_local! {
-    /// What this thread holds while it forks.
+    /// The locks that this thread holds while it forks.
     static HELD_FOR_FORK: RefCell<Option<HeldForFork>> = const { RefCell::new(None) };
 }
 
-/// This thread is about to fork: in the child, no other thread would release these locks, and call sites that were registered before are
-/// to be found there.
+/// Takes the locks before this thread forks. No other thread could release them in the child, and the child has to find call sites that were
+/// registered before.
 pub(crate) fn hold_for_fork() {
-    // What else is called when a process forks may trace: it must not wait for these locks, nor write into the parent's memory.
+    // Other fork handlers may trace: they must not wait for these locks, nor write into the parent's memory.
     let confined = thread::confine_for_fork();
     // In the order in which they are taken elsewhere.
     let others = dynamic_site::HeldForFork::hold();
@@ -301,7 +301,7 @@ pub(crate) fn release_after_fork() {
     drop(held);
 }
 
-/// This is a forked child: nobody records here. The outputs are the parent's, so they are left as they are.
+/// This is a forked child, so nothing is recorded. The outputs belong to the parent, so they are left as they are.
 pub(super) fn forget() {
     let mut registry = registry();
     for active in &mut registry.active {
@@ -317,8 +317,7 @@ pub(super) fn forget() {
 pub(super) struct Found {
     pub(super) active: Active,
     pub(super) epoch: u32,
-    /// Whether an event is one that it records. Its thread has asked who listens before, and without the lock: by now the slot may have
-    /// another instance.
+    /// Whether the instance records the event. The thread has read the listeners before, without the lock: by now the slot may have another instance.
     pub(super) records_event: bool,
 }
 
@@ -343,7 +342,7 @@ pub(super) fn active(slot: Slot, event: &Event<'_>) -> Option<Found> {
     })
 }
 
-/// What services are told of our categories.
+/// Returns the descriptor of our categories, for services.
 pub(super) fn descriptor() -> TrackEventDescriptor {
     let categories = copy_of(|registry| &registry.categories);
     let test_prefixes = copy_of(|registry| &registry.test_prefixes);
@@ -366,12 +365,12 @@ pub(super) fn descriptor() -> TrackEventDescriptor {
     }
 }
 
-/// Takes the lock when there is room for so many more categories.
+/// Takes the lock when there is room for this many more categories.
 fn with_room_for_categories(more: usize) -> MutexGuard<'static, Registry> {
     lock_with_room(registry, |registry| &mut registry.categories, more)
 }
 
-/// What a list of the registry holds.
+/// Returns a copy of a list of the registry.
 fn copy_of<T: Copy>(list: impl Fn(&Registry) -> &Vec<T>) -> Vec<T> {
     let mut copy = Vec::new();
     loop {
@@ -387,7 +386,7 @@ fn copy_of<T: Copy>(list: impl Fn(&Registry) -> &Vec<T>) -> Vec<T> {
     }
 }
 
-/// What registering finds out about a site.
+/// Computes the registration of a site.
 fn prepare_site(site: &CallSite, category: Option<&'static str>) -> Registered {
     let categories: Box<[u32]> = category
         .into_iter()
@@ -424,13 +423,13 @@ fn members(category: &str) -> impl Iterator<Item = &str> {
 }
 
 impl Registry {
-    /// Where the category is, or else would be.
+    /// The position of the category, or else the position to insert it at.
     fn find_category(&self, name: &str) -> Result<usize, usize> {
         self.categories
             .binary_search_by(|category| category.name.cmp(name))
     }
 
-    /// Adds what is new of a category or group, for which there is room; whether anything is.
+    /// Adds a category or group, and new properties of known members. The caller has made room. Returns whether anything was new.
     fn add_category(&mut self, category: &Category) -> bool {
         let mut news = false;
         for name in members(category.name) {
@@ -441,7 +440,7 @@ impl Registry {
                 at
             });
             let known = &mut self.categories[at];
-            // One that was known from an event by its name alone, and is defined now.
+            // The category was known from an event by its name alone, and is defined now.
             if (known.description.is_none() && member.description.is_some())
                 || (known.tags.is_empty() && !member.tags.is_empty())
             {
@@ -450,7 +449,7 @@ impl Registry {
             }
         }
         if news && !category.tags.is_empty() {
-            // Events by this name were there before, and the tags may decide.
+            // Events of this name were there before, and the new tags may change their listeners.
             self.update_sites();
         }
         news
@@ -468,14 +467,14 @@ impl Registry {
         Some(self.categories[at].tags)
     }
 
-    /// Likewise, of a category with these tags, or of a group, whose members have theirs.
+    /// The same for a category with these tags, or for a group, whose members have tags of their own.
     fn listeners_of_tagged(&self, category: &str, tags: [&[&str]; 2]) -> u32 {
         let mut listeners = 0;
         for slot in slots() {
             let Some(active) = &self.active[slot.index()] else {
                 continue;
             };
-            // The layer for `tracing` has no groups: its tags are of the one category.
+            // The layer for `tracing` has no groups: its tags are those of the one category.
             let enabled = if category.contains(',') {
                 let tags_of = |name: &str| self.tags_of(name);
                 active.filter.is_group_enabled(category, tags_of)

@@ -1,7 +1,7 @@
-//! Categories of which not all events are recorded: by chance, or no more than so many a second.
+//! Categories of which only a part of the events is recorded: a random sample, or a limited number per second.
 //!
-//! Asked by the macros ([`EventCategory`]) after a call site's mask has said that somebody listens, so they cost what others do while nobody
-//! does, and others cost nothing more. What is left out is counted, and the count is a counter in the trace.
+//! The macros ask it ([`EventCategory`]) after a call site's mask has said that somebody listens. So sampled categories cost no more than others
+//! while nobody listens, and other categories cost nothing more. Events that are left out are counted, and the count is a counter in the trace.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,14 +18,14 @@ use crate::clock;
 use crate::split_mix;
 use crate::track::{CounterTrack, CounterUnit, NamedTrack};
 
-/// Above the counters of what was left out, one for each category.
+/// The parent of the counters of events that were left out, one for each category.
 const LEFT_OUT: &NamedTrack<'static> = &NamedTrack::new("Left out");
 
 /// Draws below the probability times this are recorded.
 const ALL_DRAWS: u64 = 1 << 32;
 
-/// A category of which not all events are recorded, made by [`Category::sample`] or [`Category::rate_limit`]. To be a `static`, which
-/// stands for the category in all macros.
+/// A category of which not all events are recorded, made by [`Category::sample`] or [`Category::rate_limit`]. Make it a `static`, which stands for
+/// the category in all macros.
 ///
 /// ```
 /// use ferretto::{Category, SampledCategory, trace_event, trace_event_instant};
@@ -46,24 +46,24 @@ const ALL_DRAWS: u64 = 1 << 32;
 /// - **Slices** that are values or last for a block ([`trace_event!`](crate::trace_event), [`trace_slice!`](crate::trace_slice),
 ///   [`trace_async!`](crate::trace_async), `#[trace_function]`) are recorded with their ends or not at all.
 /// - **Instants** are left out one by one.
-/// - **All else is always recorded**, for it would be wrong rather than rarer: [`trace_event_begin!`](crate::trace_event_begin) and its end,
-///   which may be on another thread; counters; states.
+/// - **All other events are always recorded**, because leaving some out would falsify the rest: [`trace_event_begin!`](crate::trace_event_begin) and
+///   its end, which may be on another thread; counters; states.
 ///
-/// Each event is decided on by itself, when it happens: a slice that is left out may have others in it that are recorded. Arguments
-/// are not evaluated for what is left out.
+/// Each event is decided on by itself, when it happens: a slice that is left out may contain others that are recorded. The arguments of events that
+/// are left out are not evaluated.
 ///
-/// For what is left out while a session records the category, the trace has a counter named after the category, below a track
-/// "Left out": how many so far, since the process began. Its value is told right before an event that is recorded, if it has changed, and when a session starts
-/// and stops or the category is first used. So an event stands for itself and for as many others as the counter has risen right before it, and rates can be
-/// computed. (That is one more event for each that is recorded between others which are not.)
+/// The trace has a counter of the events that were left out while a session recorded the category. It is named after the category, is below a track
+/// "Left out", and counts since the process began. Its value is written right before an event that is recorded, if it has changed, and when a session
+/// starts and stops or the category is first used. So an event stands for itself and for as many others as the counter has risen right before it, and
+/// rates can be computed. (This costs one more event for each recorded event that follows others which were left out.)
 #[derive(Debug)]
 pub struct SampledCategory {
     category: Category,
-    /// Of [`ALL_DRAWS`].
+    /// The part of [`ALL_DRAWS`] that is recorded.
     kept_draws: u64,
     limit: Option<RateLimit>,
     left_out: AtomicU64,
-    /// What the counter was last told to be.
+    /// The last value of the counter in the trace.
     told: AtomicU64,
     is_observing: AtomicBool,
     counter: CallSite,
@@ -71,16 +71,16 @@ pub struct SampledCategory {
 }
 
 impl Category {
-    /// Has each of its events recorded with this probability: 0 is never, 1 always. See [`SampledCategory`].
+    /// Records each event of the category with this probability: 0 is never, 1 always. See [`SampledCategory`].
     ///
     /// # Panics
-    /// If it is no probability. In a `static` that is an error of the compiler.
+    /// If it is not a probability. In a `static` that is an error of the compiler.
     pub const fn sample(self, probability: f64) -> SampledCategory {
         SampledCategory::new(self).sample(probability)
     }
 
-    /// Has no more than this many of its events recorded per second, on average; a tenth of them (at least one) may come at
-    /// once. See [`SampledCategory`].
+    /// Records no more than this many events of the category per second, on average; a tenth of them (at least one) may come at once. See
+    /// [`SampledCategory`].
     ///
     /// # Panics
     /// If it is 0. In a `static` that is an error of the compiler.
@@ -105,7 +105,7 @@ impl SampledCategory {
         }
     }
 
-    /// As [`Category::sample`], of what a rate limit has yet to see.
+    /// As [`Category::sample`]. Sampling comes before the rate limit.
     ///
     /// # Panics
     /// As [`Category::sample`].
@@ -119,7 +119,7 @@ impl SampledCategory {
         self
     }
 
-    /// As [`Category::rate_limit`], of what sampling has left.
+    /// As [`Category::rate_limit`], for the events that are left after sampling.
     ///
     /// # Panics
     /// As [`Category::rate_limit`].
@@ -152,7 +152,7 @@ impl SampledCategory {
     #[cold]
     fn register(&'static self, site: &'static CallSite) -> u32 {
         if !thread::is_confined() {
-            // Before any site of the category, so that whatever is left out can be told.
+            // Before any site of the category, so that the counter can tell of all events that are left out.
             registry::register_site(&self.counter, &self.category);
             // Not a `Once`: observing allocates, and an allocator that traces this category calls this again from inside.
             if !self.is_observing.swap(true, Ordering::Relaxed) {
@@ -161,14 +161,14 @@ impl SampledCategory {
                     _ => {}
                 })
                 .forever();
-                // Where the counter begins, for sessions that have started before this.
+                // The start of the counter, for sessions that have started before this.
                 self.tell();
             }
         }
         registry::register_site(site, &self.category)
     }
 
-    /// An event has happened, to which these listen. Those that are to record it.
+    /// Returns the listeners that are to record an event that has happened, all or none of `listeners`.
     #[inline(never)]
     fn admit(&'static self, listeners: u32) -> u32 {
         if !self.is_admitted() {
@@ -186,7 +186,7 @@ impl SampledCategory {
             && self.limit.as_ref().is_none_or(|limit| limit.admits(clock::now()))
     }
 
-    /// Tells whoever listens how many were left out.
+    /// Writes the count of events that were left out, for all listeners.
     #[cold]
     fn tell(&'static self) {
         let listeners = self.counter.recorded_by();
@@ -200,7 +200,7 @@ impl SampledCategory {
                 timestamp: None,
             };
             if emit(&self.counter, listeners, parts, &(Sample(left_out), ())) == 0 {
-                // It could not be written here.
+                // It could not be written here, so it stays due.
                 self.told.store(told, Ordering::Relaxed);
             }
         }
@@ -236,9 +236,9 @@ impl EventCategory for &'static SampledCategory {
 struct RateLimit {
     /// Nanoseconds from one to the next.
     interval: u64,
-    /// How much earlier than that they may come: for as many at once as the burst has.
+    /// How much earlier events may come: as many at once as the burst allows.
     tolerance: u64,
-    /// When the next one would come if all had come at the steady rate.
+    /// The time of the next event if all had come at the steady rate.
     next: AtomicU64,
 }
 
@@ -268,7 +268,7 @@ impl RateLimit {
     }
 }
 
-/// A number below [`ALL_DRAWS`], by chance.
+/// Returns a random number below [`ALL_DRAWS`].
 #[inline]
 fn draw() -> u64 {
     thread_local! {

@@ -1,11 +1,10 @@
 //! One sequence of track events: those of one thread for one instance.
 //!
-//! Called through [`super::thread`]. A sequence is a trace writer and what readers know from its packets so far: the time of the
-//! last one, which strings and tracks were told (*incremental state*). It starts with a packet that takes back all earlier
-//! state, sets the thread's track and the clock as defaults, and then tells whatever an event refers to right before the event.
-//! When packets were lost it starts over, for readers trust nothing from before a loss, and makes up for the ends of slices among them
-//! (`nesting.rs`). It also starts over after every
-//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which are those that told the names.
+//! Called through [`super::thread`]. A sequence is a trace writer together with the *incremental state*, which is everything that readers know from
+//! its packets so far: the last time, the strings and the tracks. It starts with a packet that clears all earlier state and sets the thread's track
+//! and the clock as defaults. Then it describes everything that an event refers to right before the event. When packets were lost it starts over,
+//! because readers trust nothing from before a loss, and makes up for lost ends of slices (`nesting.rs`). It also starts over after every
+//! [`STARTS_OVER_AFTER`] bytes and some, because a ring buffer overwrites the oldest packets, which have the descriptions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,30 +37,30 @@ pub(super) use nesting::slices_left_open;
 pub(super) use of_thread::ThreadState;
 use thread_time::ThreadTime;
 
-/// The clock of packets that tell the time since the last one of their sequence; upstream's number.
+/// The clock of packets that contain the time since the last one of their sequence; upstream's number.
 const INCREMENTAL_CLOCK: u32 = 64;
 /// The clock of absolute times in the config's unit.
 const ABSOLUTE_CLOCK: u32 = 65;
 
-/// Counters that a sequence tells in differences at a time. Readers keep the last value of each until the sequence starts over, so with
-/// more than these it does.
+/// The most counters that a sequence writes as differences at a time. Readers keep the last value of each until the sequence starts over, so it
+/// starts over when there are more.
 const MAX_LAST_VALUES: usize = 4096;
 
-/// Bytes after which a sequence starts over. A ring buffer overwrites what readers were told, and leaves events that nobody can read:
-/// with this a thread's events are readable if the buffer holds so many bytes of the thread. Few enough for small buffers.
+/// Bytes after which a sequence starts over. A ring buffer overwrites the descriptions, and leaves events that nobody can read. With this a thread's
+/// events are readable if the buffer holds this many bytes of the thread. Few enough for small buffers.
 const STARTS_OVER_AFTER: u64 = 128 << 10;
 
-/// For each byte that told of tracks or sites, a sequence starts over this many bytes later: a thread that goes round among thousands of
-/// tracks would otherwise tell of each before each event.
+/// For each byte that describes tracks or sites, a sequence starts over this many bytes later. Otherwise a thread that uses thousands of tracks in
+/// turn would describe one before each event.
 const LATER_FOR_EACH_BYTE_TOLD: u64 = 8;
 
-/// But never later than after so many bytes, for there are threads whose tracks are new ones all the time.
+/// It starts over after this many bytes at the latest, because some threads use new tracks all the time.
 const STARTS_OVER_AT_THE_LATEST_AFTER: u64 = 2 << 20;
 
-/// What is to be written of an event, but for its fields.
+/// An event to be written, except for its fields.
 pub(super) struct Event<'a> {
     pub(super) kind: EventType,
-    /// Where it happens; ends of slices need none.
+    /// The call site; ends of slices need none.
     pub(super) site: Option<&'static CallSite>,
     /// Its category, if that is not the site's.
     pub(super) category: Option<&'a str>,
@@ -69,18 +68,18 @@ pub(super) struct Event<'a> {
     pub(super) name: Name<'a>,
     pub(super) track: TrackRef<'a>,
     pub(super) timestamp: Option<Timestamp>,
-    /// Of the end of a slice: how many instances had started when that began.
+    /// For the end of a slice: the number of instances that had started when the slice began.
     pub(super) begun: Option<u32>,
 }
 
 /// The track of an event.
 #[derive(Clone, Copy)]
 pub(super) enum TrackRef<'a> {
-    /// The thread's.
+    /// The thread's track.
     Thread,
-    /// One that the trace knows already.
+    /// A track that the trace already describes.
     Told(u64),
-    /// One that may have to be described first.
+    /// A track that may have to be described first.
     Tell(&'a dyn TrackLike),
 }
 
@@ -95,14 +94,14 @@ impl TrackRef<'_> {
     }
 }
 
-/// Where the name of an event comes from.
+/// The source of an event's name.
 #[derive(Clone, Copy)]
 pub(super) enum Name<'a> {
-    /// The site, or there is none.
+    /// The site's name, or none.
     OfSite,
-    /// It is written as it is.
+    /// A name that is written with the event.
     Dynamic(&'a str),
-    /// It will not change, so it is written once.
+    /// A name that will not change, so it is written once.
     Static(&'static str),
 }
 
@@ -118,34 +117,34 @@ pub(super) struct Sequence {
     instance: InstanceKey,
     options: Arc<TrackEventOptions>,
     losses: u64,
-    /// What the writer will have returned when the sequence is to start over.
+    /// The number of bytes that the writer has returned when the sequence is due to start over.
     starts_over_at: u64,
-    /// The most that this may come to be.
+    /// The upper limit of `starts_over_at`.
     starts_over_by: u64,
-    /// The first packets were written: what readers go by from here on.
+    /// The first packets were written, on which later ones build.
     begun: bool,
     left_out: LeftOut,
     thread: Track,
     thread_time: ThreadTime,
-    /// The changes of tracks' descriptors that this sequence has heeded.
+    /// The version of tracks' descriptors that this sequence has written.
     tracks_version: u64,
     /// Ends of slices of the thread's track that were lost, in their order.
     owed_ends: Vec<OwedEnd>,
-    /// On the thread's track, a slice without a handle began unrecorded, and has not ended. Others like it cannot take the fast path then.
+    /// On the thread's track, a slice without a handle began unrecorded, and has not ended. Other slices like it cannot take the fast path then.
     has_loose_slices: bool,
 }
 
-/// What the sequence's readers know.
+/// The state that the sequence's readers know.
 #[derive(Default)]
 struct Told {
-    /// Sites of which all strings were told.
+    /// Sites whose strings were all written.
     sites: IdSet,
     event_names: IdSet,
     categories: IdSet,
     annotation_names: IdSet,
     tracks: SeenTracks,
-    /// Counters that are told in differences, whatever they were described for. They are not among `tracks`, so that
-    /// [`ThreadState::write_short`] leaves them alone.
+    /// Counters that are written as differences, whatever they were described for. They are not among `tracks`, so that [`ThreadState::write_short`]
+    /// leaves them alone.
     last_values: HashMap<u64, LastValue>,
     local: LocalStrings,
 }
@@ -188,7 +187,7 @@ impl Sequence {
         sequence
     }
 
-    /// Forgets what readers know.
+    /// Starts over: nothing counts as known to readers any more.
     fn start_over(&mut self, epoch: u32) {
         self.epoch = epoch;
         self.begun = false;
@@ -199,13 +198,13 @@ impl Sequence {
         self.thread_time = ThreadTime::default();
     }
 
-    /// A track or a site was told of, in this many bytes.
+    /// Notes that a track or a site was described, in this many bytes.
     fn note_told(&mut self, bytes: usize) {
         let later = self.starts_over_at + LATER_FOR_EACH_BYTE_TOLD * bytes as u64;
         self.starts_over_at = later.min(self.starts_over_by);
     }
 
-    /// Whether packets were lost since this was last asked, or are being lost: then readers will forget all they know.
+    /// Whether packets were lost since the last call, or are being lost. Then readers will forget their state.
     fn has_lost(&mut self) -> bool {
         let losses = self.writer.losses();
         let lost = losses != self.losses || self.writer.is_losing();
@@ -213,8 +212,8 @@ impl Sequence {
         lost
     }
 
-    /// Writes an event that happens now, and whatever has to be told before; false if something of it was lost. If the user's code
-    /// panics meanwhile, readers miss what was counted as told, be it only the time that has passed: then the sequence starts over.
+    /// Writes an event that happens now, after everything that it refers to; false if a part was lost. If the user's code panics meanwhile, readers
+    /// miss data that already counts as written (the elapsed time at least), so the sequence starts over.
     fn write_at(&mut self, now: u64, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
         struct Unfinished<'a>(&'a mut Sequence);
         impl Drop for Unfinished<'_> {
@@ -333,7 +332,7 @@ impl Sequence {
         });
     }
 
-    /// The time now, never before what this sequence took for now earlier.
+    /// The time now, never before an earlier result of this sequence.
     #[inline]
     fn now(&mut self) -> u64 {
         match self.anchor.now() {
@@ -342,7 +341,7 @@ impl Sequence {
         }
     }
 
-    /// Writes the first packets: the defaults, and who this is. False if there is no room for them.
+    /// Writes the first packets: the defaults, and the descriptions of thread and process. False if there is no room for them.
     #[cold]
     fn begin(&mut self, now: u64) -> bool {
         self.last = now;
@@ -421,7 +420,7 @@ impl Sequence {
         self.plain_epoch = if is_plain { self.epoch } else { NO_EPOCH };
     }
 
-    /// The clock of timestamps that do not say which.
+    /// The clock of timestamps that name none.
     fn default_clock(&self) -> u32 {
         if self.options.incremental_timestamps {
             INCREMENTAL_CLOCK
@@ -432,14 +431,14 @@ impl Sequence {
         }
     }
 
-    /// How the time that the clock shows now is told.
+    /// Returns the stamp for the clock's current time.
     #[inline]
     fn stamp(&mut self, now: u64) -> Stamp {
         if !self.options.incremental_timestamps {
             return self.stamp_of(Timestamp::TraceTime(now));
         }
         let multiplier = self.options.timestamp_unit_multiplier.get();
-        // The clock was set back, with the machine's state say.
+        // The clock was set back, for example with the machine's state.
         let Some(since_last) = now.checked_sub(self.last) else {
             return self.stamp_of(Timestamp::TraceTime(now));
         };
@@ -455,7 +454,7 @@ impl Sequence {
         }
     }
 
-    /// How a time that the caller supplies is told: whole, for what happens next may have been before.
+    /// The stamp of a time that the caller supplies. It is absolute, because the next event may have an earlier time.
     fn stamp_of(&self, timestamp: Timestamp) -> Stamp {
         let multiplier = self.options.timestamp_unit_multiplier.get();
         let (value, clock) = match timestamp {
@@ -469,7 +468,7 @@ impl Sequence {
         }
     }
 
-    /// Tells the strings that events of a site refer to.
+    /// Writes the strings that events of a site refer to.
     #[cold]
     fn tell_strings(&mut self, site: &Registered) {
         let told = &mut self.told;
@@ -509,13 +508,13 @@ impl Sequence {
         self.note_told(data.len());
     }
 
-    /// Tells what a track is, and its parents, once.
+    /// Describes a track and its parents, once.
     #[inline]
     fn describe(&mut self, track: &impl TrackLike, now: u64) {
         track::describe(track, &mut Describing { sequence: self, now });
     }
 
-    /// Tells again what tracks are that were told and have changed since.
+    /// Describes tracks again that were described and have changed since.
     #[inline]
     fn describe_changes(&mut self, now: u64) {
         let version = self.tracks_version;
@@ -524,14 +523,14 @@ impl Sequence {
     }
 }
 
-/// To be called before the time is taken of an event on a track that other threads may write to: the processor might otherwise read
-/// its counter before it has seen that it is this thread's turn, and slices of one track overlap.
+/// To be called before an event on a track that other threads may write to takes its time. Otherwise the processor might read its counter before it
+/// has seen that it is this thread's turn, and slices of one track would overlap.
 #[inline(always)]
 fn finish_what_others_see() {
     clock::finish_earlier_instructions();
 }
 
-/// Where descriptors go: packets of their own.
+/// The destination of descriptors: packets of their own.
 struct Describing<'a> {
     sequence: &'a mut Sequence,
     now: u64,
@@ -565,7 +564,7 @@ impl DescriptorSink for Describing<'_> {
     }
 }
 
-/// A timestamp as packets tell it.
+/// A timestamp in the form of packets.
 #[derive(Clone, Copy)]
 struct Stamp {
     value: u64,

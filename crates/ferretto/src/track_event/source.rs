@@ -18,7 +18,7 @@ pub(crate) fn register() {
     muxer::once(&ENTRY, || muxer::register(Arc::new(TrackEventSource)));
 }
 
-/// There are other categories than before.
+/// The list of categories has changed.
 pub(super) fn changed() {
     if let Some(entry) = ENTRY.get() {
         muxer::source_changed(entry);
@@ -79,7 +79,7 @@ impl DataSource for TrackEventSource {
         drop(stopped);
     }
 
-    /// Threads' open chunks are scraped by the service, which cannot be told from their having been flushed.
+    /// The service scrapes the open chunks of threads, which has the same result as a flush.
     fn flush(&self, _: Slot, _: u64, flushed: Acknowledge) {
         drop(flushed);
     }

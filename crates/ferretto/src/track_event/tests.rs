@@ -24,7 +24,7 @@ use crate::{
 mod macros;
 mod nesting;
 
-/// Who listens is the process's, so tests that record take turns.
+/// The listeners are global to the process, so tests that record take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,7 +77,7 @@ impl Recording {
         );
     }
 
-    /// Records what `events` does, on a thread of its own.
+    /// Records the events of `events`, on a thread of its own.
     pub(crate) fn of(config: TrackEventConfig, events: impl FnOnce() + Send) -> Vec<TracePacket> {
         let recording = Self::start(config);
         on_a_thread(events);
@@ -89,7 +89,7 @@ impl Recording {
         self.take()
     }
 
-    /// What was committed so far: of each writer one after the other.
+    /// The packets committed so far, one writer after the other.
     fn take(&self) -> Vec<TracePacket> {
         let mut sequences: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
         for request in self.arbiter.take_requests() {
@@ -291,7 +291,7 @@ fn a_slice_in_a_steady_state_takes_few_bytes() {
 }
 
 #[test]
-fn events_carry_what_macros_are_given() {
+fn events_carry_the_arguments_of_macros() {
     let flow = Flow::process_scoped(7);
     let packets = Recording::of(TrackEventConfig::default(), move || {
         trace_event_instant!("c", "All", "integer" => -3, "text" => "hello", flow = flow,
@@ -376,7 +376,7 @@ fn tracks_are_described_once_before_their_first_event() {
 }
 
 #[test]
-fn a_track_that_is_described_anew_is_told_at_once() {
+fn a_new_description_of_a_track_is_written_at_once() {
     let packets = Recording::of(TrackEventConfig::default(), || {
         let track = Track::new(77);
         trace_event_instant!("c", "Before", track = track);
@@ -395,7 +395,7 @@ fn a_track_that_is_described_anew_is_told_at_once() {
 }
 
 #[test]
-fn counters_tell_whole_and_broken_values_and_states_their_names() {
+fn counters_have_integer_and_fractional_values_and_states_their_names() {
     static HEAP: CounterTrack = CounterTrack::new("Heap");
     static LINK: StateTrack = StateTrack::new("Link");
     let packets = Recording::of(TrackEventConfig::default(), || {
@@ -428,7 +428,7 @@ fn counters_tell_whole_and_broken_values_and_states_their_names() {
 }
 
 #[test]
-fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() {
+fn incremental_counters_take_values_and_record_differences_from_zero_on() {
     let whole = CounterTrack::new("Whole").incremental();
     static BROKEN: CounterTrack = CounterTrack::new("Broken").incremental();
     static ABSOLUTE: CounterTrack = CounterTrack::new("Absolute");
@@ -467,7 +467,7 @@ fn incremental_counters_are_given_values_and_tell_differences_from_nothing_on() 
     assert_eq!(told(&packets), expected);
 }
 
-/// Values of counters as readers have them, who take differences from when the track was described so, and start from 0 with the sequence.
+/// Values of counters as readers compute them: they take differences from when the track was described so, and start from 0 with the sequence.
 fn read_values(packets: &[TracePacket]) -> Vec<(u64, i64)> {
     let mut differing: BTreeMap<u64, Option<i64>> = BTreeMap::new();
     let mut values = Vec::new();
@@ -512,7 +512,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
     let mut descriptor = crate::track::track_descriptor(&BY_CHILD);
     descriptor.description = Some("registered".to_owned());
     crate::track::set_track_descriptor(&BY_CHILD, descriptor);
-    // Whoever says otherwise of a counter is to be taken at their word.
+    // A descriptor that sets something else for a counter counts.
     let mut descriptor = crate::track::track_descriptor(&REPLACED);
     descriptor.counter.get_or_insert_default().is_incremental = None;
     crate::track::set_track_descriptor(&REPLACED, descriptor);
@@ -534,7 +534,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
 }
 
 #[test]
-fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number() {
+fn any_number_of_incremental_counters_is_right_and_a_limited_number_is_remembered() {
     const COUNTERS: u64 = 5000;
     let mut expected = Vec::new();
     let packets = Recording::of(TrackEventConfig::default(), || {
@@ -558,7 +558,7 @@ fn incremental_counters_without_end_are_told_right_and_remembered_up_to_a_number
 }
 
 #[test]
-fn a_thread_with_thousands_of_tracks_does_not_tell_of_each_before_each_event() {
+fn a_thread_with_thousands_of_tracks_does_not_describe_each_before_each_event() {
     const TRACKS: u64 = 5000;
     let packets = Recording::of(TrackEventConfig::default(), || {
         for round in 0..4 {
@@ -576,7 +576,7 @@ fn a_thread_with_thousands_of_tracks_does_not_tell_of_each_before_each_event() {
 }
 
 #[test]
-fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
+fn disabled_events_are_neither_recorded_nor_evaluated() {
     let config = TrackEventConfig {
         enabled_categories: vec!["wanted".into(), "dynamic.*".into()],
         disabled_categories: vec!["*".into()],
@@ -610,7 +610,7 @@ fn what_is_not_enabled_is_not_recorded_nor_evaluated() {
 }
 
 #[test]
-fn cleared_state_is_told_again() {
+fn cleared_state_is_written_again() {
     let recording = Recording::start(TrackEventConfig::default());
     on_a_thread(|| {
         for _ in 0..2 {
@@ -628,7 +628,7 @@ fn cleared_state_is_told_again() {
 }
 
 #[test]
-fn every_instance_gets_what_it_listens_to() {
+fn every_instance_gets_the_events_that_it_listens_to() {
     let first = Recording::start(TrackEventConfig::default());
     let second = Recording::start_in(1, &TrackEventConfig::default());
     second.listen(&TrackEventConfig::default());
@@ -675,7 +675,7 @@ fn events_in_the_middle_of_others_are_counted_and_not_recorded() {
 }
 
 #[test]
-fn after_a_loss_everything_is_told_again() {
+fn after_a_loss_everything_is_written_again() {
     let recording = Recording::start(TrackEventConfig::default());
     let (mut sent, mut events) = (0u64, Vec::new());
     on_a_thread(|| {
@@ -704,7 +704,7 @@ fn after_a_loss_everything_is_told_again() {
 }
 
 #[test]
-fn a_slice_that_outlasts_its_session_is_left_open_whatever_the_config() {
+fn a_slice_that_outlasts_its_session_is_left_open_with_any_config() {
     for filter in [false, true] {
         let recording = Recording::start(TrackEventConfig {
             filter_dynamic_event_names: Some(filter),
@@ -731,7 +731,7 @@ fn events_after_one_that_has_panicked_are_not_early() {
     let mut before = 0;
     let packets = Recording::of(TrackEventConfig::default(), || {
         trace_event_instant!("c", "First");
-        // What readers would miss.
+        // The time that readers would miss.
         let first = crate::clock::now();
         while crate::clock::now() < first + 10 * MILLISECOND {}
         std::panic::catch_unwind(|| {

@@ -1,16 +1,16 @@
-//! What each thread has of its own: its sequences, found through one thread-local pointer.
+//! Each thread's own state: its sequences, found through one thread-local pointer.
 //!
-//! Called for every event that somebody records. [`with`] lends a thread's state to one caller at a time: while it is lent the
-//! pointer is null, so that an event in the middle of another, from a `Display` of the user's say, finds nothing there. It
-//! is dropped then, and counted. When the thread ends its state is dropped, and with it every chunk goes back; an event even
-//! later, from the destructor of another thread-local, gets a state for itself alone.
+//! Called for every event that somebody records. [`with`] lends a thread's state to one caller at a time. While it is lent the pointer is null, so
+//! that an event in the middle of another, from a `Display` of the user's for example, finds nothing there. Such an event is dropped and counted.
+//! When the thread ends its state is dropped, which returns every chunk. An event even later, from the destructor of another thread-local, gets a
+//! state for itself alone.
 //!
-//! **Confined threads.** Events come from anywhere: from allocators, also while the SDK itself allocates; from signal handlers, also
-//! while the interrupted code holds a lock of the SDK's or of the C library's. A thread is [confined](confine) while it must not
-//! allocate, free, or wait for a lock to record an event. The SDK confines its own thread, but for the application's code
-//! there, and every thread where it allocates for an event or holds a lock that an event may need. [`without_waiting`](super::without_waiting)
-//! confines the caller. An event on a confined thread is recorded if it can be stored with what is there: the sequence has begun, the
-//! chunk has room, and readers know the site and the track. It is dropped otherwise, and counted.
+//! **Confined threads.** Events come from anywhere: from allocators, also while the SDK itself allocates; from signal handlers, also while the
+//! interrupted code holds a lock of the SDK's or of the C library's. A thread is [confined](confine) while it must not allocate, free, or wait for a
+//! lock to record an event. The SDK confines its own thread, except in the application's code there, and every thread where it allocates for an event
+//! or holds a lock that an event may need. [`without_waiting`](super::without_waiting) confines the caller. An event on a confined thread is recorded
+//! if the existing state suffices: the sequence has begun, the chunk has room, and readers know the site and the track. It is dropped otherwise, and
+//! counted.
 //!
 //! **Locks.** An event on a thread that is not confined may wait for these locks. The last column says why it never waits for ever.
 //!
@@ -29,8 +29,8 @@
 //! **Forks.** A fork takes the locks of `ferretto-tracing` first, then those of the observers, the registry, the tables and the open slices. So a forked child finds none of
 //! them held.
 //!
-//! **Signals.** A handler may run between any two instructions here. It leaves the thread's variables as it found them, so all that
-//! matters is that a state which is being used is in neither pointer: compiler fences keep the stores around its use in order.
+//! **Signals.** A handler may run between any two instructions here. It leaves the thread's variables as it found them. So it is enough that a state
+//! in use is in neither pointer: compiler fences keep the stores around its use in order.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -42,7 +42,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::sequence::ThreadState;
 
-// None but `END` has a destructor or is initialized at its first use, so they can be had before `main`, in signal handlers and while other
+// Only `END` has a destructor or is initialized at its first use. The others can be used before `main`, in signal handlers and while other
 // thread-locals are destroyed.
 thread_local! {
     /// The state, unless it is lent or set aside, or there is none. Made by `Box::into_raw`.
@@ -72,13 +72,13 @@ pub(super) fn nested_events() -> u64 {
     UNRECORDED.load(Ordering::Relaxed)
 }
 
-/// Counts an event that somebody would have recorded, had it happened elsewhere.
+/// Counts an event that would have been recorded elsewhere.
 #[cold]
 pub(super) fn count_unrecorded() {
     UNRECORDED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has `use_state` called with this thread's state; `None` if it is lent already.
+/// Calls `use_state` with this thread's state; `None` if it is already lent.
 #[inline(always)]
 pub(super) fn with<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R> {
     let state = state();
@@ -90,13 +90,12 @@ pub(super) fn with<R>(use_state: impl FnOnce(&mut ThreadState) -> R) -> Option<R
     set_state(null_mut());
     compiler_fence(Ordering::SeqCst);
     let (Lent::OfThread(state) | Lent::Otherwise(state)) = lent;
-    // SAFETY: the pointer came from a box that nobody has freed: of one in `STATE` or `SET_ASIDE` only `End` does so, which takes it out
-    // first, and a temporary one is freed with `lent`. It is in neither until then, not for signal handlers either: there is no other
-    // reference.
+    // SAFETY: the pointer came from a box that is not freed: only `End` frees one in `STATE` or `SET_ASIDE`, after it has taken it out, and a
+    // temporary one is freed with `lent`. Until then it is in neither, not for signal handlers either, so there is no other reference.
     Some(use_state(unsafe { &mut *state }))
 }
 
-/// As [`with`], if the thread has recorded something before, and is not just doing so.
+/// As [`with`], if the thread has recorded something before, and is not doing so right now.
 pub(super) fn with_existing(use_state: impl FnOnce(&mut ThreadState)) {
     if !state().is_null() {
         with(use_state);
@@ -130,7 +129,7 @@ fn set_confined(confined: bool) {
     CONFINED.with(|it| it.store(confined, Ordering::Relaxed));
 }
 
-/// Until it is dropped, the thread is confined. Dropped in the reverse order of their making.
+/// Confines the thread until it is dropped. To be dropped in the reverse order of creation.
 #[must_use = "the thread is confined until this is dropped"]
 pub(crate) struct Confined {
     was_confined: bool,
@@ -147,7 +146,7 @@ pub(crate) fn confine() -> Confined {
         aside: set_aside(),
         of_thread: PhantomData,
     };
-    // A signal handler between any two of these finds the state in one place at least, and it is not in use.
+    // A signal handler between any two of these stores finds the state in at least one place, and it is not in use.
     if !before.state.is_null() {
         put_aside(before.state);
     }
@@ -159,15 +158,15 @@ pub(crate) fn confine() -> Confined {
     before
 }
 
-/// A locked mutex, whose thread is confined as long: changing what it guards allocates, and the allocator may trace an event that needs this
-/// lock.
+/// A locked mutex. Its thread is confined while this exists, because changes to the value allocate, and the allocator may trace an event that needs
+/// this lock.
 pub(crate) struct LockedConfined<T: 'static> {
-    // Unlocked before the thread is confined no more.
+    // Unlocked before the confinement ends.
     guard: MutexGuard<'static, T>,
     _confined: Confined,
 }
 
-/// Locks the mutex that `find` finds, on a thread that is confined by then. Nothing may panic halfway through a change of what it guards.
+/// Locks the mutex that `find` returns, after confining the thread. Nothing may panic halfway through a change of the value.
 pub(crate) fn lock_confined<T>(find: impl FnOnce() -> &'static Mutex<T>) -> LockedConfined<T> {
     let confined = confine();
     LockedConfined {
@@ -190,8 +189,8 @@ impl<T> DerefMut for LockedConfined<T> {
     }
 }
 
-/// As [`confine`], for a thread that is about to fork: until this is dropped its state is out of reach too, for what it writes to belongs
-/// to the parent alone.
+/// As [`confine`], for a thread that is about to fork. Until this is dropped, events do not reach its state either, because that writes to memory of
+/// the parent alone.
 pub(super) fn confine_for_fork() -> Confined {
     let before = confine();
     put_aside(null_mut());
@@ -203,7 +202,7 @@ impl Drop for Confined {
         compiler_fence(Ordering::SeqCst);
         let now = set_aside();
         if self.state.is_null() && self.aside.is_null() && !now.is_null() {
-            // Made meanwhile, by the application's code that the SDK called.
+            // The application's code, which the SDK called, has made a state meanwhile.
             match self.was_confined {
                 true => self.aside = now,
                 false => self.state = now,
@@ -217,8 +216,7 @@ impl Drop for Confined {
     }
 }
 
-/// Calls code of the application's on a thread that the SDK has confined: its events are recorded as anywhere. To be called with no lock
-/// held.
+/// Calls the application's code on a thread that the SDK has confined, and records its events as anywhere. To be called without holding a lock.
 pub(crate) fn unconfined<R>(call: impl FnOnce() -> R) -> R {
     /// Confines the thread again, also when the call panics.
     struct Again;
@@ -243,11 +241,11 @@ pub(crate) fn unconfined<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// A state while it is in use. Puts it back, also when a user's code panics.
+/// A state in use. Dropping it puts the state back, also when a user's code panics.
 enum Lent {
     OfThread(*mut ThreadState),
-    /// That of a thread that is confined; or one for this once, on a thread that is confined meanwhile, lest an allocator's events need one
-    /// more each.
+    /// The state of a confined thread; or a temporary one, on a thread that is confined meanwhile, so that an allocator's events do not need one more
+    /// each.
     Otherwise(*mut ThreadState),
 }
 
@@ -272,14 +270,14 @@ fn take_back(state: *mut ThreadState) {
         put_aside(state);
     } else {
         drop_state(state);
-        // It was not before, and there was no other state.
+        // The thread was not confined before, and there was no other state.
         set_confined(false);
     }
 }
 
 #[cold]
 fn drop_state(state: *mut ThreadState) {
-    // SAFETY: only called with pointers from `Box::into_raw`, when nothing else has them any more.
+    // SAFETY: only called with pointers from `Box::into_raw`, when there is no other pointer any more.
     drop(unsafe { Box::from_raw(state) });
 }
 
@@ -294,7 +292,7 @@ fn lend_another() -> Option<Lent> {
         }
         put_aside(null_mut());
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: it was set aside, so nobody has a reference, and now nobody else gets one.
+        // SAFETY: it was set aside, so there is no other reference, and now no one can make one.
         unsafe { (*state).begin_confined_use() };
         return Some(Lent::Otherwise(state));
     }
@@ -303,10 +301,10 @@ fn lend_another() -> Option<Lent> {
         count_unrecorded();
         return None;
     }
-    // Making one allocates, and so may have it end when the thread does.
+    // Making a state allocates, and so may registering `END`. Meanwhile an event of the allocator must not make another state.
     let confined = confine();
     let state = Box::into_raw(Box::new(ThreadState::new()));
-    // Has the state dropped when the thread ends; cannot be had if that is just happening.
+    // Has the state dropped when the thread ends. Fails if the thread is just ending.
     if phase == Phase::New && END.try_with(|_| ()).is_ok() {
         PHASE.set(Phase::Alive);
         return Some(Lent::OfThread(state));

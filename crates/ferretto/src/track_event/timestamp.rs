@@ -1,10 +1,10 @@
-//! When an event happened, if the caller says so: the option `timestamp = …` of the macros.
+//! Timestamps that the caller supplies: the option `timestamp = …` of the macros.
 
 use std::time::{Instant, SystemTime};
 
 use crate::clock;
 
-/// When an event happened, if not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
+/// The time of an event, if it is not now: trace time in nanoseconds, an [`Instant`], a [`SystemTime`], or the time of another clock.
 ///
 /// ```
 /// use std::time::Instant;
@@ -14,22 +14,22 @@ use crate::clock;
 /// ferretto::trace_event_instant!("network", "Packet", timestamp = arrived);
 /// ```
 ///
-/// An `Instant` and a `SystemTime` become trace time where they are converted. That reads both clocks together, three
-/// readings in all where [`clock::now`] is one. The result is wrong by half of what the reading took, usually less than 100 ns. Instants keep
-/// their order and distances, on the clocks [`Boottime`](clock::TraceClock::Boottime) and [`Monotonic`](clock::TraceClock::Monotonic), unless
-/// the machine was suspended between them. An instant from before a suspension is late by the duration of the suspension on the clock
-/// `Boottime`; a `SystemTime` from before the time of day was set is wrong by as much as that was changed. Times from before the clock
-/// began become 0, and those after its end, in 292 years, that end.
+/// Conversion turns an `Instant` or a `SystemTime` into trace time. It reads both clocks together, three readings in all where [`clock::now`] is one.
+/// The error is half the duration of the reading, usually less than 100 ns. Instants keep their order and distances, on the clocks
+/// [`Boottime`](clock::TraceClock::Boottime) and [`Monotonic`](clock::TraceClock::Monotonic), unless the machine was suspended between them. An
+/// instant from before a suspension is late by the duration of the suspension on the clock `Boottime`; a `SystemTime` from before the time of day was
+/// set is wrong by as much as that was changed. Times from before the clock began become 0; times after the end of its range, in 292 years, become
+/// that end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timestamp {
     /// On the trace clock, in nanoseconds ([`crate::clock::now`]).
     TraceTime(u64),
-    /// On another clock, in its unit: one of Perfetto's, or one that clock snapshots of the application's relate to those.
+    /// The time of another clock, in its unit: one of Perfetto's, or one that the application's clock snapshots relate to those.
     OnClock {
-        /// Which clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
+        /// The clock: a value of Perfetto's `BuiltinClock`, or 64 to 127 for one of the sequence's own, or above.
         clock_id: u32,
-        /// What it shows.
+        /// The reading of that clock.
         value: u64,
     },
 }
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// Far more than a reading takes on a busy machine, and far less than two clocks of one machine are apart by chance.
+    /// Far more than the duration of a reading on a busy machine, and far less than a chance difference between two clocks of a machine.
     const TOLERANCE: i128 = 10_000_000_000;
 
     #[test]

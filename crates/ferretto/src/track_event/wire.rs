@@ -1,7 +1,6 @@
-//! How packets of track events begin, in bytes.
+//! The first bytes of packets of track events.
 //!
-//! Fields are put in an order in which what changes comes last: `sequence_flags`, `track_event`, `timestamp`. To readers all
-//! orders are the same.
+//! Variable fields come last: `sequence_flags`, `track_event`, `timestamp`. To readers all orders are the same.
 
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::track_event::Type;
@@ -10,17 +9,17 @@ use ferretto_wire::{WireType, Writer, tag};
 
 /// `sequence_flags` of packets that refer to others.
 pub(super) const NEEDS_INCREMENTAL_STATE: u64 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u64;
-/// `sequence_flags` of packets that take back all that was referred to before.
+/// `sequence_flags` of packets that clear all earlier state.
 pub(super) const INCREMENTAL_STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
 
 /// The kinds of events.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// Of a slice with a handle, which knows who has recorded the beginning.
+    /// A slice with a handle, which knows which instances have recorded the beginning.
     SliceBegin,
     SliceEnd,
-    /// Of a slice without one.
+    /// A slice without a handle.
     LooseBegin,
     LooseEnd,
     Instant,
@@ -39,25 +38,25 @@ impl EventType {
         }
     }
 
-    /// Whether the order of events of this kind on one track matters to a nanosecond: slices must nest. Counters and instants are as they
-    /// are.
+    /// Whether the order of events of this kind on one track matters to the nanosecond: slices must nest. For counters and instants it does not
+    /// matter.
     #[inline(always)]
     pub(super) fn is_ordered(self) -> bool {
         !matches!(self, EventType::Instant | EventType::Counter)
     }
 
-    /// Whether it is of a slice without a handle.
+    /// Whether the event belongs to a slice without a handle.
     #[inline(always)]
     pub(super) fn is_loose(self) -> bool {
         matches!(self, EventType::LooseBegin | EventType::LooseEnd)
     }
 
-    /// Whether it ends a slice.
+    /// Whether the event ends a slice.
     pub(super) fn is_end(self) -> bool {
         matches!(self, EventType::SliceEnd | EventType::LooseEnd)
     }
 
-    /// Whether events of this kind tell their category: the ends of slices and samples of counters do not.
+    /// Whether events of this kind contain their category: the ends of slices and samples of counters do not.
     pub(super) fn tells_category(self) -> bool {
         !self.is_end() && self != EventType::Counter
     }
@@ -83,15 +82,15 @@ const FRONT_CAPACITY: usize = 24;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortFront {
     pub(super) bytes: [u8; FRONT_CAPACITY],
-    /// How many count.
+    /// The number of valid bytes.
     pub(super) len: usize,
 }
 
 impl ShortFront {
-    /// Where the event's length is.
+    /// The place of the event's length.
     pub(super) const LENGTH_AT: usize = 3;
 
-    /// `None` if there are too many categories for it.
+    /// Returns `None` if there are too many categories.
     pub(super) fn new(event: EventType, categories: &[u32], name: u32) -> Option<Self> {
         let mut front = front(event, categories, name);
         // The tag of the timestamp.
@@ -111,14 +110,14 @@ impl ShortFront {
 #[derive(Clone, Copy, Debug)]
 pub struct AnnotationFront {
     pub(crate) bytes: [u8; Self::CAPACITY],
-    /// How many count.
+    /// The number of valid bytes.
     len: u8,
 }
 
 impl AnnotationFront {
-    /// Where the argument's length is.
+    /// The place of the argument's length.
     pub(crate) const LENGTH_AT: usize = 1;
-    /// Two tags and the length, of a byte each, and the longest id.
+    /// Two tags and a length of a byte each, and the longest id.
     const CAPACITY: usize = 8;
 
     pub(super) fn new(name: u32) -> Self {
@@ -140,7 +139,7 @@ impl AnnotationFront {
     }
 }
 
-/// What all events begin with.
+/// Writes the fields that all events begin with.
 #[inline(always)]
 pub(super) fn head(track_event: &mut TrackEvent<'_>, event: EventType, categories: &[u32], name: u32) {
     track_event.r#type(event.to_wire());

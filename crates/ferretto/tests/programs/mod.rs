@@ -1,4 +1,4 @@
-//! What the tests of events in unusual places share: programs of their own, and what is to be seen of their traces.
+//! The common part of the tests of events in unusual places: programs of their own, and the checks of their traces.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use ferretto_wire::Reader;
 /// Says that this process is the program of a test.
 const PROGRAM: &str = "FERRETTO_TEST_PROGRAM";
 
-/// What a program has come to after this hangs.
+/// A program that has not ended after this hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Calls `program` in a process of its own. `test` is the name of the calling test, which that process runs again.
@@ -68,7 +68,7 @@ pub(crate) fn session() -> Session {
     let config = TraceConfig::new()
         .buffer_kb(32 << 10)
         .data_source(DataSource::track_event())
-        // Then only what is recorded outside of handlers begins anew.
+        // Then only sequences of events outside of handlers begin anew.
         .clear_incremental_state(Duration::from_secs(3600));
     session.setup(&config).unwrap();
     session.start_blocking().unwrap();
@@ -81,14 +81,14 @@ pub(crate) fn finish(session: Session) -> Trace {
     Trace::new(&session.read_to_end().unwrap())
 }
 
-/// What there is in a trace.
+/// The contents of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct Trace {
     /// Instants, and beginnings of slices, by name.
     names: BTreeMap<String, usize>,
     pub(crate) counters: usize,
-    /// Slices that ended without having begun, and those that never ended, on the tracks of threads: but for those of the allocator, which
-    /// may be at work when a session stops.
+    /// Slices that ended without having begun, and slices that never ended, on the tracks of threads: except for those of the allocator, which may be
+    /// at work when a session stops.
     pub(crate) unmatched: (usize, usize),
 }
 

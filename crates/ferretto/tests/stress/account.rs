@@ -1,8 +1,8 @@
-//! A trace against the journals of those who wrote it.
+//! A trace against the journals of the threads that wrote it.
 //!
-//! Each sequence of packets is one thread's, so its events must be that thread's story: every event in its place, but those in
-//! categories that the session does not record. Where packets are missing the trace says so. What a thread did between the session's
-//! start and the moment before its end is there from the first step to the last, unless it is in such a gap.
+//! Each sequence of packets is one thread's, so its events must be that thread's story: every event in its place, except those in categories that the
+//! session does not record. Where packets are missing the trace says so. The events of a thread between the session's start and the moment before its
+//! end are there from the first step to the last, unless they are in such a gap.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use ferretto_wire::{Reader, Value};
 use super::recording::Recording;
 use super::story::{self, CATEGORIES, Event, Kind};
 
-/// What a session was to record, and when.
+/// The recording that a session was to make, and its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     /// Which of [`CATEGORIES`].
@@ -25,7 +25,7 @@ pub(crate) struct Expected {
     pub(crate) stopped: u64,
 }
 
-/// What was found.
+/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) sequences: u64,
@@ -60,7 +60,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// What a sequence tells.
+/// An item of a sequence.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Gap,
@@ -81,7 +81,7 @@ struct Sequence {
     told: Vec<Told>,
 }
 
-/// What the service says of a writer that it was never told of, because the application ended first.
+/// The service's treatment of a writer that was never registered, because the application ended first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NeverHeardOf {
     /// That packets were lost.
@@ -90,7 +90,7 @@ pub(crate) enum NeverHeardOf {
     Ignored,
 }
 
-/// Checks a trace; says what is wrong with it.
+/// Checks a trace; returns the first error.
 fn check(
     recording: &Recording,
     journals: &BTreeMap<u64, Vec<u64>>,
@@ -98,7 +98,7 @@ fn check(
 ) -> Result<Found, String> {
     let (sequences, stats) = read(&recording.trace)?;
     let mut expected = recording.expected.clone();
-    // A service that is told to end ends sessions before it answers whoever would do so now; what comes then it does not record, and says so.
+    // A service that is told to end ends sessions before it answers a request to end them. It does not record later events, and says so.
     if let Some(ended) = first_service_event(&recording.trace, field::SERVICE_ENDED)? {
         expected.stopping = expected.stopping.min(ended);
     }
@@ -110,7 +110,7 @@ fn check(
         .ok_or("the trace has no statistics")?;
     let mut found = Found::default();
     let mut seen: BTreeMap<u64, Place> = BTreeMap::new();
-    // Those that are too short to tell whose they are.
+    // Sequences that are too short to show which thread they belong to.
     let mut nameless = Vec::new();
     for (id, sequence) in &sequences {
         let Some(stream) = sequence.stream else {
@@ -158,7 +158,7 @@ fn check(
             }
         }
     }
-    // Those that have much to tell first: a sequence in which that is found could be that of others, too.
+    // Long ones first: a sequence in which such a story is found could belong to others, too.
     unnamed.sort_by_key(|(events, _)| std::cmp::Reverse(events.len()));
     nameless.sort_by_key(|sequence| sequence.told.len());
     let mut ignored = 0;
@@ -183,7 +183,7 @@ fn check(
             "the service found packets or chunks that are not valid: {stats:?}"
         ));
     }
-    // What an application has lost since its memory was full, only it could tell. If it ended before that, the trace says that it is gone.
+    // Only the application could tell how much it has lost since its memory was full. If it ended before that, the trace says that it is gone.
     let is_gone = first_service_event(&recording.trace, field::DATA_SOURCES_GONE)?.is_some();
     if found.ends_lost - ignored > writers_lost && buffer_lost == 0 && !is_gone {
         return Err(format!(
@@ -231,7 +231,7 @@ struct Place {
 /// The first and the last event that must be there.
 fn required(stream: u64, expected: &Expected, times: &[u64]) -> Option<(Position, Position)> {
     let first = times.partition_point(|time| *time < expected.started);
-    // What begins after a step is that it is over.
+    // The first event after a step means that the step is over.
     let end = times
         .partition_point(|time| *time <= expected.stopping)
         .saturating_sub(1);
@@ -329,7 +329,7 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
                         && before.kind != Kind::End
                         && unplaced.is_empty()
                     {
-                        // The session began within a slice, or what began it was lost: then its end is not recorded.
+                        // The session began within a slice, or the beginning was lost: then its end is not recorded.
                         candidate =
                             previous(stream, position, expected).filter(|before| before.0 == position.0);
                     }

@@ -14,7 +14,7 @@ use super::story::{self, Outcome};
 /// How many there are at a time.
 const THREADS: u64 = 64;
 
-/// The threads, and the one that replaces those that have ended.
+/// The threads, and the supervisor that replaces ended ones.
 pub(crate) struct Crowd {
     over: Arc<AtomicBool>,
     supervisor: JoinHandle<u64>,

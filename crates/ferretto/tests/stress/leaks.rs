@@ -1,4 +1,4 @@
-//! What a process has: its threads, its descriptors, and the chunks of its shared memory.
+//! The resources of a process: its threads, its descriptors, and the chunks of its shared memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,11 +1,11 @@
-//! A crowd of threads that write track events which are numbered, sessions that come and go meanwhile, and an account of every event.
+//! A crowd of threads that write numbered track events, sessions that come and go meanwhile, and an account of every event.
 //!
-//! - [`story`]: what the threads write. From the number of its step alone follows what an event looks like.
+//! - [`story`]: the events of the threads. The number of a step alone determines its event.
 //! - [`crowd`]: the threads. They end in the middle, or panic, and others take their places.
 //! - [`journal`]: when each thread began each step, in files that survive the process.
-//! - [`recording`]: a session by chance, from its start to its trace.
-//! - [`leaks`]: what processes are left with.
-//! - [`account`]: a trace against the journals: each event that must be there is, or lies in a gap that the trace tells of.
+//! - [`recording`]: a random session, from its start to its trace.
+//! - [`leaks`]: the resources that remain in processes.
+//! - [`account`]: a trace against the journals: each event that must be there is, or lies in a gap that the trace marks.
 //!
 //! Used by the test of this crate in one process, and by that of `ferretto-cli` with real services.
 
@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// How long anything may take: long, for the threads leave the service little of the processors.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Boot time in nanoseconds: what journals and sessions are compared by.
+/// Boot time in nanoseconds, by which journals and sessions are compared.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

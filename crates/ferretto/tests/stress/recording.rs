@@ -12,13 +12,13 @@ use super::account::Expected;
 use super::story::CATEGORIES;
 use super::{Chance, PATIENCE, now};
 
-/// A trace, and what must be in it.
+/// A trace, and the events that must be in it.
 pub(crate) struct Recording {
     pub(crate) trace: Vec<u8>,
     pub(crate) expected: Expected,
-    /// What the service has counted, if that is not in the trace: reading a part of it takes the statistics with it.
+    /// The service's counters, if they are not in the trace: reading a part of it takes the statistics with it.
     pub(crate) stats: Option<TraceStats>,
-    /// What kind of session it was, for people.
+    /// The kind of session, for people.
     pub(crate) what: String,
 }
 
@@ -31,7 +31,7 @@ enum Place {
     File,
 }
 
-/// Whose service it is. What upstream's (v56) cannot do is not asked of it.
+/// The implementation of the service. The test does not ask upstream's (v56) for things that it cannot do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     Ours,
@@ -39,8 +39,8 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    /// Whether sessions are to stream into files. Upstream's does not always write what came last (its statistics are missing then,
-    /// too), and numbers the sequences anew where a clone goes on after what the file had.
+    /// Whether sessions may stream into files. Upstream's service does not always write the last packets (its statistics are missing then, too), and
+    /// numbers the sequences anew where a clone goes on after the contents of the file.
     fn writes_files(self) -> bool {
         self == Service::Ours
     }
@@ -94,7 +94,7 @@ pub(crate) fn record(
     if clears {
         config = config.clear_incremental_state(Duration::from_millis(100 + chance.below(200)));
     }
-    // What streams into a file should be flushed now and then, or the service finds fault with it.
+    // A session that streams into a file should be flushed now and then, or the service warns.
     let flushes = chance.one_in(3) || matches!(place, Place::File);
     if flushes {
         config = config.flush_period(Duration::from_millis(100 + chance.below(300)));

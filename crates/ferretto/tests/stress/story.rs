@@ -1,4 +1,4 @@
-//! What threads write: an endless story for each of them, the same each time it is told.
+//! The events of threads: an endless story for each of them, the same each time.
 
 use ferretto::track::{CounterTrack, NamedTrack};
 use ferretto::{DynamicCategory, trace_counter, trace_event, trace_event_instant};
@@ -109,7 +109,7 @@ pub(crate) enum Outcome {
     Panic,
 }
 
-/// What those panics carry.
+/// The payload of those panics.
 pub(crate) struct Planned;
 
 /// Writes the events of a step.

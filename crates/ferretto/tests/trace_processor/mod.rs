@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What it answers to a query: the columns of each row. Without it, `None`, and a line that says that the test is skipped.
+/// The trace processor's answer to a query: the columns of each row. Without a trace processor, `None`, and a line that says that the test is
+/// skipped.
 pub(crate) fn ask(trace: &Path, query: &str) -> Option<Vec<Vec<String>>> {
     let program = std::env::var_os("FERRETTO_TPQ").map(PathBuf::from);
     let Some(program) = program.filter(|path| path.exists()) else {

@@ -1,4 +1,4 @@
-// Uses of the macros that are wrong. Behind `//~` is what the compiler has to say of the line.
+// Wrong uses of the macros. The text behind `//~` is the compiler's message about the line.
 use ferretto::track::Track;
 use ferretto::*;
 

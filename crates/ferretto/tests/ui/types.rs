@@ -1,4 +1,4 @@
-// Values of macros that have the wrong type. Behind `//~` is what the compiler has to say of the line.
+// Values of the wrong type in macros. The text behind `//~` is the compiler's message about the line.
 use ferretto::track::StateTrack;
 use ferretto::*;
 

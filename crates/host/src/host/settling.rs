@@ -12,13 +12,13 @@ use crate::clocks::TurnTime;
 use crate::turns;
 
 impl Host {
-    /// Sends what waits, closes what is over, and tells the reactor what to watch for.
+    /// Sends pending replies, closes connections that are over, and tells the reactor what to watch for.
     pub(super) fn settle(&mut self, turn: &TurnTime) {
         self.settle_touched();
         if self.ending.is_empty() {
             return;
         }
-        // There may be much in the shared memory of each.
+        // Each may have much data in its shared memory.
         let mut ending: Vec<Token> = std::mem::take(&mut self.ending).into_iter().collect();
         self.turns
             .put_in_turn_to_close(&mut ending, candidates(&self.connections));
@@ -34,7 +34,7 @@ impl Host {
             self.turns.note_crowded();
             self.ending.extend(ending);
         }
-        // Others were told.
+        // Closing them had consequences for others.
         self.settle_touched();
     }
 
@@ -75,7 +75,7 @@ impl Host {
         }
     }
 
-    /// A user's connections have the host hold more than one user's may: the one that does so most is to be closed.
+    /// Closes the connection that holds the most, because the host holds more for this user's connections than for one user allowed.
     fn close_greediest(&mut self, uid: u32) {
         let of_user = self.connections.iter_mut();
         let of_user =
@@ -88,7 +88,7 @@ impl Host {
                 connection.held,
                 limits::MAX_HELD_BYTES_PER_UID
             ));
-            // At once: the next that asks for more is not to cost another.
+            // At once, so that the user's next request does not cost another connection.
             connection.silence();
             let held = std::mem::take(&mut connection.held);
             self.admission.holds(uid, held, 0);
@@ -105,7 +105,7 @@ impl Host {
         self.busy.remove(&token);
         self.admission.holds(connection.peer.uid, connection.held, 0);
         self.admission.leave(connection.peer.uid);
-        // Told first: whoever is hung up on may look for the reason at once.
+        // The log line comes first: a client that is hung up on may look for the reason at once.
         if let Some(why) = connection.closing.as_ref().filter(|why| !why.is_empty()) {
             let pid = connection
                 .peer

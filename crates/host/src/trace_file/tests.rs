@@ -53,7 +53,7 @@ fn a_file_that_took_a_part_of_a_packet_ends_with_the_one_before() {
 }
 
 #[test]
-fn what_others_added_to_a_file_stays() {
+fn bytes_that_others_added_to_a_file_stay() {
     let file = tempfile::tempfile().unwrap();
     let (mut writer, _cancel) = writer(file.try_clone().unwrap());
     writer.write(&packets(1, 100)).unwrap();
@@ -78,7 +78,7 @@ fn a_pipe_gets_everything_in_order_as_it_is_read() {
 }
 
 #[test]
-fn writes_that_nobody_takes_end_when_they_are_cancelled() {
+fn writes_without_a_reader_end_when_they_are_cancelled() {
     let (read, write) = std::io::pipe().unwrap();
     let (socket, far_socket) = UnixStream::pair().unwrap();
     let fds: [OwnedFd; 2] = [write.into(), socket.into()];
@@ -101,7 +101,7 @@ fn file_with(trace: &[u8]) -> File {
 }
 
 #[test]
-fn a_copy_has_what_was_there_when_the_file_was_shared() {
+fn a_copy_has_the_contents_from_when_the_file_was_shared() {
     let trace = packets(100, 30_000);
     let (mut original, _cancel_original) = writer(file_with(&[]));
     original.write(&trace).unwrap();
@@ -139,7 +139,7 @@ fn a_copy_ends_when_it_is_cancelled() {
 }
 
 #[test]
-fn what_cannot_be_read_again_is_not_shared() {
+fn a_file_that_cannot_be_read_back_is_not_shared() {
     let folder = tempfile::tempdir().unwrap();
     let write_only = File::create(folder.path().join("trace")).unwrap();
     let (read, write) = std::io::pipe().unwrap();

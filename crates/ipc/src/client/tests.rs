@@ -1,4 +1,4 @@
-//! A client against a host: binding, calling, and what happens to calls that cannot be made.
+//! A client against a host: binding, calling, and the failure of calls that cannot be made.
 
 use std::fs::File;
 
@@ -7,13 +7,13 @@ use crate::host::{PeerIdentitySource, Reply, ReplyWanted};
 use crate::pair::{Pair, Seen};
 
 #[test]
-fn binding_tells_the_methods_of_the_service() {
+fn binding_returns_the_methods_of_the_service() {
     let (pair, greeter) = Pair::bound();
     assert_eq!(pair.client.methods(greeter), ["CountTo", "SayHello", "TakeFile"]);
 }
 
 #[test]
-fn binding_what_the_host_does_not_offer_fails_and_so_do_the_calls_that_waited() {
+fn binding_an_unknown_service_fails_and_so_do_the_calls_that_waited() {
     let mut pair = Pair::new();
     let service = pair.client.bind("NoSuchService").unwrap();
     let early = pair.call(service, "SayHello", b"");
@@ -53,7 +53,7 @@ fn calls_made_before_the_service_is_bound_are_sent_in_order_once_it_is() {
 }
 
 #[test]
-fn replies_find_their_calls_in_whatever_order_they_come() {
+fn replies_find_their_calls_in_any_order() {
     let (mut pair, greeter) = Pair::bound();
     let calls: Vec<CallId> = (0..5u8)
         .map(|number| pair.call(greeter, "SayHello", &[number]))
@@ -181,7 +181,7 @@ fn descriptors_go_both_ways_each_with_its_own_message() {
 }
 
 #[test]
-fn a_lost_connection_fails_everything_outstanding_after_what_had_arrived() {
+fn a_lost_connection_fails_outstanding_calls_after_replies_that_had_arrived() {
     let (mut pair, greeter) = Pair::bound();
     let other = pair.client.bind("Other").unwrap();
     let held = pair.call(other, "Nothing", b"");
@@ -208,7 +208,7 @@ fn a_lost_connection_fails_everything_outstanding_after_what_had_arrived() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_before_anything_is_sent() {
+fn a_call_that_does_not_fit_is_refused_before_anything_is_sent() {
     let (mut pair, greeter) = Pair::bound();
     let huge = pair
         .client
@@ -250,7 +250,7 @@ fn unasked_replies_are_ignored() {
 }
 
 #[test]
-fn a_relay_declares_whom_it_speaks_for_before_any_call() {
+fn a_relay_declares_its_peer_before_any_call() {
     let mut pair = Pair::with(PeerIdentitySource::Declared, Default::default());
     let identity = PeerIdentity {
         pid: 12,
@@ -264,7 +264,7 @@ fn a_relay_declares_whom_it_speaks_for_before_any_call() {
 }
 
 #[test]
-fn a_violation_by_the_host_is_told_once_and_fails_everything_outstanding() {
+fn a_violation_by_the_host_is_reported_once_and_fails_everything_outstanding() {
     let (mut pair, greeter) = Pair::bound();
     let call = pair.call(greeter, "SayHello", b"");
     pair.client.receive(&u32::MAX.to_le_bytes(), None);

@@ -209,7 +209,7 @@ fn a_frame_that_never_ends_costs_one_descriptor_however_many_come_with_it() {
 }
 
 #[test]
-fn what_is_encoded_here_is_what_the_schema_says() {
+fn frames_are_encoded_as_the_schema_says() {
     let bytes: Vec<u8> = crate::wire_protocol::invoke_method(7, 1, 300, true, vec![1, 2, 3], None)
         .unwrap()
         .parts()

@@ -1,4 +1,4 @@
-//! What a host makes of clients that err, flood, lie or do not read.
+//! Hosts against clients that err, flood, lie or do not read.
 
 use super::*;
 use crate::client::{Call, CallError, More};
@@ -26,7 +26,7 @@ fn invoke(request_id: u64, service_id: u32, method_id: u32) -> Vec<u8> {
     .concat()
 }
 
-/// What the host answered, decoded.
+/// The host's answers, decoded.
 fn answers(host: &mut HostConnection) -> Vec<Message> {
     let mut decoder = FrameDecoder::new();
     carry(host.outgoing(), |bytes, fd| decoder.push(bytes, fd));
@@ -231,7 +231,7 @@ fn names_in_an_identity_are_bounded() {
         let expected = too_long.map(|length| Violation::IdentityTooLong { length });
         assert_eq!(violation, expected);
     }
-    // Where identities do not count, whatever they say is passed over.
+    // Where identities do not count, any identity is passed over.
     let mut pair = Pair::with(PeerIdentitySource::Kernel, HostLimits::default());
     pair.client.set_peer_identity(&named(most + 1, 0)).unwrap();
     pair.carry_to_host();
@@ -240,7 +240,7 @@ fn names_in_an_identity_are_bounded() {
 }
 
 #[test]
-fn several_services_on_one_connection_are_told_apart() {
+fn several_services_on_one_connection_are_distinguished() {
     let mut pair = Pair::new();
     let greeter = pair.client.bind("Greeter").unwrap();
     let other = pair.client.bind("Other").unwrap();

@@ -29,7 +29,7 @@ impl Reactor {
     /// the life of the process, as those of `signal-hook` do.
     ///
     /// # Errors
-    /// If the system refuses the handlers, or the descriptors through which they tell.
+    /// If the system refuses the handlers, or their descriptors.
     pub fn watch_signals(&mut self, signals: &[Signal]) -> Result<(), ReactorError> {
         let (read, write) = UnixStream::pair().map_err(ReactorError::Signals)?;
         read.set_nonblocking(true).map_err(ReactorError::Signals)?;

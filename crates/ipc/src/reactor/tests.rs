@@ -1,4 +1,4 @@
-//! What wakes a reactor, and what does not.
+//! The events that wake a reactor, and others that do not.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ fn now() -> Option<Deadline> {
 }
 
 #[test]
-fn a_descriptor_is_reported_for_what_it_is_watched_for() {
+fn a_descriptor_is_reported_for_the_watched_readiness() {
     let (mut reactor, mut events) = reactor();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let token = Token(7);

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::{Interest, Reactor, Token};
 
-/// What is waited for, and under which token.
+/// A watched descriptor, with its token.
 #[derive(Debug)]
 pub struct Watch {
     token: Token,
@@ -12,7 +12,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits for nothing so far. Events come with `token`.
+    /// Makes a watch that waits for nothing yet. Events come with `token`.
     pub fn new(token: Token) -> Self {
         Self { token, watched: None }
     }
@@ -22,10 +22,10 @@ impl Watch {
         self.token
     }
 
-    /// Has the loop wait for what is wanted now.
+    /// Has the reactor watch the wanted descriptor for the wanted readiness, or nothing.
     pub fn update(&mut self, reactor: &Reactor, wanted: Option<(BorrowedFd<'_>, Interest)>) {
         let Some((fd, interest)) = wanted else {
-            // A descriptor that was closed is watched no more.
+            // A closed descriptor is no longer watched.
             self.watched = None;
             return;
         };
@@ -41,7 +41,7 @@ impl Watch {
         }
     }
 
-    /// Has the loop no longer wait for a descriptor, which is going to be closed: somebody else may have a copy of it.
+    /// Stops watching a descriptor that is going to be closed: another process may have a copy of it.
     pub fn end(&mut self, reactor: &Reactor, fd: impl AsFd) {
         if self.watched.take().is_some() {
             // It fails if the kernel has forgotten it already.

@@ -1,7 +1,7 @@
 //! Group and mode of a socket file, as `traced --set-socket-permissions group:mode:…` asks for.
 //!
-//! Called by [`Listener`](super::Listener) between binding and listening: nobody connects before. Upstream never changes modes
-//! unasked: without this, the umask decides.
+//! Called by [`Listener`](super::Listener) between binding and listening, so that no client connects before. Upstream never changes modes unasked:
+//! without this, the umask decides.
 
 use std::ffi::CString;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::sys;
 /// A group and mode bits for one socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketPermissions {
-    /// As it was named.
+    /// The group as it was given.
     group: String,
     /// `None`: the socket keeps the group that it was made with.
     gid: Option<u32>,
@@ -25,12 +25,12 @@ pub struct SocketPermissions {
     mode: u32,
 }
 
-/// What kept a socket from getting its permissions.
+/// Why a socket did not get its permissions.
 #[derive(Debug)]
 pub enum PermissionsError {
     /// The text is not `group:mode`.
     Syntax(String),
-    /// The text is for two kinds of sockets, and has so many parts instead of four.
+    /// The text is for two kinds of sockets, and has this many parts instead of four.
     Parts(usize),
     /// The mode is not of four octal digits.
     Mode(String),
@@ -164,7 +164,7 @@ fn group_id(group: &str) -> Result<Option<u32>, PermissionsError> {
             })?
         }
     };
-    // The kernel's word for "as it is".
+    // The kernel's value for "unchanged".
     found
         .filter(|id| *id != u32::MAX)
         .map(Some)

@@ -1,7 +1,7 @@
-//! The files of listening Unix sockets: whether the name is free, and who may remove it.
+//! The files of listening Unix sockets: whether the name is free, and when the file is removed.
 //!
-//! Called by [`Listener`](super::Listener). A socket file outlives its socket, so a file alone says nothing: a connection that is
-//! refused says that nobody listens.
+//! Called by [`Listener`](super::Listener). A socket file outlives its socket, so a file alone says nothing: only a refused connection shows that no
+//! process listens.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,18 +13,17 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::{TransportError, sys};
 use crate::address::Address;
 
-/// Makes sure that a socket can be bound to `path`: removes a socket file that nobody listens on.
+/// Makes sure that a socket can be bound to `path`: removes a socket file on which no process listens.
 ///
 /// # Errors
-/// If somebody listens there, or may, or the file is no socket.
+/// If a process listens there, or may, or the file is no socket.
 pub(super) fn make_way(path: &Path, address: &Address) -> Result<(), TransportError> {
     let failed = |source| TransportError::Listen {
         address: address.clone(),
         source,
     };
     let file = match path.symlink_metadata() {
-        // A symbolic link is judged by its target. A dangling link means that nobody listens. What is removed below is the link, never
-        // its target.
+        // A symbolic link is judged by its target. A dangling link means that no process listens. The link is removed below, never its target.
         Ok(link) if link.is_symlink() => path.metadata(),
         file => file,
     };
@@ -51,7 +50,7 @@ pub(super) fn make_way(path: &Path, address: &Address) -> Result<(), TransportEr
     }
 }
 
-/// Who listens on a socket file.
+/// Whether a process listens on a socket file.
 enum Occupant {
     Nobody,
     /// This process, if the kernel says.
@@ -74,7 +73,7 @@ fn listener_at(path: &Path) -> Result<Occupant, Errno> {
             let peer = sys::peer_credentials(std::os::fd::AsFd::as_fd(&socket));
             Occupant::Somebody(peer.ok().and_then(|peer| peer.pid))
         }
-        // Its queue is full; or it is bound, and no stream socket.
+        // Its queue is full; or it is bound, but no stream socket.
         Err(Errno::AGAIN | Errno::PROTOTYPE) => Occupant::Somebody(None),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Occupant::Nobody,
         Err(source) => Occupant::Unknown(source),
@@ -84,7 +83,7 @@ fn listener_at(path: &Path) -> Result<Occupant, Errno> {
 /// A socket file of ours.
 #[derive(Debug)]
 pub(super) struct SocketFile {
-    /// From the root, since daemons change their folder.
+    /// Absolute, since daemons change their folder.
     path: PathBuf,
     /// Device and number of the file.
     identity: (u64, u64),

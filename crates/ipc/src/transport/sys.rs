@@ -1,4 +1,4 @@
-//! What `rustix` cannot say safely about sockets: vsock addresses, the credentials of a peer whose process id does not exist here,
+//! System calls about sockets that `rustix` has no safe form for: vsock addresses, the credentials of a peer whose process id does not exist here,
 //! and groups by name. Called by [`super`] and its modules only.
 #![allow(unsafe_code)]
 
@@ -27,8 +27,8 @@ impl VsockAddress {
     }
 }
 
-// SAFETY: `with_sockaddr` hands out a pointer to a whole, initialised `sockaddr_vm` that outlives the call,
-// together with its size, and its family field says what it is.
+// SAFETY: `with_sockaddr` hands out a pointer to a whole, initialised `sockaddr_vm` that outlives the call, together with its size, and the family
+// field gives its type.
 unsafe impl SocketAddrArg for VsockAddress {
     unsafe fn with_sockaddr<R>(&self, f: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
         const { assert!(offset_of!(libc::sockaddr_vm, svm_family) == 0) };
@@ -106,7 +106,7 @@ pub(super) fn group_id(name: &CStr) -> Result<Option<u32>, Errno> {
             0 => return Ok((!found.is_null()).then_some(group.gr_gid)),
             libc::EINTR => {}
             libc::ERANGE if names.len() < ENOUGH => names.resize(names.len() * 2, 0),
-            // Several systems say so of a name that they do not know.
+            // Several systems report an unknown name in this way.
             libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
             error => return Err(Errno::from_raw_os_error(error)),
         }

@@ -115,7 +115,7 @@ fn a_flood_of_descriptors_ends_the_connection() {
 }
 
 #[test]
-fn nothing_to_read_and_the_end_of_the_stream_are_told_apart() {
+fn nothing_to_read_is_distinguished_from_the_end_of_the_stream() {
     let (ours, mut theirs) = Stream::pair().unwrap();
     assert_eq!(
         theirs.recv(&mut [0; 10], &mut None).unwrap(),

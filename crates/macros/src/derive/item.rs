@@ -1,4 +1,4 @@
-//! What the derive macro knows of the type that it stands on.
+//! The derive macro's knowledge of the type that it stands on.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
@@ -11,22 +11,22 @@ use crate::error::Error;
 pub(super) struct Item {
     pub(super) name: Ident,
     pub(super) generics: Generics,
-    /// What is in the where clause, with a comma behind it.
+    /// The contents of the where clause, with a comma behind them.
     pub(super) conditions: TokenStream,
     pub(super) body: Body,
     pub(super) how: How,
-    /// In place of those that would be inferred.
+    /// The explicit bounds, which replace inferred ones.
     pub(super) bounds: Option<TokenStream>,
 }
 
 /// The generic parameters of a type.
 #[derive(Default)]
 pub(super) struct Generics {
-    /// As an impl declares them: with bounds, without defaults.
+    /// The parameters as an impl declares them: with bounds, without defaults.
     pub(super) parameters: TokenStream,
-    /// As the type is named with them.
+    /// The arguments as the type is named with them.
     pub(super) arguments: TokenStream,
-    /// Those that are types.
+    /// The names of type parameters.
     pub(super) types: Vec<Ident>,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum Shape {
 pub(super) struct Field {
     /// Its name or index in a pattern.
     pub(super) member: TokenStream,
-    /// The variable that a pattern binds it to. It stands where the field's type does, for messages about that.
+    /// The variable that a pattern binds it to. It has the span of the field's type, for error messages.
     pub(super) binding: TokenStream,
     /// A string literal.
     pub(super) label: TokenTree,
@@ -89,7 +89,7 @@ impl Item {
             _ => Body::Struct(Fields::none()),
         };
         if conditions.is_empty() {
-            // That of a tuple struct comes behind the fields.
+            // The where clause of a tuple struct comes behind the fields.
             conditions = parse_where(&mut cursor);
         }
         Ok(Self {
@@ -196,7 +196,7 @@ impl Fields {
         Ok(Self { shape, all })
     }
 
-    /// Those that are not skipped.
+    /// The fields that are not skipped.
     pub(super) fn recorded(&self) -> impl Iterator<Item = &Field> {
         self.all.iter().filter(|field| !matches!(field.how, How::Skip))
     }

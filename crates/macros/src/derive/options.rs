@@ -9,11 +9,11 @@ use crate::template::fill;
 /// How a value is written.
 #[derive(Clone, Debug)]
 pub(super) enum How {
-    /// As its type implements `DebugAnnotation`.
+    /// By the implementation of `DebugAnnotation` for its type.
     Value,
-    /// As `{}` formats it.
+    /// With `{}`.
     Display,
-    /// As `{:?}` formats it.
+    /// With `{:?}`.
     Debug,
     /// By the function of this path.
     With(TokenStream),
@@ -39,7 +39,7 @@ impl How {
         fill(wrapped, &[("reference", &reference)])
     }
 
-    /// What the type of the value has to implement, if that can be told.
+    /// The trait that the type of the value has to implement, if that can be told.
     pub(super) fn required_trait(&self) -> Option<TokenStream> {
         let path = match self {
             How::Value => "::ferretto::debug_annotation::DebugAnnotation",
@@ -51,7 +51,7 @@ impl How {
     }
 }
 
-/// What options stand on.
+/// The item that options stand on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Type,
@@ -85,12 +85,12 @@ pub(super) struct Options {
     pub(super) how: How,
     /// A string literal.
     pub(super) rename: Option<TokenTree>,
-    /// What is to stand in the where clause.
+    /// The bounds for the where clause.
     pub(super) bounds: Option<TokenStream>,
 }
 
 impl Options {
-    /// Of the `attributes` of a `target`, those that are ours.
+    /// Parses our options among the `attributes` of a `target`.
     pub(super) fn parse(attributes: Vec<Group>, target: Target) -> Result<Self, Error> {
         let mut options = Self {
             how: How::Value,

@@ -1,4 +1,4 @@
-//! What stands in the parentheses of `#[trace_function]`.
+//! The options in the parentheses of `#[trace_function]`.
 
 use proc_macro::{Delimiter, Group, Ident, Literal, Span, TokenStream, TokenTree};
 
@@ -22,7 +22,7 @@ const OPTIONS: [&str; 11] = [
     "correlation_id = ...",
 ];
 
-/// What is called otherwise elsewhere.
+/// Options that have other names in similar macros.
 const SYNONYMS: [(&str, &str); 4] = [
     ("fields", "args"),
     ("return", "ret"),
@@ -33,7 +33,7 @@ const SYNONYMS: [(&str, &str); 4] = [
 pub(super) struct Options {
     category: TokenStream,
     name: Option<TokenStream>,
-    /// `, option = expression` for each option that is of the macro that records.
+    /// `, option = expression` for each option that is passed to the macro that records.
     passed_on: TokenStream,
     /// Whether, and which, parameters are arguments.
     parameters: Option<Parameters>,
@@ -61,7 +61,7 @@ struct Argument {
 /// How a value is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
-    /// As arguments are, or, if it is an error, as it displays.
+    /// Like an argument or, for an error, as it displays.
     Default,
     Debug,
     Display,
@@ -150,7 +150,7 @@ impl Options {
 
     fn set_parameters(&mut self, parameters: Parameters, span: Span) -> Result<(), Error> {
         match &self.parameters {
-            // As `args` has it.
+            // The same as `args`.
             Some(Parameters::AllBut(skipped)) if skipped.is_empty() => {}
             None => {}
             Some(_) => {
@@ -164,7 +164,7 @@ impl Options {
         Ok(())
     }
 
-    /// What the macro that records is given.
+    /// Returns the arguments of the macro that records.
     pub(super) fn event(&self, function: &Function) -> Result<TokenStream, Error> {
         let name = match &self.name {
             Some(name) => name.clone(),
@@ -182,7 +182,8 @@ impl Options {
         ))
     }
 
-    /// `, "name" => expression` for each argument: those of `args(...)` behind the parameters, of which they replace those of the same name.
+    /// Returns `, "name" => expression` for each argument: the parameters, then the arguments of `args(...)`, which replace parameters of the same
+    /// name.
     fn arguments(&self, parameters: &[Ident]) -> Result<TokenStream, Error> {
         let listed = self.args.as_deref().unwrap_or_default();
         let is = |one: &Ident, other: &Ident| one.to_string() == other.to_string();
@@ -208,7 +209,7 @@ impl Options {
         Ok(arguments)
     }
 
-    /// Statements that record `output`, a reference, in `event`, if it is to be recorded.
+    /// Statements that record `output`, a reference, in `event`, if the options ask for it.
     pub(super) fn output(&self) -> Option<TokenStream> {
         let ret = self.ret.map(|format| format.of_output());
         let err = self.err.map(|format| format.of_error());
@@ -315,7 +316,7 @@ fn last_field(place: TokenStream) -> Option<Ident> {
     let mut last = cursor.take_ident();
     while cursor.take_punct('.') {
         last = cursor.take_ident();
-        // Tuples have fields whose names are numbers, but an argument called `0` says nothing.
+        // The fields of tuples have numbers as names, but an argument called `0` would mean nothing.
         if last.is_none() {
             cursor.take_literal()?;
         }
@@ -334,7 +335,7 @@ fn parse_names(list: &Group) -> Result<Vec<Ident>, Error> {
     Ok(names)
 }
 
-/// Parses what is in the parentheses of `ret(...)` and `err(...)`, if there are any.
+/// Parses the parentheses of `ret(...)` and `err(...)`, if there are any.
 fn parse_format(group: Option<&Group>, option: &str) -> Result<Format, Error> {
     let Some(group) = group else {
         return Ok(Format::Default);

@@ -6,17 +6,17 @@ use std::io::{self, Read};
 
 use super::Codec;
 
-/// The level of deflate that upstream uses, and zlib's default. Configs have no say in it.
+/// The level of deflate that upstream uses, and zlib's default. Configs cannot set it.
 #[cfg(feature = "deflate")]
 const DEFLATE_LEVEL: u32 = 6;
-/// Matches are looked for so many bytes back, as a power of two. A batch is hardly longer, and the memory that the highest
-/// levels take grows with it.
+/// The distance in bytes over which matches are searched, as a power of two. A batch is hardly longer, and the memory of the highest levels grows
+/// with it.
 #[cfg(feature = "zstd")]
 const ZSTD_WINDOW_LOG: u32 = 20;
 
-/// What a codec keeps between batches.
+/// The state that a codec keeps between batches.
 pub(super) trait Engine: Send {
-    /// Adds to `out` what `bytes` become.
+    /// Appends the compressed `bytes` to `out`.
     fn compress(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()>;
 }
 
@@ -47,7 +47,7 @@ pub(super) fn engine(codec: Codec) -> io::Result<Box<dyn Engine>> {
     }
 }
 
-/// What expands `compressed`, made with a codec of this kind; `None` if that is not built in.
+/// Returns a reader that expands `compressed`, made with a codec of this kind; `None` if the codec is not built in.
 #[cfg_attr(not(any(feature = "deflate", feature = "zstd")), allow(unused_variables))]
 pub(super) fn decoder<'a>(kind: Codec, compressed: &'a [u8]) -> io::Result<Option<Box<dyn Read + 'a>>> {
     match kind {
@@ -66,11 +66,11 @@ pub(super) fn decoder<'a>(kind: Codec, compressed: &'a [u8]) -> io::Result<Optio
 impl Engine for flate2::Compress {
     fn compress(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         self.reset();
-        // Traces shrink to a fifth, say.
+        // Traces typically shrink to a fifth.
         out.reserve(bytes.len() / 4 + 64);
         loop {
             let rest = &bytes[self.total_in() as usize..];
-            // Only so many bytes count in one call.
+            // One call counts at most this many bytes.
             let flush = if rest.len() < u32::MAX as usize {
                 flate2::FlushCompress::Finish
             } else {

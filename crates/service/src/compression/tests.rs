@@ -43,7 +43,7 @@ fn packet(text: &[u8]) -> Vec<u8> {
     packet.as_slice().to_vec()
 }
 
-/// What no codec makes smaller, different each time.
+/// Bytes that no codec makes smaller, different for each seed.
 fn noise(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -87,7 +87,7 @@ fn packets_come_back_in_order_and_a_compressor_can_be_used_again() {
 }
 
 #[test]
-fn what_cannot_be_made_smaller_comes_back_as_well() {
+fn incompressible_packets_come_back_as_well() {
     for codec in codecs() {
         let original: Vec<_> = (0..30).map(|seed| packet(&noise(seed, 65_536))).collect();
         let mut compressor = Compressor::new(codec).unwrap();
@@ -252,7 +252,7 @@ fn the_codec_is_the_newest_that_the_config_names() {
 
 proptest! {
     #[test]
-    fn whatever_fits_comes_back(
+    fn all_packets_that_fit_come_back(
         texts in prop::collection::vec(prop::collection::vec(0u8..4, 0..300), 0..40),
         room in 0u64..3000,
     ) {

@@ -1,4 +1,4 @@
-//! What stands for the crate `regex` where it is not built in: types without values, since none is ever compiled.
+//! The stand-in for the crate `regex` where it is not built in: types without values, since none is ever compiled.
 
 use std::ops::Range;
 

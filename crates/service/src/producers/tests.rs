@@ -72,7 +72,7 @@ fn a_descriptor_may_take_the_room_of_the_one_that_it_replaces() {
     assert!(fits(&producer, own, 10) && !fits(&producer, own, 11));
 }
 
-/// What a producer does that is counted.
+/// An operation of a producer that changes the counts.
 #[derive(Clone, Debug)]
 enum Act {
     Connect(u32),
@@ -134,7 +134,7 @@ fn perform(producers: &mut Producers, id: ProducerId, act: &Act) {
     }
 }
 
-/// What is kept of the producers is what there is if everything is counted anew.
+/// Checks that the accounts of the producers match a new count of everything.
 fn check(producers: &Producers) {
     for owner in [0, 1].map(Owner::User) {
         let sum = |of: fn(&Producer) -> usize| {
@@ -175,7 +175,7 @@ fn check(producers: &Producers) {
 
 proptest! {
     #[test]
-    fn what_is_kept_of_producers_is_what_there_is(
+    fn the_accounts_of_producers_match_a_recount(
         acts in proptest::collection::vec((1..6u32, act()), 0..60),
     ) {
         let mut producers = Producers::default();

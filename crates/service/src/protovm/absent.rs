@@ -40,7 +40,7 @@ impl ProtoVms {
         Err(SetUpError)
     }
 
-    /// Whether packets of this producer are to be given to [`ProtoVms::apply`].
+    /// Whether [`ProtoVms::apply`] has to be called for packets of this producer.
     pub fn want(&self, _: ProducerId) -> bool {
         false
     }
@@ -51,7 +51,7 @@ impl ProtoVms {
     /// There is no work to be restricted.
     pub fn restrict_work(&mut self, _: u64) {}
 
-    /// What is left of it.
+    /// The remaining work.
     pub fn work_left(&self) -> u64 {
         0
     }
@@ -71,7 +71,7 @@ impl ProtoVms {
         std::iter::empty()
     }
 
-    /// What went wrong.
+    /// The errors of the instances.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         std::iter::empty()
     }

@@ -15,7 +15,7 @@ pub(super) struct Budget {
     memory_limit: u64,
     memory_used: u64,
     work: u64,
-    /// Of that, what may be used for now.
+    /// The part of `work` that may be used for now.
     at_once: u64,
 }
 
@@ -30,8 +30,8 @@ impl Budget {
         }
     }
 
-    /// Work is earned with what was overwritten: a producer that writes little has little done for it. What was not used is
-    /// kept, up to a limit, for packets that need more.
+    /// Earns work for an overwritten packet: a producer that writes little has little done for it. Unused work is kept, up to a limit, for packets
+    /// that need more.
     pub(super) fn earn(&mut self, packet_bytes: usize) {
         let earned = limits::PROTOVM_WORK_PER_BYTE.saturating_mul(packet_bytes as u64);
         let work = self
@@ -41,7 +41,7 @@ impl Budget {
         self.work = work.min(limits::MAX_PROTOVM_WORK);
     }
 
-    /// Takes so much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
+    /// Takes this much work: a unit is an instruction, a step of a path, a field looked at, or [`Budget::COPIED`] bytes copied.
     #[inline]
     pub(super) fn work(&mut self, units: u64) -> Result<(), Reason> {
         let Some(left) = self.work.checked_sub(units) else {
@@ -56,12 +56,12 @@ impl Budget {
         Ok(())
     }
 
-    /// No more than so much work may be used until this is called again.
+    /// Limits the work until the next call.
     pub(super) fn restrict(&mut self, at_once: u64) {
         self.at_once = at_once;
     }
 
-    /// What is left of that.
+    /// The rest of the work that may be used for now.
     pub(super) fn left_at_once(&self) -> u64 {
         self.at_once
     }
@@ -107,12 +107,12 @@ mod tests {
     const MOST: u64 = limits::MAX_PROTOVM_WORK;
 
     #[test]
-    fn work_is_saved_up_to_a_limit_and_what_asks_for_more_than_there_is_gets_nothing() {
+    fn work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing() {
         let mut budget = Budget::new(0);
         budget.earn(usize::MAX);
         assert_eq!(budget.work(MOST - 10), Ok(()));
         assert_eq!(budget.work(11), Err(Reason::TooMuchWork));
-        // What is left then is little, and would let a program that is too much begin again and again.
+        // The small rest would let a program that does too much begin again and again.
         assert_eq!(budget.work(1), Err(Reason::TooMuchWork));
         budget.earn(1);
         let earned = limits::PROTOVM_WORK_PER_PACKET + limits::PROTOVM_WORK_PER_BYTE;

@@ -1,7 +1,6 @@
-//! Arbitrary bytes as a program, and packets for it: the machine keeps its invariants and its limits, never panics, and as
-//! long as no limit is reached does what the naive one does. Called by the tests of this folder with random bytes and by
-//! the target `protovm` in `fuzz/` at the root of the repository with those that reach new code; not part of the crate
-//! otherwise.
+//! Arbitrary bytes as a program, and packets for it: the machine keeps its invariants and its limits, never panics, and as long as no limit is
+//! reached agrees with the naive one. The tests of this folder call this with random bytes, and the target `protovm` in `fuzz/` at the root of the
+//! repository with bytes that reach new code; not part of the crate otherwise.
 
 mod programs;
 
@@ -12,7 +11,7 @@ use super::naive::{End, Naive};
 use super::{Outcome, ProtoVm};
 use crate::fuzz_input::Input;
 
-/// What became of the packets of a run.
+/// Counts of the packets of a run, by outcome.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Merged.

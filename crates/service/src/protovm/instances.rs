@@ -26,9 +26,9 @@ pub enum SetUpError {
     Program(ProgramError),
     /// The buffer has as many instances as it may.
     TooMany,
-    /// So many of them are for this data source.
+    /// There are too many different programs for this data source.
     TooManyVersions,
-    /// As many producers have brought this program as may.
+    /// Too many producers have brought this program.
     TooManyProducers,
     /// With it all of them could take more memory than they may.
     TooMuchMemory,
@@ -64,15 +64,15 @@ impl fmt::Display for SetUpError {
 
 impl std::error::Error for SetUpError {}
 
-/// What an instance has become.
+/// The state of an instance.
 #[derive(Debug)]
 enum State {
     Running(Box<ProtoVm>),
-    /// Of a buffer that is a copy: its state, encoded.
+    /// The encoded state, in a copy of a buffer.
     Frozen(Vec<u8>),
 }
 
-/// A program with its state, and whose packets it is for.
+/// A program with its state, and the producers whose packets it takes.
 #[derive(Debug)]
 pub struct Instance {
     data_source: String,
@@ -90,7 +90,7 @@ pub struct Instance {
 #[derive(Debug)]
 pub struct ProtoVms {
     instances: Vec<Instance>,
-    /// Work that may be used until somebody says otherwise.
+    /// Work that may be used until `restrict_work` is called again.
     work_left: u64,
     /// A packet that lies in more than one piece; kept for its memory.
     packet: Vec<u8>,
@@ -107,22 +107,22 @@ impl Default for ProtoVms {
 }
 
 impl ProtoVms {
-    /// All of them together may use so much work until this is called again: packets that are overwritten by thousands at once may have
-    /// earned more than there is time for.
+    /// Limits the work of all instances together until the next call: packets that are overwritten by thousands at once may have earned more than
+    /// there is time for.
     pub fn restrict_work(&mut self, left: u64) {
         self.work_left = left;
     }
 
-    /// What is left of that.
+    /// The rest of the restricted work.
     pub fn work_left(&self) -> u64 {
         self.work_left
     }
 
-    /// A producer starts to write what this program is for. If there is no instance for it yet one is made, with this
-    /// limit to the memory of its state.
+    /// Prepares for a producer that starts to write packets for this program. If there is no instance for it yet one is made, with this limit to the
+    /// memory of its state.
     ///
     /// # Errors
-    /// If that cannot be; the producer's packets are then overwritten as those of others.
+    /// If there can be no such instance; the producer's packets are then overwritten as those of others.
     pub fn set_up(
         &mut self,
         data_source: &str,
@@ -172,15 +172,15 @@ impl ProtoVms {
         Ok(())
     }
 
-    /// Whether packets of this producer are to be given to [`ProtoVms::apply`].
+    /// Whether [`ProtoVms::apply`] has to be called for packets of this producer.
     pub fn want(&self, producer: ProducerId) -> bool {
         self.instances
             .iter()
             .any(|instance| instance.producers.contains(&producer))
     }
 
-    /// A packet of this producer, in these pieces, is being overwritten. One that read-back would drop, because it is not
-    /// valid, is dropped.
+    /// Offers a packet of this producer, in these pieces, which is being overwritten. A packet that read-back would drop, because it is not valid, is
+    /// dropped.
     pub fn apply<'p>(&mut self, producer: ProducerId, pieces: impl Iterator<Item = &'p [u8]> + Clone) {
         if PacketValidator::check(pieces.clone()).is_err() {
             return;
@@ -249,7 +249,7 @@ impl ProtoVms {
         self.instances.iter()
     }
 
-    /// What went wrong, a line for each instance of which that is true.
+    /// The errors of the instances, one line for each instance with errors.
     pub fn complaints(&self) -> impl Iterator<Item = String> {
         self.instances.iter().filter_map(|instance| {
             let first = instance.first_abort.as_ref()?;

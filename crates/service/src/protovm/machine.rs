@@ -1,9 +1,9 @@
 //! The interpreter: runs a program over a packet and changes the state.
 //!
-//! A program has two cursors: the *source* in the packet, which is a value, and the *target* in the state, which is a
-//! borrowed node. A selection moves one of them for the instructions nested in it, by recursion, so that coming back is
-//! returning. An element that a program deletes is emptied at once, and taken out of its parent by the one that entered
-//! it: until then nobody else can look at it, and whoever still points to it finds it deleted.
+//! A program has two cursors: the *source* in the packet, which is a value, and the *target* in the state, which is a borrowed node. A selection
+//! moves one of them for the instructions nested in it, by recursion, so that coming back is returning. An element that a program deletes is emptied
+//! at once, and the selection that entered it takes it out of its parent: until then no other instruction can look at it, and a cursor that still
+//! points to it finds it deleted.
 
 use std::fmt;
 
@@ -29,15 +29,14 @@ pub struct ProtoVm {
     merges: u64,
 }
 
-/// What a program made of a packet.
+/// The result of a program for a packet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the state.
+    /// The packet is in the state.
     Merged,
-    /// It is not one for this program, which found nothing to work on. What it did before stays done.
+    /// The packet is not one for this program, which found nothing to work on. Earlier changes stay.
     Failed,
-    /// Program and packet, or program and state, contradict each other, or a limit was reached. What it did before stays
-    /// done.
+    /// Program and packet, or program and state, contradict each other, or a limit was reached. Earlier changes stay.
     Aborted(Abort),
 }
 
@@ -86,7 +85,7 @@ impl ProtoVm {
         }
     }
 
-    /// Writes the state as what the message `out` consists of.
+    /// Writes the state as the contents of the message `out`.
     pub fn write_state(&self, out: &mut Writer) {
         self.state.write(out);
     }
@@ -96,7 +95,7 @@ impl ProtoVm {
         self.budget.memory_used()
     }
 
-    /// Asserts that what is counted is what there is.
+    /// Asserts that the counted memory is the actual one.
     #[cfg(any(test, fuzzing))]
     pub(super) fn check_invariants(&self) {
         assert_eq!(self.budget.memory_used(), self.state.memory_in_all());
@@ -107,12 +106,12 @@ impl ProtoVm {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Abort {
     reason: Reason,
-    /// Indices of the instruction and of those around it, the innermost first.
+    /// Indices of the instruction and of the instructions around it, the innermost first.
     at: Vec<usize>,
 }
 
 impl Abort {
-    /// Whether a limit of ours is the reason, and not what the program says.
+    /// Whether the reason is one of our limits, and not the program.
     #[cfg(any(test, fuzzing))]
     pub(super) fn is_limit(&self) -> bool {
         matches!(self.reason, Reason::OutOfMemory { .. } | Reason::TooMuchWork)
@@ -135,7 +134,7 @@ impl fmt::Display for Abort {
 
 impl std::error::Error for Abort {}
 
-/// What cannot be done.
+/// Why an instruction cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     UnknownInstruction,
@@ -231,7 +230,7 @@ impl fmt::Display for Reason {
 /// Why instructions were not run to their end.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// One found nothing to work on.
+    /// An instruction found nothing to work on.
     Failed,
     /// The program is over.
     Aborted(Box<Abort>),
@@ -253,21 +252,21 @@ struct Target<'s> {
     place: Place,
 }
 
-/// Where the target is.
+/// The place of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It is the state.
+    /// The root of the state.
     Root,
-    /// It was entered by an iteration, which finds its way from it to the next.
+    /// An element that an iteration entered, which finds its way from it to the next one.
     InIteration,
-    /// It was entered by its number, index or key.
+    /// An element that was entered by its number, index or key.
     Entered,
 }
 
-/// Where the target was when the innermost selection began.
+/// The place of the target when the innermost selection began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Saved {
-    /// Where it is now: to delete it would leave the selection with nothing to come back to.
+    /// At the current target: deleting it would leave the selection with nothing to come back to.
     Here,
     Elsewhere,
 }
@@ -278,7 +277,7 @@ impl Target<'_> {
     }
 }
 
-/// A selection, but for its path.
+/// A selection, without its path.
 #[derive(Clone, Copy)]
 struct Selection<'p> {
     cursor: Cursor,
@@ -396,7 +395,7 @@ impl Run<'_> {
         target.node()?.set_scalar(number)
     }
 
-    /// Follows a path in the packet, and runs what is nested at its end.
+    /// Follows a path in the packet, and runs the nested instructions at its end.
     fn in_packet(
         &mut self,
         path: &[Step],
@@ -435,7 +434,7 @@ impl Run<'_> {
         }
     }
 
-    /// Follows a path in the state, and runs what is nested at its end.
+    /// Follows a path in the state, and runs the nested instructions at its end.
     fn in_state(
         &mut self,
         path: &[Step],
@@ -503,7 +502,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What elements are found by. Upstream looks for the lower 32 bits of the register.
+    /// The key by which elements are found. Upstream looks for the lower 32 bits of the register.
     fn key(&self, register: Option<u8>) -> Result<u64, Reason> {
         let register = register.ok_or(Reason::NoRegister)?;
         let place = self

@@ -1,8 +1,8 @@
 //! A map from numbers to nodes, in ascending order: the fields of a message, or the elements of a repeated field.
 //!
-//! Most messages have few fields and there are many of them, so small maps are sorted vectors that grow by little. Large
-//! ones are trees, for producers choose the keys. An entry is 40 bytes; either way it takes at most about
-//! [`ENTRY`](super::budget::ENTRY) with what is unused beside it and what the allocator adds.
+//! Most messages have few fields and there are many of them, so small maps are sorted vectors that grow by little. Large ones are trees, because
+//! producers choose the keys. An entry is 40 bytes; either way it takes at most about [`ENTRY`](super::budget::ENTRY), with unused room beside it and
+//! the allocator's overhead.
 
 use std::collections::{BTreeMap, btree_map};
 use std::slice;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_smaller_than_what_is_counted_for_it() {
+    fn an_entry_is_smaller_than_its_counted_size() {
         let entry = size_of::<(u64, Node)>();
         assert_eq!(entry, 40);
         // The fullest a vector gets beyond its contents, and the emptiest leaf of a tree, which has 11 places and 5 entries.

@@ -1,7 +1,7 @@
-//! The same machine in its plainest form: a table of paths and values, cursors that are paths, and the program run as it is encoded. The
-//! interpreter of arbitrary bytes compares it with the real one.
+//! The same machine in its plainest form: a table of paths and values, cursors that are paths, and the program run as it is encoded. The interpreter
+//! of arbitrary bytes compares it with the real one.
 //!
-//! It has no limits to memory, and gives up after [`STEPS`].
+//! Its memory is unlimited, and it gives up after [`STEPS`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ enum Kind {
 pub(super) enum End {
     Failed,
     Aborted,
-    /// Nobody knows how it would have ended.
+    /// How it would have ended is unknown.
     GivenUp,
 }
 
@@ -157,7 +157,7 @@ impl Naive {
         self.state.insert(path.clone(), kind);
     }
 
-    /// Moves what is at `from` and below it one deeper, or elsewhere beside it.
+    /// Moves the value at `from`, and all below it, to `to`: one level deeper, or elsewhere beside it.
     fn relocate(&mut self, from: &Path, to: &Path) {
         let moved: Vec<(Path, Kind)> = self
             .state

@@ -16,7 +16,7 @@ use super::machine::Reason;
 use super::state::MAX_FIELD;
 use crate::limits;
 
-/// Instructions, and those nested in them.
+/// Instructions, with their nested instructions.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) instructions: Vec<Instruction>,
@@ -26,11 +26,11 @@ pub(super) struct Program {
 pub(super) struct Instruction {
     pub(super) operation: Operation,
     pub(super) on_failure: OnFailure,
-    /// Run after the operation if it succeeds; of a selection, with what it selected.
+    /// Run after the operation if it succeeds; for a selection, on the selected element.
     pub(super) nested: Vec<Instruction>,
 }
 
-/// What follows when an instruction finds nothing to work on.
+/// The reaction when an instruction finds nothing to work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnFailure {
     /// The next instruction.
@@ -67,11 +67,11 @@ pub(super) enum Cursor {
     Source,
     /// The state.
     Target,
-    /// Both, or anything unknown. Upstream's interpreter moves the state's for it, but does not iterate.
+    /// Both, or anything unknown. Upstream's interpreter then moves the state's cursor, but does not iterate.
     Both,
 }
 
-/// What a selection in the state does about fields that are not there.
+/// The treatment of absent fields by a selection in the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Absent {
     Fails,
@@ -111,7 +111,7 @@ pub(super) enum Submessages {
     Kept,
 }
 
-/// What an empty string or message in the packet does to the field of the state, in a merge.
+/// The effect of an empty string or message in the packet on the field of the state, in a merge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Empty {
     Replaces,
@@ -184,7 +184,7 @@ fn on_failure(encoded: &VmInstruction) -> OnFailure {
     match encoded.abort_level {
         Some(AbortLevel::ABORT) => OnFailure::Abort,
         Some(AbortLevel::SKIP_CURRENT_INSTRUCTION) => OnFailure::Skip,
-        // Of a level that it does not know upstream makes nothing, and goes on.
+        // Upstream ignores a level that it does not know, and goes on.
         None if has(&encoded.unknown_fields, VmInstruction::ABORT_LEVEL) => OnFailure::Skip,
         None | Some(AbortLevel::SKIP_CURRENT_INSTRUCTION_AND_BREAK_OUTER) => OnFailure::BreakOuter,
     }

@@ -1,10 +1,9 @@
-//! The incremental state: a message without a schema, as a tree of nodes that learn what they are from how they are used.
+//! The incremental state: a message without a schema, as a tree of nodes that get their types from their use.
 //!
-//! Bytes stay bytes until a program enters them; then they become a message. A field that came once is itself until a
-//! program takes it for a repeated one; then it becomes the first element of a list (*indexed*), or of a list that is
-//! searched by a field of its elements (*keyed*). There is no way back from keyed to indexed. What a node cannot become is
-//! the [`Reason`] to abort. Every change takes or gives back what it should of the [`Budget`], and one that fails leaves the
-//! node as it was.
+//! Bytes stay bytes until a program enters them; then they become a message. A field that came once is itself until a program takes it for a repeated
+//! one; then it becomes the first element of a list (*indexed*), or of a list that is searched by a field of its elements (*keyed*). There is no way
+//! back from keyed to indexed. A change to a type that the node cannot have gives the [`Reason`] to abort. Every change takes memory from the
+//! [`Budget`] or gives it back, and one that fails leaves the node as it was.
 //!
 //! Called by the machine only, with field numbers from 1 to [`MAX_FIELD`] where nodes are created. Trees are as deep as the
 //! paths of the program are long, which is bounded.
@@ -16,7 +15,7 @@ use super::machine::{Reason, Stop};
 use super::map::{Map, NodesMut};
 use super::program::{Absent, Empty, MergeRules, Submessages};
 
-/// The largest field number there is to programs: upstream's decoder passes over fields with higher ones.
+/// The largest field number for programs: upstream's decoder passes over fields with higher ones.
 pub(super) const MAX_FIELD: u32 = (1 << 24) - 1;
 
 /// The fields of an encoded message, up to the first that is malformed.
@@ -54,24 +53,24 @@ impl Scalar {
     }
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Debug)]
 enum Content {
     /// Entered and not yet set. Not encoded.
     Empty,
-    /// A string, or a message that nobody has entered.
+    /// A string, or a message that no program has entered.
     Bytes(Box<[u8]>),
     Scalar(Scalar),
     /// Fields by number.
     Message(Box<Map>),
     /// Elements of a repeated field, by index; deleted ones leave gaps.
     Indexed(Box<Map>),
-    /// The same by one of their fields.
+    /// A list, by one field of its elements.
     Keyed(Box<Map>),
 }
 
 impl Content {
-    /// Why it is not what was wanted.
+    /// The reason that it is not of the wanted type.
     fn is_no(&self, wanted: &'static str) -> Reason {
         let is = match self {
             Content::Empty => "field that was not set",
@@ -94,7 +93,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// One that was not set yet.
+    /// A node that was not set yet.
     pub(super) const fn empty() -> Self {
         Self::of(Content::Empty)
     }
@@ -121,7 +120,7 @@ impl Node {
         *self = Node::empty();
     }
 
-    /// Its fields, as those of a message.
+    /// Returns its fields, after turning it into a message.
     fn message(&mut self, budget: &mut Budget) -> Result<&mut Map, Reason> {
         match &self.content {
             Content::Empty => self.content = Content::Message(Box::new(Map::new())),
@@ -138,7 +137,7 @@ impl Node {
         }
     }
 
-    /// Its elements, as those of a repeated field.
+    /// Returns its elements, after turning it into a repeated field.
     fn indexed(&mut self, budget: &mut Budget) -> Result<&mut Map, Reason> {
         match &self.content {
             Content::Empty => self.content = Content::Indexed(Box::new(Map::new())),
@@ -153,7 +152,7 @@ impl Node {
         }
     }
 
-    /// Its elements, as those of a repeated field, by their field `key_field`.
+    /// Returns its elements by their field `key_field`, after turning it into a repeated field.
     fn keyed(&mut self, key_field: u32, budget: &mut Budget) -> Result<&mut Map, Reason> {
         match &mut self.content {
             Content::Empty => self.content = Content::Keyed(Box::new(Map::new())),
@@ -237,8 +236,8 @@ impl Node {
         }
     }
 
-    /// Element `index` of the repeated field `field`, which is created if it is the next one, whatever the program says of
-    /// absent ones: so does upstream.
+    /// Enters element `index` of the repeated field `field`. The next one is created even if the program does not create absent ones: so does
+    /// upstream.
     pub(super) fn enter_at(
         &mut self,
         field: u32,
@@ -253,8 +252,8 @@ impl Node {
         Ok(get_or_create(list, index, budget)?)
     }
 
-    /// The element of the repeated field `field` that has this key. If there is such a field, it is created whatever the
-    /// program says of absent ones: so does upstream.
+    /// Enters the element of the repeated field `field` that has this key. If there is such a field, the element is created even if the program does
+    /// not create absent ones: so does upstream.
     pub(super) fn enter_keyed(
         &mut self,
         field: u32,
@@ -310,7 +309,7 @@ impl Node {
         }
     }
 
-    /// Becomes a number. What is no number does not.
+    /// Becomes a number, if it is empty or a number.
     pub(super) fn set_scalar(&mut self, scalar: Scalar) -> Result<(), Reason> {
         match self.content {
             Content::Empty | Content::Scalar(_) => {
@@ -321,7 +320,7 @@ impl Node {
         }
     }
 
-    /// Becomes a string, or a message that nobody has entered. Numbers and lists do not.
+    /// Becomes a string, or a message that no program has entered. Numbers and lists do not.
     pub(super) fn set_bytes(&mut self, bytes: &[u8], budget: &mut Budget) -> Result<(), Reason> {
         match self.content {
             Content::Empty | Content::Bytes(_) | Content::Message(_) => {
@@ -334,7 +333,7 @@ impl Node {
         }
     }
 
-    /// Takes over the fields of a message: single ones replace those there are, and of repeated ones all elements do.
+    /// Takes over the fields of a message: single ones replace existing ones; of repeated ones all elements replace the existing ones.
     pub(super) fn merge(
         &mut self,
         message: &[u8],
@@ -375,7 +374,7 @@ impl Node {
         Ok(())
     }
 
-    /// What a merge makes of a field that is there already.
+    /// Merges a field into this existing one.
     fn take_over(&mut self, field: Field<'_>, merge: u64, budget: &mut Budget) -> Result<(), Reason> {
         if let Content::Keyed(_) = self.content {
             return Err(Reason::MergesKeyed(field.number));
@@ -398,7 +397,7 @@ impl Node {
         Ok(())
     }
 
-    /// Writes it as what the message `out` consists of. Only of a message, or of bytes, is there anything.
+    /// Writes its contents as those of the message `out`. Only messages and bytes have any.
     pub(super) fn write(&self, out: &mut Writer) {
         match &self.content {
             Content::Bytes(bytes) => out.raw(bytes),
@@ -423,7 +422,7 @@ impl Node {
         }
     }
 
-    /// What is counted for everything in it, by looking at all of it.
+    /// Counts the memory of everything in it, by looking at all of it.
     #[cfg(any(test, fuzzing))]
     pub(super) fn memory_in_all(&self) -> u64 {
         self.memory()
@@ -456,7 +455,7 @@ fn write_fields(map: &Map, out: &mut Writer) {
     }
 }
 
-/// The fields of an encoded message, each as it is encoded; those that come more than once as lists.
+/// Splits an encoded message into its fields, each still encoded; fields that come more than once become lists.
 fn take_apart(message: &[u8], budget: &mut Budget) -> Result<Map, Reason> {
     let mut map = Map::new();
     for field in fields(message) {
@@ -468,7 +467,7 @@ fn take_apart(message: &[u8], budget: &mut Budget) -> Result<Map, Reason> {
     Ok(map)
 }
 
-/// Adds a field to those of a message that is being taken apart.
+/// Adds a field of a message that is being taken apart.
 fn add(map: &mut Map, field: Field<'_>, budget: &mut Budget) -> Result<(), Reason> {
     budget.work(1)?;
     match map.get_mut(field.number.into()) {

@@ -1,7 +1,7 @@
 //! Whether a session may begin beside the existing ones: exclusive sessions, semaphores, names, limits and guardrails.
 //!
-//! `enable` calls this before anything of a new session exists. A freed session that is only completing its file blocks nobody. The number of
-//! such sessions is limited too, because they hold memory.
+//! `enable` calls this before anything of a new session exists. A freed session that is only completing its file blocks no other. The number of such
+//! sessions is limited too, because they hold memory.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::ordered::OrderedMap;
 use crate::service::Service;
 use crate::session::{Session, State};
 
-/// When sessions with `enable_extra_guardrails` began, by name: nanoseconds of boot time. The same must not begin again
-/// too soon.
+/// The starts of sessions with `enable_extra_guardrails`, by name: nanoseconds of boot time. A session of the same name must not begin again too
+/// soon.
 #[derive(Debug, Default)]
 pub(crate) struct GuardedStarts(OrderedMap<String, Start>);
 
-/// When a session began, and whose.
+/// The start of a session, and its user.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     at: u64,
@@ -211,7 +211,7 @@ impl Service {
         }
     }
 
-    /// Ends a session at once and for good; its consumer is told why, and may begin another.
+    /// Ends a session at once and for good. Its consumer gets the reason, and may begin another session.
     pub(crate) fn abort_session(&mut self, id: SessionId, reason: String, now: &Now) {
         let consumer = self.sessions.get(id).and_then(|session| session.consumer);
         if let Some(consumer) = consumer.and_then(|consumer| self.consumers.get_mut(&consumer)) {
@@ -224,11 +224,10 @@ impl Service {
     }
 }
 
-/// Checks that concern the config alone: its duration, what `enable_extra_guardrails` forbids, and what this service
-/// does not do.
+/// Checks that concern the config alone: its duration, the limits of `enable_extra_guardrails`, and options that this service does not support.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A description of the first error.
 pub(crate) fn check_config(config: &TraceConfig) -> Result<(), String> {
     check_duration(config)?;
     if config.enable_extra_guardrails == Some(true) {
@@ -282,7 +281,7 @@ fn check_protovm(_: &ProtoVmConfig) -> Result<(), String> {
     Err(format!(": {}", crate::protovm::NOT_BUILT_IN))
 }
 
-/// How long a session of this config may last.
+/// The longest duration of a session with this config.
 pub(crate) fn max_duration(config: &TraceConfig) -> Duration {
     match config.enable_extra_guardrails {
         Some(true) => limits::GUARDRAIL_MAX_DURATION,
@@ -353,7 +352,7 @@ mod tests {
                 ..Now::default()
             };
             starts.note(minute.to_string(), 1, &now);
-            // Those of the last five minutes, both ends included.
+            // The starts of the last five minutes, both ends included.
             assert_eq!(starts.0.len() as u64, (minute + 1).min(6));
         }
     }

@@ -39,7 +39,7 @@ impl Service {
                 let id = session.id;
                 self.abort_session(id, line, now);
             }
-            // It was in the shadow of a higher one so far. The session goes on without.
+            // It had no effect so far, because of a higher one. The session goes on without it.
             None => {
                 let others = self.sessions.iter_mut();
                 others

@@ -104,7 +104,7 @@ impl Service {
             let eligible = self.sessions.iter().filter(|session| {
                 session.state == State::Started && session.config.bugreport_score.unwrap_or_default() > 0
             });
-            // The first of those with the highest score.
+            // The first of the sessions with the highest score.
             let best = eligible
                 .rev()
                 .max_by_key(|session| session.config.bugreport_score)
@@ -194,7 +194,7 @@ impl Service {
         }
     }
 
-    /// Whether clones of this user may take so many bytes more.
+    /// Whether clones of this user may take this many bytes more.
     fn check_clone_memory(&self, uid: u32, more: u64) -> Result<(), String> {
         let clones = self.sessions.iter().filter(|session| session.is_clone());
         let made = clones.flat_map(|clone| {
@@ -259,7 +259,7 @@ impl Service {
         }
     }
 
-    /// Takes copies of the buffers that are to be copied.
+    /// Copies the buffers of the first group.
     fn copy_buffers(&self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
         let original = self.original_of(pending, BufferGroup::Copied)?;
         for index in original.buffers_of(BufferGroup::Copied) {
@@ -269,7 +269,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes the buffers that are to be transferred: all of them, or none if it fails.
+    /// Takes the buffers of the second group: all of them, or none if it fails.
     fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
         self.original_of(pending, BufferGroup::Transferred)?;
         let original = self.sessions.get_mut(pending.original);
@@ -308,7 +308,7 @@ impl Service {
     ) -> Result<Option<Cloned>, String> {
         let (consumer, uid) = (pending.consumer, pending.uid);
         self.check_free_of_sessions(consumer)?;
-        // Nobody writes into them, but their ids are taken, as upstream's are.
+        // No producer writes into them, but their ids are taken, as upstream's are.
         let buffer_ids = self.sessions.allocate_buffer_ids(pending.snapshots.len())?;
         let content = pending.content;
         let original = self.sessions.get(pending.original);
@@ -334,12 +334,12 @@ impl Service {
             id,
             consumer,
             uid,
-            // It was decoded from these, but for what decides which producers take part: none do.
+            // `config` was decoded from these bytes, but lacks the filters of producers. No producer takes part in a clone.
             config: TraceConfig::decode_from_slice(&original.config_bytes).unwrap_or_default(),
             config_bytes: original.config_bytes.clone(),
             data_source_configs: Vec::new(),
             wanted: Wanted::default(),
-            // The lower half is what ties a trace to the subscription that led to it.
+            // The lower half ties a trace to the subscription that led to it.
             uuid: pending.uuid & !LOWER_HALF | original.uuid & LOWER_HALF,
             buffer_ids,
             buffers,
@@ -365,7 +365,7 @@ impl Service {
         session.state_since = now.boot;
         pending.write_file(original.file.as_ref());
         let (uuid, change) = (session.uuid, session.change());
-        // The original is told of this clone as of any other session, and the clone has all that it was told.
+        // Tells the original of this clone, as of any other session. The clone then gets all that the original was told, this included.
         self.sessions.tell_of(&change);
         if let Some(original) = self.sessions.get(pending.original) {
             session.notes.other_sessions = original.notes.other_sessions.clone();
@@ -383,7 +383,7 @@ impl Service {
         if content == ClonedContent::Buffers {
             return Ok(Some(Cloned { uuid, content }));
         }
-        // Before anything that is due for the file already: what that takes out of the buffers is in the clone's.
+        // Goes first, before data that is already due for the original's file: reading that takes it out of the buffers, and the clone has it.
         self.common.outbox.push_first(Output::CopyFile {
             from: pending.original,
             to: id,
@@ -392,7 +392,7 @@ impl Service {
         Ok(None)
     }
 
-    /// A batch arrived in the file of a session, or a part of it did. What did not is nowhere: the file of a clone would
+    /// A batch arrived in the file of a session, or only a part of it, and the rest is lost. Then clones that wait for this file fail: theirs would
     /// go on after a gap that nothing marks.
     pub(crate) fn batch_arrived_for_clones(&mut self, original: SessionId, end: BatchEnd) {
         let clones = self.clones.iter_mut();
@@ -408,7 +408,7 @@ impl Service {
         }
     }
 
-    /// What [`Output::CopyFile`] asked for is done, or failed for this reason.
+    /// The copy that [`Output::CopyFile`] asked for is done, or failed for this reason.
     pub fn file_copied(&mut self, clone: SessionId, result: Result<(), String>, now: &Now) {
         if !self.sessions.contains(clone) {
             return;

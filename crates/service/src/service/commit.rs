@@ -28,7 +28,7 @@ struct Move {
     page: u32,
     chunk: u32,
     target_buffer: u32,
-    /// Of a chunk that came along: the producer goes on writing it.
+    /// For a chunk that came along: whether the producer goes on writing it.
     incomplete: bool,
 }
 
@@ -36,7 +36,7 @@ struct Move {
 #[derive(Debug, Default)]
 pub(crate) struct Moves(Vec<(Move, Option<Range<usize>>)>);
 
-/// What else a request holds.
+/// The rest of a request, besides its chunks.
 #[derive(Debug, Default, PartialEq)]
 struct Rest {
     patches: Vec<ChunkToPatch>,
@@ -285,10 +285,10 @@ mod tests {
     use super::*;
     use crate::producers::{Credentials, Introduction};
 
-    /// What a request says: its chunks with the bytes that came along, and the rest.
+    /// The contents of a request: its chunks with the bytes that came along, and the rest.
     type Said = (Vec<(Move, Option<Vec<u8>>)>, Rest);
 
-    /// By the message that it is.
+    /// Decodes the request as a message.
     fn decoded(request: &[u8]) -> Result<Said, DecodeError> {
         let message = CommitDataRequest::decode_from_slice(request)?;
         let moves = message.chunks_to_move.iter();
@@ -303,7 +303,7 @@ mod tests {
         ))
     }
 
-    /// Where it lies.
+    /// Reads the request in place.
     fn read(request: &[u8]) -> Result<Said, DecodeError> {
         let mut moves = Moves::default();
         let rest = read_request(request, &mut moves)?;
@@ -364,7 +364,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_say_what_their_messages_say(request in request()) {
+        fn requests_read_in_place_agree_with_their_messages(request in request()) {
             let bytes = request.encode_to_vec();
             prop_assert!(read(&bytes).is_ok());
             prop_assert_eq!(read(&bytes), decoded(&bytes));

@@ -1,6 +1,6 @@
-//! What consumers do with a session: start it, stop it, flush it, observe it, detach from it, give it up.
+//! Inputs of consumers about a session: start, stop, flush, observe, detach, give up.
 //!
-//! How a session begins is in `enable` and `clone`, how it is read in `readback`.
+//! `enable` and `clone` have the beginning of sessions, `readback` their reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Consumer {
 }
 
 impl Service {
-    /// A consumer connected; `uid` is what its socket vouches for.
+    /// A consumer connected; the kernel identifies its user as `uid`.
     pub fn connect_consumer(&mut self, uid: u32) -> ConsumerId {
         self.last_consumer.0 += 1;
         let id = self.last_consumer;
@@ -52,7 +52,7 @@ impl Service {
         self.consumers.get(&consumer)?.session
     }
 
-    /// The session of a consumer that asks to do something with it. The log is told of one that has none.
+    /// The session of a consumer for an operation. Logs a line if the consumer has none.
     fn session_to(&mut self, what: &str, consumer: ConsumerId) -> Option<SessionId> {
         let session = self.session_of(consumer);
         if session.is_none() {
@@ -132,9 +132,8 @@ impl Service {
         });
     }
 
-    /// A consumer that attached to a session wants to be told of its end, with
-    /// [`TracingDisabled`](crate::Output::TracingDisabled); that comes at once if the session ended while nobody was
-    /// attached. Returns the session, or `None` if the consumer has none.
+    /// A consumer that attached to a session wants to be told of its end, with [`TracingDisabled`](crate::Output::TracingDisabled). If the session
+    /// ended while no consumer was attached, that comes at once. Returns the session, or `None` if the consumer has none.
     pub fn await_disabled(&mut self, consumer: ConsumerId) -> Option<SessionId> {
         let session = self.sessions.get_mut(self.session_of(consumer)?)?;
         if session.end_untold {

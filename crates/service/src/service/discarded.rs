@@ -1,8 +1,8 @@
 //! Chunks and patches that reach no buffer, and the sessions that lose them.
 //!
-//! `commit` collects them while it holds the buffers, and then counts them for sessions. A chunk for a session's buffer is a loss of that
-//! session. A chunk for a buffer that no longer exists is nobody's loss. A chunk for a buffer that never existed may have been meant for any
-//! session that records its producer, so it counts in each of them. The same holds for patches.
+//! `commit` collects them while it holds the buffers, and then counts them for sessions. A chunk for a session's buffer is a loss of that session. A
+//! chunk for a buffer that no longer exists is no session's loss. A chunk for a buffer that never existed may have been meant for any session that
+//! records its producer, so it counts in each of them. The same holds for patches.
 
 use crate::ids::{BufferId, ProducerId};
 use crate::ordered::OrderedMap;
@@ -13,9 +13,9 @@ use crate::service::sessions::Sessions;
 /// The chunks and patches that one producer sent in vain.
 #[derive(Debug, Default)]
 pub(crate) struct Discarded {
-    /// By the buffer that they were for. A request can name any number of buffers, so only existing ones are in this map.
+    /// Counts by their target buffer. A request can name any number of buffers, so only existing ones are in this map.
     pub(crate) for_buffers: OrderedMap<BufferId, Counts>,
-    /// Nobody knows for which.
+    /// Chunks and patches for unknown buffers.
     pub(crate) astray: Counts,
 }
 

@@ -1,7 +1,7 @@
 //! From a config to a session: every check that a config must pass, then its buffers and data source instances.
 //!
-//! The service refuses a config before anything of the session exists, so it never has to undo anything. It also refuses what it does not
-//! support, because the trace would not be the one that was asked for.
+//! The service refuses a config before anything of the session exists, so it never has to undo anything. It also refuses unsupported options, because
+//! the trace would not be the one that the consumer asked for.
 
 use std::sync::Arc;
 
@@ -34,8 +34,7 @@ impl Service {
     /// [`TracingDisabled`](crate::Output::TracingDisabled).
     ///
     /// # Errors
-    /// The reason why the config is refused. Nothing has happened then, but for a change of `lockdown_mode`, which upstream
-    /// makes first too.
+    /// The reason why the config is refused. Nothing has changed then, except `lockdown_mode`, which upstream changes first too.
     pub fn enable_tracing(
         &mut self,
         consumer: ConsumerId,

@@ -1,6 +1,6 @@
 //! The end of the service: it flushes and stops its sessions, and their consumers can still read them.
 //!
-//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until nobody reads any more or its time is up, and
+//! A driver that is told to end calls [`Service::begin_ending`] first. It continues to serve until no consumer reads any more or its time is up, and
 //! then calls [`Service::end_all_sessions`].
 
 use crate::clock::Now;
@@ -8,8 +8,8 @@ use crate::service::Service;
 use crate::session::{LifecycleEvent, State, Stop};
 
 impl Service {
-    /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read
-    /// their buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording tell that the service ended.
+    /// The service is going to end. No session begins any more, and running sessions are flushed and stopped. Consumers are told, and can read their
+    /// buffers until [`Service::end_all_sessions`]. The traces of sessions that were still recording contain the end of the service.
     pub fn begin_ending(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {
@@ -33,13 +33,13 @@ impl Service {
         self.sessions.iter().any(|session| session.state.is_running())
     }
 
-    /// Whether there are sessions: somebody may still read them, or their files are not complete.
+    /// Whether there are sessions: a consumer may still read them, or their files are not complete.
     pub fn has_sessions(&self) -> bool {
         !self.sessions.is_empty()
     }
 
-    /// The service ends now, and every session with it, detached ones as well. Their files are still completed. Pending flushes get no
-    /// answer: they did not fail, and the end of the connection tells the consumer what happened.
+    /// The service ends now, and every session with it, detached ones as well. Their files are still completed. Pending flushes get no answer: they
+    /// did not fail, and the consumer sees the end of the connection.
     pub fn end_all_sessions(&mut self, now: &Now) {
         self.common.is_ending = true;
         for id in self.sessions.ids() {

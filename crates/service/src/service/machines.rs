@@ -1,4 +1,4 @@
-//! Other machines: the machine of a producer, the relays that connect on behalf of machines, and what traces tell of both.
+//! Other machines: the machine of a producer, the relays that connect on behalf of machines, and their descriptions in traces.
 //!
 //! A relay (`traced_relay`) forwards the connections of its machine's producers, which are producers here like any other, and has one
 //! connection of its own. On that connection it describes its machine and compares its clocks with ours again and again. Readers of the trace need
@@ -39,7 +39,7 @@ impl Service {
     /// A relay describes its machine: an encoded `SystemInfo`, which goes into traces as it came.
     ///
     /// # Errors
-    /// If it is too long, or no such message. What it said before stays.
+    /// If it is too long, or is not a `SystemInfo`. The previous description stays.
     pub fn describe_machine(&mut self, relay: RelayId, system: &[u8]) -> Result<(), String> {
         let Some(relay) = self.machines.relays.get_mut(&relay) else {
             return Ok(());
@@ -51,18 +51,18 @@ impl Service {
                 limits::MAX_SYSTEM_INFO
             ));
         }
-        // It becomes a part of a packet for which the service vouches, and which every reader has to understand.
+        // The description becomes a part of a packet for which the service vouches, and which every reader has to understand.
         SystemInfo::decode_from_slice(system)
             .map_err(|error| format!("the description of a machine is no SystemInfo: {error}"))?;
         relay.system = system.to_vec();
         Ok(())
     }
 
-    /// A relay sent readings of its clocks, clock ids with nanoseconds or ticks, which came in at `now`. It is to do so twice in a
-    /// row, the second time when it knows that the first have arrived: thereby readers know how long they took.
+    /// A relay sent readings of its clocks, clock ids with nanoseconds or ticks, which arrived at `now`. A relay has to do this twice in a row, the
+    /// second time when it knows that the first readings have arrived. From this, readers compute the time that the readings took.
     ///
     /// # Errors
-    /// If there are too many: they are ignored.
+    /// If there are too many readings, which are then ignored.
     pub fn sync_clocks(&mut self, relay: RelayId, theirs: Vec<(u32, u64)>, now: &Now) -> Result<(), String> {
         let Some(relay) = self.machines.relays.get_mut(&relay) else {
             return Ok(());
@@ -81,8 +81,8 @@ impl Service {
         Ok(())
     }
 
-    /// A relay is gone. Sessions that have begun so far still write what it told; upstream forgets it, and with it when all that
-    /// happened which its machine recorded.
+    /// A relay is gone. Sessions that have begun so far still write its description and clocks. Upstream forgets both, and readers cannot place the
+    /// events of its machine.
     pub fn disconnect_relay(&mut self, id: RelayId) {
         let last = self.sessions.last_id();
         let machines = &mut self.machines;
@@ -94,7 +94,7 @@ impl Service {
             return;
         }
         relay.gone = Some(last);
-        // One that is gone is enough: it is the same machine, and it was not restarted.
+        // One disconnected relay of a machine suffices: it is the same machine, and it was not restarted.
         let machine = relay.machine;
         machines
             .relays
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_session_is_to_be_told_is_forgotten_at_once() {
+    fn a_relay_that_no_session_needs_is_forgotten_at_once() {
         let mut service = Service::new(crate::Identity::default());
         let now = Now::default();
         let relay = service.connect_relay(MachineId(7)).expect("room");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_relay_said_is_forgotten_with_the_last_session_that_is_to_be_told() {
+    fn a_relay_is_forgotten_with_the_last_session_that_needs_it() {
         let mut service = Service::new(crate::Identity::default());
         let now = Now::default();
         let consumer = service.connect_consumer(1);

@@ -1,4 +1,4 @@
-//! The service itself: it finds the session that an input concerns, and handles what follows for others.
+//! The service itself: it finds the session that an input concerns, and handles the consequences for others.
 //!
 //! Every input is a method named after an event, with the time. No method blocks or acts on the outside: outputs are queued for
 //! [`Service::poll`]. After any input the driver polls until it gets `None`, and calls [`Service::handle_timeout`] at
@@ -43,7 +43,7 @@ use crate::trace_buffer::TraceBuffer;
 
 /// The tracing service.
 pub struct Service {
-    /// What sessions reach besides themselves.
+    /// The state that sessions share.
     pub(crate) common: Common,
     pub(crate) sessions: Sessions,
     pub(crate) consumers: OrderedMap<ConsumerId, Consumer>,
@@ -53,7 +53,7 @@ pub struct Service {
     pub(crate) machines: Machines,
     pub(crate) triggers: triggers::Registry,
     pub(crate) guarded_starts: GuardedStarts,
-    /// What the driver was last asked to run the service at.
+    /// The priority that the driver was last asked for.
     pub(crate) boost: Option<PriorityBoost>,
     /// Reused by commits.
     pub(crate) moves: commit::Moves,
@@ -79,19 +79,19 @@ impl Service {
         }
     }
 
-    /// Local time is so many minutes ahead of UTC. That changes with the seasons and when the machine travels, while the service goes
-    /// on. A trace has the last value from before it was first read.
+    /// Sets how many minutes local time is ahead of UTC. That changes with the seasons and when the machine travels, while the service goes on. A
+    /// trace has the last value from before its first read-back.
     pub fn local_time_offset(&mut self, minutes: Option<i32>) {
         self.common.identity.system.timezone_offset_minutes = minutes;
     }
 
-    /// Lends the service a clock of the thread's processor time, by which it ends what takes too long: expressions of configs can. Without
-    /// one it takes its time.
+    /// Lends the service a clock of the thread's processor time, by which it ends work that takes too long, such as the matching of expressions.
+    /// Without a clock such work has no limit of time.
     pub fn set_processor_clock(&mut self, clock: ProcessorClock) {
         self.common.processor_clock = Some(clock);
     }
 
-    /// What has to be done next, in order; `None` when nothing has.
+    /// The next output, in order; `None` when there is none.
     pub fn poll(&mut self) -> Option<Output> {
         debug_assert!(self.common.effects.is_empty(), "every input sees to its effects");
         self.common.outbox.pop()
@@ -108,7 +108,7 @@ impl Service {
         self.common.timers.next_deadline(Clock::Boot)
     }
 
-    /// Does what is due.
+    /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: &Now) {
         self.common.begin_turn();
         while let Some((session, timer)) = self.common.timers.pop_due(now) {
@@ -133,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Hands an input to a session, if it exists, and handles what follows for others before it returns.
+    /// Hands an input to a session, if it exists, and handles the consequences for others before it returns.
     pub(crate) fn on_session(
         &mut self,
         id: SessionId,
@@ -168,12 +168,12 @@ impl Service {
         }
     }
 
-    /// Nothing is left to be done for a session.
+    /// Removes a session that has nothing left to do.
     fn remove_session(&mut self, id: SessionId, now: &Now) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
-        // Others are told of the end of a session when it stops; a clone does not.
+        // Others hear of the end of a session when it stops. A clone does not stop.
         if session.is_clone() {
             session.enter(State::Disabled, &mut self.common, now);
         }
@@ -181,12 +181,12 @@ impl Service {
         session.abandon_flushes(&mut self.common);
         self.triggers.forget(&session);
         self.machines.forget_gone(self.sessions.iter());
-        // It may have been read in part.
+        // The removed session may have been read in part.
         self.readout = Readout::default();
         self.common.producers.forget_buffers(&session.buffer_ids);
         let consumer = session.consumer;
         if let Some(consumer) = consumer.and_then(|consumer| self.consumers.get_mut(&consumer)) {
-            // It may have another one by now.
+            // The consumer may have another session by now.
             consumer.session.take_if(|session| *session == id);
         }
         let line = format!("tracing session {id} ended, {} sessions now", self.sessions.len());
@@ -206,7 +206,7 @@ mod tests {
     use crate::producers::{Credentials, Introduction};
 
     #[test]
-    fn nothing_is_kept_of_instances_and_of_what_may_be_written_when_their_session_is_gone() {
+    fn instances_and_allowed_buffers_are_forgotten_with_their_session() {
         use ferretto_proto::messages::{
             DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config,
         };

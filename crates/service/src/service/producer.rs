@@ -31,16 +31,16 @@ impl Service {
         common.producers.add(Producer::new(credentials, who))
     }
 
-    /// Whether memory of this size, offered by a producer with this hint for its pages, is one the service would use.
-    /// If so the driver attaches it, with that page size, right after connecting.
+    /// Whether the service would use memory of this size, offered by a producer with this hint for its pages. If so, the driver attaches it, with
+    /// that page size, right after connecting.
     pub fn would_adopt(size: usize, page_size_hint: usize) -> bool {
         smb_sizes(size, page_size_hint) == (size, page_size_hint)
     }
 
-    /// Whether this producer may bring as much shared memory, beside what others of its user have.
+    /// Whether this producer may bring this much shared memory, besides that of its user's other producers.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn check_shared_memory(&self, producer: ProducerId, size: usize) -> Result<(), String> {
         let producers = &self.common.producers;
         let ram_bytes = self.common.identity.system.ram_bytes;
@@ -55,8 +55,8 @@ impl Service {
         ))
     }
 
-    /// The producer's shared memory is there: what `CreateSharedMemory` asked for, or what the producer offered
-    /// (then `SharedMemoryAdopted` follows).
+    /// The producer's shared memory is there: the memory that `CreateSharedMemory` asked for, or memory that the producer offered (then
+    /// `SharedMemoryAdopted` follows).
     pub fn attach_shared_memory(&mut self, producer: ProducerId, smb: ServiceSmb, origin: SmbOrigin) {
         let common = &mut self.common;
         common.producers.set_shared_bytes(producer, smb.memory().size());

@@ -23,8 +23,8 @@ pub enum StateScope {
     Sessions,
 }
 
-/// A question about the service's state, and how far its answer has come. The answer can be long, and whoever asked may read it slowly: it
-/// is put together as it is read.
+/// A question about the service's state, and how far its answer has come. The answer can be long, and the consumer may read it slowly, so it is put
+/// together as it is read.
 #[derive(Clone, Debug)]
 pub struct StateQuery {
     scope: StateScope,
@@ -32,7 +32,7 @@ pub struct StateQuery {
 }
 
 impl StateQuery {
-    /// Nothing has been answered yet.
+    /// A question whose answer has not begun.
     pub fn new(scope: StateScope) -> StateQuery {
         StateQuery {
             scope,
@@ -63,10 +63,11 @@ impl Service {
         std::iter::from_fn(|| self.next_state(consumer, &mut query, max)).collect()
     }
 
-    /// The next part of the service's state, of at most `max` bytes; `None` if that was all. Each is an encoded
-    /// `TracingServiceState`, and so are any of them in a row; all of them are the whole. Producers come in the order of their
-    /// ids, data sources in that of their names and registrations. Descriptors are as their producers sent them, except that one which does not fit is cut down to id and name. Other entries that do not fit are left out: only names
-    /// of absurd length can make them that long. What comes and goes between two parts may be in the answer or not.
+    /// Returns the next part of the service's state, of at most `max` bytes; `None` after the last one. Each is an encoded `TracingServiceState`, and
+    /// so is any row of them; all of them are the whole. Producers come in the order of their ids, data sources in that of their names and
+    /// registrations. Descriptors are as their producers sent them, except that one which does not fit is cut down to id and name. Other entries that
+    /// do not fit are left out: only names of absurd length can make them that long. Clients that come or go between two parts may be in the answer
+    /// or not.
     pub fn next_state(&self, consumer: ConsumerId, query: &mut StateQuery, max: usize) -> Option<Vec<u8>> {
         loop {
             let (part, next) = match &query.next {
@@ -121,7 +122,7 @@ impl Service {
         uid.is_some_and(|uid| uid == 0 || uid == session.uid)
     }
 
-    /// What this service can do that older ones could not.
+    /// The capabilities of this service that older ones lack.
     pub fn query_capabilities() -> TracingServiceCapabilities {
         use observable_events::Type;
         TracingServiceCapabilities {

@@ -44,9 +44,9 @@ impl Service {
         Some(batch(session, readout, end, None))
     }
 
-    /// The next bytes for the file of a session: about `budget` of them. To be written, however long that takes,
-    /// compressed if the batch says so, and then reported with [`Service::file_written`] or [`Service::file_full`]; before
-    /// that there are no others. `None` if nothing is due.
+    /// Returns the next bytes for the file of a session, about `budget` of them; `None` if nothing is due. The driver writes them, however long that
+    /// takes, compressed if the batch says so, and then reports with [`Service::file_written`] or [`Service::file_full`]. Until then this returns no
+    /// further bytes.
     pub fn read_for_file(&mut self, id: SessionId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
         let (session, readout, mut around) = self.reading(id, now)?;
         let room = session.file.as_ref()?.room()?;
@@ -61,7 +61,7 @@ impl Service {
         Some(batch(session, readout, end, compression))
     }
 
-    /// A session that is to be read, and what that takes.
+    /// Returns a session that is to be read, with the memory and the state for reading.
     fn reading(
         &mut self,
         id: SessionId,
@@ -77,8 +77,7 @@ impl Service {
         Some((self.sessions.get_mut(id)?, &mut self.readout, around))
     }
 
-    /// There was room for a part of what [`Service::read_for_file`] gave: this many bytes were written, and no packet more
-    /// would fit.
+    /// There was room for a part of the batch of [`Service::read_for_file`]: this many bytes were written, and no further packet would fit.
     pub fn file_full(&mut self, id: SessionId, bytes: u64, now: &Now) {
         let session = self.sessions.get_mut(id);
         if let Some(file) = session.and_then(|session| session.file.as_mut()) {
@@ -87,29 +86,29 @@ impl Service {
         self.file_written(id, Ok(bytes), now);
     }
 
-    /// What [`Service::read_for_file`] gave was written: this many bytes, or the write failed for this reason.
+    /// The batch of [`Service::read_for_file`] was written: this many bytes, or the write failed for this reason.
     pub fn file_written(&mut self, id: SessionId, result: Result<u64, String>, now: &Now) {
         self.on_session(id, now, |session, common| {
             session.file_written(result, common, now)
         });
     }
 
-    /// The driver closed the file ([`CloseFile`](crate::Output::CloseFile)), or failed to for this reason. Whatever waited for the
-    /// file continues.
+    /// The driver closed the file ([`CloseFile`](crate::Output::CloseFile)), or failed to for this reason. Everything that waited for the file
+    /// continues.
     pub fn file_closed(&mut self, id: SessionId, result: Result<(), String>, now: &Now) {
         self.on_session(id, now, |session, common| session.file_closed(result, common));
     }
 
-    /// What [`SyncFile`](crate::Output::SyncFile) asked for failed for this reason. The session goes on, and its consumer is
-    /// told when it ends: of what did not reach the disk the kernel tells once only, so that closing the file may succeed.
+    /// A [`SyncFile`](crate::Output::SyncFile) failed for this reason. The session goes on, and its consumer is told when it ends: the kernel reports
+    /// data that did not reach the disk only once, so closing the file may succeed.
     pub fn file_sync_failed(&mut self, id: SessionId, error: &str) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.file_sync_failed(error, &mut self.common);
         }
     }
 
-    /// Putting together a batch of [`filtered`](ReadBatch::filtered) packets took this long: reading, filtering and
-    /// framing them. The service has no clock, so the driver tells it. The time goes into the statistics of the session.
+    /// Reports how long the driver took for a batch of [`filtered`](ReadBatch::filtered) packets: reading, filtering and framing them. The service
+    /// has no clock for this. The time goes into the statistics of the session.
     pub fn filtering_took(&mut self, id: SessionId, time: Duration) {
         let session = self.sessions.get_mut(id);
         if let Some(filter) = session.and_then(|session| session.filter.as_mut()) {

@@ -18,9 +18,9 @@ impl Service {
     /// Saves the data that a producer leaves in shared memory when it goes away, even if it did not want flushes to scrape it: no commit of
     /// it will come any more. If it did not, only sessions that still record get its data. Leftovers for sessions that are over mean nothing.
     ///
-    /// A process that was killed right after its first packets may have left chunks of writers that it had not yet registered. They go to the
-    /// buffer that it writes into for the sessions that still record. If there are several, they are counted as discarded in each of these
-    /// sessions, since nobody can tell which of them lacks the data.
+    /// A process that was killed right after its first packets may have left chunks of writers that it had not yet registered. They go to the buffer
+    /// that it writes into for the sessions that still record. If there are several, they are counted as discarded in each of these sessions, since
+    /// the service cannot know which of them lacks the data.
     pub(crate) fn rescue(&mut self, id: ProducerId) {
         let Some(producer) = self.common.producers.get(id) else {
             return;

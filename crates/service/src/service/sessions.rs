@@ -87,8 +87,8 @@ impl Sessions {
         self.iter().filter(|session| !session.is_freed)
     }
 
-    /// Those of them that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's
-    /// clones cannot keep others from recording.
+    /// The live sessions that are not clones. Clones record nothing, have no name, and have limits of their own, so that one user's clones cannot
+    /// keep others from recording.
     pub(crate) fn recordings(&self) -> impl DoubleEndedIterator<Item = &Session> + Clone {
         self.live().filter(|session| !session.is_clone())
     }
@@ -109,7 +109,7 @@ impl Sessions {
         Some(sessions.find(of_producer)?.id)
     }
 
-    /// A session's state changed: the sessions that record such changes are told.
+    /// A session's state changed: tells the sessions that record such changes.
     pub(crate) fn tell_of(&mut self, change: &Change) {
         for other in self.iter_mut().filter(|other| other.listens_to(change.session)) {
             other.notes.other_sessions.push(change.clone());
@@ -138,22 +138,22 @@ impl Sessions {
         }
     }
 
-    /// All buffers, those of clones too.
+    /// All buffers, clones' buffers included.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &TraceBuffer> {
         self.iter().flat_map(|session| &session.buffers)
     }
 
-    /// Ids for so many buffers. Ids go round, so that a late commit into a freed buffer does not meet its successor.
+    /// Allocates this many ids. Ids go round, so that a late commit into a freed buffer does not reach its successor.
     ///
     /// # Errors
-    /// If so many are in use that this would not end: sessions have limits below that.
+    /// If so many are in use that the search would not end; the limits of sessions are below that.
     pub(crate) fn allocate_buffer_ids(&mut self, count: usize) -> Result<Vec<BufferId>, String> {
         if self.buffers.len() + count > usize::from(u16::MAX) {
             return Err("cannot allocate trace buffers: all buffer ids are in use".into());
         }
         let mut ids = Vec::with_capacity(count);
         while ids.len() < count {
-            // None comes twice before all others were tried.
+            // Each id is tried once before any is tried again.
             let id = self.buffer_ids.next();
             if !self.buffers.contains_key(&id) {
                 ids.push(id);
@@ -167,7 +167,7 @@ impl Sessions {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BufferIds {
     last: u16,
-    /// All of them were, once.
+    /// Whether all ids were used once.
     went_round: bool,
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use crate::ordered::OrderedSet;
 
     #[test]
-    fn ids_of_buffers_go_round_those_that_are_in_use() {
+    fn ids_of_buffers_go_round_and_skip_used_ones() {
         let mut sessions = Sessions::default();
         assert_eq!(sessions.allocate_buffer_ids(1), Ok(vec![BufferId(1)]));
         assert!(sessions.had_buffer(BufferId(1)) && !sessions.had_buffer(BufferId(2)));

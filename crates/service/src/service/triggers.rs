@@ -1,7 +1,7 @@
 //! Activations of triggers: which sessions wait for a name, and how often it may come.
 //!
-//! A session registers the names that it waits for. So an activation costs the same however many sessions and triggers there are, and a name that
-//! nobody waits for costs one look-up.
+//! A session registers the names that it waits for. So an activation costs the same however many sessions and triggers there are, and a name without
+//! a waiting session costs one look-up.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::ordered::OrderedMap;
 use crate::session::Session;
 use crate::triggers::{Activation, Draws, Granted, History, beginning};
 
-/// Who waits for which trigger, and how often each came.
+/// The sessions that wait for each trigger, and how often each came.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     /// Sessions by the name of the trigger, each with the trigger's index in its config.
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_kept_of_what_nobody_waits_for_any_more() {
+    fn flushes_without_waiting_producers_are_forgotten() {
         use ferretto_proto::messages::trace_config::trigger_config::Trigger;
         use ferretto_proto::messages::{Message, TraceConfig};
         let mut service = Service::new(crate::Identity::default());

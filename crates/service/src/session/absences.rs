@@ -81,7 +81,7 @@ fn listed(name: &str) -> String {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Absences {
     noted: Vec<Absence>,
-    /// Those that the trace names already as slow to start.
+    /// The data sources that the trace already names as slow to start.
     slow_told: Vec<Absent>,
 }
 
@@ -111,12 +111,12 @@ impl Absences {
             .retain(|absence| absence.kind != AbsenceKind::SlowToFlush);
     }
 
-    /// Those to be written now.
+    /// Takes the notes to be written now.
     pub(crate) fn take(&mut self) -> Vec<Absence> {
         std::mem::take(&mut self.noted)
     }
 
-    /// The notes for a clone. Its trace begins anew, so it has told only what is in these notes.
+    /// The notes for a clone. Its trace begins anew, so it has named only the data sources in these notes.
     pub(super) fn for_clone(&self) -> Absences {
         let slow = self.noted.iter();
         let slow = slow.filter(|note| note.kind == AbsenceKind::SlowToStart);
@@ -128,8 +128,8 @@ impl Absences {
 }
 
 impl Session {
-    /// The data sources that a recording session would lack if it ended now: those that did not acknowledge the start, and those that no
-    /// producer offered. Empty if the session does not record.
+    /// The data sources that a recording session would lack if it ended now: those that did not acknowledge the start, and those that no producer
+    /// offered. Empty if the session does not record.
     pub(crate) fn absences_at_the_end(&self, producers: &Producers, now: &Now) -> Vec<Absence> {
         if self.state != State::Started {
             return Vec::new();
@@ -144,7 +144,7 @@ impl Session {
             let name = source.config.name.as_deref();
             (name.unwrap_or_default(), *was_offered)
         });
-        // One that is wanted twice may be offered by producers that one of the two does not want.
+        // A data source that the config wants twice may be offered by producers that only one of the two wants.
         let offered = named.clone().filter(|(_, was_offered)| *was_offered);
         let mut settled: OrderedSet<&str> = offered.map(|(name, _)| name).collect();
         let missing = named

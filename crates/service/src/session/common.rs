@@ -1,4 +1,4 @@
-//! What the sessions of a service share: the clients, the outputs, the timers.
+//! The state that the sessions of a service share: the clients, the outputs, the timers.
 //!
 //! [`Service`](crate::Service) owns it beside the sessions and lends it to the session that an input concerns. That session reaches nothing
 //! else. If others have to know, it leaves an [`Effect`], and the service handles that next.
@@ -26,8 +26,7 @@ pub(crate) struct Common {
     pub(crate) effects: VecDeque<Effect>,
     /// The service ends, so no session may begin any more.
     pub(crate) is_ending: bool,
-    /// Sessions whose producers were scraped since the last acknowledgement or deadline came. Flushes that end together are served by one
-    /// scrape.
+    /// Sessions whose producers were scraped since the last acknowledgement or deadline. One scrape serves all flushes that end together.
     pub(crate) scraped: OrderedSet<SessionId>,
     /// The clock that measures work which could take long.
     pub(crate) processor_clock: Option<ProcessorClock>,
@@ -37,7 +36,7 @@ pub(crate) struct Common {
     last_flush: u64,
 }
 
-/// A consequence for others of what happened to a session.
+/// A consequence of an input for others than its session.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A session's state changed. Sessions that record such changes are told.
@@ -56,7 +55,7 @@ pub(crate) enum Effect {
     CloneFileOver(SessionId),
     /// A session was freed, so its priority boost no longer counts.
     PriorityReleased,
-    /// Nothing is left to be done for this session.
+    /// This session has nothing left to do.
     Over(SessionId),
 }
 
@@ -77,7 +76,7 @@ impl Common {
         }
     }
 
-    /// Flushes that end from now on have nothing in common with those before: to be called where acknowledgements and deadlines come in.
+    /// Separates the flushes that end from now on from earlier ones: to be called where acknowledgements and deadlines come in.
     pub(crate) fn begin_turn(&mut self) {
         self.scraped = OrderedSet::new();
     }

@@ -1,5 +1,4 @@
-//! Events about other sessions: with `enable_concurrent_session_events` a trace tells which other sessions existed, and when they started
-//! and ended.
+//! Events about other sessions: with `enable_concurrent_session_events` a trace names the other sessions that existed, with their starts and ends.
 //!
 //! [`Session::enter`] changes the state of a session and leaves an effect, by which the interested sessions learn of it. They learn of a new clone at
 //! once. Each of them keeps the changes until its trace is read.
@@ -27,7 +26,7 @@ pub(crate) struct Change {
     name: Arc<str>,
 }
 
-/// The changes of other sessions that a session has not told yet.
+/// The changes of other sessions that the trace has yet to contain.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OtherSessions {
     changes: Vec<Change>,
@@ -60,12 +59,12 @@ impl Session {
         }
     }
 
-    /// Whether it is told of changes of this other session. The trace of a session that has ended does not change any more.
+    /// Whether it records changes of this other session. The trace of a session that has ended does not change any more.
     pub(crate) fn listens_to(&self, other: SessionId) -> bool {
         self.id != other && self.records_others() && self.state != State::Disabled && !self.is_clone()
     }
 
-    /// It begins with the state that each of these is in.
+    /// Begins with the current state of each of these sessions.
     pub(crate) fn record_others<'s>(&mut self, others: impl Iterator<Item = &'s Session>) {
         if self.records_others() {
             others.for_each(|other| self.notes.other_sessions.push(other.change()));

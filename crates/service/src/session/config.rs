@@ -1,4 +1,4 @@
-//! What a config says by itself: its checks, and values derived from it.
+//! Checks of a config by itself, and values derived from it.
 //!
 //! `enable` refuses a config with these before anything of a session exists. `admission` checks a config against the other sessions and the
 //! guardrails.
@@ -14,7 +14,7 @@ use crate::session::{AfterWrite, FileSink, FlushStrategy, millis_or};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
 use crate::trace_filter::{SessionFilter, TraceFilter};
 
-/// What the driver has for a config with `write_into_file`.
+/// The driver's output file for a config with `write_into_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputFile {
     /// The consumer passed no descriptor.
@@ -194,8 +194,8 @@ pub(crate) fn make_buffers(config: &TraceConfig) -> Result<Vec<TraceBuffer>, Str
     config.buffers.iter().enumerate().map(make).collect()
 }
 
-/// `TraceConfig.data_sources[i].config` as it was sent. Where the field comes more than once its parts follow each
-/// other, which means the same to every decoder.
+/// The bytes of each `TraceConfig.data_sources[i].config` as it was sent. If the field comes more than once, its parts follow each other, which means
+/// the same to every decoder.
 pub(crate) fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
     let bytes_of = |message, number| {
         Reader::new(message)
@@ -215,8 +215,8 @@ pub(crate) fn data_source_configs(trace_config: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Whether two configs are the same but for the producer filters of their data sources. They are compared as they encode: to
-/// copy and compare messages field by field is a lot of code.
+/// Whether two configs are the same except for the producer filters of their data sources. Their encodings are compared, because copying and
+/// comparing messages field by field is a lot of code.
 pub(crate) fn only_filters_differ(old: &TraceConfig, new: &TraceConfig) -> bool {
     without_filters(old) == without_filters(new)
 }
@@ -251,7 +251,7 @@ fn without_filters(config: &TraceConfig) -> Vec<u8> {
 /// Which producers a data source may be of: `producer_name_filter` and `producer_name_regex_filter`.
 pub(crate) type ProducerFilters = (Vec<String>, Vec<String>);
 
-/// The producer filters of each data source: those of the new config, if it names it too.
+/// The producer filters of each data source: those of the new config, if it names the data source too.
 pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<ProducerFilters> {
     // The first of a name counts.
     let by_name: OrderedMap<_, _> = new
@@ -270,7 +270,7 @@ pub(crate) fn adopted_filters(config: &TraceConfig, new: &TraceConfig) -> Vec<Pr
     adopted.collect()
 }
 
-/// Swaps these filters with those of the data sources.
+/// Swaps these filters with the filters of the data sources.
 pub(crate) fn exchange_filters(config: &mut TraceConfig, filters: &mut [ProducerFilters]) {
     for (source, (names, expressions)) in config.data_sources.iter_mut().zip(filters) {
         std::mem::swap(&mut source.producer_name_filter, names);

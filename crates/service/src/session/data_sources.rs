@@ -145,7 +145,7 @@ impl Session {
         self.set_up_data_sources(common, now);
     }
 
-    /// The trace does not say that nobody offered this data source of the config: it had an instance, or it was the service that wanted no
+    /// Keeps the trace from saying that no producer offered this data source of the config: it had an instance, or it was the service that wanted no
     /// more of it.
     pub(super) fn note_offer(&mut self, index: usize) {
         if let Some(was_offered) = self.was_offered.get_mut(index) {
@@ -153,7 +153,7 @@ impl Session {
         }
     }
 
-    /// Tells the log, once, that the producers of this owner would take part in the session with more than they may.
+    /// Logs, once, that the producers of this owner would have more instances in the session than they may.
     fn tell_of_full(&mut self, owner: Owner, source: &str, common: &mut Common) {
         if self.instances.is_first_refusal(owner) {
             common.outbox.warn(format!(
@@ -260,8 +260,8 @@ impl Session {
         self.name_of(index).len() + self.data_source_configs.get(index).map_or(0, Vec::len)
     }
 
-    /// The config that a producer gets: the consumer's bytes untouched, then what the service sets. A field that comes
-    /// again replaces the earlier one, so the consumer cannot set these.
+    /// The config that a producer gets: the consumer's bytes untouched, then the fields that the service sets. A field that comes again replaces the
+    /// earlier one, so the consumer cannot set these.
     fn instance_config(&self, index: usize, buffer: BufferId) -> Vec<u8> {
         let mut config = Writer::new();
         if let Some(bytes) = self.data_source_configs.get(index) {
@@ -282,7 +282,7 @@ impl Session {
             self.config.enable_extra_guardrails.unwrap_or_default().into(),
         );
         config.varint_field(DataSourceConfig::SESSION_INITIATOR, 0);
-        // Only if set: older clients compare hashes of the config and do not know this field.
+        // Only if it is set, because older clients compare hashes of the config and do not know this field.
         if self.config.prefer_suspend_clock_for_duration.unwrap_or_default() {
             config.varint_field(DataSourceConfig::PREFER_SUSPEND_CLOCK_FOR_DURATION, 1);
         }
@@ -290,7 +290,7 @@ impl Session {
     }
 }
 
-/// Tells the log, once, that a producer would have more instances than it may.
+/// Logs, once, that a producer would have more instances than it may.
 fn tell_of_many_instances(producer: ProducerId, common: &mut Common) {
     let Some(producer) = common.producers.get_mut(producer) else {
         return;
@@ -316,11 +316,10 @@ fn is_wanted(source: &WantedSource, producer: ProducerId, effort: &Effort, commo
     })
 }
 
-/// What a producer writes for this data source is merged when it is overwritten, if the producer has a program for that and
-/// the config wants it.
+/// Has overwritten packets of this data source merged, if the producer has a program for that and the config wants it.
 ///
 /// # Errors
-/// Why it is not; the data source is set up all the same.
+/// The reason why not; the data source is set up all the same.
 fn set_up_protovm(
     source: &trace_config::DataSource,
     name: &str,
@@ -358,9 +357,9 @@ struct Attention {
     offers: usize,
     /// The log knows that there are more.
     told: bool,
-    /// What matching the names of all their producers has taken.
+    /// The effort of matching the names of all their producers.
     effort: Effort,
-    /// What it has taken since that was enough: one user's names are not to keep another's from being looked at.
+    /// The effort since that reached its limit, for each owner: one user's names must not keep another's from being matched.
     after: OrderedMap<Owner, Effort>,
     /// The log knows that it was.
     told_of_time: bool,
@@ -377,7 +376,7 @@ impl Attention {
         }
     }
 
-    /// What matching the name of a producer of this owner is to be counted with.
+    /// Returns the effort that counts the matching of a name of this owner's producers.
     fn effort_for(&mut self, owner: Owner) -> &Effort {
         if self.effort.taken() < limits::MAX_MATCHING_TIME {
             return &self.effort;
@@ -386,7 +385,7 @@ impl Attention {
             .get_or_insert_with(owner, || Effort::of_units(limits::MAX_NAME_WORK))
     }
 
-    /// Whether the log is to be told that names were not matched for want of time.
+    /// Whether to log that names were not matched for want of time.
     fn ran_out_of_time(&mut self) -> bool {
         !self.after.is_empty() && !std::mem::replace(&mut self.told_of_time, true)
     }

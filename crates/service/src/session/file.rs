@@ -1,7 +1,7 @@
-//! The file that a session streams into: when data is due for it, and what follows when the data has arrived.
+//! The file that a session streams into: when data is due for it, and the next step when the data has arrived.
 //!
 //! [`FileSink`] is the machine. The driver does the writing: it reads a batch, writes it however long that takes, and reports. The machine then
-//! says what comes next.
+//! decides the next step.
 
 use std::time::Duration;
 
@@ -42,11 +42,11 @@ pub(crate) enum Drain {
     Periodic,
     /// The session is over: everything left is written, then the file is closed.
     Final,
-    /// Nothing is written any more; the driver is closing the file.
+    /// Writing is over; the driver is closing the file.
     Closing,
 }
 
-/// What a batch left undone.
+/// How a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchEnd {
     /// There is more to read.
@@ -57,7 +57,7 @@ pub(crate) enum BatchEnd {
     Full,
 }
 
-/// What comes after a batch has arrived.
+/// The next step after a batch has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextStep {
     /// The next batch is read at once.
@@ -124,7 +124,7 @@ impl FileSink {
         }
     }
 
-    /// Data is due. Whether the driver is to be told: if not, it is at it.
+    /// Data is due. Returns whether to tell the driver, who may already be reading.
     fn begin(&mut self, drain: Drain) -> bool {
         let is_idle = self.drain == Drain::Idle;
         self.drain = self.drain.max(drain);
@@ -135,8 +135,8 @@ impl FileSink {
         is_idle
     }
 
-    /// The driver reports on the batch that it has: so many bytes of it were written, or none because writing failed. How it ended; `None`
-    /// if it has none.
+    /// The driver reports on its batch: it has written this many bytes, or none because writing failed. Returns how the batch ended; `None` if the
+    /// driver has none.
     fn arrived(&mut self, written: Option<u64>, now: &Now) -> Option<BatchEnd> {
         let end = self.handed_out.take()?;
         self.progress = now.monotonic;
@@ -147,7 +147,7 @@ impl FileSink {
         Some(end)
     }
 
-    /// What comes after a batch that ended like this.
+    /// Decides the next step after a batch that ended like this.
     fn next_step(&mut self, end: BatchEnd) -> NextStep {
         let next = match (end, self.drain) {
             (BatchEnd::More, _) => NextStep::ReadOn,
@@ -246,7 +246,7 @@ impl Session {
         }
     }
 
-    /// The session has no file any more: whatever waited for the file continues.
+    /// The session has no file any more. Everything that waited for the file continues.
     fn file_over(&mut self, common: &mut Common) {
         match self.state {
             State::Disabled => self.announce_disabled(common),
@@ -292,7 +292,7 @@ mod tests {
         FileSink::new(Duration::from_secs(1), 100, AfterWrite::LeaveToTheKernel)
     }
 
-    /// A batch of so many bytes goes into the file. What comes next.
+    /// Writes a batch of this size into the file. Returns the next step.
     fn write(file: &mut FileSink, bytes: u64, end: BatchEnd) -> NextStep {
         file.hand_out(end);
         let end = file.arrived(Some(bytes), &Now::default()).expect("a batch");

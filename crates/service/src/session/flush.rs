@@ -1,4 +1,4 @@
-//! Flushes: producers are asked to commit what they hold, and acknowledge. The service then scrapes what is left in their shared memory.
+//! Flushes: producers are asked to commit their chunks, and acknowledge. The service then scrapes the rest out of their shared memory.
 //!
 //! [`Flushes`] is the machine: it knows the pending flushes, the producers that each waits for, and how flushes ended. The session sends the
 //! commands, and continues with the work that a flush was for.
@@ -19,7 +19,7 @@ use crate::producers::Producer;
 use crate::session::common::{Common, Effect};
 use crate::timers::Timer;
 
-/// `FlushFlags` of the schema: what a clone is for (bits 8 to 11), who asked (bits 4 to 7) and why (bits 0 to 3).
+/// `FlushFlags` of the schema: the purpose of a clone (bits 8 to 11), the initiator (bits 4 to 7) and the reason (bits 0 to 3).
 pub(crate) mod flags {
     const INITIATOR_TRACED: u64 = 1 << 4;
     const REASON_PERIODIC: u64 = 1;
@@ -65,7 +65,7 @@ pub(crate) enum FlushStrategy {
 struct PendingFlush {
     waiting_for: OrderedSet<ProducerId>,
     purpose: FlushPurpose,
-    /// Who asked and why: `FlushFlags` of the schema.
+    /// The initiator and the reason: `FlushFlags` of the schema.
     flags: u64,
 }
 
@@ -93,7 +93,7 @@ impl Flushes {
         }
     }
 
-    /// A clone has none of its own; its trace tells of the original's.
+    /// The flushes for a clone, which has none of its own: its trace has the counts of the original's.
     pub(super) fn for_clone(&self) -> Flushes {
         Flushes {
             requested: self.requested,
@@ -125,8 +125,7 @@ impl Flushes {
         self.pending.insert(request, flush);
     }
 
-    /// The producer has committed all that it was asked for up to this request, or will never do. The flushes that wait for nobody any more
-    /// because of that: they are to be finished.
+    /// The producer has finished all flushes up to this request, or will never do so. Returns the flushes that now wait for no producer: finish them.
     pub(crate) fn acknowledged(
         &mut self,
         producer: ProducerId,
@@ -140,7 +139,7 @@ impl Flushes {
         })
     }
 
-    /// Removes and counts a flush that has ended. Returns what it was for.
+    /// Removes and counts a flush that has ended. Returns its purpose.
     fn finish(&mut self, request: FlushRequestId, outcome: FlushOutcome) -> Option<FlushPurpose> {
         let flush = self.pending.remove(&request)?;
         match outcome {
@@ -179,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Flushes all data sources, but for those that want no flushes. No timeout means the config's.
+    /// Flushes all data sources, except those that want no flushes. Without a timeout, the config's counts.
     pub(crate) fn flush(
         &mut self,
         timeout: Option<Duration>,
@@ -193,7 +192,7 @@ impl Session {
         self.flush_instances(timeout, purpose, flags, common, now, |_| true);
     }
 
-    /// Flushes the data sources that `picks` picks, but for those that want no flushes.
+    /// Flushes the data sources that `picks` picks, except those that want no flushes.
     pub(crate) fn flush_instances(
         &mut self,
         timeout: Duration,
@@ -283,7 +282,7 @@ impl Session {
         self.flush_ended(request, FlushOutcome::Succeeded, Scrape::Shared, common, now);
     }
 
-    /// Nobody is waited for any more in this flush.
+    /// Ends this flush, which waits for no producer any more.
     fn flush_ended(
         &mut self,
         request: FlushRequestId,
@@ -297,7 +296,7 @@ impl Session {
         };
         common.timers.forget(self.id, Timer::FlushTimeout(request));
         if scrape == Scrape::Always || common.scraped.insert(self.id) {
-            // Producers may say that they are done and still hold chunks: writers of other threads, for one.
+            // Producers may acknowledge and still hold chunks, for example those of other threads.
             self.scrape_all(common);
         }
         self.snapshot_clocks(now);
@@ -305,7 +304,7 @@ impl Session {
         self.flush_finished(purpose, outcome, common, now);
     }
 
-    /// What a flush was wanted for can go on.
+    /// Continues with the work that a flush was for.
     fn flush_finished(
         &mut self,
         purpose: FlushPurpose,
@@ -338,7 +337,7 @@ impl Session {
         }
     }
 
-    /// The session is over, so its pending flushes will not end: the clients that wait for them are told.
+    /// The session is over, so its pending flushes will not end. Tells the clients that wait for them.
     pub(crate) fn abandon_flushes(&mut self, common: &mut Common) {
         for flush in std::mem::take(&mut self.flushes.pending).into_values() {
             match flush.purpose {
@@ -383,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acknowledgement_counts_for_earlier_flushes_and_ends_those_that_wait_for_nobody_else() {
+    fn an_acknowledgement_counts_for_earlier_flushes_and_ends_those_without_other_producers() {
         let mut flushes = flushes(&[(1, &[A, B]), (2, &[A]), (3, &[A])]);
         assert_eq!(acknowledge(&mut flushes, A, 2), [2]);
         assert_eq!(acknowledge(&mut flushes, A, 2), [0; 0], "it comes once only");

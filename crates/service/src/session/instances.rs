@@ -13,7 +13,7 @@ use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
 use crate::producers::{Owner, RegistrationId};
 
-/// Where an instance of a data source is in its life.
+/// The states of an instance of a data source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InstanceState {
     Configured,
@@ -27,7 +27,7 @@ pub(crate) enum InstanceState {
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub(crate) producer: ProducerId,
-    /// Whose producer that is.
+    /// The owner of the producer.
     pub(crate) owner: Owner,
     /// Bytes that it counts: of its name, and of its config as it came.
     pub(crate) size: usize,
@@ -42,7 +42,7 @@ pub(crate) struct Instance {
     pub(crate) will_notify_on_stop: bool,
     pub(crate) handles_incremental_state_clear: bool,
     pub(crate) no_flush: bool,
-    /// Where it writes.
+    /// The buffer that it writes into.
     pub(crate) buffer: BufferId,
 }
 
@@ -91,7 +91,7 @@ impl Instances {
         }
     }
 
-    /// Whether the log is yet to be told that the producers of this owner would have more than they may.
+    /// Whether to log that the producers of this owner would have more than they may, which is done once.
     pub(crate) fn is_first_refusal(&mut self, owner: Owner) -> bool {
         self.refused.insert(owner)
     }
@@ -153,7 +153,7 @@ impl Instances {
         self.by_producer.contains_key(&producer)
     }
 
-    /// Those of one producer, in the order in which they were set up.
+    /// The instances of one producer, in the order in which they were set up.
     pub(crate) fn of_producer(
         &self,
         producer: ProducerId,
@@ -162,7 +162,7 @@ impl Instances {
         ids.filter_map(|id| Some((*id, self.by_id.get(id)?)))
     }
 
-    /// All of them in the order in which things happen to them, which consumers can observe: producer by producer.
+    /// All instances in the order of their events, which consumers can observe: producer by producer.
     pub(crate) fn ids(&self) -> Vec<DataSourceInstanceId> {
         let mut producers: Vec<_> = self.by_producer.iter().collect();
         producers.sort_unstable_by_key(|(producer, _)| **producer);
@@ -173,7 +173,7 @@ impl Instances {
         self.by_id.len()
     }
 
-    /// Those that a condition picks, for each producer that has some.
+    /// The instances that a condition picks, for each producer that has some.
     pub(crate) fn grouped(
         &self,
         picks: impl Fn(&Instance) -> bool,
@@ -204,7 +204,7 @@ mod tests {
         InstanceState::Stopped,
     ];
 
-    /// What happens to the instances.
+    /// A change of the instances.
     #[derive(Clone, Debug)]
     enum Event {
         Insert { producer: u32, size: usize },
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_has_so_many_bytes_and_not_one_more() {
+    fn an_owner_gets_its_limit_of_bytes_and_not_one_more() {
         let mut instances = Instances::default();
         instances.insert(DataSourceInstanceId(1), instance(3, 10));
         let left = limits::MAX_INSTANCE_BYTES_PER_UID - 10;
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_counted_is_what_there_is(events in proptest::collection::vec(event(), 0..60)) {
+        fn counts_match_the_instances(events in proptest::collection::vec(event(), 0..60)) {
             let mut instances = Instances::default();
             let mut last = 0;
             for event in events {

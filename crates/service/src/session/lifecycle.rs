@@ -110,7 +110,7 @@ impl Session {
         }
     }
 
-    /// An instance changes its state, and the consumer is told if it observes such things.
+    /// Changes the state of an instance, and tells the consumer if it observes such changes.
     fn set_instance_state(&mut self, id: DataSourceInstanceId, state: InstanceState, common: &mut Common) {
         self.instances.set_state(id, state);
         self.observe_instance(id, common);
@@ -194,7 +194,7 @@ impl Session {
         for absence in self.absences_at_the_end(&common.producers, now) {
             self.notes.absences.note(absence);
         }
-        // Only told to others if there is something to wait for.
+        // Other sessions hear of this state only if there is something to wait for.
         self.state = State::DisablingWaitingStopAcks;
         for instance in self.instances.ids() {
             self.stop_instance(instance, stop, common);
@@ -259,7 +259,7 @@ impl Session {
         self.stopped(common, now);
     }
 
-    /// Nothing records any more: saves what producers did not return, completes the file, tells the consumer.
+    /// No producer records any more: saves chunks that producers did not return, completes the file, tells the consumer.
     fn stopped(&mut self, common: &mut Common, now: &Now) {
         self.enter(State::Disabled, common, now);
         for id in self.instances.ids() {
@@ -307,7 +307,7 @@ impl Session {
         common.effects.push_back(Effect::PriorityReleased);
     }
 
-    /// Records for the consumer, if it observes such things, that an instance is in its state.
+    /// Reports the state of an instance to the consumer, if it observes such changes.
     pub(crate) fn observe_instance(&self, id: DataSourceInstanceId, common: &mut Common) {
         use observable_events::{DataSourceInstanceState, DataSourceInstanceStateChange, Type};
         let (Some(consumer), Some(instance)) = (self.consumer, self.instances.get(id)) else {

@@ -1,4 +1,4 @@
-//! What relays of other machines told, and what traces tell of it.
+//! The relays of other machines, with their descriptions and clocks, and the packets about them in traces.
 
 use std::collections::VecDeque;
 
@@ -27,26 +27,26 @@ pub(crate) struct Relay {
     pub(crate) system: Vec<u8>,
     /// The latest of them.
     pub(crate) exchanges: VecDeque<Exchange>,
-    /// It is gone; the last session that had begun by then. That one and those before it may hold data of its machine.
+    /// Once the relay is gone: the last session that had begun by then. That session and earlier ones may hold data of its machine.
     pub(crate) gone: Option<SessionId>,
 }
 
 impl Relay {
-    /// Whether it told how the clocks of the two machines relate. One exchange alone does not: nothing is known of how long the
-    /// readings took to get here.
+    /// Whether the relation of the two machines' clocks is known. One exchange is not enough, because it does not show how long the readings took to
+    /// get here.
     pub(crate) fn has_synced(&self) -> bool {
         self.exchanges.len() >= 2
     }
 }
 
-/// Everything that relays have told.
+/// The descriptions and clocks of all relays.
 #[derive(Debug, Default)]
 pub(crate) struct Machines {
     pub(crate) relays: OrderedMap<RelayId, Relay>,
     pub(crate) last_relay: u64,
 }
 
-/// Of which machines a trace has told.
+/// The machines that a trace already describes.
 #[derive(Debug, Default)]
 pub(crate) struct MachinesTold {
     systems: OrderedSet<MachineId>,
@@ -71,7 +71,7 @@ impl Machines {
             .filter(move |relay| relay.gone.is_none_or(|last| session <= last))
     }
 
-    /// Writes what relays said of their machines, of each machine once.
+    /// Writes the relays' descriptions of their machines, of each machine once.
     pub(crate) fn write_systems(&self, session: &mut Session, uid: u32, out: &mut Readout) {
         let told = &mut session.notes.machines_told.systems;
         for relay in self.relevant_to(session.recorded_by) {
@@ -88,9 +88,8 @@ impl Machines {
         }
     }
 
-    /// Writes how the clocks of other machines relate to ours, of each machine once. Upstream does so at the first read-back at
-    /// which a relay is connected and never again: what machines recorded whose clocks were not compared by then, readers cannot
-    /// place.
+    /// Writes how the clocks of other machines relate to ours, of each machine once. Upstream does so at the first read-back at which a relay is
+    /// connected and never again: readers cannot place the events of machines whose clocks were not compared by then.
     pub(crate) fn write_clocks(&self, session: &mut Session, uid: u32, out: &mut Readout) {
         let told = &mut session.notes.machines_told.clocks;
         for relay in self.relevant_to(session.recorded_by) {

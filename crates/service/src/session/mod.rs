@@ -1,9 +1,9 @@
 //! A tracing session: a state machine that records from its start to its stop, and holds the data until it is read.
 //!
-//! A session owns its trace buffers. It is made of smaller machines: the instances of its data sources, its flushes, its file, and the notes that
-//! its trace has yet to tell. `Service` finds the session for an input and calls it with what all sessions share ([`Common`]). The methods are in
-//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file` and `reading`. The modules `triggers`, `clone`, `scrape` and `concurrent` add
-//! theirs.
+//! A session owns its trace buffers. It is made of smaller machines: the instances of its data sources, its flushes, its file, and the notes for its
+//! trace. `Service` finds the session for an input and calls it with the state that all sessions share ([`Common`]). The methods are in
+//! `data_sources` (set-up), `lifecycle` (start, stop, end), `flush`, `file` and `reading`. The modules `triggers`, `clone`, `scrape` and `concurrent`
+//! add theirs.
 
 pub(crate) mod absences;
 pub(crate) mod cloning;
@@ -51,7 +51,7 @@ pub(crate) use reading::{Census, Surroundings};
 pub(crate) use sequence_ids::{SERVICE_SEQUENCE_ID, SequenceIds};
 pub(crate) use stop::{State, Stop};
 
-/// What is known of a session when it begins.
+/// The properties of a session when it begins.
 pub(crate) struct Beginning {
     pub(crate) id: SessionId,
     pub(crate) consumer: ConsumerId,
@@ -74,7 +74,7 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     /// The session that recorded the data: this one, or the original of this clone.
     pub(crate) recorded_by: SessionId,
-    /// None while detached.
+    /// `None` while detached.
     pub(crate) consumer: Option<ConsumerId>,
     pub(crate) uid: u32,
     pub(crate) uuid: u128,
@@ -87,7 +87,7 @@ pub(crate) struct Session {
     pub(crate) config_bytes: Arc<[u8]>,
     /// `data_sources[i].config` as the consumer sent it, which goes to producers.
     data_source_configs: Vec<Vec<u8>>,
-    /// What is wanted of producers that are yet to come.
+    /// The data sources that future producers may offer.
     wanted: Wanted,
     /// For each data source of the config, whether it had an instance since the start, or was refused one.
     was_offered: Vec<bool>,
@@ -101,13 +101,13 @@ pub(crate) struct Session {
     all_started_notified: bool,
     pub(crate) flushes: Flushes,
     pub(crate) triggers: Triggers,
-    /// At what priority the service is to run while the session is there.
+    /// The priority of the service while the session exists.
     pub(crate) boost: Option<PriorityBoost>,
-    /// The session ended while no consumer was attached. The next one that attaches is told.
+    /// The session ended while no consumer was attached. The next consumer that attaches is told.
     pub(crate) end_untold: bool,
     /// Error to be reported with `TracingDisabled` once the file is complete.
     pub(crate) disabled_error: Option<String>,
-    /// Nobody wants it any more: it goes as soon as its file is complete.
+    /// The session is given up: it is removed as soon as its file is complete.
     pub(crate) is_freed: bool,
 
     /// The ids by which producers know its buffers, in the order of the config.
@@ -119,7 +119,7 @@ pub(crate) struct Session {
     pub(crate) losses: Losses,
     /// The log knows that not all was scraped that there was.
     pub(crate) scrape_told: bool,
-    /// What leaves the service goes through this. Only absent while a batch is put together.
+    /// The filter for all data that leaves the service. Only absent while a batch is put together.
     pub(crate) filter: Option<Box<SessionFilter>>,
     /// How packets are compressed on their way out.
     pub(crate) codec: Option<Codec>,
@@ -128,7 +128,7 @@ pub(crate) struct Session {
     pub(crate) file: Option<FileSink>,
 }
 
-/// What a session lost, but for what its buffers and flushes count.
+/// A session's losses, except those that its buffers and flushes count.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Losses {
     pub(crate) invalid_packets: u64,
@@ -182,13 +182,13 @@ impl Session {
         }
     }
 
-    /// A clone: it takes over what its trace has yet to tell, and nothing that runs. Both number writers alike, because the file of a
-    /// clone begins with packets of the original.
+    /// Makes a clone: it takes over the notes for its trace, and nothing that runs. Both number writers alike, because the file of a clone begins
+    /// with packets of the original.
     pub(crate) fn clone_of(original: &mut Session, beginning: Beginning) -> Session {
         Session {
             state: State::ClonedReadOnly,
             recorded_by: original.recorded_by,
-            // Those that came since the last clone.
+            // The triggers that came since the last clone.
             triggers: original.triggers.for_clone(),
             flushes: original.flushes.for_clone(),
             sequence_ids: original.sequence_ids.clone(),
@@ -209,13 +209,13 @@ impl Session {
         self.config_bytes = config.as_slice().into();
     }
 
-    /// It is in this state from now on, and other sessions that want to know are told.
+    /// Enters this state, and tells the other sessions that want to know.
     pub(crate) fn enter(&mut self, state: State, common: &mut Common, now: &Now) {
         (self.state, self.state_since) = (state, now.boot);
         common.effects.push_back(Effect::StateChanged(self.change()));
     }
 
-    /// Whether it is there for what this producer writes now.
+    /// Whether it records packets that this producer writes now.
     pub(crate) fn records(&self, producer: ProducerId) -> bool {
         self.state.is_running() && self.instances.has_any_of(producer)
     }

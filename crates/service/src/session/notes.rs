@@ -1,4 +1,4 @@
-//! What the trace has yet to tell of its session: clocks, events, missing data sources, other sessions.
+//! Notes for packets that the trace has yet to contain: clocks, events, missing data sources, other sessions.
 //!
 //! The session notes it as it happens, and `packets` writes it at the next read-back. Each kind has a limit, because days may pass between two
 //! read-backs.
@@ -47,11 +47,11 @@ pub(crate) struct Notes {
     /// could be placed in time.
     pub(crate) initial_clocks: Option<Now>,
     pub(crate) clock_snapshots: VecDeque<Now>,
-    /// What happened and when, in boot time, as it happened: much of it within one turn, at the same time.
+    /// Events with their boot time, in order: many of them within one turn, at the same time.
     pub(crate) lifecycle_events: VecDeque<(LifecycleEvent, u64)>,
     /// Data sources that the trace has to name, because some of their data may be missing.
     pub(crate) absences: Absences,
-    /// What became of other sessions.
+    /// Changes of other sessions.
     pub(crate) other_sessions: OtherSessions,
     pub(crate) machines_told: MachinesTold,
     pub(crate) stats_due: bool,
@@ -60,14 +60,14 @@ pub(crate) struct Notes {
     pub(crate) initial_packets_written: bool,
     /// For a clone: when each buffer was copied, in boot time.
     pub(crate) buffers_cloned: Vec<u64>,
-    /// For a clone: what it was made for.
+    /// For a clone: the trigger that it was made for.
     pub(crate) clone_trigger: Option<CloneTrigger>,
 }
 
 impl Notes {
-    /// What the trace of a clone is to tell.
+    /// The notes for the trace of a clone.
     pub(crate) fn for_clone(&self) -> Notes {
-        // A clone is complete when it is made. That the service later ended the original is no news about the clone.
+        // A clone is complete when it is made. If the service later ends the original, that does not concern the clone.
         let events = self.lifecycle_events.iter();
         let events = events.filter(|(event, _)| *event != LifecycleEvent::ServiceEnded);
         Notes {
@@ -85,7 +85,7 @@ impl Notes {
         self.note_at(event, now.boot);
     }
 
-    /// The same of an earlier moment of boot time.
+    /// The same for an earlier moment of boot time.
     pub(crate) fn note_at(&mut self, event: LifecycleEvent, at: u64) {
         let events = &mut self.lifecycle_events;
         let of_kind = |(kind, _): &(LifecycleEvent, u64)| *kind == event;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_is_not_told_that_the_service_ended() {
+    fn a_clone_does_not_record_that_the_service_ended() {
         let mut notes = Notes::default();
         notes.note(LifecycleEvent::TracingStarted, &at(1));
         notes.note(LifecycleEvent::ServiceEnded, &at(2));

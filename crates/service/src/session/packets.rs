@@ -87,7 +87,7 @@ pub(crate) fn write_leading_packets(
     }
 }
 
-/// Writes what was merged of the packets that were overwritten.
+/// Writes the merged states of overwritten packets.
 fn write_protovms(session: &Session, author: Author, out: &mut Readout) {
     let mut instances = session
         .buffers
@@ -148,7 +148,7 @@ fn write_initial_packets(session: &mut Session, identity: &Identity, now: &Now, 
             out.own_packet(|packet| write_extension_descriptor(packet, descriptor, author));
         }
     }
-    // Which writers of which producers have filled each buffer so far.
+    // The writers of producers that have filled each buffer so far.
     let (buffers, sequence_ids) = (&session.buffers, &mut session.sequence_ids);
     let writers_of = |buffer: &TraceBuffer| {
         let writers = buffer.writer_stats();
@@ -235,7 +235,7 @@ fn write_system_info(packet: &mut Writer, identity: &Identity) {
     service_header(&mut packet, identity.author());
 }
 
-/// Writes what happened to the session since the last read-back, in the order in which it happened.
+/// Writes the session's events since the last read-back, in the order in which they happened.
 pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out: &mut Readout) {
     if session.builtin().disable_service_events.unwrap_or_default() {
         session.notes.lifecycle_events.clear();
@@ -293,7 +293,7 @@ pub(crate) fn write_lifecycle_events(session: &mut Session, author: Author, out:
     }
 }
 
-/// Who the service is in the packets of its own.
+/// The service's identity in the packets of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Author {
     uid: u32,
@@ -309,7 +309,7 @@ impl Identity {
     }
 }
 
-/// What marks a packet as the service's own. Its timestamps are boot time whatever the trace's primary clock is.
+/// Writes the fields that mark a packet as the service's own. Its timestamps are boot time whatever the trace's primary clock is.
 pub(crate) fn service_header(packet: &mut write::TracePacket<'_>, author: Author) {
     packet
         .trusted_uid(author.uid as i32)
@@ -320,8 +320,8 @@ pub(crate) fn service_header(packet: &mut write::TracePacket<'_>, author: Author
     }
 }
 
-/// What the service appends to a producer's packet: the fields that only it can vouch for. They come last, so that
-/// they win over anything before them in every decoder.
+/// Appends the service's fields to a producer's packet: the fields that only the service can vouch for. They come last, so that they win over
+/// anything before them in every decoder.
 pub(crate) fn write_trusted_fields(
     out: &mut Writer,
     sequence: &SequenceInfo,

@@ -28,7 +28,7 @@ pub(crate) struct Census {
     pub(crate) buffers: usize,
 }
 
-/// What a batch reports about the rest of the service.
+/// The state of the rest of the service that a batch reports.
 pub(crate) struct Surroundings<'a> {
     pub(crate) common: &'a mut Common,
     pub(crate) machines: &'a Machines,
@@ -92,7 +92,7 @@ impl Session {
                 } else {
                     out.buffered_packet(index, packet.size(), packet.spans());
                 }
-                // What is cut out has been read too.
+                // Packets that the filter cuts out have been read too.
                 if out.read() >= enough || out.took_long() {
                     return BatchEnd::More;
                 }
@@ -112,7 +112,7 @@ impl Session {
         BatchEnd::Drained
     }
 
-    /// The state of programs is told once, and what went wrong with them then too.
+    /// Logs the errors of programs once, when their state is written.
     fn log_protovms(&self, common: &mut Common) {
         if self.notes.initial_packets_written {
             return;

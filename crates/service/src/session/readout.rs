@@ -34,14 +34,14 @@ impl Piece {
 /// How packets follow each other in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// As fields of the `Trace` message, which is what a trace file consists of.
+    /// As fields of the `Trace` message, the format of trace files.
     #[default]
     Trace,
     /// Bare: a transport marks their borders.
     Bare,
 }
 
-/// A batch while it is put together; kept for its memory until there is no more to read.
+/// A batch that is being put together; kept for its memory until there is no more to read.
 #[derive(Default)]
 pub(crate) struct Readout {
     framing: Framing,
@@ -52,7 +52,7 @@ pub(crate) struct Readout {
     pub(crate) scratch: Writer,
     /// The filter of the session that is read.
     pub(crate) filter: Option<Box<SessionFilter>>,
-    /// Bytes that were read for the batch and are not in it: cut out by the filter, or of invalid packets.
+    /// Bytes that were read for the batch and are not in it: cut out by the filter, or from invalid packets.
     cut: usize,
 }
 
@@ -83,7 +83,7 @@ impl Readout {
         (self.bytes + self.cut) as u64
     }
 
-    /// So many bytes were read that do not get into it.
+    /// Counts bytes that were read and do not get into the batch.
     pub(crate) fn cut(&mut self, bytes: usize) {
         self.cut += bytes;
     }
@@ -117,7 +117,7 @@ impl Readout {
         self.filter = filter;
     }
 
-    /// Adds what the filter lets stay of a packet of `size` bytes.
+    /// Adds the part of a packet of `size` bytes that the filter lets stay.
     pub(crate) fn filtered_packet<'p>(
         &mut self,
         pieces: impl Iterator<Item = &'p [u8]>,
@@ -141,7 +141,7 @@ impl Readout {
         self.filter = Some(filter);
     }
 
-    /// Adds a packet that lies in a trace buffer, and after it what `scratch` holds.
+    /// Adds a packet that lies in a trace buffer, and after it the contents of `scratch`.
     pub(crate) fn buffered_packet(&mut self, buffer: usize, size: usize, spans: &[Span]) {
         self.frame(size + self.scratch.len());
         self.bytes += size;
@@ -168,7 +168,7 @@ impl Readout {
         });
     }
 
-    /// Writes what precedes a packet of this size.
+    /// Writes the head of a packet of this size.
     fn frame(&mut self, size: usize) {
         if self.framing == Framing::Trace {
             let start = self.own.len();
@@ -207,7 +207,7 @@ impl Readout {
         while self.bytes as u64 >= limit && self.packet_ends.pop().is_some() {
             let end = self.packet_ends.last().copied().unwrap_or_default();
             let whole_pieces: usize = self.pieces.drain(end.pieces..).map(|piece| piece.len()).sum();
-            // The rest of the packet, if any, is the service's own bytes, in one piece with those before them.
+            // The rest of the packet, if any, is the service's own bytes, in one piece with earlier ones.
             let rest = self.bytes - end.bytes - whole_pieces;
             if let Some(Piece::Own(shared)) = self.pieces.last_mut() {
                 shared.end -= rest;
@@ -217,7 +217,7 @@ impl Readout {
     }
 }
 
-/// What a batch consists of. The last one of a read takes the memory with it.
+/// The contents of a batch. The last one of a read takes the memory with it.
 enum Contents<'a> {
     Kept(&'a Readout),
     Last(Readout),
@@ -240,11 +240,9 @@ pub struct ReadBatch<'a> {
     buffers: &'a [TraceBuffer],
     /// Whether there is more to read.
     pub has_more: bool,
-    /// The session, if its packets were filtered: how long that took is to be reported with
-    /// [`Service::filtering_took`](crate::Service::filtering_took).
+    /// The session, if its packets were filtered. Then report the time of that with [`Service::filtering_took`](crate::Service::filtering_took).
     pub filtered: Option<SessionId>,
-    /// To be compressed like this on its way into the file, with [`Compressor::compress_into`]; otherwise it goes there as
-    /// it is.
+    /// The compression on the way into the file, with [`Compressor::compress_into`]; without it, the batch goes there as it is.
     pub compression: Option<FileCompression>,
 }
 
@@ -268,7 +266,7 @@ impl ReadBatch<'_> {
             .map(move |piece| resolve(readout, buffers, piece))
     }
 
-    /// Each packet as the slices that it consists of.
+    /// Each packet as slices.
     pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &[u8]>> {
         let (readout, buffers) = (&*self.readout, self.buffers);
         let mut start = 0;
@@ -293,7 +291,7 @@ pub(crate) struct Budget {
     pub(crate) file: u64,
 }
 
-/// Makes one packet of a batch for a consumer, if its session is compressed.
+/// Compresses a batch for a consumer into one packet, if its session is compressed.
 pub(crate) fn compress_batch(
     session: &mut Session,
     readout: &mut Readout,

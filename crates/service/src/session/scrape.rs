@@ -15,12 +15,12 @@ use crate::session::Session;
 use crate::session::common::Common;
 use crate::trace_buffer::{ChunkState, TraceBuffer};
 
-/// What scraping may still take.
+/// The remaining budget of a scrape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScrapeBudget {
-    /// To be copied.
+    /// Bytes that may be copied.
     bytes: usize,
-    /// To be looked at.
+    /// Pages that may be looked at.
     pages: usize,
     /// Work of programs that merge overwritten packets.
     protovm_work: u64,
@@ -58,7 +58,7 @@ pub(crate) enum Strangers {
 }
 
 impl Strangers {
-    /// What to do with them when a producer goes away that writes into these buffers of sessions that record.
+    /// How to treat them when a producer goes away that writes into these buffers of sessions that record.
     pub(crate) fn of_one_that_writes_into(targets: &OrderedSet<BufferId>) -> Strangers {
         match (targets.first(), targets.len()) {
             (None, _) => Strangers::Stay,
@@ -81,7 +81,7 @@ impl Strangers {
     }
 }
 
-/// Whose buffers are scraped for.
+/// The buffers that are scraped for.
 pub(crate) trait Targets {
     /// The buffer that producers know by this id, if it is among them.
     fn buffer_mut(&mut self, id: BufferId) -> Option<&mut TraceBuffer>;
@@ -94,8 +94,7 @@ impl Targets for Session {
 }
 
 impl Session {
-    /// Scrapes the shared memory of every producer for the buffers of this session, as much of it as one flush may have scraped for each
-    /// owner.
+    /// Scrapes the shared memory of every producer for the buffers of this session, within the limits of one flush for each owner.
     pub(crate) fn scrape_all(&mut self, common: &mut Common) {
         let mut left: OrderedMap<Owner, ScrapeBudget> = OrderedMap::new();
         let mut cut = None;
@@ -184,7 +183,7 @@ impl ScrapedProducer<'_> {
                 Completeness::BeingWritten => ChunkState::Incomplete,
             };
             let target = targets.buffer_mut(buffer);
-            // Only chunks for buffers that are here come so far.
+            // Only chunks for existing buffers get here.
             let _ = producer.copy_chunk(self.id, buffer, target, (&header, state, chunk), protovm_work);
             ControlFlow::Continue(())
         })

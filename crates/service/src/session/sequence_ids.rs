@@ -1,7 +1,7 @@
 //! The ids under which writers appear in a session's trace (`trusted_packet_sequence_id`).
 //!
-//! Read-back asks for the id of each packet's writer, the statistics for each writer's. A writer keeps its id as long as anything of it may still be
-//! told. The ids of other writers are forgotten after a read-back, because a session may last for weeks while producers come and go.
+//! Read-back asks for the id of each packet's writer, the statistics for each writer's. A writer keeps its id as long as the trace may still mention
+//! it. The ids of other writers are forgotten after a read-back, because a session may last for weeks while producers come and go.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use crate::ids::{IdHasher, ProducerId, WriterId};
 /// The id of the packets that the service itself writes.
 pub(crate) const SERVICE_SEQUENCE_ID: u32 = 1;
 
-/// So many ids are kept whether or not they are needed: to find out takes time.
+/// This many ids are kept without a check whether they are needed, because the check takes time.
 const KEPT: usize = 1 << 16;
 
 /// The ids of a session's writers.
 #[derive(Clone, Debug)]
 pub(crate) struct SequenceIds {
     ids: HashMap<(ProducerId, WriterId), u32, IdHasher>,
-    /// The one asked for last: packets come out of the buffer many of a sequence in a row.
+    /// The last result: packets come out of the buffer in long rows of one sequence.
     asked_last: Option<((ProducerId, WriterId), u32)>,
     last: u32,
     /// The number of ids from which on it is worth while to look for unneeded ones.
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_is_not_looked_through_again_and_again() {
+    fn needed_ids_are_not_searched_again_and_again() {
         let mut ids = SequenceIds::default();
         let looks = std::cell::Cell::new(0);
         for producer in 0..4 * KEPT as u32 {

@@ -2,16 +2,16 @@
 //!
 //! This is pure data. `lifecycle` carries out the transitions.
 
-/// Where a session is in its life.
+/// The states of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Buffers exist, data sources are set up, nothing records yet.
     Configured,
     /// Recording.
     Started,
-    /// Producers were told to stop, some have not acknowledged.
+    /// Producers were told to stop, and some have not acknowledged.
     DisablingWaitingStopAcks,
-    /// Nothing records any more; the buffers can be read.
+    /// No producer records any more; the buffers can be read.
     Disabled,
     /// A clone: nothing ever recorded into it; the buffers can be read.
     ClonedReadOnly,
@@ -34,10 +34,10 @@ impl State {
         matches!(self, State::Started | State::DisablingWaitingStopAcks)
     }
 
-    /// What a stop means for a session in this state; `None` if it has no effect.
+    /// The work of a stop for a session in this state; `None` if it has no effect.
     pub(super) fn on_stop(self, stop: Stop) -> Option<Stopping> {
         match (self, stop) {
-            // Nothing ran, so nothing has to be brought to an end.
+            // Nothing ran, so nothing has to be ended.
             (State::Configured, _) | (State::Started, Stop::AtOnce) => Some(Stopping::Begin(Stop::AtOnce)),
             (State::Started, Stop::Graceful) => Some(Stopping::Begin(Stop::Graceful)),
             (State::DisablingWaitingStopAcks, Stop::AtOnce) => Some(Stopping::CutShort),
@@ -54,7 +54,7 @@ pub(crate) enum Stop {
     AtOnce,
 }
 
-/// What a stop has to do.
+/// The work of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopping {
     /// All instances are told.

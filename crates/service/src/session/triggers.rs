@@ -19,7 +19,7 @@ impl Session {
         self.triggers.mode() == Mode::StartTracing
     }
 
-    /// It was configured: from now on counts how long it may wait for a trigger, or how long it lasts if none comes.
+    /// The session was configured. Sets the deadline for a trigger to come, or for the end of the session without one.
     pub(crate) fn set_trigger_timeout(&mut self, common: &mut Common, now: &Now) {
         let timeout_ms = self.triggers.timeout_ms();
         match self.triggers.mode() {
@@ -69,8 +69,8 @@ impl Session {
     fn trigger_hit(&mut self, hit: Hit, common: &mut Common, now: &Now) {
         let delay = Duration::from_millis(hit.delay_ms.into());
         let is_first = !self.triggers.was_hit();
-        // The clocks as they were at the trigger, lest its time be translated by a later snapshot only. Before the start
-        // there is none to be taken: the one of the start comes first in the trace, and readers want them in order.
+        // Reads the clocks at the trigger, so that a nearby snapshot translates its time. Before the start no snapshot is taken, because the one of
+        // the start has to come first in the trace.
         if self.state != State::Configured {
             self.snapshot_clocks(now);
         }
@@ -93,7 +93,7 @@ impl Session {
                 common.outbox.log(LogLevel::Info, activation_line(self, &hit));
                 common.timers.set(self.id, now.after(delay), Timer::TriggeredStop);
             }
-            // It has started, or will stop, by an earlier one.
+            // An earlier trigger has started it, or will stop it.
             Mode::StartTracing | Mode::StopTracing => {}
             Mode::CloneSnapshot => {
                 let line = activation_line(self, &hit);
@@ -130,7 +130,7 @@ impl Session {
     /// The session stops now, as a trigger wanted.
     pub(crate) fn triggered_stop(&mut self, common: &mut Common, now: &Now) {
         match (self.state, self.consumer) {
-            // It was triggered before it was started: there is nothing to flush.
+            // It was triggered before it was started, so there is nothing to flush.
             (State::Configured, Some(_)) => self.stop(Stop::Graceful, common, now),
             _ => self.flush_and_stop(common, now),
         }
@@ -142,7 +142,7 @@ impl Session {
         let (Some(hit), Some(consumer)) = (self.triggers.take_pending(number), self.consumer) else {
             return;
         };
-        // A message has room for one; what waits with an earlier one goes ahead.
+        // A message has room for one; events that wait with an earlier one go ahead.
         let waiting = common.outbox.waiting_events(consumer);
         if waiting.is_some_and(|events| events.clone_trigger_hit.is_set()) {
             common.outbox.push_events(consumer);

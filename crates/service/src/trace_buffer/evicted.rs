@@ -13,8 +13,8 @@ use super::record::{Chunk, Flags, HEADER_SIZE, Record};
 use super::{LossReasons, Span, TraceBuffer};
 
 impl TraceBuffer {
-    /// Has the processor fetch what else is looked at when the chunk at the write cursor is overwritten: the one that has the rest of its
-    /// last packet.
+    /// Has the processor fetch the other memory that is needed when the chunk at the write cursor is overwritten: the chunk with the rest of its last
+    /// packet.
     pub(super) fn prefetch_to_overwrite(&self) {
         if self.write_at < self.ring.used()
             && let Record::Chunk(chunk) = self.ring.record(self.write_at)
@@ -25,7 +25,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Notes what is lost with the unread rest of the chunk at `at`, the first of its sequence.
+    /// Notes the losses from overwriting the unread rest of the chunk at `at`, the first of its sequence.
     pub(super) fn overwrite(&mut self, at: u32, chunk: &Chunk) {
         if self.protovms.is_some() {
             self.offer_to_protovms(at, chunk);
@@ -58,7 +58,7 @@ impl TraceBuffer {
         self.count_overwritten(chunk);
     }
 
-    /// The packet that begins in this chunk is lost, with what there is of its rest.
+    /// The packet that begins in this chunk is lost, with the existing part of its rest.
     fn overwrite_last_packet(&mut self, at: u32, chunk: &Chunk) {
         let first = Lookahead {
             chunk_at: at,
@@ -96,8 +96,8 @@ impl TraceBuffer {
         self.stats.bytes_overwritten += u64::from(chunk.outer_size());
     }
 
-    /// Gives the packets that begin in the chunk at `at`, the first of its sequence, and are unread and whole, to the
-    /// programs. One that ends in later chunks is fetched from there, where its rest will be passed over.
+    /// Gives the programs the packets that begin in the chunk at `at`, the first of its sequence, and are unread and whole. The rest of a packet that
+    /// ends in later chunks is fetched from there, where it will be passed over.
     #[cold]
     pub(super) fn offer_to_protovms(&mut self, at: u32, chunk: &Chunk) {
         let producer = self.sequences.get(chunk.slot).info.producer;

@@ -8,16 +8,16 @@ use ferretto_wire::{decode_varint_wrapping, load_length};
 
 use super::record::Flags;
 
-/// Length a trace writer stores in place of the real one to say that it gave up on the packet, and maybe on
-/// more after it, because it could not get a new chunk (`kPacketSizeDropPacket` of the shared memory ABI).
+/// A length that a trace writer stores in place of the real one when it gave up on the packet, and maybe on later ones, because it could not get a
+/// new chunk (`kPacketSizeDropPacket` of the shared memory ABI).
 const DROP_MARKER: u64 = (1 << 28) - 1;
 
-/// What stands at some offset of a payload.
+/// The item at some offset of a payload.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// A fragment whose bytes are `start..end` of the payload; the next token is at `end`.
     Fragment { start: usize, end: usize },
-    /// Nothing more.
+    /// The end of the fragments.
     End,
     /// The writer's mark that it dropped data here.
     DropMarker,
@@ -82,7 +82,7 @@ pub(super) fn part(flags: Flags, at: usize, end: usize, payload: usize) -> Part 
     }
 }
 
-/// What [`measure`] found in the payload of a chunk that is being committed.
+/// The result of [`measure`] for the payload of a chunk that is being committed.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// Bytes up to the end of the last well-formed fragment.
@@ -126,8 +126,8 @@ pub(super) fn measure(payload: &[u8], fragments: u16) -> Measured {
     }
 }
 
-/// What follows the fragment at the start of `rest`, if it is whole and its length is of those that [`load_length`] knows: the same as
-/// [`token`] says, in half as many steps.
+/// Returns the bytes after the fragment at the start of `rest`, if it is whole and its length is one that [`load_length`] decodes: the same as
+/// [`token`] gives, in half as many steps.
 #[inline]
 fn after_short_fragment(rest: &[u8]) -> Option<&[u8]> {
     let (length, prefix) = load_length(rest)?;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drop_marker_is_told_from_damage() {
+    fn the_drop_marker_is_distinguished_from_damage() {
         assert_eq!(token(&[0xff, 0xff, 0xff, 0x7f, 1, 2], 0), Token::DropMarker);
         assert_eq!(token(&[0xff, 0xff, 0xff, 0x7e, 1, 2], 0), Token::Malformed);
     }

@@ -107,7 +107,7 @@ pub fn run(data: &[u8]) {
         delivered <= data.len() + 128 * data.len(),
         "more came out than went in"
     );
-    // Once everything has been read, only what waits is left.
+    // Once everything has been read, only waiting chunks are left.
     buffer.begin_read();
     while buffer.read_next_packet().is_some() {}
     buffer.check_invariants();

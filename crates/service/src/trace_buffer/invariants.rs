@@ -54,12 +54,12 @@ impl TraceBuffer {
         self.check_accounts(padding, not_done_with);
     }
 
-    /// Asserts that what went in is what came out, was lost or is here: `padding` bytes, and chunks `not_done_with`.
+    /// Asserts that all input came out, was lost or is here: `padding` bytes, and chunks `not_done_with`.
     fn check_accounts(&self, padding: u64, not_done_with: u64) {
         let stats = &self.stats;
         assert_eq!(stats.padding_bytes_written - stats.padding_bytes_cleared, padding);
         if self.read_only {
-            // What was read before the snapshot is not in its counters.
+            // Chunks that were read before the snapshot are not in its counters.
             return;
         }
         let accounted = stats.chunks_read + stats.chunks_overwritten + not_done_with;

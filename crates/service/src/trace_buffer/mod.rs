@@ -1,22 +1,21 @@
-//! The trace buffer: where a session keeps what producers wrote until someone reads it.
+//! The trace buffer: it keeps the packets of producers in a session until someone reads them.
 //!
 //! The service calls [`TraceBuffer::copy_chunk`] for every chunk that a producer commits or that is scraped out of
 //! its shared memory, [`TraceBuffer::apply_patches`] for the lengths that became known later, and reads whole
 //! packets with [`TraceBuffer::begin_read`] and [`TraceBuffer::read_next_packet`]. The semantics are those of
 //! upstream's second trace buffer (`trace_buffer_v2`).
 //!
-//! A *sequence* is what one trace writer of one producer wrote: chunks numbered upwards. Chunks may arrive out of
-//! order, more than once (a scrape sees a chunk that is still being written; the producer commits it later) and
-//! with holes that patches fill. A packet is one or more fragments in consecutive chunks.
+//! A *sequence* is the output of one trace writer of one producer: chunks numbered upwards. Chunks may arrive out of order, more than once (a scrape
+//! sees a chunk that is still being written; the producer commits it later) and with holes that patches fill. A packet is one or more fragments in
+//! consecutive chunks.
 //!
 //! Guarantees, per sequence: packets come out in the order they were written, whole, at most once, byte for byte;
 //! and a packet before which something was lost says so, and why ([`LossReasons`]). Across sequences the order is
 //! roughly that of the commits. A sequence that waits for a patch, for the rest of a packet or for the rest of a
 //! scraped chunk holds up no other.
 //!
-//! Everything in a chunk except [`ChunkInfo::producer`] and [`ChunkInfo::identity`] is hostile. What does not make
-//! sense is counted and cut off; it costs its own sequence data and nobody else time or memory: memory is bounded
-//! by the size of the buffer, and no operation looks at other sequences.
+//! Everything in a chunk except [`ChunkInfo::producer`] and [`ChunkInfo::identity`] is hostile. Invalid contents are counted and cut off; they cost
+//! data of their own sequence and nobody else time or memory: memory is bounded by the size of the buffer, and no operation looks at other sequences.
 
 mod evicted;
 mod fragment;
@@ -44,7 +43,7 @@ pub use stats::{BufferStats, PayloadHistogram};
 use crate::ids::{ChunkId, MachineId, ProducerId, WriterId};
 use crate::protovm::ProtoVms;
 
-/// What happens when a buffer is full: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`.
+/// The behaviour of a full buffer: `fill_policy` of a `BufferConfig` and, if that is `DISCARD`, `experimental_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillPolicy {
     /// The oldest chunks are overwritten.
@@ -56,12 +55,12 @@ pub enum FillPolicy {
     DiscardAtEnd,
 }
 
-/// Who a producer is, as told by the kernel and not by the producer.
+/// The identity of a producer, as told by the kernel and not by the producer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProducerIdentity {
     /// User it runs as.
     pub uid: u32,
-    /// Its process, where the transport tells.
+    /// Its process id, where the transport knows it.
     pub pid: Option<i32>,
     /// The machine it runs on.
     pub machine: MachineId,
@@ -82,7 +81,7 @@ pub enum ChunkState {
 pub struct ChunkInfo {
     /// The producer whose shared memory it came from (trusted).
     pub producer: ProducerId,
-    /// Who that is (trusted). Kept from the first chunk of a sequence.
+    /// The identity of that producer (trusted). Kept from the first chunk of a sequence.
     pub identity: ProducerIdentity,
     /// The writer named by the chunk's header.
     pub writer: WriterId,
@@ -97,7 +96,7 @@ pub struct ChunkInfo {
     pub state: ChunkState,
 }
 
-/// What became of a chunk given to [`TraceBuffer::copy_chunk`].
+/// The outcome of [`TraceBuffer::copy_chunk`] for a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "violations are the reason to disconnect a producer"]
 pub enum CopyOutcome {
@@ -118,8 +117,7 @@ pub enum Discard {
     Full,
     /// The chunk, or a later one of its sequence, has been read or overwritten already.
     TooLate,
-    /// Making room for it overwrote a later chunk of its own sequence: the buffer holds less than what the
-    /// producer has in flight.
+    /// Making room for it overwrote a later chunk of its own sequence: the buffer holds less than the producer has in flight.
     Overtaken,
 }
 
@@ -154,7 +152,7 @@ impl std::error::Error for AbiViolation {}
 pub struct Patch {
     /// Where, in bytes from the start of the chunk's payload.
     pub offset: u32,
-    /// What.
+    /// The bytes.
     pub data: [u8; 4],
 }
 
@@ -214,7 +212,7 @@ impl LossReasons {
         self.0 |= reason.0 | Self::PRESENT.0;
     }
 
-    /// Adds what is missing after the last fragment that is kept of a chunk.
+    /// Adds the losses after the last fragment that is kept of a chunk.
     fn add_those_at_the_end_of(&mut self, flags: Flags) {
         if flags.has(Flags::WRITER_ABORTED) {
             self.add(Self::WRITER_ABORT);
@@ -255,19 +253,19 @@ impl fmt::Debug for LossReasons {
     }
 }
 
-/// What the service vouches for about every packet of a sequence.
+/// The facts that the service vouches for about every packet of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceInfo {
     /// The producer.
     pub producer: ProducerId,
     /// The writer within it.
     pub writer: WriterId,
-    /// Who the producer is.
+    /// The producer's identity.
     pub identity: ProducerIdentity,
 }
 
-/// Where a fragment lies in its buffer. Turned into bytes by [`TraceBuffer::bytes`]; means the same until the
-/// next write, so that many packets can be gathered for one vectored write.
+/// The place of a fragment in its buffer. [`TraceBuffer::bytes`] turns it into bytes. It is valid until the next write, so that many packets can be
+/// gathered for one vectored write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -286,9 +284,9 @@ impl Span {
 pub struct ReadPacket<'a> {
     buffer: &'a TraceBuffer,
     spans: &'a [Span],
-    /// Who wrote it.
+    /// Its writer.
     pub sequence: SequenceInfo,
-    /// What was lost since the packet before it on the same sequence.
+    /// The losses since the previous packet of the same sequence.
     pub losses: LossReasons,
 }
 
@@ -299,7 +297,7 @@ impl<'a> ReadPacket<'a> {
         self.spans.iter().map(|&span| buffer.bytes(span))
     }
 
-    /// The same as places in the buffer, to be kept beyond the next packet.
+    /// The same as places in the buffer, which stay valid beyond the next packet.
     #[must_use]
     pub fn spans(&self) -> &'a [Span] {
         self.spans
@@ -320,7 +318,7 @@ pub enum TraceBufferError {
         /// The size in question.
         bytes: u64,
     },
-    /// Sizes are limited to what 32-bit offsets reach.
+    /// Sizes are limited to the reach of 32-bit offsets.
     TooLarge {
         /// The size in question.
         bytes: u64,
@@ -360,13 +358,13 @@ pub struct TraceBuffer {
     writer_stats: WriterStats,
     /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
     read_cycle: u64,
-    /// Where the read cycle stands. `None` when there is none, or a write has ended it.
+    /// The position of the read cycle. `None` when there is none, or a write has ended it.
     walk: Option<read::Walk>,
     /// Fragments of the packet being read; kept for its allocation.
     spans: Vec<Span>,
     /// Fragments seen while looking ahead for the rest of a packet; kept for its allocation.
     lookahead: Vec<read::Lookahead>,
-    /// What is made of packets that are overwritten unread. `None` for nothing, as it mostly is.
+    /// The programs that merge packets which are overwritten unread. `None` if there are none, as is usual.
     protovms: Option<Box<ProtoVms>>,
 }
 
@@ -403,8 +401,8 @@ impl TraceBuffer {
         })
     }
 
-    /// A copy that can be read but not written, with what is unread now. Its counters go on from this buffer's,
-    /// except those of reading, which start at 0.
+    /// Makes a copy of the unread packets that can be read but not written. Its counters go on from this buffer's, except those of reading, which
+    /// start at 0.
     ///
     /// # Errors
     /// When there is no memory for the part that is in use.
@@ -450,7 +448,7 @@ impl TraceBuffer {
         u64::from(self.ring.used())
     }
 
-    /// The memory in use, and what counts for programs and their states.
+    /// The memory in use, with that of programs and their states.
     #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.used_size() + self.protovms.as_ref().map_or(0, |vms| vms.memory_used())
@@ -461,7 +459,7 @@ impl TraceBuffer {
         self.protovms.get_or_insert_default()
     }
 
-    /// Programs may use so much work from now on, if there are any.
+    /// Limits the work of programs from now on, if there are any.
     #[inline]
     pub fn restrict_protovm_work(&mut self, left: u64) {
         if let Some(vms) = &mut self.protovms {
@@ -469,7 +467,7 @@ impl TraceBuffer {
         }
     }
 
-    /// What is left of that, if there are programs.
+    /// The rest of that, if there are programs.
     #[inline]
     #[must_use]
     pub fn protovm_work_left(&self) -> Option<u64> {
@@ -488,7 +486,7 @@ impl TraceBuffer {
         self.ring.used() > 0
     }
 
-    /// What happens when it is full.
+    /// The behaviour when it is full.
     #[must_use]
     pub fn policy(&self) -> FillPolicy {
         self.policy

@@ -1,9 +1,8 @@
 //! Reading: packets in the order of the buffer, put together in the order of their sequence.
 //!
-//! A read cycle walks the records from the oldest to the newest. Arriving at a chunk it reads that chunk's
-//! sequence, from the front up to this chunk: normally that is this chunk alone, after commits out of order it
-//! may be several. The end of a packet that begins there is fetched from later chunks; the rest of those is left
-//! for when the walk arrives, which keeps sequences interleaved as they were written.
+//! A read cycle walks the records from the oldest to the newest. Arriving at a chunk it reads that chunk's sequence, from the front up to this chunk:
+//! normally that is this chunk alone, after commits out of order it may be several. The end of a packet that begins there is fetched from later
+//! chunks; the rest of these chunks is left until the walk arrives there, which keeps sequences interleaved as they were written.
 //!
 //! The walk joins the free runs it passes, so that the next cycle steps over them at once.
 
@@ -17,13 +16,13 @@ use crate::ids::ChunkId;
 /// make one that takes a second to be read.
 pub(super) const MAX_FRAGMENTS: usize = 1 << 18;
 
-/// Where a read cycle stands.
+/// The position of a read cycle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
     at: u32,
-    /// Where the current leg ends.
+    /// The end of the current leg.
     end: u32,
-    /// Where the second leg, which starts at 0, ends. 0 once it has begun, or when there is none.
+    /// The end of the second leg, which starts at 0. 0 once that has begun, or when there is none.
     second_end: u32,
     /// Start of the free run that ends at `at`.
     free_run: Option<u32>,
@@ -43,11 +42,11 @@ struct Reading {
 /// The chunk at the front of the sequence being read.
 #[derive(Clone, Copy, Debug)]
 struct Front {
-    /// Where it lies.
+    /// Its position.
     at: u32,
     /// `consumed` is kept up to date here and in the ring.
     chunk: Chunk,
-    /// The processor has been told to fetch the rest of it.
+    /// Whether the processor has been told to fetch the rest of it.
     prefetched: bool,
 }
 
@@ -57,14 +56,14 @@ pub(super) struct Lookahead {
     /// Offset of its chunk.
     pub(super) chunk_at: u32,
     pub(super) span: Span,
-    /// Where it ends in the chunk's payload.
+    /// Its end in the chunk's payload.
     pub(super) end: u16,
 }
 
 /// Outcome of looking for the rest of a packet.
 pub(super) enum Reassembly {
     Done,
-    /// Not here yet.
+    /// The fragment is not here yet.
     Missing,
     Lost(LossReasons),
 }
@@ -180,8 +179,8 @@ impl TraceBuffer {
         Some(slot)
     }
 
-    /// Makes `span` the packet. Leaves the vector's length alone where it can: the reader loads it together with
-    /// the pointer beside it, and waits for a store to half of what it loads.
+    /// Makes `span` the packet. Leaves the vector's length alone where it can: the reader loads it together with the pointer beside it, and such a
+    /// load has to wait for a store to half of its bytes.
     #[inline]
     fn set_only_span(&mut self, span: Span) {
         match &mut self.spans[..] {
@@ -354,7 +353,7 @@ impl TraceBuffer {
                 Token::Fragment { start, end } => (start, end),
                 Token::End if chunk.flags.has(Flags::INCOMPLETE) => return Reassembly::Missing,
                 Token::End if chunk.flags.has(Flags::CONTINUES_FROM_PREVIOUS) => {
-                    // It says that it continues the packet, but the fragment was malformed or given up.
+                    // The chunk continues the packet, but the fragment was malformed or given up.
                     return Reassembly::Lost(LossReasons::REASSEMBLY_BROKEN_CHAIN);
                 }
                 // An empty chunk in the middle of a packet: rare, but a writer may do it.

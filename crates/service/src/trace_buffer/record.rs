@@ -16,20 +16,18 @@ use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
 use super::TraceBufferError;
 use crate::ids::ChunkId;
 
-/// Size of a record's header, in bytes. Also the alignment of records: whatever is cut off a record is large
-/// enough to hold the header of a free run.
+/// Size of a record's header, in bytes. Also the alignment of records: a piece cut off a record is always large enough to hold the header of a free
+/// run.
 pub(super) const HEADER_SIZE: u32 = 16;
 
 /// The largest payload a chunk can have: its size must fit the header's 16-bit fields. Chunks in shared memory
 /// are at most 64 KiB including their own header, so nothing well-formed is larger.
 pub(super) const MAX_PAYLOAD: usize = u16::MAX as usize;
 
-/// How much of a chunk is prefetched at once, in bytes: the usual chunk whole. Where more is copied at once the processor
-/// sees by itself what comes next.
+/// How much of a chunk is prefetched at once, in bytes: the usual chunk whole. In larger copies the processor foresees the next bytes by itself.
 const PREFETCHED: u32 = 4096;
 
-/// Packets of up to so many bytes are read one after the other faster than hints are given: the processor sees that
-/// every line is needed.
+/// Packets of up to this many bytes are read faster than hints are given: the processor sees that every line is needed.
 const DENSE: usize = 128;
 
 /// Index of a sequence in [`super::sequence::Sequences`].
@@ -88,7 +86,7 @@ pub(super) struct Chunk {
     pub(super) reserved: u16,
     /// Bytes of fragments, each with its length prefix.
     pub(super) payload: u16,
-    /// Where the next fragment to be read starts, in bytes from the start of the payload.
+    /// The start of the next fragment to be read, in bytes from the start of the payload.
     pub(super) consumed: u16,
     pub(super) flags: Flags,
 }
@@ -103,8 +101,7 @@ impl Chunk {
         self.consumed == self.payload
     }
 
-    /// Whether packets are so far apart, to judge from one of `size` bytes, that reading would wait for the length of
-    /// each, which tells where the next is.
+    /// Whether packets of about `size` bytes are so far apart that reading would wait for the length of each, which gives the place of the next.
     #[inline]
     pub(super) fn is_sparse(&self, size: usize) -> bool {
         size > DENSE && usize::from(self.payload - self.consumed) > DENSE
@@ -125,7 +122,7 @@ pub(super) struct FreeRun {
     pub(super) padding: u32,
 }
 
-/// What stands at some offset of the ring.
+/// The record at some offset of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Record {
     Chunk(Chunk),
@@ -179,7 +176,7 @@ impl Ring {
         self.bytes.len() as u32
     }
 
-    /// Has the processor fetch what stands where a chunk with `payload` bytes may be written next.
+    /// Has the processor fetch the place where a chunk with `payload` bytes may be written next.
     pub(super) fn prefetch_place(&self, at: u32, payload: usize) {
         let at = at as usize;
         let size = outer_size(payload.min(MAX_PAYLOAD)).min(PREFETCHED) as usize;
@@ -193,7 +190,7 @@ impl Ring {
         prefetch_for_reading(self.bytes.get(at..at + HEADER_SIZE as usize).unwrap_or_default());
     }
 
-    /// Has the processor fetch what is unread of the chunk at `at`.
+    /// Has the processor fetch the unread part of the chunk at `at`.
     #[cold]
     pub(super) fn prefetch_rest(&self, at: u32, chunk: &Chunk) {
         let payload = self.payload(at, chunk);
@@ -245,7 +242,7 @@ impl Ring {
         self.put_header(at, header);
     }
 
-    /// Writes a new record; whatever was there before must have been evicted.
+    /// Writes a new record; the records that were there before must have been evicted.
     pub(super) fn write(&mut self, at: u32, chunk: &Chunk, payload: &[u8]) {
         debug_assert_eq!(usize::from(chunk.payload), payload.len());
         let end = (at + chunk.outer_size()) as usize;

@@ -1,9 +1,9 @@
-//! What a trace buffer remembers of each sequence: the chunks it holds, in the order of their ids, and where
-//! reading stands. Used by the write and the read path.
+//! The trace buffer's state of each sequence: the chunks it holds, in the order of their ids, and the position of reading. Used by the write and the
+//! read path.
 //!
-//! Sequences live in slots that chunk headers refer to, so only a commit looks one up by its key. A sequence
-//! without chunks is *idle*; the most recent [`MAX_IDLE`] idle ones are kept, because what they remember is how
-//! losses between now and their next chunk are noticed. Everything but the end of a producer is O(1) in the number of sequences.
+//! Sequences live in slots that chunk headers refer to, so only a commit looks one up by its key. A sequence without chunks is *idle*. The most
+//! recent [`MAX_IDLE`] idle ones are kept, because their state shows losses before their next chunk. Everything but the end of a producer is O(1) in
+//! the number of sequences.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hasher;
@@ -42,16 +42,16 @@ impl std::hash::Hash for SequenceKey {
 pub(super) struct Taken {
     pub(super) id: ChunkId,
     pub(super) payload: u16,
-    /// It was a scraped copy, and the rest of the chunk had not come yet.
+    /// Whether it was a scraped copy, and the rest of the chunk had not come yet.
     pub(super) incomplete: bool,
 }
 
-/// A chunk that a sequence holds. Its id stands here too, because whoever looks for a chunk's place would otherwise touch
-/// memory in the ring that has long left the caches.
+/// A chunk that a sequence holds. Its id is here too, because looking up a chunk's place would otherwise touch memory in the ring that has long left
+/// the caches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) id: ChunkId,
-    /// Where it lies in the ring.
+    /// Its position in the ring.
     pub(super) at: u32,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Sequence {
     /// the order is total. Reading and overwriting take from the front only.
     pub(super) chunks: VecDeque<Held>,
     pub(super) last_taken: Option<Taken>,
-    /// The smallest id ever accepted: what comes before it was never seen.
+    /// The smallest id ever accepted: chunks before it were never seen.
     pub(super) first_seen: ChunkId,
     /// The front chunk for which [`Sequence::arrive_at`] has been called.
     arrived_at: Option<ChunkId>,
@@ -88,7 +88,7 @@ struct Idle {
 }
 
 impl Sequence {
-    /// Notes what is missing between the last chunk taken and `id`, the chunk now at the front.
+    /// Notes the losses between the last chunk taken and `id`, the chunk now at the front.
     pub(super) fn arrive_at(&mut self, id: ChunkId) {
         if self.arrived_at == Some(id) {
             return;
@@ -96,7 +96,7 @@ impl Sequence {
         self.arrived_at = Some(id);
         let Some(taken) = self.last_taken else { return };
         if taken.incomplete && taken.id == id {
-            // The rest of a chunk whose scraped copy is gone: nothing lies between.
+            // The rest of a chunk whose scraped copy is gone, so nothing lies between.
         } else if id != taken.id.next() {
             self.losses.add(LossReasons::READ_GAP);
         } else if taken.incomplete {
@@ -106,7 +106,7 @@ impl Sequence {
         }
     }
 
-    /// Records that the front chunk is gone, and what was missing before it.
+    /// Records that the front chunk is gone, and the losses before it.
     pub(super) fn take(&mut self, taken: Taken) {
         self.waits = false;
         self.arrive_at(taken.id);
@@ -192,7 +192,7 @@ impl Sequences {
 
     /// Looks at all there are.
     pub(super) fn of_producer_mut(&mut self, producer: ProducerId) -> impl Iterator<Item = &mut Sequence> {
-        // Vacant slots may be among them: what is written there is overwritten when they are taken.
+        // Vacant slots may be among them: writing to them is harmless, because they are overwritten when they are taken.
         let slots = self.slots.iter_mut();
         slots.filter(move |sequence| sequence.info.producer == producer)
     }

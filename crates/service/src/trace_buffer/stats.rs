@@ -1,5 +1,5 @@
-//! Counters of a trace buffer. The service copies them into `TraceStats.BufferStats` and
-//! `TraceStats.WriterStats`; a field here means what the field of the same name means there.
+//! Counters of a trace buffer. The service copies them into `TraceStats.BufferStats` and `TraceStats.WriterStats`; a field here has the meaning of
+//! the field of the same name there.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub struct BufferStats {
     pub bytes_read: u64,
     /// Made unusable when a larger chunk gave way to a smaller one.
     pub padding_bytes_written: u64,
-    /// Of those, written over since.
+    /// Bytes of this padding that were overwritten since.
     pub padding_bytes_cleared: u64,
     /// Chunks written.
     pub chunks_written: u64,
@@ -43,8 +43,7 @@ pub struct BufferStats {
     pub patches_failed: u64,
     /// Packets put together from several chunks.
     pub readaheads_succeeded: u64,
-    /// Attempts at that which found a fragment missing. A few are normal: the last packet of a sequence is often
-    /// still being written.
+    /// Attempts to read ahead that found a fragment missing. A few are normal: the last packet of a sequence is often still being written.
     pub readaheads_failed: u64,
     /// Breaches of the shared memory ABI.
     pub abi_violations: u64,
@@ -70,8 +69,7 @@ pub struct PayloadHistogram {
 }
 
 impl PayloadHistogram {
-    /// Upper bounds of the buckets, in bytes, inclusive (`chunk_payload_histogram_def`). One more bucket takes
-    /// what is larger than the last.
+    /// Upper bounds of the buckets, in bytes, inclusive (`chunk_payload_histogram_def`). One more bucket takes larger payloads.
     pub const BOUNDS: [i64; 10] = [8, 32, 128, 512, 1024, 2048, 4096, 8192, 12288, 16384];
     /// Number of buckets.
     pub const BUCKETS: usize = Self::BOUNDS.len() + 1;

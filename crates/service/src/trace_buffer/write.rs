@@ -1,8 +1,7 @@
 //! Writing: commits of chunks, recommits of scraped ones, overwriting the oldest, patches.
 //!
-//! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, whatever stands
-//! there is evicted; as a sequence gives up its chunks from the front only, evicting one evicts the earlier ones
-//! of its sequence too, wherever they lie.
+//! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, the records there are evicted; as a sequence gives up
+//! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie.
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
@@ -17,21 +16,20 @@ use crate::ids::{ChunkId, ProducerId, WriterId};
 /// which covers fewer chunks than this; without a limit a producer could make every commit move megabytes.
 const MAX_DISPLACED: usize = 1 << 16;
 
-/// Where a chunk belongs among those its sequence holds.
+/// The place of a chunk among the chunks of its sequence.
 enum Place {
     /// After all of them.
     Last,
     /// Before the one at this index.
     Before(usize),
-    /// It is the one at this index.
+    /// It is the chunk at this index.
     Held(usize),
     /// Too far from the others to tell.
     OutOfRange,
 }
 
 impl TraceBuffer {
-    /// Takes in the payload of one chunk (what follows its header in shared memory, already copied to private
-    /// memory). Ends the read cycle.
+    /// Takes in the payload of one chunk (the bytes after its header in shared memory, already copied to private memory). Ends the read cycle.
     pub fn copy_chunk(&mut self, info: &ChunkInfo, payload: &[u8]) -> CopyOutcome {
         if self.read_only {
             return CopyOutcome::Discarded(Discard::ReadOnly);
@@ -109,8 +107,8 @@ impl TraceBuffer {
         outcome
     }
 
-    /// Applies `patches` to a chunk that is still here, all of them or none. `more` tells whether the chunk can
-    /// be read to its end afterwards. Returns whether they were applied. Ends the read cycle.
+    /// Applies `patches` to a chunk that is still here, all of them or none. `more` says whether the chunk can be read to its end afterwards. Returns
+    /// whether they were applied. Ends the read cycle.
     pub fn apply_patches(
         &mut self,
         producer: ProducerId,
@@ -136,7 +134,7 @@ impl TraceBuffer {
         };
         let mut chunk = self.ring.chunk(at);
         self.sequences.get_mut(chunk.slot).waits = false;
-        // What was consumed has been given out: patching it would be too late to matter.
+        // Consumed bytes have been given out, so patching them would be too late.
         let patchable = u32::from(chunk.consumed)..=u32::from(chunk.payload);
         let fits = |patch: &Patch| {
             let end = patch.offset.checked_add(patch.data.len() as u32);
@@ -173,7 +171,7 @@ impl TraceBuffer {
         if let Some(taken) = &mut sequence.last_taken {
             let after = distance(chunk.id, taken.id);
             if after == 0 && taken.incomplete && chunk.payload > taken.payload {
-                // The scraped copy was evicted; what is new of the chunk is welcome.
+                // The scraped copy was evicted; the new part of the chunk is welcome.
                 chunk.consumed = taken.payload;
             } else if after <= 0 {
                 if after == 0 && complete && std::mem::take(&mut taken.incomplete) {
@@ -239,9 +237,8 @@ impl TraceBuffer {
         let grows = chunk.payload > copy.payload;
         let complete = !chunk.flags.has(Flags::INCOMPLETE);
 
-        // A scraped copy that has been read to its end may lie right in front of the write cursor by now: what
-        // the commit adds would be overwritten before anyone could read it. So it moves to the cursor. Only the
-        // first chunk of a sequence can be taken out.
+        // A scraped copy that has been read to its end may lie right in front of the write cursor by now: the new data of the commit would be
+        // overwritten before anyone could read it. So it moves to the cursor. Only the first chunk of a sequence can be taken out.
         let moves = grows
             && complete
             && index == 0
@@ -259,11 +256,11 @@ impl TraceBuffer {
         if grows {
             self.ring.overwrite(at, payload);
             copy.payload = chunk.payload;
-            // It has all that the producer had said of the copy, and what was wrong with that may have been put right.
+            // The new flags include the producer's flags of the copy. Errors of the copy may have been corrected.
             copy.flags = chunk.flags;
             self.stats.chunks_rewritten += 1;
         } else {
-            // What was withheld of the copy turns out to be no fragment.
+            // The part that the copy left out turns out to be no fragment.
             for flag in [Flags::WRITER_ABORTED, Flags::MALFORMED] {
                 if chunk.flags.has(flag) {
                     copy.flags.insert(flag);
@@ -340,8 +337,7 @@ impl TraceBuffer {
         CopyOutcome::Stored
     }
 
-    /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It stays where it is if the buffer could
-    /// refuse it there.
+    /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It may not if the buffer could refuse it there.
     fn may_move_to_cursor(&self, outer: u32) -> bool {
         let room = self.ring.capacity() - self.write_at;
         match self.policy {
@@ -349,12 +345,12 @@ impl TraceBuffer {
             FillPolicy::Discard if self.full => false,
             FillPolicy::Discard if outer <= room => self.is_read(self.write_at, outer),
             FillPolicy::Discard => self.is_read(self.write_at, room) && self.is_read(0, outer),
-            // This buffer never laps, so the chunk is in nobody's way.
+            // This buffer never laps, so the chunk can stay.
             FillPolicy::DiscardAtEnd => false,
         }
     }
 
-    /// Whether these `bytes` bytes certainly hold only chunks that were read. May say no although they do.
+    /// Whether these `bytes` bytes certainly hold only chunks that were read. May return false although they do.
     fn is_read(&self, start: u32, bytes: u32) -> bool {
         let end = (start + bytes).min(self.ring.used());
         let mut at = start;
@@ -412,8 +408,8 @@ impl TraceBuffer {
         self.refuse(Some(chunk.slot), chunk.id, Discard::Full)
     }
 
-    /// Frees `bytes` bytes from the write cursor on, and whatever the last record cut through has beyond. What is at the
-    /// cursor then is one free run of `bytes` bytes, but for its header, which is up to the caller.
+    /// Frees `bytes` bytes from the write cursor on, and the rest of the last record that this cuts through. Then one free run of `bytes` bytes is at
+    /// the cursor, but for its header, which is up to the caller.
     fn evict(&mut self, bytes: u32) {
         let end = self.write_at + bytes;
         let mut at = self.write_at;
@@ -449,7 +445,7 @@ impl TraceBuffer {
         }
     }
 
-    /// Takes the chunk at `until` out of its sequence, and those before it in the sequence.
+    /// Takes the chunk at `until` and all earlier chunks of its sequence out of the sequence.
     fn evict_chunk(&mut self, slot: Slot, until: u32) {
         while let Some(&Held { at, .. }) = self.sequences.get(slot).chunks.front() {
             let chunk = self.ring.chunk(at);
@@ -478,7 +474,7 @@ impl TraceBuffer {
         });
         sequence.losses.add_those_at_the_end_of(chunk.flags);
         if chunk.payload == 0 {
-            // Nothing in it will ever be consumed, so this is the only moment to count it as done with.
+            // None of its packets will ever be consumed, so it has to be counted now.
             self.stats.chunks_read += 1;
             self.stats.bytes_read += u64::from(chunk.outer_size());
         }
@@ -494,7 +490,7 @@ impl TraceBuffer {
         );
     }
 
-    /// Turns away a chunk for which there is no room, or that was taken already, or whose successors were.
+    /// Refuses a chunk for which there is no room, or which was taken already, or whose successors were.
     fn refuse(&mut self, slot: Option<Slot>, id: ChunkId, why: Discard) -> CopyOutcome {
         if let Some(slot) = slot {
             let sequence = self.sequences.get_mut(slot);

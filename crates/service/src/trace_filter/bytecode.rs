@@ -1,14 +1,12 @@
 //! Filter bytecode: which fields of which message may stay in a trace.
 //!
-//! Bytecode is a row of varints of 32 bits, the last of which is a checksum: the low half of the FNV-1a hash of all words
-//! before it, each hashed as four bytes, lowest first. A word is an opcode (three bits) below a field number. Fields belong
-//! to the message whose end comes next; messages are numbered in the order of their ends, the first is the root. There is
-//! no version number: the second version has one opcode more than the first, and what came later reaches older services
-//! as an *overlay*, a row of triples (message, word, argument) that adds fields or changes what becomes of them.
+//! Bytecode is a row of varints of 32 bits, the last of which is a checksum: the low half of the FNV-1a hash of all words before it, each hashed as
+//! four bytes, lowest first. A word is an opcode (three bits) below a field number. Fields belong to the message whose end comes next; messages are
+//! numbered in the order of their ends, the first is the root. There is no version number: the second version has one opcode more than the first, and
+//! later additions reach older services as an *overlay*, a row of triples (message, word, argument) that adds fields or changes their actions.
 //!
-//! Used when a session begins to make a [`FieldTable`], and by the message filter to look fields up in it. Whatever the
-//! bytes are, parsing takes time and memory in proportion to them, up to
-//! [`MAX_FILTER_TABLE_ENTRIES`](limits::MAX_FILTER_TABLE_ENTRIES).
+//! Used when a session begins to make a [`FieldTable`], and by the message filter to look fields up in it. On any bytes, parsing takes time and
+//! memory in proportion to them, up to [`MAX_FILTER_TABLE_ENTRIES`](limits::MAX_FILTER_TABLE_ENTRIES).
 
 use std::fmt;
 use std::ops::Range;
@@ -16,15 +14,15 @@ use std::ops::Range;
 use crate::limits;
 use crate::trace_filter::message::varint_at;
 
-/// What becomes of a field.
+/// The action on a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Action {
     /// It goes.
     #[default]
     Drop,
-    /// It stays as it is, whatever it holds.
+    /// It stays as it is, whatever its contents.
     Keep,
-    /// It stays if it is a message, and what it holds is filtered as the message of this number says.
+    /// It stays if it is a message, and its contents are filtered as the message of this number.
     Message(u32),
     /// It stays if it is a string, which the rules for strings of this semantic type apply to.
     Text(u16),
@@ -39,7 +37,7 @@ pub enum BytecodeError {
     BadVarint(usize),
     /// The last word is not the checksum of the others.
     BadChecksum {
-        /// What it should be.
+        /// The expected value.
         expected: u32,
         /// The last word.
         actual: u32,
@@ -174,7 +172,7 @@ fn checksum(words: &[u32]) -> u32 {
     }) as u32
 }
 
-/// What an overlay says of one field.
+/// An overlay's entry for one field.
 #[derive(Clone, Copy, Debug)]
 struct OverlayEntry {
     message: u32,
@@ -198,8 +196,8 @@ impl Overlay {
             let action = match opcode {
                 SIMPLE_FIELD => Action::Keep,
                 FILTER_STRING => Action::Text(0),
-                // Upstream keeps 16 bits. It takes 0xffff and 0xfffe for other opcodes; that lets text pass which is to
-                // be filtered, so here they are types as others are.
+                // Upstream keeps 16 bits. It takes 0xffff and 0xfffe for other opcodes, which lets text pass that should be filtered. So here they
+                // are types like all others.
                 FILTER_STRING_WITH_TYPE => Action::Text(*argument as u16),
                 _ => {
                     return Err(BytecodeError::UnknownOpcode {
@@ -229,15 +227,15 @@ struct FieldRange {
     action: Action,
 }
 
-/// Where the fields of a message are in the table.
+/// The range of a message's fields in the table.
 #[derive(Clone, Debug, Default)]
 struct Message {
     direct: Range<usize>,
     ranges: Range<usize>,
 }
 
-/// What becomes of each field of each message. Looking up a field below 128 takes constant time, others take the
-/// logarithm of the number of ranges that there are in the message.
+/// The action on each field of each message. Looking up a field below 128 takes constant time, others take the logarithm of the number of ranges in
+/// the message.
 #[derive(Debug)]
 pub(super) struct FieldTable {
     messages: Vec<Message>,
@@ -309,7 +307,7 @@ impl FieldTable {
         Ok(builder.table)
     }
 
-    /// What becomes of a field of a message. A message that is not there keeps nothing.
+    /// The action on a field of a message. A message that is not there keeps nothing.
     #[inline]
     pub(super) fn action(&self, message: u32, field: u32) -> Action {
         let Some(message) = self.messages.get(message as usize) else {
@@ -334,7 +332,7 @@ impl FieldTable {
 /// A table while it is made, a message at a time.
 struct Builder<'a> {
     table: FieldTable,
-    /// The one whose end has not come yet; its ends are those of the table.
+    /// The message whose end has not come yet; its ends are those of the table.
     message: Message,
     /// Entries not used yet.
     overlay: &'a [OverlayEntry],
@@ -367,8 +365,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds fields: those below the limit to the part that is found by number, the others as a range. A later one
-    /// replaces an earlier one in the former and must not overlap it in the latter, as upstream has it.
+    /// Adds fields: those below the limit to the part that is found by number, the others as a range. In the first part a later field replaces an
+    /// earlier one; ranges must not overlap, as in upstream.
     fn add(&mut self, fields: Range<u32>, action: Action) -> Result<(), BytecodeError> {
         let FieldTable {
             messages,

@@ -15,20 +15,20 @@ use ferretto_wire::Value;
 /// Why a filter is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilterError {
-    /// Bytecode is not what it should be.
+    /// Bytecode is invalid.
     Bytecode {
         /// The field that holds it.
         field: &'static str,
-        /// What is wrong.
+        /// The error.
         error: BytecodeError,
     },
     /// The filter is not one for traces.
     NotForTraces,
     /// There are too many rules for strings.
     TooManyRules,
-    /// The patterns of those rules are too long together.
+    /// The patterns of these rules are too long together.
     Patterns(String),
-    /// A rule for strings is not what it should be.
+    /// A rule for strings is invalid.
     Rule {
         /// The field that holds it.
         chain: &'static str,
@@ -36,7 +36,7 @@ pub enum FilterError {
         index: usize,
         /// Its name, if it has one.
         name: String,
-        /// What is wrong.
+        /// The error.
         error: RuleError,
     },
 }
@@ -74,7 +74,7 @@ pub enum RuleError {
     Pattern {
         /// The pattern.
         pattern: String,
-        /// What is wrong.
+        /// The error.
         error: PatternError,
     },
 }
@@ -95,7 +95,7 @@ impl fmt::Display for RuleError {
 
 impl std::error::Error for RuleError {}
 
-/// The rules for strings that the config has: those of the first chain, replaced and followed by those of the second.
+/// The rules for strings in the config: the rules of the first chain, replaced and followed by those of the second.
 pub(super) fn string_filter(config: &Config) -> Result<StringFilter, FilterError> {
     let chains = [
         ("string_filter_chain", &config.string_filter_chain.rules),
@@ -147,7 +147,7 @@ fn add_rule(filter: &mut StringFilter, rule: &StringFilterRule) -> Result<(), Ru
         })
 }
 
-/// The semantic types that a rule names, those too that a later schema has.
+/// The semantic types that a rule names, including types of a later schema.
 fn semantic_types(rule: &StringFilterRule) -> Result<SemanticTypes, RuleError> {
     let known = rule.semantic_type.iter().map(|known| i64::from(*known as i32));
     let unknown = rule.unknown_fields.iter().filter_map(|field| match field.value {

@@ -1,10 +1,9 @@
-//! Filters one encoded message in place: what may not stay is cut out and the rest moves together.
+//! Filters one encoded message in place: forbidden fields are cut out and the rest moves together.
 //!
-//! What stays is encoded as upstream encodes it, byte for byte: tags, numbers and lengths take as few bytes as they can,
-//! but for the length of a nested message, which takes as many as the length before filtering needs. So nothing ever
-//! grows, and a message that keeps everything is not touched at all. Called for each packet that is read back from a
-//! session with a filter; total on any bytes, in time linear in them (strings: see [`StringFilter`]), without
-//! allocation once its memory is warm.
+//! The remaining fields are encoded as upstream encodes them, byte for byte: tags, numbers and lengths take as few bytes as they can, except that the
+//! length of a nested message takes as many as the length before filtering needs. So nothing ever grows, and a message that keeps everything is not
+//! touched at all. Called for each packet that is read back from a session with a filter; total on any bytes, in time linear in them (strings: see
+//! [`StringFilter`]), without allocation once its memory is warm.
 
 use std::fmt;
 use std::ops::Range;
@@ -17,7 +16,7 @@ use ferretto_wire::{
     wire_type,
 };
 
-/// Why a packet cannot be filtered. Nothing of it may stay then.
+/// Why a packet cannot be filtered. Then nothing of it may stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfilterable {
     /// It, or a nested message that would stay, is not a message.
@@ -54,17 +53,17 @@ impl From<SearchTooLong> for Unfilterable {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outer {
     message: u32,
-    /// Where it ends.
+    /// The end of the message.
     end: usize,
     /// Bytes of the nested message before filtering.
     nested_size: usize,
-    /// Where the length of the nested message and then its content are, in what stays.
+    /// The positions of the nested message's length, and then of its content, in the filtered output.
     kept_length: usize,
     kept_nested: usize,
 }
 
-/// Filters the message of number `root` that is encoded in `packet`, whose beginning is then what stays of it: so many
-/// bytes. `stack` and `groups` are memory to work in.
+/// Filters the message of number `root` that is encoded in `packet`, and leaves the result at the start of `packet`. Returns its size in bytes.
+/// `stack` and `groups` are memory to work in.
 pub(super) fn filter_in_place(
     table: &FieldTable,
     strings: &StringFilter,
@@ -87,7 +86,7 @@ pub(super) fn filter_in_place(
             };
             let size = kept.size_at(read) - outer.kept_nested;
             if size != outer.nested_size {
-                // What was cut out of the nested message has moved its head to where it stays.
+                // The cuts in the nested message have moved its head to its final place.
                 put_padded_varint(&mut packet[outer.kept_length..outer.kept_nested], size as u64);
             }
             (message, end) = (outer.message, outer.end);
@@ -157,8 +156,8 @@ pub(super) fn filter_in_place(
     }
 }
 
-/// What stays of a message up to where it has been read: the first `bytes`, and what follows `run`, which is only moved
-/// there when something is cut out behind it.
+/// The filtered output of a message so far: the first `bytes`, and the bytes from `run` on, which are only moved there when something is cut out
+/// behind them.
 #[derive(Default)]
 struct Kept {
     bytes: usize,
@@ -209,7 +208,7 @@ impl Kept {
 /// off, as upstream does.
 #[inline]
 pub(super) fn varint_at(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
-    // One comparison for both, that there is a rest and that it is not empty.
+    // One comparison checks both that there is a rest and that it is not empty.
     if at >= bytes.len() {
         return None;
     }

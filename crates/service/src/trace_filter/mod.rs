@@ -28,7 +28,7 @@ use bytecode::FieldTable;
 use message::{Outer, filter_in_place};
 use strings::{Groups, StringFilter};
 
-/// What a config says that may stay in a trace.
+/// The config's rules about data that may stay in a trace.
 #[derive(Debug)]
 pub struct TraceFilter {
     table: FieldTable,
@@ -38,10 +38,10 @@ pub struct TraceFilter {
 }
 
 impl TraceFilter {
-    /// The filter of a config.
+    /// Makes the filter of a config.
     ///
     /// # Errors
-    /// What is wrong in it, and where.
+    /// The error in the config, and its place.
     pub fn new(config: &trace_config::TraceFilter) -> Result<TraceFilter, FilterError> {
         let strings = config::string_filter(config)?;
         let (table, packet) = config::field_table(config)?;
@@ -63,7 +63,7 @@ pub struct PacketFilter {
 }
 
 impl PacketFilter {
-    /// Memory of a packet that is kept; what a larger one took is given back with the next one.
+    /// Memory that is kept from packet to packet; the excess of a larger packet is given back with the next one.
     const KEPT_MEMORY: usize = 1 << 20;
 
     /// Applies `filter` to packets.
@@ -91,7 +91,7 @@ impl PacketFilter {
         self.filter.clone()
     }
 
-    /// What stays of the packet that these pieces are, cut wherever they may be.
+    /// Returns the filtered packet, whose bytes are in `pieces`, cut anywhere.
     ///
     /// # Errors
     /// Why nothing of it may stay.
@@ -119,7 +119,7 @@ impl PacketFilter {
     }
 }
 
-/// The filter of a session and what it has done.
+/// The filter of a session and its statistics.
 #[derive(Debug)]
 pub(crate) struct SessionFilter {
     pub(crate) packets: PacketFilter,
@@ -131,7 +131,7 @@ pub(crate) struct SessionFilter {
     discarded_per_buffer: Vec<u64>,
 }
 
-/// Where a packet comes from.
+/// The origin of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// The service itself.
@@ -154,12 +154,12 @@ impl SessionFilter {
         }
     }
 
-    /// The same filter for a clone of the session: it has done nothing yet.
+    /// The same filter for a clone of the session, with all counts at zero.
     pub(crate) fn afresh(&self) -> SessionFilter {
         SessionFilter::new(self.packets.shared())
     }
 
-    /// What stays of a packet of `size` bytes; `None` if it cannot be filtered, so that nothing does.
+    /// Filters a packet of `size` bytes; `None` if it cannot be filtered, so that nothing of it stays.
     pub(crate) fn filter<'p>(
         &mut self,
         pieces: impl IntoIterator<Item = &'p [u8]>,
@@ -194,7 +194,7 @@ impl SessionFilter {
         *self.time_taken.get_or_insert_default() += time;
     }
 
-    /// What it has done, for the statistics of the session.
+    /// Returns its counters, for the statistics of the session.
     pub(crate) fn stats(&self) -> trace_stats::FilterStats {
         trace_stats::FilterStats {
             input_packets: Some(self.input_packets),

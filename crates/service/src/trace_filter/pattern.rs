@@ -1,9 +1,8 @@
 //! Compiles the patterns of string filters.
 //!
-//! Patterns are written for ECMAScript's grammar. What upstream compiles them with depends on its build (std::regex, RE2,
-//! PCRE2); this is the `regex` crate on bytes, which like RE2 takes linear time and so has no look-around and no
-//! back-references. What the crate reads otherwise than ECMAScript is translated. As with upstream's std::regex, `.` is
-//! any byte but a line feed, and classes like `\w` are of ASCII.
+//! Patterns are written for ECMAScript's grammar. Upstream compiles them with std::regex, RE2 or PCRE2, depending on its build. This is the `regex`
+//! crate on bytes, which like RE2 takes linear time and so has no look-around and no back-references. Syntax that the crate reads otherwise than
+//! ECMAScript is translated. As with upstream's std::regex, `.` is any byte but a line feed, and classes like `\w` are of ASCII.
 
 use std::fmt;
 
@@ -37,7 +36,7 @@ impl fmt::Display for PatternError {
 
 impl std::error::Error for PatternError {}
 
-/// What a pattern is to match.
+/// The part of a text that a pattern has to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     /// All of a string.
@@ -46,7 +45,7 @@ pub(super) enum Extent {
     Part,
 }
 
-/// The automaton for a pattern, in so many bytes at most.
+/// Compiles the automaton for a pattern, in at most `memory` bytes.
 pub(super) fn compile(pattern: &str, extent: Extent, memory: usize) -> Result<Expression, PatternError> {
     if pattern.len() > limits::MAX_REGEX_LENGTH {
         return Err(PatternError::TooLong);
@@ -80,7 +79,7 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                     Some(letter) if letter.is_ascii_alphabetic() => {
                         out.push_str(&format!(r"\x{:02x}", letter as u8 % 32));
                     }
-                    // Not an escape of ECMAScript's: the crate says so.
+                    // Not an escape of ECMAScript, which the crate reports.
                     other => out.extend(r"\c".chars().chain(other)),
                 },
                 other => out.extend(std::iter::once('\\').chain(other)),
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_bytes_whatever_their_encoding() {
+    fn text_is_bytes_of_any_encoding() {
         assert!(whole("a(.*)", b"a\xff\xfe\x80"));
         assert!(whole(r"[^a]+", b"\xff\xc3\x28"));
         assert!(!whole("a.*", b"a\nb"), "a line feed is not any character");
@@ -150,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ecmascript_writes_otherwise_is_translated() {
+    fn syntax_that_ecmascript_reads_otherwise_is_translated() {
         for (pattern, text) in [
             (r"\<a\>", &b"<a>"[..]),
             (r"a\/b", b"a/b"),
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_a_reason() {
+    fn unsupported_patterns_are_refused_with_a_reason() {
         for (pattern, reason) in [
             ("(", "unclosed group"),
             ("a)|(b", "unopened group"),

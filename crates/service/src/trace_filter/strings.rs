@@ -78,17 +78,17 @@ struct Rule {
 /// A chain of rules.
 #[derive(Debug)]
 pub(super) struct StringFilter {
-    /// What the automaton of each may take.
+    /// The memory that the automaton of each may take.
     memory: usize,
     rules: Vec<Rule>,
 }
 
-/// What applying a chain of rules takes: memory for what the groups of each matched, and time.
+/// The resources for applying a chain of rules: memory for the matches of each rule's groups, and time.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     locations: Vec<CaptureLocations>,
     effort: Effort,
-    /// What the clock showed when the packet began.
+    /// The time of the clock when the packet began.
     packet_began: u64,
 }
 
@@ -109,7 +109,7 @@ impl Groups {
     }
 }
 
-/// Takes the time to look at so many bytes for a pattern.
+/// Spends the effort of searching this many bytes for a pattern.
 fn spend(
     effort: &Effort,
     packet_began: u64,
@@ -139,7 +139,7 @@ impl fmt::Display for SearchTooLong {
 impl std::error::Error for SearchTooLong {}
 
 impl StringFilter {
-    /// A chain without rules. The automaton of each may take so many bytes.
+    /// A chain without rules. The automaton of each rule may take `memory` bytes.
     pub(super) fn new(memory: usize) -> Self {
         Self {
             memory,
@@ -234,7 +234,7 @@ impl StringFilter {
     }
 }
 
-/// What became of a string.
+/// The outcome for a string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// No rule applied, or one that lets it stay.
@@ -243,8 +243,7 @@ pub(super) enum Outcome {
     Redacted,
 }
 
-/// Where the payload of an atrace string (`B|pid|payload`) begins, if it has any. Those that end an event (`E|pid`) have
-/// none.
+/// The start of the payload in an atrace string (`B|pid|payload`), if there is a payload. Strings that end an event (`E|pid`) have none.
 fn atrace_payload(text: &[u8]) -> Option<usize> {
     const BEHIND_FIRST_BAR: usize = 2;
     if text.first() == Some(&b'E') {
@@ -257,7 +256,7 @@ fn atrace_payload(text: &[u8]) -> Option<usize> {
     Some(BEHIND_FIRST_BAR + bar + 1)
 }
 
-/// Hides the groups of all matches; whether there were any. Each search sees what was hidden before.
+/// Hides the groups of all matches; returns whether there were any. Each search sees the result of the earlier ones.
 fn search_and_redact(
     text: &mut [u8],
     pattern: &Regex,
@@ -285,7 +284,7 @@ fn search_and_redact(
     Ok(found)
 }
 
-/// Overwrites what the groups matched, one after the other.
+/// Overwrites the matches of the groups, one after the other.
 fn redact(text: &mut [u8], groups: &CaptureLocations) {
     const MARK: &[u8] = b"P60REDACTED";
     for index in 1..groups.len() {

@@ -255,7 +255,7 @@ fn there_is_a_limit_to_rules() {
     };
     filter(&with(limits::MAX_STRING_FILTER_RULES));
     assert!(refused(&with(limits::MAX_STRING_FILTER_RULES + 1)).contains("rules for strings"));
-    // Those that replace others count: it took as long to compile the others.
+    // Rules that replace others count, because the others were compiled too.
     let mut replaced = with(limits::MAX_STRING_FILTER_RULES - 1);
     let same = |count| chain(&vec![named("same", "b"); count]).into();
     replaced.string_filter_chain_v54 = same(1);
@@ -265,7 +265,7 @@ fn there_is_a_limit_to_rules() {
 }
 
 #[test]
-fn patterns_are_so_long_together() {
+fn the_total_length_of_patterns_is_limited() {
     let with = |length: usize| {
         let long = "a".repeat(limits::MAX_REGEX_TEXT / 8);
         let mut rules = vec![rule(&long); 7];
@@ -304,7 +304,7 @@ fn a_filter_can_be_shared() {
 }
 
 #[test]
-fn what_the_filter_did_is_counted() {
+fn the_work_of_the_filter_is_counted() {
     let config = Config {
         bytecode: Some(bytecode(&[&[Rule::Nested(1, 1)], &[Rule::Keep(1)]])),
         ..Default::default()

@@ -1,28 +1,28 @@
-//! How many triggers a producer may send: a burst, and then so many a second.
+//! Limits the triggers that a producer may send: a burst, and then a number per second.
 
 use crate::clock::Now;
 use crate::limits;
 
 const NANOSECONDS_PER_TRIGGER: u64 = 1_000_000_000 / limits::TRIGGERS_PER_SECOND;
 
-/// What one producer has left.
+/// The remaining budget of one producer.
 #[derive(Debug)]
 pub(crate) struct TriggerBudget {
     left: u64,
-    /// Up to which time, on the monotonic clock, it has been given what it earns.
+    /// The time on the monotonic clock up to which its earnings are included.
     paid_until: u64,
-    /// It sent more than it may, and has not recovered since.
+    /// Whether it sent more than it may, and has not recovered since.
     exceeded: bool,
 }
 
-/// What became of triggers that a producer sent.
+/// The outcome for triggers that a producer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Granted {
     /// All may pass.
     All,
-    /// The first of them; the log has been told of this producer.
+    /// The first ones only; the log already names this producer.
     Some(usize),
-    /// The first of them; the log is to be told.
+    /// The first ones only, and the log has to name the producer.
     SomeForTheFirstTime(usize),
 }
 
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn it_recovers_at_its_rate_and_is_told_of_again_once_it_has() {
+    fn it_recovers_at_its_rate_and_is_reported_again_once_it_has() {
         let mut budget = TriggerBudget::default();
         let start = 77;
         assert_eq!(

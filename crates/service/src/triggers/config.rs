@@ -13,17 +13,17 @@ use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::ordered::OrderedSet;
 
-/// What a trigger does to the session that waits for it.
+/// The effect of a trigger on the session that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// It is recorded; without one there is nothing to be read.
+    /// The session is recorded; without a trigger it cannot be read.
     #[default]
     Unspecified,
     /// The first starts the session.
     StartTracing,
     /// The first stops the session.
     StopTracing,
-    /// Each has the consumer clone the session, which goes on.
+    /// Each trigger has the consumer clone the session, which goes on.
     CloneSnapshot,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Definition {
     pub(crate) name: Arc<str>,
     /// Names of producers that may activate it; `None` for all.
     producers: Option<Arc<Expression>>,
-    /// How long after the activation it takes effect; for `StartTracing`, how long the session lasts then.
+    /// The delay from the activation to the effect; for `StartTracing`, the duration of the session after it.
     pub(crate) delay_ms: u32,
     /// Activations within 24 hours after which further ones are ignored; 0 for no limit.
     max_per_day: u32,
@@ -75,7 +75,7 @@ impl Definition {
 #[derive(Debug, Default)]
 pub(crate) struct TriggerConfig {
     pub(crate) mode: Mode,
-    /// How long a trigger is waited for. At least 1, unless the mode is `Unspecified`.
+    /// How long the session waits for a trigger. At least 1, unless the mode is `Unspecified`.
     pub(crate) timeout_ms: u32,
     pub(crate) definitions: Vec<Definition>,
 }
@@ -84,7 +84,7 @@ impl TriggerConfig {
     /// Checks the `trigger_config` of a config, which was decoded from `bytes`.
     ///
     /// # Errors
-    /// Why the config is to be refused.
+    /// The reason why the config has to be refused.
     pub(crate) fn check(
         config: &TraceConfig,
         bytes: &[u8],

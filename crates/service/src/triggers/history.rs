@@ -1,4 +1,4 @@
-//! How often each trigger was activated within the last 24 hours, for `max_per_24_h`.
+//! The number of activations of each trigger within the last 24 hours, for `max_per_24_h`.
 //!
 //! The counts outlive sessions, because a limit holds for all sessions that wait for the trigger together. Memory is bounded. All activations within one
 //! minute count as one burst, which is forgotten 24 hours after its last activation. If there are too many names, the one that was silent for longest
@@ -134,7 +134,7 @@ mod tests {
         }
         let now = 48 * HOUR;
         let counted = history.count("t", now);
-        // Of the oldest minute all count, or none.
+        // Either all activations of the oldest minute count, or none.
         assert!((24 * 600 - 10..=24 * 600 + 10).contains(&counted), "{counted}");
         assert!(history.names["t"].bursts.len() <= 24 * 60 + 1);
     }
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(history.count("t1", now), 0, "the longest silent");
         assert_eq!(history.count("t0", now), 2);
         assert_eq!(history.count("new", now), 1);
-        // What is no longer in the window makes room first.
+        // Names that are out of the window make room first.
         history.add(&"much later".into(), now + 25 * HOUR);
         assert_eq!(history.names.len(), 1);
     }

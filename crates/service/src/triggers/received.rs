@@ -1,4 +1,4 @@
-//! The triggers of one session: those that it waits for, and those that were activated.
+//! The triggers of one session: the names that it waits for, and the activations.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ pub(crate) struct Hit {
     /// When, in boot time, nanoseconds.
     pub(crate) at: u64,
     pub(crate) trigger: Arc<str>,
-    /// Who sent it.
+    /// The producer that sent it.
     pub(crate) producer: Arc<str>,
     pub(crate) producer_uid: u32,
-    /// How long after the activation it takes effect.
+    /// The delay from the activation to the effect.
     pub(crate) delay_ms: u32,
 }
 
@@ -28,15 +28,15 @@ pub(crate) struct Triggers {
     config: TriggerConfig,
     /// Whether any came.
     hit: bool,
-    /// Those that came, in order, up to a limit; the first `written` of them are in what was read of the trace.
+    /// The activations, in order, up to a limit; the first `written` of them are in the part of the trace that was read.
     received: VecDeque<Hit>,
     written: usize,
-    /// The log was told that there are more than are kept.
+    /// Whether the log says that more triggers came than are kept.
     overflow_told: bool,
     /// Hits of `CloneSnapshot` that have not taken effect yet.
     pending: OrderedMap<u64, Hit>,
     last_pending: u64,
-    /// The log was told that more are wanted than may wait, and that is so still.
+    /// Whether the log says that more snapshots are wanted than may wait, while that is so.
     pending_overflow_told: bool,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct Triggers {
 pub(crate) enum Postponed {
     /// Under this number.
     As(u64),
-    /// It will not be made: too many wait already.
+    /// It will not be made, because too many wait already.
     TooMany,
-    /// Likewise, and the log is to be told.
+    /// The same, and it has to be logged.
     TooManyForTheFirstTime,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Postponed {
 pub(crate) enum Kept {
     Yes,
     No,
-    /// No, and the log is to be told.
+    /// No, and it has to be logged.
     NoForTheFirstTime,
 }
 
@@ -85,8 +85,8 @@ impl Triggers {
         self.hit
     }
 
-    /// Whether there is nothing to be read: a session that waits for a trigger is empty until it comes, and one that is to
-    /// be cloned is only ever read as a clone.
+    /// Whether the session cannot be read: a session that waits for a trigger is empty until it comes, and one for snapshots is only ever read as a
+    /// clone.
     pub(crate) fn hides_trace(&self) -> bool {
         match self.config.mode {
             Mode::CloneSnapshot => true,
@@ -96,7 +96,7 @@ impl Triggers {
         }
     }
 
-    /// A trigger came. The first ones are worth most: they say why the session started or stopped.
+    /// A trigger came. The first ones are kept, because they show why the session started or stopped.
     pub(crate) fn receive(&mut self, hit: Hit) -> Kept {
         self.hit = true;
         if self.received.len() >= limits::MAX_TRIGGERS_RECEIVED {
@@ -114,14 +114,14 @@ impl Triggers {
         Kept::Yes
     }
 
-    /// Those that came since this was last asked, to be written into the trace.
+    /// Takes the activations since the last call, to be written into the trace.
     pub(crate) fn take_unwritten(&mut self) -> impl Iterator<Item = &Hit> {
         let from = std::mem::replace(&mut self.written, self.received.len());
         self.received.range(from..)
     }
 
-    /// What a clone of this session has: the triggers that came since the last clone, all of them still to be written.
-    /// They are not in later clones.
+    /// Takes the triggers for a clone of this session: those that came since the last clone, all of them still to be written. They are not in later
+    /// clones.
     pub(crate) fn for_clone(&mut self) -> Triggers {
         self.written = 0;
         Triggers {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_writes_all_since_the_last_clone_whatever_was_written_before() {
+    fn a_clone_writes_all_triggers_since_the_last_clone() {
         let mut triggers = Triggers::default();
         triggers.receive(hit(1));
         assert_eq!(unwritten(&mut triggers), [1]);

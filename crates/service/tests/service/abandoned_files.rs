@@ -1,4 +1,4 @@
-//! Files of sessions that nobody waits for any more, and that take no data: they are given up after a while.
+//! Files of abandoned sessions that take no data: they are given up after a while.
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_service::{ConsumerId, ProducerId, SessionId, StateScope, limits};
@@ -47,7 +47,7 @@ fn a_file_that_takes_nothing_after_its_consumer_left_is_given_up() {
     assert_eq!(sessions(&mut world), 0);
     assert_eq!(world.service.buffer_bytes(), 0);
     assert_eq!(world.service.next_deadline(), None);
-    // What the driver then says of it makes no difference.
+    // Later reports of the driver about the file make no difference.
     world.disk_catches_up();
     assert!(world.closed_files.is_empty());
 }
@@ -98,7 +98,7 @@ fn a_consumer_that_freed_its_session_and_stayed_is_told_that_its_file_was_given_
 }
 
 #[test]
-fn who_waits_for_a_file_or_will_come_back_for_it_may_wait() {
+fn a_file_is_not_given_up_while_its_consumer_waits_or_may_come_back() {
     let (mut world, _, consumer, _) = stuck();
     let now = world.now;
     world.service.disable_tracing(consumer, &now);

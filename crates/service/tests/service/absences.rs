@@ -1,5 +1,4 @@
-//! What a trace says of data sources that it lacks: those that went away, those that nobody offered, and those that never
-//! acknowledged their start.
+//! Data sources that a trace names as missing: those that went away, those that no producer offered, and those that never acknowledged their start.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
@@ -61,7 +60,7 @@ fn offering() -> (World, ProducerId) {
 }
 
 #[test]
-fn who_goes_away_while_the_session_records_is_named_with_the_time() {
+fn a_producer_that_goes_away_while_the_session_records_is_named_with_the_time() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d", "e"]));
@@ -79,7 +78,7 @@ fn who_goes_away_while_the_session_records_is_named_with_the_time() {
 }
 
 #[test]
-fn who_takes_a_data_source_back_is_named_with_that_one_only() {
+fn a_producer_that_withdraws_a_data_source_is_named_with_that_one_only() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d", "e"]));
@@ -99,7 +98,7 @@ fn who_takes_a_data_source_back_is_named_with_that_one_only() {
 }
 
 #[test]
-fn who_goes_away_before_the_start_or_after_the_stop_is_not_missed() {
+fn a_producer_that_goes_away_before_the_start_or_after_the_stop_is_not_named() {
     let (mut world, early) = offering();
     let late = world.producer("q");
     world.offer(late, "d");
@@ -133,7 +132,7 @@ fn a_session_that_others_take_no_part_in_says_nothing_of_them() {
 }
 
 #[test]
-fn what_nobody_offered_from_start_to_end_is_named_at_the_stop() {
+fn a_data_source_that_was_never_offered_is_named_at_the_stop() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
     let mut wanted = config(&["d", "late", "never", "filtered", "never", "left"]);
@@ -166,7 +165,7 @@ fn what_nobody_offered_from_start_to_end_is_named_at_the_stop() {
 }
 
 #[test]
-fn what_took_part_once_or_was_refused_was_offered() {
+fn a_data_source_that_took_part_once_or_was_refused_counts_as_offered() {
     const SIZE: usize = 100 * 1024;
     let mut world = World::new();
     for number in 0..=limits::MAX_INSTANCE_BYTES_PER_UID / SIZE {
@@ -197,7 +196,7 @@ fn what_took_part_once_or_was_refused_was_offered() {
 }
 
 #[test]
-fn so_many_are_named_that_nobody_offered() {
+fn a_limited_number_of_data_sources_without_offers_is_named() {
     let mut world = World::new();
     let consumer = world.consumer();
     let names: Vec<String> = (0..100).map(|number| format!("d{number}")).collect();
@@ -233,7 +232,7 @@ fn an_offer_that_was_withdrawn_before_the_start_is_none() {
 }
 
 #[test]
-fn names_that_take_long_to_match_hide_no_data_source_that_nobody_offers() {
+fn names_that_take_long_to_match_hide_no_data_source_without_offers() {
     let mut world = World::new();
     world.service.set_processor_clock(slow_clock);
     for _ in 0..40 {
@@ -293,7 +292,7 @@ fn offer_acknowledging(world: &mut World, producer: ProducerId, name: &str) {
 }
 
 #[test]
-fn who_has_not_acknowledged_the_start_by_the_stop_is_named() {
+fn a_data_source_that_has_not_acknowledged_the_start_by_the_stop_is_named() {
     let mut world = World::new();
     let producer = world.producer("p");
     for name in ["quick", "slow"] {
@@ -322,7 +321,7 @@ fn who_has_not_acknowledged_the_start_by_the_stop_is_named() {
 }
 
 #[test]
-fn who_was_named_as_slow_to_start_is_not_named_again_in_the_same_trace() {
+fn a_data_source_named_as_slow_to_start_is_not_named_again_in_the_same_trace() {
     for is_read in [true, false] {
         let mut world = World::new();
         let producer = world.producer("p");
@@ -372,7 +371,7 @@ fn a_trace_without_the_services_events_has_none_of_these() {
 }
 
 #[test]
-fn a_file_tells_it_as_well() {
+fn a_file_names_missing_data_sources_too() {
     let (mut world, producer) = offering();
     let consumer = world.consumer();
     let session = world.enable(
@@ -413,7 +412,7 @@ fn snapshot_of(session: SessionId) -> CloneRequest {
 }
 
 #[test]
-fn a_clone_tells_what_its_original_lacked_by_then() {
+fn a_clone_names_the_data_sources_that_its_original_lacked() {
     let (mut world, producer) = offering();
     let other = world.producer("q");
     offer_acknowledging(&mut world, other, "slow");
@@ -443,7 +442,7 @@ fn a_clone_tells_what_its_original_lacked_by_then() {
 }
 
 #[test]
-fn what_one_users_producers_leave_does_not_hide_what_anothers_do() {
+fn gone_producers_of_one_user_do_not_hide_those_of_another() {
     let (mut world, honest) = offering();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
@@ -462,7 +461,7 @@ fn what_one_users_producers_leave_does_not_hide_what_anothers_do() {
 }
 
 #[test]
-fn who_observes_is_told_that_each_instance_of_a_lost_producer_has_stopped() {
+fn an_observer_learns_that_each_instance_of_a_lost_producer_has_stopped() {
     use observable_events::DataSourceInstanceState as InState;
     let (mut world, producer) = offering();
     let other = world.producer("q");

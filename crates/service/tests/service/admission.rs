@@ -87,7 +87,7 @@ fn a_semaphore_admits_as_many_others_as_it_says() {
     let fifth = world.consumer_of(5);
     assert!(world.try_enable(fifth, &semaphores(&[("s", 3)])).is_err());
     assert!(world.try_enable(fifth, &semaphores(&[("s", 9)])).is_err());
-    // Who names no semaphore waits for none.
+    // A session without a semaphore waits for none.
     world.enable(fifth, &config(&[]));
 }
 
@@ -140,7 +140,7 @@ fn an_exclusive_session_ends_all_others() {
         );
     }
     assert_eq!(world.count(producer, stops), 2);
-    // One of higher priority ends an exclusive one; whoever was ended may begin anew.
+    // A session of higher priority ends an exclusive one; the owner of the ended session may begin anew.
     world.enable(others[0], &exclusive(2));
     assert_eq!(world.consumers[&others[2]].disabled.len(), 1);
     let root = world.consumer_of(0);
@@ -148,7 +148,7 @@ fn an_exclusive_session_ends_all_others() {
 }
 
 #[test]
-fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
+fn an_exclusive_session_ends_others_in_any_state() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -227,7 +227,7 @@ fn an_exclusive_session_ends_others_in_whatever_state_they_are() {
 }
 
 #[test]
-fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
+fn the_owner_of_an_ended_session_may_begin_anew_while_the_file_is_being_completed() {
     let mut world = World::new();
     world.disk = Disk::Slow;
     let (ended, other) = (world.consumer_of(1), world.consumer_of(2));
@@ -242,7 +242,7 @@ fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
     world.disk_catches_up();
     world.disk_catches_up();
     assert_eq!(world.closed_files, [streamed]);
-    // What ends with the file is not the session that came after it.
+    // The end of the file ends the old session, not the one that came after it.
     let left = world.state(ended, StateScope::Sessions).tracing_sessions;
     let left: Vec<_> = left.iter().map(|session| session.id).collect();
     assert_eq!(left, [Some(anew.0)]);
@@ -250,7 +250,7 @@ fn whoever_was_ended_may_begin_anew_while_the_file_is_being_completed() {
 }
 
 #[test]
-fn a_refused_exclusive_session_ends_nobody() {
+fn a_refused_exclusive_session_ends_no_other() {
     let mut world = World::new();
     let (first, second) = (world.consumer(), world.consumer());
     world.enable(first, &config(&[]));

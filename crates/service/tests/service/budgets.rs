@@ -1,5 +1,5 @@
-//! What the clients of one user may use up together, so that there is some left for others, and what one request may take, so that there
-//! is time for others. What a single client may is in `limits`.
+//! The budgets that the clients of one user share, so that some is left for others, and the bounds of one request, so that there is time for others.
+//! `limits` has the limits of a single client.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ fn instances(world: &World, consumer: ConsumerId) -> usize {
 }
 
 #[test]
-fn the_producers_of_a_user_take_part_in_a_session_with_so_many_instances() {
+fn the_instances_of_the_producers_of_a_user_in_a_session_are_limited() {
     const EACH: usize = limits::MAX_INSTANCES_PER_PRODUCER;
     let mut world = World::new();
     let crowd: Vec<ProducerId> = (0..limits::MAX_INSTANCES_PER_UID / EACH + 1)
@@ -58,7 +58,7 @@ fn the_producers_of_a_user_take_part_in_a_session_with_so_many_instances() {
     }
     assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
     assert_eq!(told(&world), 1, "{:?}", world.log);
-    // Whoever goes away makes room.
+    // A producer that goes away makes room.
     world.lose_producer(crowd[0]);
     let late = world.introduce(7, named("late"));
     world.offer(late, "d");
@@ -86,7 +86,7 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
     let consumer = world.consumer();
     world.enable(consumer, &large);
     assert_eq!(instances(&world, consumer), most + 1);
-    // Whoever goes away makes room.
+    // A producer that goes away makes room.
     world.lose_producer(first);
     assert_eq!(instances(&world, consumer), most);
     join(&mut world);
@@ -94,7 +94,7 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
 }
 
 #[test]
-fn the_producers_of_a_user_register_so_many_data_sources() {
+fn the_data_sources_of_the_producers_of_a_user_are_limited() {
     let mut world = World::new();
     let count = |world: &World| {
         let mut query = ferretto_service::StateQuery::new(StateScope::Everything);
@@ -134,7 +134,7 @@ fn the_producers_of_a_user_register_so_many_data_sources() {
 }
 
 #[test]
-fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
+fn offers_of_a_name_are_compared_up_to_a_number() {
     let mut world = World::new();
     let offers = limits::MAX_OFFERS_COMPARED / limits::MAX_DATA_SOURCES_PER_CONFIG;
     let now = world.now;
@@ -147,7 +147,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
         world.service.register_data_source(producer, b"\x0a\x01d", &now);
     }
     let mut filtered = config(&["d"]);
-    // Nobody is meant, but all have to be asked.
+    // The filter matches no producer, but all have to be tried.
     filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
     filtered.data_sources = vec![filtered.data_sources[0].clone(); limits::MAX_DATA_SOURCES_PER_CONFIG];
     let consumer = world.consumer();
@@ -159,7 +159,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
             .count()
     };
     assert_eq!(told(&world), 1);
-    // Nobody knows what the others would have been.
+    // The service does not know which producers the others would have been.
     let lacked = |world: &mut World, consumer| {
         world.service.disable_tracing(consumer, &now);
         let packets = world.read(consumer);
@@ -179,7 +179,7 @@ fn what_is_on_offer_under_a_name_is_looked_at_so_often() {
 }
 
 #[test]
-fn what_others_say_they_are_uses_up_nothing_of_who_they_say() {
+fn producers_from_networks_do_not_use_up_the_budgets_of_users_they_claim_to_be() {
     let mut world = World::new();
     let remote = |uid: u32, machine: &str| {
         let credentials = Credentials { uid, pid: Some(1) };
@@ -200,7 +200,7 @@ fn what_others_say_they_are_uses_up_nothing_of_who_they_say() {
     let now = world.now;
     let count = limits::MAX_DESCRIPTOR_BYTES_PER_UID / limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
     for number in 0..2 * count {
-        // As whatever users, of whatever machines.
+        // Under any users, of any machines.
         let (credentials, who) = remote(1000 + number as u32 % 2, ["a", "b"][number % 2]);
         let id = world
             .service
@@ -280,7 +280,7 @@ fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() 
             .check_shared_memory(producer, limits::MAX_SMB_SIZE)
             .is_ok();
         if has_room {
-            // Nobody touches it, so that it takes no memory.
+            // The test does not touch it, so that it takes no memory.
             let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
             let smb = ServiceSmb::new(memory, page_size).unwrap();
             world
@@ -299,7 +299,7 @@ fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() 
 }
 
 #[test]
-fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
+fn the_memory_of_a_user_that_a_flush_scrapes_is_limited() {
     const PAGE: usize = limits::MAX_SMB_PAGE_SIZE;
     let mut world = World::new();
     let consumer = world.consumer();
@@ -347,7 +347,7 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
         world.acknowledge_flushes(*producer);
     }
     assert_eq!(world.log.iter().filter(told).count(), 1, "once");
-    // What somebody leaves behind is there all the same.
+    // The leftovers of a producer that goes away are there all the same.
     producers
         .iter()
         .for_each(|producer| world.lose_producer(*producer));
@@ -355,12 +355,11 @@ fn a_flush_scrapes_so_much_of_the_memory_of_a_user() {
 }
 
 #[test]
-fn a_flush_looks_at_so_many_pages_of_a_user() {
+fn the_pages_of_a_user_that_a_flush_looks_at_are_limited() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
-    // The memory of all, or it would be a gigabyte. Its pages are full of what a writer left whom nobody has registered: there is
-    // nothing to be taken.
+    // One memory for all, or it would be a gigabyte. Its pages are full of chunks of an unregistered writer, so there is nothing to take.
     let page_size = PageSize::new(limits::MIN_SMB_PAGE_SIZE).unwrap();
     let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
     let writes = Arc::new(ProducerSmb::new(memory.clone(), page_size).unwrap());
@@ -484,7 +483,7 @@ fn guarded_sessions_of_one_user_do_not_keep_those_of_others_from_beginning() {
 }
 
 #[test]
-fn statistics_tell_of_so_many_writers() {
+fn the_writers_in_statistics_are_limited() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -530,7 +529,7 @@ fn the_states_of_programs_of_a_config_are_bounded_in_all() {
 }
 
 #[test]
-fn flushes_that_complete_together_all_scrape_what_was_there() {
+fn flushes_that_complete_together_all_scrape_the_uncommitted_chunks() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let now = world.now;
@@ -655,7 +654,7 @@ fn each_session_is_scraped_for_when_flushes_of_several_complete_together() {
 }
 
 #[test]
-fn the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes() {
+fn the_time_to_match_producers_names_when_a_data_source_comes_is_limited() {
     let mut world = World::new();
     world.service.set_processor_clock(slow_clock);
     let mut filtered = config(&["d"]);
@@ -672,7 +671,7 @@ fn the_name_of_a_producer_is_matched_for_so_long_when_a_data_source_comes() {
 }
 
 #[test]
-fn the_name_of_a_producer_is_matched_for_so_long_when_triggers_come() {
+fn the_time_to_match_producers_names_when_triggers_come_is_limited() {
     let mut world = World::new();
     world.service.set_processor_clock(slow_clock);
     let names: Vec<String> = (0..2 * MATCHED).map(|number| format!("t{number}")).collect();

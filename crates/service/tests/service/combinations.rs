@@ -1,6 +1,5 @@
-//! Features that meet in one session: triggers with sleep, flushes, detaching, guardrails and semaphores; files of sessions that
-//! never start or have no more room; timers of a session that only waits for its data sources to stop. What each feature does alone
-//! is tested elsewhere.
+//! Features that meet in one session: triggers with sleep, flushes, detaching, guardrails and semaphores; files of sessions that never start or have
+//! no more room; timers of a session that only waits for its data sources to stop. Each feature alone is tested elsewhere.
 
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
 use ferretto_proto::messages::trace_config::{
@@ -71,8 +70,8 @@ fn has_event(packets: &[TracePacket], wanted: fn(&EventType) -> bool) -> bool {
     })
 }
 
-/// The clock of `prefer_suspend_clock_for_duration` counts what becomes the duration: how long sessions wait for triggers that
-/// stop or snapshot them, and how long those last that a trigger has started. What else is waited for goes by the other clock.
+/// The clock of `prefer_suspend_clock_for_duration` counts the times that become the duration: how long sessions wait for triggers that stop or
+/// snapshot them, and how long sessions last that a trigger has started. All other waits go by the other clock.
 #[test]
 fn sleep_counts_where_a_trigger_sets_the_duration_and_nowhere_else() {
     use TriggerMode::{CLONE_SNAPSHOT, START_TRACING, STOP_TRACING};
@@ -186,7 +185,7 @@ fn a_consumer_that_stops_its_session_before_the_trigger_does_is_not_flushed_agai
     assert_eq!(world.count(producer, stops), 1);
 }
 
-/// As at upstream's, what was never started is not freed with its timeout: whoever detached from it may still come back.
+/// As with upstream, a session that never started is not freed with its timeout: a consumer that detached from it may still come back.
 #[test]
 fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
     let (mut world, producer, consumer) = world();
@@ -204,7 +203,7 @@ fn a_detached_session_whose_trigger_never_came_stays_to_be_attached_to() {
 }
 
 #[test]
-fn a_snapshot_is_told_to_whoever_is_attached_when_it_is_due() {
+fn the_consumer_attached_when_a_snapshot_is_due_is_notified() {
     let (mut world, producer, first) = world();
     let second = world.consumer();
     let now = world.now;
@@ -348,7 +347,7 @@ fn while_data_sources_take_their_time_to_stop_nothing_else_comes_of_itself() {
 }
 
 #[test]
-fn the_file_of_a_session_that_never_started_tells_so() {
+fn the_file_of_a_session_that_never_started_says_so() {
     for frees in [false, true] {
         let (mut world, producer, consumer) = world();
         let deferred = TraceConfig {
@@ -390,9 +389,9 @@ fn the_file_of_a_session_that_never_started_tells_so() {
     }
 }
 
-/// It stands in nobody's way any more that the session once had a file.
+/// The session may be read although it once had a file.
 #[test]
-fn what_a_full_file_has_left_in_the_buffers_can_be_read() {
+fn packets_that_did_not_fit_a_full_file_can_be_read() {
     let (mut world, producer, consumer) = world();
     let limited = TraceConfig {
         write_into_file: Some(true),
@@ -411,14 +410,14 @@ fn what_a_full_file_has_left_in_the_buffers_can_be_read() {
     assert_eq!(world.closed_files, [session]);
     let written = texts(&Trace::decode_from_slice(&world.files[&session]).unwrap().packet);
     assert_eq!(written, lines[..written.len()]);
-    // What was on its way to the file when that was full is lost.
+    // Packets on their way to the file when that was full are lost.
     let left = texts(&world.read(consumer));
     assert!(!left.is_empty() && written.len() + left.len() < lines.len());
     assert_eq!(left, lines[lines.len() - left.len()..]);
 }
 
 #[test]
-fn a_file_that_waits_for_a_trigger_is_written_from_then_on_whoever_started_its_session() {
+fn a_file_that_waits_for_a_trigger_is_written_from_the_start_by_trigger_or_consumer() {
     let (mut world, producer, consumer) = world();
     let config = TraceConfig {
         deferred_start: Some(true),
@@ -440,7 +439,7 @@ fn a_file_that_waits_for_a_trigger_is_written_from_then_on_whoever_started_its_s
     assert_eq!(texts(&written), ["before"]);
 }
 
-/// What producers are told within a minute, and the kinds of the packets in the file.
+/// The commands to producers within a minute, and the kinds of the packets in the file.
 fn a_minute_of(config: &TraceConfig) -> (Vec<&'static str>, Vec<String>) {
     let mut world = World::new();
     let (producer, consumer) = (world.producer("p"), world.consumer());
@@ -467,7 +466,7 @@ fn a_minute_of(config: &TraceConfig) -> (Vec<&'static str>, Vec<String>) {
 }
 
 #[test]
-fn zero_and_empty_mean_what_absent_does() {
+fn zero_and_empty_mean_the_same_as_absent() {
     let absent = TraceConfig {
         write_into_file: Some(true),
         ..config(&["d"])

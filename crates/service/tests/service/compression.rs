@@ -90,7 +90,7 @@ fn a_consumer_reads_the_same_packets_compressed() {
 }
 
 #[test]
-fn what_is_compressed_at_once_for_a_consumer_is_bounded() {
+fn compressed_batches_for_a_consumer_are_bounded() {
     let mut world = World::new();
     let consumer = record(&mut world, 1000, &deflated(large(&["d"])));
     let now = world.now;
@@ -216,7 +216,7 @@ fn the_limit_of_a_file_is_one_of_compressed_bytes() {
 }
 
 #[test]
-fn a_kind_of_compression_that_nobody_knows_leaves_the_trace_as_it_is_and_is_told() {
+fn an_unknown_compression_leaves_the_trace_as_it_is_and_is_logged() {
     let newer = TraceConfig {
         compression: trace_config::CompressionConfig::default().into(),
         ..config(&["d"])

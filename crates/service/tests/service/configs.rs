@@ -1,5 +1,4 @@
-//! Fields of the trace config that say for how long to record and what the service itself writes, each with its effect and without;
-//! and what becomes of those that have none.
+//! Fields of the trace config about the duration and the service's own packets, each with its effect and without; and fields that have no effect.
 
 use ferretto_proto::messages::trace_config::BuiltinDataSource;
 use ferretto_proto::messages::trace_packet::Data;
@@ -278,7 +277,7 @@ fn a_machine_is_known_as_host_and_by_its_name() {
 }
 
 #[test]
-fn what_the_service_does_not_do_is_refused_with_a_reason() {
+fn unsupported_options_are_refused_with_a_reason() {
     let mut world = World::new();
     let consumer = world.consumer();
     let persistent = TraceConfig {
@@ -334,7 +333,7 @@ fn a_flush_period_that_does_nothing_is_pointed_out() {
 }
 
 #[test]
-fn what_only_android_or_the_command_line_heed_is_carried_into_the_trace() {
+fn fields_for_android_or_the_command_line_are_carried_into_the_trace() {
     use trace_config::{
         AndroidReportConfig, CmdTraceStartDelay, IncidentReportConfig, StatsdLogging, StatsdMetadata,
     };

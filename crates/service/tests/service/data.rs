@@ -1,4 +1,4 @@
-//! What becomes of the data that producers commit, and what the service adds to every trace.
+//! The fate of the data that producers commit, and the packets that the service adds to every trace.
 
 use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_proto::messages::trace_config::trigger_config::Trigger;
@@ -15,7 +15,7 @@ fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
 }
 
 #[test]
-fn packets_carry_what_only_the_service_can_vouch_for() {
+fn packets_carry_the_trusted_fields_of_the_service() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -46,7 +46,7 @@ fn packets_carry_what_only_the_service_can_vouch_for() {
 }
 
 #[test]
-fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
+fn a_producer_that_reconnects_never_passes_for_one_that_is_gone() {
     let mut world = World::new();
     let root = world.producer_of(0, "p", Scraping::Disabled);
     world.offer(root, "d");
@@ -55,14 +55,14 @@ fn whoever_connects_again_and_again_never_passes_for_one_that_is_gone() {
     let target = world.target(root);
     world.commit(root, 1, target, &[&packet("root's")]);
     world.lose_producer(root);
-    // As many as there could be at once: if ids went round, that of the one who is gone would come again.
+    // As many as there could be at once: if ids went round, the id of the producer that is gone would come again.
     for _ in 0..limits::MAX_PRODUCERS - 1 {
         let passing = world.producer_of(1000, "p", Scraping::Disabled);
         world.service.disconnect_producer(passing, &world.now);
     }
     let other = world.producer_of(1000, "p", Scraping::Disabled);
     world.offer(other, "d");
-    // The sequence of the one who is gone stands at its first chunk: the next one would go on with it.
+    // The sequence of the producer that is gone stands at its first chunk: the next chunk would continue it.
     for _ in 0..2 {
         world.commit(other, 1, target, &[&packet("another's")]);
     }
@@ -100,7 +100,7 @@ fn packets_with_forged_trusted_fields_are_dropped_and_counted() {
 }
 
 #[test]
-fn nobody_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
+fn no_producer_writes_into_a_buffer_of_a_session_it_takes_no_part_in() {
     let mut world = World::new();
     let (inside, outside) = (world.producer("inside"), world.producer("outside"));
     world.offer(inside, "d");
@@ -182,7 +182,7 @@ fn target_buffers_are_found_by_index_and_by_name() {
 }
 
 #[test]
-fn a_ring_buffer_keeps_the_newest_and_says_what_is_missing() {
+fn a_ring_buffer_keeps_the_newest_packets_and_marks_losses() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -267,7 +267,7 @@ fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     world.service.register_trace_writer(producer, 2, target.into());
-    // A complete chunk nobody was told of, and one that is still being written, whose last packet may be half there.
+    // A complete chunk that was never committed, and one that is still being written, whose last packet may be half there.
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
     let open = world.write_open(producer, 2, &[&packet("finished"), &packet("unfinished")]);
     let now = world.now;
@@ -330,7 +330,7 @@ fn chunks_sent_inside_the_request_count_as_well() {
 }
 
 #[test]
-fn every_trace_says_who_when_and_how() {
+fn every_trace_has_clocks_config_uuid_system_info_and_statistics() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -382,7 +382,7 @@ fn every_trace_says_who_when_and_how() {
 }
 
 #[test]
-fn what_the_config_switches_off_is_not_written() {
+fn packets_that_the_config_switches_off_are_not_written() {
     let mut world = World::new();
     let consumer = world.consumer();
     let mut quiet = config(&[]);

@@ -1,5 +1,4 @@
-//! What configs say of data sources: which producers and machines they are for, what these are given, and what changes while
-//! the session is there.
+//! Data sources in configs: the producers and machines that they select, the configs that producers get, and changes while the session is there.
 
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config, trace_packet,
@@ -24,7 +23,7 @@ fn change(world: &mut World, consumer: ConsumerId, config: &TraceConfig) {
 }
 
 #[test]
-fn filters_that_change_bring_in_who_passes_and_nothing_else() {
+fn changed_filters_bring_in_producers_that_pass_and_nothing_else() {
     let mut world = World::new();
     let producers = ["mock_1", "mock_2", "mock_3"].map(|name| world.producer(name));
     for producer in producers {
@@ -57,7 +56,7 @@ fn filters_that_change_bring_in_who_passes_and_nothing_else() {
     let surplus = |line: &&String| line.contains("differs in more than producer filters");
     assert_eq!(world.log.iter().filter(surplus).count(), 1);
 
-    // Nobody is sent away, and nobody set up again.
+    // No producer is sent away, and none is set up again.
     filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
     filtered.data_sources[0].producer_name_regex_filter.clear();
     change(&mut world, consumer, &filtered);
@@ -67,7 +66,7 @@ fn filters_that_change_bring_in_who_passes_and_nothing_else() {
     let stopped = producers.map(|producer| world.count(producer, stops));
     assert_eq!(stopped, [0, 0, 0]);
 
-    // The filters as they are now count for who comes later.
+    // The current filters count for later producers.
     let late = world.producer("any");
     world.offer(late, "d");
     assert_eq!(world.count(late, starts), 1);
@@ -90,7 +89,7 @@ fn a_filter_that_changes_brings_in_every_registration() {
     assert_eq!(world.count(producer, starts), 3);
 }
 
-/// A session of data sources that nobody may join yet, and the same config with those filters gone.
+/// A session of data sources that no producer may join yet, and the same config with those filters gone.
 fn closed_and_open(names: &[&str]) -> (TraceConfig, TraceConfig) {
     let open = config(names);
     let mut closed = open.clone();
@@ -121,7 +120,7 @@ fn data_sources_that_come_with_a_change_come_in_the_order_of_the_config() {
 }
 
 #[test]
-fn the_trace_and_whoever_attaches_get_the_filters_as_they_are_and_nothing_else_of_a_change() {
+fn the_trace_and_an_attaching_consumer_get_the_current_filters_and_nothing_else_of_a_change() {
     let mut world = World::new();
     let consumer = world.consumer();
     let (closed, open) = closed_and_open(&["d", "e"]);
@@ -267,7 +266,7 @@ fn a_config_that_is_refused_locks_the_service_down_and_opens_it_as_any_other() {
     let mut world = World::new();
     let consumer = world.consumer();
     let mut refused = |operation| {
-        // Refused for what it says and nothing else. Upstream obeys this field before it looks at others.
+        // Refused for this field alone. Upstream obeys this field before it looks at others.
         let persistent = TraceConfig {
             lockdown_mode: Some(operation),
             persist_trace_across_reboots: Some(true),

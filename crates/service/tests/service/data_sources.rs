@@ -1,5 +1,5 @@
-//! What becomes of a data source: in each state of its session whatever happens, when it is registered twice, changed or
-//! comes back, and which producers a session is meant for.
+//! The life of a data source: every event in each state of its session; double registration, changes and returns; and the producers that a session
+//! selects.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TrackEventCategory, TrackEventDescriptor, observable_events,
@@ -23,7 +23,7 @@ enum In {
     Disabled,
 }
 
-/// What may happen then.
+/// The events that may happen then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     StartIsAcknowledged,
@@ -68,7 +68,7 @@ pub(crate) fn commands(producer: &FakeProducer, from: usize) -> Vec<&'static str
     names.collect()
 }
 
-/// What a consumer was told beyond the first `changes`, `started` and `ended`.
+/// The consumer's messages beyond the first `changes`, `started` and `ended`.
 pub(crate) fn told(
     world: &World,
     consumer: ConsumerId,
@@ -90,7 +90,7 @@ pub(crate) fn told(
     told
 }
 
-/// State of the session, commands to the first and the other producer, what the consumer is told.
+/// State of the session, commands to the first and the other producer, messages to the consumer.
 fn what_follows(state: In, event: When) -> String {
     let mut world = World::new();
     let (producer, consumer) = (world.producer("p"), world.consumer());
@@ -162,7 +162,7 @@ fn what_follows(state: In, event: When) -> String {
 }
 
 #[test]
-fn a_data_source_in_every_state_of_its_session_whatever_happens() {
+fn a_data_source_in_every_state_of_its_session_at_every_event() {
     use In::*;
     use When::*;
     let expected = [
@@ -303,7 +303,7 @@ fn a_data_source_in_every_state_of_its_session_whatever_happens() {
 }
 
 #[test]
-fn a_session_stops_when_all_that_acknowledge_have_and_those_that_do_not_hold_up_nothing() {
+fn a_session_stops_when_all_acknowledging_instances_have_and_others_hold_up_nothing() {
     let mut world = World::new();
     let (a, b, consumer) = (world.producer("a"), world.producer("b"), world.consumer());
     world.register(a, &descriptor("slow"));
@@ -324,7 +324,7 @@ fn a_session_stops_when_all_that_acknowledge_have_and_those_that_do_not_hold_up_
 }
 
 #[test]
-fn nobody_acknowledges_for_another_producer() {
+fn no_producer_acknowledges_for_another() {
     let mut world = World::new();
     let (producer, intruder) = (world.producer("p"), world.producer("intruder"));
     world.register(producer, &descriptor("d"));
@@ -513,7 +513,7 @@ fn an_update_counts_for_sessions_that_begin_after_it() {
 }
 
 #[test]
-fn the_state_of_the_service_forgets_who_is_gone() {
+fn the_state_of_the_service_forgets_gone_producers() {
     let mut world = World::new();
     let (a, b, consumer) = (world.producer("a"), world.producer("b"), world.consumer());
     for (producer, name) in [

@@ -1,10 +1,10 @@
-//! What `limits.rs` says of each limit against the workspace: upstream's value is there, the test that meets the limit exists, and the
-//! service or its drivers keep to it.
+//! Checks the comments of `limits.rs` against the workspace: each gives upstream's value, names a test that exists, and the service or its drivers
+//! use the limit.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// A limit, and what its comment says.
+/// A limit, with its comment.
 struct Limit {
     name: String,
     comment: Vec<String>,
@@ -80,7 +80,7 @@ fn tests(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The words of what is neither comment nor test: unit tests are the end of a file, or a file of their own.
+/// The words of the code that is neither comment nor test: unit tests are the end of a file, or a file of their own.
 fn words_of_product<'s>(path: &Path, source: &'s str) -> impl Iterator<Item = &'s str> {
     let is_test = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let product = if is_test { "" } else { source };

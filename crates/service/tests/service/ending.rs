@@ -1,4 +1,4 @@
-//! A service that is told to end: what its sessions recorded can still be read.
+//! A service that is told to end: the recordings of its sessions can still be read.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
@@ -45,7 +45,7 @@ fn marks(packets: &[TracePacket]) -> Vec<u64> {
 }
 
 #[test]
-fn a_session_that_recorded_tells_once_that_the_service_ended_it() {
+fn a_session_that_recorded_says_once_that_the_service_ended_it() {
     let (mut world, producer, consumer) = recording(&config(&["d"]));
     world.advance(300);
     let told = world.now.boot;
@@ -134,7 +134,7 @@ fn sessions_are_flushed_and_stopped_and_their_consumers_read_them() {
 }
 
 #[test]
-fn who_does_not_flush_or_stop_is_waited_for_as_long_as_ever() {
+fn an_ending_service_waits_for_slow_producers_no_longer_than_otherwise() {
     let (mut world, _, consumer) = recording(&config(&["d"]));
     begin_ending(&mut world);
     world.advance(4999);
@@ -228,7 +228,7 @@ fn a_session_that_has_not_started_is_over() {
 }
 
 #[test]
-fn a_session_that_nobody_is_attached_to_has_its_file_completed() {
+fn a_detached_session_has_its_file_completed() {
     for streams in [true, false] {
         let streaming = TraceConfig {
             write_into_file: streams.then_some(true),

@@ -1,4 +1,4 @@
-//! What the service tells in a trace of the session itself and of others: service events and concurrent sessions.
+//! Events of the session itself and of others in a trace: service events and concurrent sessions.
 
 use ferretto_proto::messages::concurrent_session_event::State;
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
@@ -80,7 +80,7 @@ fn disable(world: &mut World, consumer: ConsumerId) {
 }
 
 #[test]
-fn the_life_of_a_session_is_told_in_its_order() {
+fn the_life_of_a_session_is_recorded_in_its_order() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -129,7 +129,7 @@ fn the_life_of_a_session_is_told_in_its_order() {
 }
 
 #[test]
-fn flushes_are_told_up_to_a_number_and_other_events_once() {
+fn flushes_are_recorded_up_to_a_number_and_other_events_once() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&[]));
@@ -195,7 +195,7 @@ fn data_sources_that_are_slow_to_start_are_named_after_twenty_seconds() {
 }
 
 #[test]
-fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
+fn a_session_that_starts_while_detached_names_no_slow_data_source() {
     for will_notify_on_start in [None, Some(true)] {
         let mut world = World::new();
         let producer = world.producer("p");
@@ -227,13 +227,13 @@ fn a_session_that_starts_while_nobody_is_attached_tells_of_no_slow_start() {
         world.advance(30_000);
         let told = service_events(&world.read(consumer));
         let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-        // Nor that all have started, for there was nobody to hear it.
+        // Nor that all have started, because no consumer was there to hear it.
         assert_eq!(names, ["tracing started", "read"]);
     }
 }
 
 #[test]
-fn a_session_from_which_its_consumer_is_detached_tells_of_no_slow_start() {
+fn a_session_without_its_consumer_records_no_slow_start() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -285,7 +285,7 @@ fn no_more_data_sources_are_named_than_the_limit() {
 }
 
 #[test]
-fn sessions_tell_what_others_there_were_and_how_they_went() {
+fn sessions_record_the_lives_of_other_sessions() {
     use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c] = [1, 2001, 2002].map(|uid| world.consumer_of(uid));
@@ -322,7 +322,7 @@ fn sessions_tell_what_others_there_were_and_how_they_went() {
 }
 
 #[test]
-fn what_others_were_before_is_told_in_the_order_in_which_they_came_to_be_so() {
+fn earlier_states_of_other_sessions_are_recorded_in_their_order() {
     use State::STATE_STARTED;
     let mut world = World::new();
     let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];
@@ -348,7 +348,7 @@ fn what_others_were_before_is_told_in_the_order_in_which_they_came_to_be_so() {
 }
 
 #[test]
-fn a_session_that_waits_for_its_data_sources_to_stop_is_told_to_do_so() {
+fn the_state_of_a_session_that_waits_for_its_data_sources_to_stop_is_reported() {
     use State::{STATE_CONFIGURED, STATE_DISABLED, STATE_DISABLING_WAITING_STOP_ACKS, STATE_STARTED};
     let mut world = World::new();
     let producer = world.producer("p");
@@ -398,7 +398,7 @@ fn a_session_that_was_freed_is_no_longer_beside_others_though_its_file_is_being_
 }
 
 #[test]
-fn what_a_consumer_that_left_was_yet_to_be_told_holds_up_no_other() {
+fn pending_events_of_a_gone_consumer_hold_up_no_other() {
     use ferretto_proto::messages::observable_events;
     let mut world = World::new();
     let producer = world.producer("p");
@@ -425,7 +425,7 @@ fn what_a_consumer_that_left_was_yet_to_be_told_holds_up_no_other() {
 }
 
 #[test]
-fn other_sessions_are_told_of_up_to_a_number() {
+fn events_of_other_sessions_are_recorded_up_to_a_number() {
     let mut world = World::new();
     let (a, b) = (world.consumer(), world.consumer());
     world.enable(a, &watching("a", &[]));
@@ -460,13 +460,13 @@ fn names_of_other_sessions_are_kept_up_to_a_size() {
     }
     let seen = told(&world.read(a)).len();
     assert_eq!(seen, limits::MAX_CONCURRENT_SESSION_NAME_BYTES / size);
-    // What was read makes room.
+    // Events that were read make room.
     world.enable(b, &long);
     assert_eq!(told(&world.read(a)).len(), 2);
 }
 
 #[test]
-fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
+fn the_end_of_a_clone_is_reported_like_the_end_of_any_session() {
     use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_DISABLED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c] = [world.consumer(), world.consumer(), world.consumer()];
@@ -505,7 +505,7 @@ fn the_end_of_a_clone_is_told_as_the_end_of_any_session() {
 }
 
 #[test]
-fn a_clone_tells_what_its_original_was_told_and_of_itself() {
+fn a_clone_records_its_originals_events_and_itself() {
     use State::{STATE_CLONED_READ_ONLY, STATE_CONFIGURED, STATE_STARTED};
     let mut world = World::new();
     let [a, b, c, d] = [1000, 2001, 2002, 0].map(|uid| world.consumer_of(uid));
@@ -536,7 +536,7 @@ fn a_clone_tells_what_its_original_was_told_and_of_itself() {
         (at, clone.consumer_uid, clone.num_data_sources),
         (1010, Some(0), Some(0))
     );
-    // The original keeps all of it, and hears of what comes later.
+    // The original keeps all of it, and gets later events.
     assert_eq!(told(&world.read(a))[..3], told(&seen));
     assert!(told(&world.read(d)).is_empty(), "once");
 }

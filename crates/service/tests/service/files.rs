@@ -37,7 +37,7 @@ fn data_reaches_the_file_at_every_period() {
 }
 
 #[test]
-fn the_consumer_is_told_of_the_end_when_the_file_is_complete() {
+fn the_consumer_learns_of_the_end_when_the_file_is_complete() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -170,7 +170,7 @@ fn how_producers_are_flushed_follows_the_write_period() {
     use trace_config::WriteFlushMode::{
         WRITE_FLUSH_AUTO, WRITE_FLUSH_DISABLED, WRITE_FLUSH_ENABLED, WRITE_FLUSH_UNSPECIFIED,
     };
-    // Write period, mode and flush period in ms, and at the multiples of what producers are flushed.
+    // Write period, mode and flush period in ms, and the period of the producers' flushes.
     let cases = [
         ((1000, None, None), Some(5000)),
         ((1000, Some(WRITE_FLUSH_UNSPECIFIED), None), Some(5000)),
@@ -258,7 +258,7 @@ fn files_are_synced_after_each_write_if_the_config_says_so() {
 }
 
 #[test]
-fn who_waits_for_a_file_is_told_that_a_part_of_it_did_not_reach_the_disk_though_the_rest_does() {
+fn a_consumer_learns_that_a_part_of_its_file_did_not_reach_the_disk() {
     let mut world = World::new();
     let consumer = world.consumer();
     let synced = TraceConfig {
@@ -282,7 +282,7 @@ fn who_waits_for_a_file_is_told_that_a_part_of_it_did_not_reach_the_disk_though_
     );
     let lines = world.log.iter().filter(|line| line.contains("on the disk"));
     assert_eq!(lines.count(), 1);
-    // Of a session that is gone there is nobody to be told.
+    // The session is gone, and with it the consumer that would be told.
     world.lose_consumer(consumer);
     world.service.file_sync_failed(session, "input/output error");
     world.run();
@@ -381,7 +381,7 @@ fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
 }
 
 #[test]
-fn what_comes_in_while_a_batch_is_being_written_follows_it() {
+fn packets_that_arrive_while_a_batch_is_being_written_follow_it() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -416,7 +416,7 @@ fn what_comes_in_while_a_batch_is_being_written_follows_it() {
 }
 
 #[test]
-fn the_consumer_is_told_of_the_end_once_the_file_is_closed_and_of_what_went_wrong_with_that() {
+fn the_consumer_learns_of_the_end_and_the_error_once_the_file_is_closed() {
     for earlier in [None, Some("no such device")] {
         let mut world = World::new();
         let consumer = world.consumer();
@@ -478,7 +478,7 @@ fn each_session_of_a_consumer_that_frees_and_begins_anew_ends_on_its_own() {
 }
 
 #[test]
-fn a_write_that_waits_for_a_flush_has_what_the_flush_brought() {
+fn a_write_that_waits_for_a_flush_has_the_flushed_packets() {
     // The producer commits when it is asked to flush, and not before.
     for (mode, expected) in [
         (None, &["asked for"][..]),

@@ -1,4 +1,4 @@
-//! Sessions with a trace filter: what leaves the service of producers' packets and its own, and what it says of that.
+//! Sessions with a trace filter: the producers' packets and its own that leave the service, and its statistics of that.
 
 use ferretto_proto::messages::trace_config::TraceFilter;
 use ferretto_proto::messages::trace_config::trace_filter::{
@@ -68,7 +68,7 @@ fn with_rules(messages: &[&[Rule]], rules: Vec<StringFilterRule>) -> TraceFilter
     }
 }
 
-/// What is read, packet by packet as encoded, when a producer has written these packets into a session with this config.
+/// The packets that are read, encoded, after a producer has written `packets` into a session with this config.
 fn recorded(config: &TraceConfig, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut world = World::new();
     let producer = world.producer("p");
@@ -116,7 +116,7 @@ fn producers_packets_and_the_services_own_are_filtered_but_not_the_statistics() 
     let decoded = decode(&filtered);
     assert_eq!(texts(&decoded), ["a", "b"]);
     let not_empty: Vec<&Vec<u8>> = filtered.iter().filter(|packet| !packet.is_empty()).collect();
-    // Even what only the service vouches for is there only if it is listed.
+    // Even the fields that only the service vouches for are there only if they are listed.
     assert_eq!(not_empty[..2], [&packet("a"), &packet("b")]);
     assert_eq!(
         not_empty.len(),
@@ -155,7 +155,7 @@ fn trusted_fields_stay_if_they_are_listed() {
 
 #[test]
 fn packets_that_cannot_be_filtered_are_empty_and_counted() {
-    // A packet that the validator lets pass, in which what should be a message is none.
+    // A packet that the validator lets pass, in which a field that should be a message is none.
     let mut bad = ferretto_wire::Writer::new();
     bad.bytes_field(FOR_TESTING, b"\x0a\xff");
     let mut world = World::new();
@@ -174,7 +174,7 @@ fn packets_that_cannot_be_filtered_are_empty_and_counted() {
 }
 
 #[test]
-fn the_statistics_say_what_the_filter_did() {
+fn the_statistics_count_the_work_of_the_filter() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -224,7 +224,7 @@ fn sessions_without_a_filter_have_no_statistics_of_one() {
 }
 
 #[test]
-fn a_file_holds_what_was_filtered_and_statistics_that_add_up() {
+fn a_file_holds_filtered_packets_and_statistics_that_add_up() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -254,7 +254,7 @@ fn a_file_holds_what_was_filtered_and_statistics_that_add_up() {
     assert_eq!(texts(&packets), expected);
     let in_trace = stats(&packets).expect("statistics").filter_stats.clone();
     let after = world.service.trace_stats(consumer).unwrap().filter_stats;
-    // Those in the trace do not know of themselves.
+    // The statistics in the trace do not count their own packet.
     assert_eq!(after.input_packets, Some(packets.len() as u64));
     assert_eq!(
         in_trace.input_packets,

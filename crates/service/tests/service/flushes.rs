@@ -1,4 +1,4 @@
-//! Flushes: acknowledgements, timeouts, and what they are for.
+//! Flushes: acknowledgements, timeouts, and their purposes.
 
 use ferretto_proto::messages::{DataSourceDescriptor, TraceConfig, trace_config, trace_packet, trace_stats};
 use ferretto_service::{FlushOutcome, Introduction, MemorySharing, ProducerCommand, Scraping};
@@ -168,7 +168,7 @@ fn flush_period_asks_at_every_multiple() {
 }
 
 #[test]
-fn a_final_flush_that_fails_still_stops_and_is_told_in_the_trace() {
+fn a_final_flush_that_fails_still_stops_and_is_recorded_in_the_trace() {
     let mut world = World::new();
     let producer = world.producer("sleepy");
     world.offer(producer, "d");
@@ -196,7 +196,7 @@ fn a_final_flush_that_fails_still_stops_and_is_told_in_the_trace() {
 }
 
 #[test]
-fn a_last_flush_of_the_consumer_that_fails_is_told_in_the_trace_until_the_next() {
+fn a_failed_last_flush_of_the_consumer_is_recorded_in_the_trace_until_the_next() {
     /// `FlushFlags`: asked for by the command line, because the trace ends.
     const TRACE_STOP: u64 = 2 << 4 | 2;
     let slow = |world: &mut World, consumer| {
@@ -311,7 +311,7 @@ fn asked(world: &World, producer: ferretto_service::ProducerId) -> Vec<(u64, usi
 }
 
 #[test]
-fn producers_are_told_who_wants_a_flush_and_why() {
+fn producers_get_the_initiator_and_the_reason_of_a_flush() {
     /// `FlushFlags`: asked for by the service, and because it is time again or because the trace ends.
     const PERIODIC: u64 = 1 << 4 | 1;
     const TRACE_STOP: u64 = 1 << 4 | 2;
@@ -420,7 +420,7 @@ fn only_instances_that_want_it_are_flushed() {
 }
 
 #[test]
-fn a_flush_of_one_session_asks_nobody_of_another() {
+fn a_flush_of_one_session_asks_no_producer_of_another() {
     let mut world = World::new();
     let (a, b) = (world.producer("a"), world.producer("b"));
     world.offer(a, "d");
@@ -439,7 +439,7 @@ fn a_flush_of_one_session_asks_nobody_of_another() {
 }
 
 #[test]
-fn a_producer_without_shared_memory_is_flushed_for_what_only_it_can_scrape() {
+fn a_producer_without_shared_memory_is_flushed_because_only_it_can_scrape() {
     for (sharing, scraping, flushed) in [
         (MemorySharing::Impossible, Scraping::Enabled, true),
         (MemorySharing::Impossible, Scraping::Disabled, false),

@@ -1,4 +1,4 @@
-//! From `EnableTracing` to `FreeBuffers`: who is told what, and when.
+//! From `EnableTracing` to `FreeBuffers`: the messages to each client, and their order.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TracingServiceState, TrackEventCategory,
@@ -46,12 +46,12 @@ fn a_matching_data_source_is_set_up_and_started_at_once() {
 }
 
 #[test]
-fn the_config_reaches_the_producer_byte_for_byte_before_what_the_service_adds() {
+fn the_config_reaches_the_producer_byte_for_byte_before_the_fields_of_the_service() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
     let consumer = world.consumer();
-    // A field that this version does not know, and an attempt to forge what the service sets.
+    // A field that this version does not know, and an attempt to forge the fields that the service sets.
     let mut source = ferretto_wire::Writer::new();
     source.bytes_field(1, b"d");
     source.bytes_field(9999, b"from the future");
@@ -138,7 +138,7 @@ fn producer_filters_pick_by_name_and_by_whole_name_expressions() {
 }
 
 #[test]
-fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
+fn all_data_sources_started_is_sent_once_after_the_last_acknowledgement() {
     let mut world = World::new();
     let producer = world.producer("p");
     let slow = DataSourceDescriptor {
@@ -169,7 +169,7 @@ fn all_data_sources_started_is_told_once_and_after_the_last_acknowledgement() {
 }
 
 #[test]
-fn who_attaches_is_told_that_all_have_started_meanwhile() {
+fn an_attaching_consumer_learns_that_all_have_started_meanwhile() {
     let kinds = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
     for observes_before in [false, true] {
         let mut world = World::new();
@@ -231,7 +231,7 @@ fn instance_states_are_observed() {
 }
 
 #[test]
-fn a_session_with_a_duration_flushes_stops_and_tells_its_consumer() {
+fn a_session_with_a_duration_flushes_stops_and_notifies_its_consumer() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -293,7 +293,7 @@ fn a_stop_waits_for_acknowledgements_and_no_longer_than_the_timeout() {
 }
 
 #[test]
-fn a_stop_waits_five_seconds_unless_the_config_says_otherwise_and_tells_producers_how_long() {
+fn a_stop_waits_for_the_configured_time_or_five_seconds_and_producers_learn_it() {
     for (configured, expected) in [
         (None, 5000),
         (Some(0), 5000),
@@ -326,7 +326,7 @@ fn a_stop_waits_five_seconds_unless_the_config_says_otherwise_and_tells_producer
 }
 
 #[test]
-fn a_producer_that_dies_ends_its_instances_and_what_it_committed_stays() {
+fn a_producer_that_dies_ends_its_instances_and_its_committed_packets_stay() {
     let mut world = World::new();
     let producer = world.producer("p");
     let slow = DataSourceDescriptor {
@@ -487,7 +487,7 @@ fn the_descriptors_of_a_producer_are_bounded_in_all() {
     let root = world.consumer_of(0);
     let kept = world.state(root, StateScope::Everything).data_sources.len();
     assert!((70..=81).contains(&kept), "{kept}");
-    // What is taken back makes room.
+    // A data source that is withdrawn makes room.
     let now = world.now;
     world.service.unregister_data_source(producer, "d1", &now);
     world.register(producer, &descriptor);
@@ -588,13 +588,13 @@ fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
     world.service.change_config(consumer, &input, &now);
     world.run();
     assert_eq!(world.count(producer, starts), 2);
-    // The trace and whoever attaches get the config as it is now.
+    // The trace, and a consumer that attaches, get the current config.
     world.service.detach(consumer, "key").unwrap();
     assert_eq!(world.service.attach(consumer, "key").unwrap(), bytes);
 }
 
 #[test]
-fn the_end_of_a_session_is_told_to_whoever_attaches_after_it() {
+fn a_consumer_that_attaches_after_the_end_of_a_session_learns_of_it() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {

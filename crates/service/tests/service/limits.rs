@@ -1,6 +1,5 @@
-//! Limits of the service, each at its value and past it. Those of configs that are simply refused are in `refusals`,
-//! those of guardrails and boosts in `admission`, those of events in `events`, those
-//! of all clients of a user in `budgets`.
+//! Limits of the service, each at its value and past it. `refusals` has the limits of configs that are simply refused, `admission` those of
+//! guardrails and boosts, `events` those of events, and `budgets` those of all clients of a user.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
@@ -48,7 +47,7 @@ fn shared_memory_is_granted_up_to_its_limits() {
     let in_kb = |(size, page): (usize, usize)| ((size / KB) as u32, (page / KB) as u32);
     assert_eq!(shared_memory(most, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(most)), most);
-    // More is cut, whoever asks.
+    // Larger wishes are cut, of producers and of configs.
     let more = (2 * most.0, 2 * most.1);
     assert_eq!(shared_memory(more, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(more)), most);
@@ -257,7 +256,7 @@ fn clocks_are_read_every_ten_seconds_unless_the_config_says() {
 }
 
 #[test]
-fn the_statistics_of_a_session_tell_of_so_many_writers() {
+fn the_writers_in_the_statistics_of_a_session_are_limited() {
     const WRITERS_PER_PRODUCER: u16 = 0x7fff;
     let mut world = World::new();
     let consumer = world.consumer();
@@ -334,7 +333,7 @@ fn files_are_written_no_more_often_than_the_shortest_period() {
 }
 
 #[test]
-fn a_chunk_is_patched_in_so_many_places_at_once() {
+fn the_patches_of_a_chunk_in_one_request_are_limited() {
     let discarded = |count: usize| {
         let mut world = World::new();
         let producer = world.producer("p");
@@ -402,7 +401,7 @@ fn so_many_ended_sessions_may_still_write_into_their_files() {
 }
 
 #[test]
-fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
+fn clones_that_still_write_into_their_files_keep_no_session_from_recording() {
     let mut world = World::new();
     let consumer = world.consumer();
     let streaming = TraceConfig {
@@ -429,7 +428,7 @@ fn clones_that_still_write_into_their_files_keep_nobody_from_recording() {
     world.enable(another, &config(&[]));
 }
 
-/// A packet is limited only by what a buffer holds: it comes in as many fragments as it takes.
+/// A packet is limited only by the size of its buffer: it comes in as many fragments as it takes.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {
     let mut world = World::new();
@@ -454,7 +453,7 @@ fn a_packet_may_be_larger_than_any_message() {
 }
 
 #[test]
-fn a_producer_takes_part_in_a_session_with_so_many_instances_and_others_are_not_kept_out() {
+fn the_instances_of_a_producer_in_a_session_are_limited_and_others_are_not_kept_out() {
     const NAMES: usize = 16;
     let each_wanted = limits::MAX_INSTANCES_PER_PRODUCER / NAMES;
     let mut world = World::new();
@@ -548,7 +547,7 @@ fn the_descriptors_of_a_user_are_bounded_in_all() {
     let other = world.introduce(1001, named("other"));
     world.service.register_data_source(other, &exact, &now);
     assert_eq!(count(&world), all + 1, "another user has room of its own");
-    // What is taken back, or goes away, makes room.
+    // A data source that is withdrawn, and a producer that goes away, make room.
     world.service.unregister_data_source(producers[0], "d", &now);
     world.service.disconnect_producer(producers[1], &now);
     for _ in 0..3 {

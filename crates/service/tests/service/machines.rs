@@ -1,5 +1,5 @@
-//! Producers of other machines, and relays: which of them a config means, what marks their packets, and what the trace tells of
-//! their machines' systems and clocks.
+//! Producers of other machines, and relays: the producers that a config selects, the marks of their packets, and the trace's packets about their
+//! machines' systems and clocks.
 
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, LockdownModeOperation};
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
@@ -29,8 +29,8 @@ fn introduction(machine: Machine) -> Introduction {
     }
 }
 
-/// A producer on this machine, one who came over a network and said nothing of himself, and one on each of two others; all
-/// offer the same data source.
+/// A producer on this machine, one that came over a network and said nothing of itself, and one on each of two others; all offer the same data
+/// source.
 fn producers(world: &mut World) -> [ProducerId; 4] {
     let machines = [
         Machine::Host,
@@ -147,7 +147,7 @@ fn packets_of_other_machines_bear_their_ids_and_the_users_and_processes_there() 
     assert!(users.eq([1000, 1000]));
 }
 
-/// Upstream looks for the sequences of its statistics under another machine, and so numbers those of other machines twice.
+/// Upstream looks for the sequences of its statistics under another machine, and so gives sequences of other machines two numbers.
 #[test]
 fn the_statistics_name_sequences_of_other_machines_as_their_packets_do() {
     let mut world = World::new();
@@ -193,7 +193,7 @@ fn the_state_of_the_service_names_the_machines_of_producers_that_are_elsewhere()
 }
 
 #[test]
-fn who_is_the_services_user_on_another_machine_is_a_stranger_when_it_is_locked_down() {
+fn the_services_user_on_another_machine_is_a_stranger_in_lockdown() {
     const OWN: u32 = 42;
     let mut world = World::new();
     let connect = |world: &mut World, machine| {
@@ -216,7 +216,7 @@ fn who_is_the_services_user_on_another_machine_is_a_stranger_when_it_is_locked_d
 }
 
 #[test]
-fn a_service_that_records_for_one_program_says_what_machine_it_and_the_program_are_of() {
+fn a_service_for_one_program_puts_their_machine_into_traces() {
     const OWN: u32 = 42;
     let mut world = World::with_identity(Identity {
         uid: OWN,
@@ -312,7 +312,7 @@ fn recording(world: &mut World, config: &TraceConfig) -> ConsumerId {
 }
 
 #[test]
-fn a_trace_tells_once_how_the_clocks_of_other_machines_relate_to_ours() {
+fn a_trace_records_once_how_the_clocks_of_other_machines_relate_to_ours() {
     let mut world = World::new();
     let begun = world.now.boot;
     synced_relay(&mut world, GUEST, 500);
@@ -367,7 +367,7 @@ fn every_clock_that_either_side_read_is_in_the_trace() {
 }
 
 #[test]
-fn one_exchange_does_not_tell_and_the_next_does_however_late() {
+fn clocks_need_two_exchanges_however_late_they_come() {
     let mut world = World::new();
     let relay = world.service.connect_relay(GUEST).unwrap();
     let consumer = recording(&mut world, &of_all_machines());
@@ -396,7 +396,7 @@ fn the_latest_exchanges_are_kept() {
 }
 
 #[test]
-fn of_several_relays_of_one_machine_the_first_that_can_tell_does() {
+fn of_several_relays_of_one_machine_the_first_with_exchanges_counts() {
     let mut world = World::new();
     world.service.connect_relay(GUEST).unwrap();
     let talking = synced_relay(&mut world, GUEST, 7);
@@ -438,7 +438,7 @@ fn a_trace_describes_each_machine_in_its_relays_own_words() {
     let sequence = Some(OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(1));
     let marked = packets.iter().find(|packet| packet.machine_id.is_some());
     assert_eq!(marked.unwrap().optional_trusted_packet_sequence_id, sequence);
-    // Once, whatever it says later.
+    // Once, whatever the relay says later.
     describe(&mut world, relay, 9);
     assert_eq!(described(&world.read(consumer)), []);
 }
@@ -476,7 +476,7 @@ fn descriptions_and_clocks_of_machines_can_be_turned_off() {
 }
 
 #[test]
-fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
+fn a_relay_that_is_gone_is_in_traces_and_clones_that_began_before() {
     let mut world = World::new();
     let relay = synced_relay(&mut world, GUEST, 5);
     describe(&mut world, relay, 3);
@@ -486,7 +486,7 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
     let after = recording(&mut world, &of_all_machines());
     let packets = world.read(after);
     assert_eq!((synced(&packets).len(), described(&packets).len()), (0, 1));
-    // A clone holds what the original recorded, whenever it is made and of whichever clone.
+    // A clone holds the recording of the original, whenever it is made and of whichever clone.
     let cloners = [world.consumer(), world.consumer()];
     let mut original = session;
     for cloner in cloners {
@@ -506,7 +506,7 @@ fn a_relay_that_is_gone_is_told_of_in_traces_that_began_before() {
 }
 
 #[test]
-fn of_relays_of_one_machine_that_are_gone_the_last_one_is_told_of() {
+fn of_gone_relays_of_one_machine_the_last_one_is_recorded() {
     let mut world = World::new();
     let consumer = recording(&mut world, &of_all_machines());
     for ahead in [5, 6, 7] {
@@ -526,13 +526,13 @@ fn of_relays_of_one_machine_that_are_gone_the_last_one_is_told_of() {
 }
 
 #[test]
-fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
+fn the_description_of_a_relay_lasts_as_long_as_the_sessions_of_its_time() {
     let mut world = World::new();
     let relay = synced_relay(&mut world, GUEST, 5);
     let during = recording(&mut world, &config(&[]));
     world.service.disconnect_relay(relay);
     let after = recording(&mut world, &config(&[]));
-    // As many again as may be: those that are gone make room, and are forgotten before.
+    // As many relays again as there may be: disconnected ones make room, and are forgotten before.
     let relays = |world: &mut World| {
         let relays: Vec<RelayId> = (0..limits::MAX_RELAYS as u32)
             .map(|n| world.service.connect_relay(MachineId(n + 1)).unwrap())
@@ -545,7 +545,7 @@ fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
     world.lose_consumer(during);
     relays(&mut world);
     assert_eq!(synced(&world.read(after)), []);
-    // Nobody records: nothing to be kept for.
+    // No session records, so nothing is kept.
     world.lose_consumer(after);
     let relay = synced_relay(&mut world, GUEST, 5);
     world.service.disconnect_relay(relay);
@@ -553,7 +553,7 @@ fn what_a_relay_told_lasts_no_longer_than_the_sessions_of_its_time() {
 }
 
 #[test]
-fn relays_that_are_gone_make_room_for_those_that_come() {
+fn gone_relays_make_room_for_new_ones() {
     let mut world = World::new();
     let consumer = recording(&mut world, &config(&[]));
     let relays: Vec<RelayId> = (1..=limits::MAX_RELAYS as u32)
@@ -576,7 +576,7 @@ fn relays_that_are_gone_make_room_for_those_that_come() {
 }
 
 #[test]
-fn a_trace_tells_of_so_many_machines() {
+fn the_machines_in_a_trace_are_limited() {
     let mut world = World::new();
     let consumer = recording(&mut world, &config(&[]));
     let [mut clocks, mut systems] = [0; 2];
@@ -592,7 +592,7 @@ fn a_trace_tells_of_so_many_machines() {
 }
 
 #[test]
-fn what_a_relay_may_say_is_bounded() {
+fn statements_of_a_relay_are_bounded() {
     let mut world = World::new();
     let relay = world.service.connect_relay(GUEST).unwrap();
     let now = world.now;

@@ -1,5 +1,5 @@
-//! Programs of data sources that merge what a ring buffer overwrites (`protovm_config`): whose packets go through which, and
-//! what the trace tells of them.
+//! Programs of data sources that merge packets which a ring buffer overwrites (`protovm_config`): which packets go through which program, and the
+//! trace's packets about programs.
 
 use ferretto_proto::messages::test_event::ProtoVmPatch;
 use ferretto_proto::messages::trace_packet::{self, proto_vms};
@@ -119,7 +119,7 @@ fn patches(packets: &[TracePacket]) -> Vec<String> {
     texts.map(unfilled).collect()
 }
 
-/// What the trace tells of programs, packet by packet.
+/// The trace's packets about programs, with their instances.
 fn instances(packets: &[TracePacket]) -> Vec<Vec<proto_vms::Instance>> {
     let told = packets.iter().filter_map(|packet| match &packet.data {
         Some(trace_packet::Data::Protovms(vms)) => Some(vms.instance.clone()),
@@ -207,7 +207,7 @@ fn a_program_of_which_nothing_was_overwritten_has_an_empty_state() {
 }
 
 #[test]
-fn what_was_overwritten_is_in_the_state_which_comes_before_what_was_not() {
+fn overwritten_packets_are_in_the_state_which_comes_before_the_others() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3", "4", "5", "6"]);
     let packets = scene.read();
@@ -236,7 +236,7 @@ fn what_was_overwritten_is_in_the_state_which_comes_before_what_was_not() {
 }
 
 #[test]
-fn without_programs_nothing_is_told_of_them() {
+fn without_programs_the_trace_has_no_instances_of_them() {
     let mut world = World::new();
     let producer = world.producer("p");
     offer_with(&mut world, producer, "d", Some(copies(1)));
@@ -264,7 +264,7 @@ fn a_producer_that_comes_late_has_its_program_too() {
 }
 
 #[test]
-fn what_a_producer_wrote_is_merged_after_it_is_gone() {
+fn packets_of_a_gone_producer_are_merged() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3"]);
     scene.world.lose_producer(scene.producer);
@@ -281,7 +281,7 @@ fn what_a_producer_wrote_is_merged_after_it_is_gone() {
 }
 
 #[test]
-fn a_clone_tells_the_state_of_its_time_and_the_original_its_own() {
+fn a_clone_has_the_state_of_its_time_and_the_original_its_own() {
     let mut scene = Scene::new();
     scene.write(&["1", "2", "3", "4", "5"]);
     let packets = scene.clone_session();
@@ -569,7 +569,7 @@ fn hungry() -> VmProgram {
 }
 
 #[test]
-fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begins_afresh() {
+fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_begin_afresh() {
     const COUNT: usize = 1800;
     const FILL: usize = 8;
     const AT_ONCE: usize = 12;
@@ -581,7 +581,7 @@ fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begin
     let mut state = ferretto_wire::Writer::new();
     state.bytes_field(4, &numbers(8));
     let (state, visits) = (state.into_vec(), numbers(1));
-    // What two programs have saved up is what all of them may use at once.
+    // The saved work of two programs is the work that all programs may use at once.
     assert_eq!(2 * limits::MAX_PROTOVM_WORK, limits::MAX_PROTOVM_WORK_AT_ONCE);
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
@@ -624,7 +624,7 @@ fn what_one_request_overwrites_is_merged_within_bounds_and_what_comes_then_begin
     let merged = merged.state.as_option().and_then(event);
     let text = merged.and_then(|event| event.protovm_incremental_state.string_merged.as_deref());
     assert_eq!(text.map(unfilled).as_deref(), Some("early"));
-    // What took so much, and the patches that were overwritten in one go with it.
+    // The packet that took so much, and the patches that were overwritten in one go with it.
     let complaint = |line: &&String| line.contains("of data source \"c\"") && line.contains("takes too long");
     let complaints: Vec<_> = world.log.iter().filter(complaint).collect();
     assert!(

@@ -1,4 +1,4 @@
-//! What a consumer can ask the service: its state with each option, capabilities, statistics of its session.
+//! The questions of a consumer to the service: its state with each option, capabilities, statistics of its session.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TracingServiceCapabilities, TracingServiceState,
@@ -16,7 +16,7 @@ fn session(world: &World, consumer: ConsumerId) -> tracing_service_state::Tracin
 }
 
 #[test]
-fn a_session_is_described_by_its_config_and_what_became_of_it() {
+fn a_session_is_described_by_its_config_and_its_state() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -58,7 +58,7 @@ fn a_session_is_described_by_its_config_and_what_became_of_it() {
 }
 
 #[test]
-fn a_session_tells_how_much_of_its_buffers_was_written() {
+fn a_session_reports_how_much_of_its_buffers_was_written() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -73,7 +73,7 @@ fn a_session_tells_how_much_of_its_buffers_was_written() {
         panic!("{:?}", used(&world))
     };
     assert!((1000..2000).contains(&once), "{once}");
-    // What was read was written nevertheless; and a ring that has gone around is full.
+    // Packets that were read still count as written; and a ring that has gone around is full.
     world.read(consumer);
     assert_eq!(used(&world), [once]);
     for _ in 0..100 {
@@ -87,7 +87,7 @@ fn a_session_tells_how_much_of_its_buffers_was_written() {
 }
 
 #[test]
-fn a_session_tells_each_state_that_it_is_in() {
+fn a_session_reports_each_of_its_states() {
     let mut world = World::new();
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -126,7 +126,7 @@ fn a_session_tells_each_state_that_it_is_in() {
 }
 
 #[test]
-fn producers_and_data_sources_are_told_unless_only_sessions_are_asked_for() {
+fn producers_and_data_sources_are_listed_unless_only_sessions_are_asked_for() {
     let mut world = World::new();
     let who = Introduction {
         name: "p".into(),
@@ -192,7 +192,7 @@ fn an_entry_that_fits_into_no_message_is_left_out() {
 }
 
 #[test]
-fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
+fn data_sources_are_listed_by_name_and_in_the_order_of_their_registration() {
     let mut world = World::new();
     let producers = [world.producer("p"), world.producer("q")];
     for (producer, name, id) in [
@@ -234,7 +234,7 @@ fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
     ];
     let expected = expected.map(|(name, producer, id)| (name.to_owned(), producer, id));
     assert_eq!(told(&world), expected);
-    // Who changes a descriptor keeps its place.
+    // A producer that changes a descriptor keeps its place.
     let changed = DataSourceDescriptor {
         name: Some("b".into()),
         id: Some(1),
@@ -248,7 +248,7 @@ fn data_sources_are_told_by_name_and_in_the_order_of_their_registration() {
 }
 
 #[test]
-fn the_service_says_what_older_ones_could_not() {
+fn the_service_lists_its_capabilities() {
     use observable_events::Type::{
         TYPE_ALL_DATA_SOURCES_STARTED, TYPE_CLONE_TRIGGER_HIT, TYPE_DATA_SOURCES_INSTANCES,
     };
@@ -267,7 +267,7 @@ fn the_service_says_what_older_ones_could_not() {
 }
 
 #[test]
-fn statistics_are_those_of_the_consumers_session() {
+fn a_consumer_gets_the_statistics_of_its_own_session() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");

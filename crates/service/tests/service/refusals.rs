@@ -1,4 +1,4 @@
-//! Configs that are refused, each with a reason that names what is wrong, and limits at and past their value.
+//! Configs that are refused, each with a reason that names the error, and limits at and past their value.
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_service::limits;

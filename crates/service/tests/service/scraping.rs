@@ -1,4 +1,4 @@
-//! Data that producers did not commit, or committed wrongly: what is taken out of their shared memory, and when.
+//! Data that producers did not commit, or committed wrongly: when and how much of it is taken out of their shared memory.
 
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, commit_data_request, trace_config,
@@ -26,14 +26,14 @@ fn flush(world: &mut World, consumer: ConsumerId, timeout_ms: u32) {
     world.run();
 }
 
-/// Flushes, and reads what there is then.
+/// Flushes, and reads the buffers then.
 fn flush_and_read(world: &mut World, producer: ProducerId, consumer: ConsumerId) -> Vec<String> {
     flush(world, consumer, 0);
     world.acknowledge_flushes(producer);
     texts(&world.read(consumer))
 }
 
-/// What a writer puts in front of a packet, and the packet.
+/// A packet behind its length, as a writer puts it.
 fn framed(text: &str) -> Vec<u8> {
     let packet = packet(text);
     let mut framed = ferretto_wire::Writer::new();
@@ -55,7 +55,7 @@ fn commit_of(page: usize, chunk: usize, target: u16) -> CommitDataRequest {
 }
 
 #[test]
-fn a_flush_takes_what_was_not_committed_whether_or_not_it_succeeds() {
+fn a_flush_scrapes_uncommitted_chunks_whether_or_not_it_succeeds() {
     let (mut world, producer, consumer) = scraped();
     // Each chunk is still being written, so its last packet is not taken.
     let (mut chunk, ..) = world.write_open(producer, 1, &[&packet("1"), &packet("2"), &packet("3")]);
@@ -139,7 +139,7 @@ fn a_writer_that_goes_on_while_it_is_scraped_has_each_packet_read_once_and_whole
 }
 
 #[test]
-fn what_a_lost_producer_leaves_goes_to_a_session_that_is_over_if_the_producer_may_be_scraped() {
+fn leftovers_of_a_lost_producer_go_to_an_ended_session_if_the_producer_may_be_scraped() {
     for (scraping, expected) in [(Scraping::Enabled, &["1", "2"][..]), (Scraping::Disabled, &[])] {
         let mut world = World::new();
         let producer = world.producer_with("p", scraping);
@@ -162,7 +162,7 @@ fn what_a_lost_producer_leaves_goes_to_a_session_that_is_over_if_the_producer_ma
 }
 
 #[test]
-fn what_a_producer_leaves_behind_is_kept_when_it_is_lost() {
+fn leftovers_of_a_lost_producer_are_kept() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
@@ -218,7 +218,7 @@ fn from_a_producer_that_does_not_want_it_nothing_is_taken_while_it_is_there() {
 }
 
 #[test]
-fn what_such_a_producer_leaves_goes_into_sessions_that_record_only() {
+fn leftovers_of_an_unscraped_producer_go_only_into_sessions_that_record() {
     for stops_at_once in [true, false] {
         let mut world = World::new();
         let producer = world.producer_with("p", Scraping::Disabled);
@@ -249,7 +249,7 @@ fn what_such_a_producer_leaves_goes_into_sessions_that_record_only() {
 }
 
 #[test]
-fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
+fn unpatched_leftovers_of_a_lost_producer_stay_out_and_hold_up_nothing() {
     const CONTINUES_ON_NEXT: u16 = 2;
     const NEEDS_PATCHING: u16 = 4;
     // Writers need not be registered any more, or yet, and then all of their chunks may be committed.
@@ -302,7 +302,7 @@ fn what_a_lost_producer_left_unpatched_stays_out_and_holds_up_nothing() {
 }
 
 #[test]
-fn what_a_producer_leaves_is_taken_once_whoever_waits_for_it() {
+fn leftovers_of_a_producer_are_taken_once_for_all_waiting_flushes() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
     world.register(
@@ -339,7 +339,7 @@ fn discarded(world: &mut World, consumer: ConsumerId) -> u64 {
 }
 
 #[test]
-fn what_a_lost_producer_wrote_before_it_registered_a_writer_goes_to_the_only_buffer_that_it_may_be_for() {
+fn leftovers_of_unregistered_writers_go_to_the_only_possible_buffer() {
     for scraping in [Scraping::Enabled, Scraping::Disabled] {
         let mut world = World::new();
         let producer = world.producer_with("p", scraping);
@@ -363,7 +363,7 @@ fn what_a_lost_producer_wrote_before_it_registered_a_writer_goes_to_the_only_buf
 }
 
 #[test]
-fn what_a_lost_producer_wrote_before_it_registered_a_writer_is_lost_to_all_that_it_may_be_for() {
+fn leftovers_of_unregistered_writers_count_as_lost_for_all_possible_buffers() {
     for scraping in [Scraping::Enabled, Scraping::Disabled] {
         let mut world = World::new();
         let producer = world.producer_with("p", scraping);
@@ -394,7 +394,7 @@ fn what_a_lost_producer_wrote_before_it_registered_a_writer_is_lost_to_all_that_
 }
 
 #[test]
-fn what_a_producer_leaves_is_in_no_session_that_it_took_no_part_in() {
+fn leftovers_of_a_producer_are_in_no_session_that_it_took_no_part_in() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -473,7 +473,7 @@ fn chunks_that_are_not_there_or_not_complete_are_counted_and_nothing_else() {
 }
 
 #[test]
-fn what_is_committed_to_a_session_that_ended_is_no_loss_of_another() {
+fn chunks_for_an_ended_session_are_no_loss_of_another() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     let now = world.now;
@@ -501,7 +501,7 @@ fn what_is_committed_to_a_session_that_ended_is_no_loss_of_another() {
 }
 
 #[test]
-fn what_goes_nowhere_is_counted_where_it_is_missing() {
+fn chunks_without_a_buffer_are_counted_where_they_are_missing() {
     let mut world = World::new();
     let (producer, other) = (world.producer("p"), world.producer("q"));
     for (producer, name) in [(producer, "d"), (producer, "e"), (other, "f")] {
@@ -644,7 +644,7 @@ fn patches_that_cannot_be_are_discarded_one_by_one_or_all_together() {
 }
 
 #[test]
-fn what_a_producer_leaves_for_a_session_that_is_over_is_not_counted_as_lost() {
+fn leftovers_for_an_ended_session_are_not_counted_as_lost() {
     let (mut world, producer, consumer) = scraped();
     let _open = world.write_open(producer, 1, &[&packet("late"), &packet("unfinished")]);
     let now = world.now;
@@ -660,7 +660,7 @@ fn what_a_producer_leaves_for_a_session_that_is_over_is_not_counted_as_lost() {
 }
 
 #[test]
-fn a_flush_that_nobody_has_to_acknowledge_scrapes_again() {
+fn a_flush_without_acknowledging_producers_scrapes_again() {
     let (mut world, producer, consumer) = scraped();
     assert_eq!(flush_and_read(&mut world, producer, consumer), [""; 0]);
     let silent = DataSourceDescriptor {

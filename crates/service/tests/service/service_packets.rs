@@ -1,5 +1,4 @@
-//! What the service itself writes into a trace: events in the life of the session, clocks, markers, statistics, and who
-//! wrote what.
+//! The service's own packets in a trace: events in the life of the session, clocks, markers, statistics, and the writers of packets.
 
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
@@ -50,7 +49,7 @@ fn recording(config: &TraceConfig) -> (World, ProducerId, ConsumerId) {
 }
 
 #[test]
-fn who_was_slow_to_flush_is_told_before_what_waited_for_it() {
+fn slow_producers_are_named_before_the_events_that_waited_for_the_flush() {
     let timed = TraceConfig {
         duration_ms: Some(100),
         flush_timeout_ms: Some(50),
@@ -114,7 +113,7 @@ fn data_sources_that_do_not_start_within_20_s_are_named() {
 }
 
 #[test]
-fn writers_are_numbered_as_they_appear_and_their_users_and_processes_are_told() {
+fn writers_are_numbered_as_they_appear_with_their_users_and_processes() {
     let mut world = World::new();
     let producers = [123, 456].map(|uid| world.producer_of(uid, "p", Default::default()));
     for producer in producers {
@@ -193,7 +192,7 @@ fn a_trace_says_which_sequences_of_which_producers_are_in_which_buffer() {
 }
 
 #[test]
-fn statistics_tell_the_chunk_sizes_of_each_writer_and_its_buffer() {
+fn statistics_have_the_chunk_sizes_of_each_writer_and_its_buffer() {
     for disabled in [false, true] {
         let mut three = config(&["d", "d"]);
         three.buffers = vec![three.buffers[0].clone(); 3];
@@ -328,7 +327,7 @@ fn a_trace_can_be_cut_after_each_marker() {
 }
 
 #[test]
-fn of_clocks_that_drift_while_nobody_reads_the_first_and_the_newest_snapshots_are_kept() {
+fn the_first_and_the_newest_snapshots_of_drifting_clocks_wait_for_a_read_back() {
     let primary = BuiltinClock::BUILTIN_CLOCK_MONOTONIC;
     let mut drifting = config(&[]);
     drifting.builtin_data_sources = trace_config::BuiltinDataSource {
@@ -373,7 +372,7 @@ fn of_clocks_that_drift_while_nobody_reads_the_first_and_the_newest_snapshots_ar
 }
 
 #[test]
-fn a_trace_tells_how_far_local_time_is_ahead_when_it_is_first_read() {
+fn a_trace_records_how_far_local_time_is_ahead_when_it_is_first_read() {
     let identity = Identity {
         system: SystemFacts {
             timezone_offset_minutes: Some(60),
@@ -401,7 +400,7 @@ fn a_trace_tells_how_far_local_time_is_ahead_when_it_is_first_read() {
 }
 
 #[test]
-fn ticks_of_the_counter_are_told_at_every_interval() {
+fn ticks_of_the_counter_are_recorded_at_every_interval() {
     let mut quick = config(&[]);
     quick.builtin_data_sources = trace_config::BuiltinDataSource {
         snapshot_interval_ms: Some(1000),
@@ -443,6 +442,6 @@ fn ticks_of_the_counter_are_told_at_every_interval() {
             )
         })
         .collect();
-    // With the first alone, readers would misplace what happened last by seconds.
+    // With the first alone, readers would misplace the last events by seconds.
     assert_eq!(told, expected);
 }

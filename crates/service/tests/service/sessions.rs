@@ -1,5 +1,5 @@
-//! Whose a session is: names, detaching and attaching, what a consumer without one may ask, what it observes, and what
-//! remains when it leaves.
+//! The owners of sessions: names, detaching and attaching, the requests of a consumer without a session, observed events, and the state that remains
+//! when a consumer leaves.
 
 use std::sync::Arc;
 
@@ -124,7 +124,7 @@ fn a_consumer_without_a_session_gets_answers_and_changes_nothing() {
 }
 
 #[test]
-fn a_detached_session_records_on_and_is_whole_for_whoever_attaches() {
+fn a_detached_session_records_on_and_is_whole_for_a_consumer_that_attaches() {
     let mut world = World::new();
     let producer = producer_of_d(&mut world, false, false);
     let consumer = world.consumer();
@@ -178,7 +178,7 @@ fn a_key_names_one_detached_session_of_a_user_and_nothing_else() {
     assert!(attach(&mut world, 5, "key"));
     assert!(!attach(&mut world, 5, "key"), "it is attached");
     world.service.detach(second, "key").unwrap();
-    // Who detached may begin anew.
+    // A consumer that has detached may begin anew.
     world.enable(first, &config(&[]));
 }
 
@@ -258,7 +258,7 @@ fn a_consumer_that_leaves_during_the_last_flush_ends_its_session_at_once() {
     world.lose_consumer(consumer);
     assert_eq!(world.count(producer, stops), 1);
     assert_eq!(world.service.buffer_bytes(), 0);
-    // What the producer says now is of no interest.
+    // Later messages of the producer have no effect.
     world.acknowledge_flushes(producer);
     let instance = world.instances(producer)[0].0;
     let now = world.now;
@@ -268,7 +268,7 @@ fn a_consumer_that_leaves_during_the_last_flush_ends_its_session_at_once() {
 }
 
 #[test]
-fn a_session_that_is_freed_while_it_stops_waits_for_nobody() {
+fn a_session_that_is_freed_while_it_stops_waits_for_no_producer() {
     let mut world = World::new();
     let producer = producer_of_d(&mut world, false, true);
     let consumer = world.consumer();
@@ -330,7 +330,7 @@ fn changes(world: &mut World, consumer: ConsumerId) -> Vec<&'static str> {
 }
 
 #[test]
-fn who_begins_to_observe_is_told_how_things_are_and_who_stops_is_told_no_more() {
+fn a_new_observer_gets_the_current_states_and_one_that_stops_gets_no_more() {
     let mut world = World::new();
     producer_of_d(&mut world, false, false);
     let consumer = world.consumer();
@@ -360,7 +360,7 @@ fn who_begins_to_observe_is_told_how_things_are_and_who_stops_is_told_no_more() 
 }
 
 #[test]
-fn instances_are_told_of_producer_by_producer_and_those_of_a_lost_one_by_name() {
+fn instances_are_reported_producer_by_producer_and_those_of_a_lost_one_by_name() {
     let mut world = World::new();
     let [first, second] = ["p", "q"].map(|name| world.producer(name));
     let consumer = world.consumer();
@@ -387,7 +387,7 @@ fn instances_are_told_of_producer_by_producer_and_those_of_a_lost_one_by_name() 
 }
 
 #[test]
-fn what_a_consumer_observes_comes_before_the_end_that_follows_it() {
+fn observed_events_come_before_the_end_that_follows_them() {
     let mut world = World::new();
     producer_of_d(&mut world, false, false);
     let consumer = world.consumer();
@@ -408,7 +408,7 @@ fn what_a_consumer_observes_comes_before_the_end_that_follows_it() {
 }
 
 #[test]
-fn that_all_have_started_is_told_in_each_session_and_not_before_the_start() {
+fn all_data_sources_started_is_sent_in_each_session_and_not_before_the_start() {
     for (acknowledges, sources) in [(true, &["d"][..]), (false, &["d"]), (true, &[])] {
         let mut world = World::new();
         let producer = producer_of_d(&mut world, acknowledges, false);
@@ -444,7 +444,7 @@ fn that_all_have_started_is_told_in_each_session_and_not_before_the_start() {
     }
 }
 
-/// How many packets of what can be read say that all data sources have started.
+/// The number of readable packets that say that all data sources have started.
 fn all_started_events(world: &mut World, consumer: ConsumerId) -> usize {
     let packets = world.read(consumer);
     let told = packets.iter().filter(|packet| match &packet.data {

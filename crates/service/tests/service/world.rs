@@ -29,7 +29,7 @@ pub(crate) struct FakeProducer {
     gone: bool,
 }
 
-/// What a consumer was told.
+/// The messages to a consumer.
 #[derive(Default)]
 pub(crate) struct FakeConsumer {
     pub(crate) disabled: Vec<Option<String>>,
@@ -39,13 +39,13 @@ pub(crate) struct FakeConsumer {
     pub(crate) all_started: usize,
     pub(crate) changes: Vec<(String, i32)>,
     pub(crate) snapshots_due: Vec<observable_events::CloneTriggerHit>,
-    /// What became of the clones it asked for.
+    /// The outcomes of the clones it asked for.
     pub(crate) clones: Vec<(SessionId, Result<Cloned, String>)>,
     /// It went away: the service must not name it any more.
     gone: bool,
 }
 
-/// What becomes of data for files.
+/// The behaviour of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disk {
     /// It is written at once.
@@ -67,7 +67,7 @@ pub(crate) struct World {
     pub(crate) abandoned_files: Vec<SessionId>,
     pub(crate) syncs: usize,
     pub(crate) disk: Disk,
-    /// What a slow disk has not done yet.
+    /// The unfinished jobs of a slow disk.
     being_written: Vec<(SessionId, u64, Fit)>,
     being_closed: Vec<SessionId>,
     being_copied: Vec<SessionId>,
@@ -204,7 +204,7 @@ impl World {
         clone
     }
 
-    /// What became of the one clone that the consumer asked for, if anything did.
+    /// The outcome of the one clone that the consumer asked for, if there is one.
     pub(crate) fn cloned(&self, consumer: ConsumerId) -> Option<Result<Cloned, String>> {
         let clones = &self.consumers[&consumer].clones;
         assert!(clones.len() <= 1, "answered twice: {clones:?}");
@@ -285,7 +285,7 @@ impl World {
                     }
                 }
                 Output::SetPriority { boost, on_behalf_of } => {
-                    // Whoever may not raise it may still go back to the usual one.
+                    // A process that may not raise its priority may still go back to the usual one.
                     if self.may_boost || boost.is_none() {
                         self.boosts.push(boost);
                     } else {
@@ -301,7 +301,7 @@ impl World {
                 Output::CopyFile { from, to } => {
                     let copy = self.files[&from].clone();
                     self.files.insert(to, copy);
-                    // What was handed over for the original before is written before.
+                    // Data that was handed over for the original before is written before.
                     let waits = self.being_written.iter().any(|(session, ..)| *session == from);
                     match self.disk {
                         Disk::Fast if waits => self.being_copied.push(to),
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// A slow disk has done what it was asked so far.
+    /// A slow disk finishes all its jobs.
     pub(crate) fn disk_catches_up(&mut self) {
         self.finish_writes();
         for clone in std::mem::take(&mut self.being_copied) {
@@ -378,7 +378,7 @@ impl World {
         self.run();
     }
 
-    /// The producer activates triggers. Those with a `skip_probability` of 0 are never skipped.
+    /// The producer activates triggers. Triggers with a `skip_probability` of 0 are never skipped.
     pub(crate) fn activate(&mut self, producer: ProducerId, triggers: &[&str]) {
         self.activate_with(producer, triggers, 0);
     }
@@ -390,7 +390,7 @@ impl World {
         self.run();
     }
 
-    /// A slow disk has written what it was given so far, and closed nothing.
+    /// A slow disk finishes its writes, and closes nothing.
     pub(crate) fn finish_writes(&mut self) {
         for (session, written, fit) in std::mem::take(&mut self.being_written) {
             self.written(session, written, fit);
@@ -419,7 +419,7 @@ impl World {
         [monotonic, boot].into_iter().flatten().min()
     }
 
-    /// The machine sleeps for so long: only boot time and the wall clock go on. Then what is due is done.
+    /// The machine sleeps for this long: only boot time and the wall clock go on. Then due timers fire.
     pub(crate) fn suspend(&mut self, ms: u64) {
         self.now.boot += ms * 1_000_000;
         self.now.realtime += ms * 1_000_000;
@@ -712,7 +712,7 @@ pub(crate) fn texts(packets: &[TracePacket]) -> Vec<String> {
     packets.iter().filter_map(text).collect()
 }
 
-/// The packets with those inside compressed ones in their place.
+/// The packets, with compressed ones replaced by the packets inside them.
 pub(crate) fn expanded(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let inside = |packet: Vec<u8>| match expand(&packet, 1 << 30).expect("well compressed") {
         Some(trace) => packets_of(&trace),

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each program that includes this file uses a part of it.
 
-/// What the bytecode says of a field.
+/// The rule of the bytecode for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// It stays.
@@ -39,7 +39,7 @@ pub(crate) fn bytecode(messages: &[&[Rule]]) -> Vec<u8> {
     encode(&messages.iter().flat_map(of_message).collect::<Vec<u32>>())
 }
 
-/// An overlay with what becomes of fields of messages.
+/// An overlay with rules for fields of messages.
 pub(crate) fn overlay(entries: &[(u32, Rule)]) -> Vec<u8> {
     let words = |(message, rule): &(u32, Rule)| {
         let words = rule.words();

@@ -1,4 +1,4 @@
-//! What can be attached to and what is refused.
+//! Memory that can be attached to, and memory that is refused.
 
 use super::*;
 
@@ -89,7 +89,7 @@ fn memory_of_huge_pages_is_refused() {
         );
         return;
     }
-    // SAFETY: a new descriptor, which nobody else knows.
+    // SAFETY: the descriptor is new, so this is its only owner.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(HUGE_PAGE).unwrap();
     add_seals(&file, SIZE_SEALS).unwrap();
@@ -129,7 +129,7 @@ fn touched(of: &SharedMemory) -> Vec<usize> {
 }
 
 #[test]
-fn what_was_never_touched_is_passed_over() {
+fn untouched_pages_are_passed_over() {
     let ours = SharedMemory::create(8 * MIB).unwrap();
     assert_eq!(touched(&ours), [0; 0]);
     for place in [2, 7] {
@@ -185,8 +185,7 @@ impl Withheld {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
         );
-        // SAFETY: the descriptor is a new one that nobody else knows, the mapping a new one too, and the structures are as the kernel
-        // has them.
+        // SAFETY: the descriptor and the mapping are new and have no other owner, and the structures are as the kernel has them.
         unsafe {
             let faults = checked(libc::syscall(
                 libc::SYS_userfaultfd,
@@ -220,7 +219,7 @@ impl Withheld {
 }
 
 #[test]
-fn whoever_writes_to_the_memory_and_never_ends_does_not_hold_up_who_looks_at_it() {
+fn a_write_to_the_memory_that_never_ends_does_not_hold_up_readers() {
     let withheld = match Withheld::new() {
         Ok(withheld) => withheld,
         Err(error) => return println!("skipped: this kernel lets nobody wait for a page here: {error}"),
@@ -231,7 +230,7 @@ fn whoever_writes_to_the_memory_and_never_ends_does_not_hold_up_who_looks_at_it(
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // SAFETY: the page is mapped. What comes of it is of no interest.
+            // SAFETY: the page is mapped. The result does not matter.
             unsafe { libc::write(ours.as_fd().as_raw_fd(), page as *const _, page_size()) }
         });
         withheld.wait_until_it_is_wanted();

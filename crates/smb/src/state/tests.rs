@@ -37,7 +37,7 @@ struct Page {
     second_header: loom::sync::atomic::AtomicU32,
 }
 
-/// What packets leave behind where the second chunk's header will be.
+/// A value that packets leave behind where the second chunk's header will be.
 const OF_A_PACKET: u32 = 7;
 
 impl Page {

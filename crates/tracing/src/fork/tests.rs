@@ -35,7 +35,7 @@ fn take_each(shared: &'static Metadata<'static>, sum: &Counter, turn: u64) {
     sum.sample(crate::counters::Number::Integer(1));
     let lanes = &SITES.of(shared).lanes;
     lanes.give_back(lanes.take(turn), turn);
-    // New subscribers lock tracing's own, over which nobody forks.
+    // New subscribers take tracing's own lock, which is not held over forks.
     drop(crate::interest::dispatches());
 }
 
@@ -84,7 +84,7 @@ fn subject() {
             });
         }
         for number in 0..FORKS {
-            // SAFETY: the child keeps to what this is to show that it may do.
+            // SAFETY: the child only does things that this test proves to be allowed.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 // SAFETY: these two have no conditions.
@@ -98,7 +98,7 @@ fn subject() {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             if status != 0 {
                 eprintln!("child {number} has ended with {status:#x}");
-                // Not as the rest of the program would: others may wait for what it holds.
+                // Not a normal exit: exit handlers may wait for locks that this thread holds.
                 std::process::abort();
             }
         }

@@ -85,7 +85,7 @@ fn make(kind: usize, parent: Option<&Span>) -> Span {
 
 type Job = Box<dyn FnOnce(&mut Vec<Span>) + Send>;
 
-/// A thread that does what it is told, one thing after the other.
+/// A thread that carries out jobs, one after the other.
 struct Worker {
     jobs: mpsc::Sender<(Job, mpsc::Sender<()>)>,
 }
@@ -198,7 +198,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn slices_are_balanced_and_nested_whatever_spans_do(
+    fn slices_are_balanced_and_nested_for_random_spans(
         steps in proptest::collection::vec(step(), 0..120),
         style in prop_oneof![Just(SpanStyle::Auto), Just(SpanStyle::Threads), Just(SpanStyle::Lives)],
     ) {
@@ -209,7 +209,7 @@ proptest! {
         let runs = trace.slices.iter().filter(|slice| trace.is_on_thread(slice)).count();
         match style {
             SpanStyle::Lives => prop_assert_eq!(runs, 0),
-            // Those that are cut are more.
+            // Slices that are cut count more than once.
             _ => prop_assert!(runs >= enters, "{} slices of {} enters", runs, enters),
         }
         for slice in &trace.slices {
@@ -218,7 +218,7 @@ proptest! {
                 let parent = &trace.slices[parent];
                 prop_assert!(parent.begin <= slice.begin && slice.end <= parent.end);
             }
-            // On a lane, what is above another is its child.
+            // On a lane, each slice above another is its child.
             prop_assert!(trace.is_on_thread(slice) || style != SpanStyle::Threads);
         }
     }

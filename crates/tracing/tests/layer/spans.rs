@@ -71,7 +71,7 @@ fn fields_are_arguments_whenever_they_are_recorded() {
 }
 
 #[test]
-fn a_field_that_is_recorded_again_and_again_is_told_as_it_was_last() {
+fn a_field_that_is_recorded_again_and_again_has_its_last_value() {
     const TIMES: u64 = 1000;
     for style in [SpanStyle::Threads, SpanStyle::Lives] {
         let recording = Recording::start();
@@ -182,7 +182,7 @@ impl<S: Subscriber> Layer<S> for Counting {
 }
 
 #[test]
-fn other_layers_see_what_no_session_records_and_this_one_does_not() {
+fn other_layers_see_spans_that_no_session_records_and_this_one_does_not() {
     let seen = Arc::new(AtomicUsize::new(0));
     let make = || {
         let _span = info_span!(target: "recorded", "one").entered();
@@ -316,7 +316,7 @@ fn styles_show_where_spans_run_or_how_long_they_take_only() {
 }
 
 #[test]
-fn source_locations_are_told_if_asked_for() {
+fn source_locations_are_recorded_if_asked_for() {
     let recording = Recording::start();
     let line = with(ferretto_tracing::layer().with_source_locations(), || {
         for _ in 0..2 {
@@ -330,7 +330,7 @@ fn source_locations_are_told_if_asked_for() {
 }
 
 #[test]
-fn what_follows_is_connected_to_where_it_was_said() {
+fn a_span_that_follows_another_is_connected_to_the_call() {
     let recording = Recording::start();
     with_layer(|| {
         let cause = info_span!("cause");
@@ -399,7 +399,7 @@ fn a_thread_that_ends_within_a_span_ends_its_slice() {
             std::mem::forget(span.enter());
             *kept.lock().unwrap() = Some(span);
         });
-        // A scope does not wait for what threads do at their very end, which is what this is about.
+        // A scope does not wait for the very end of its threads, which this test is about.
         ends.join().unwrap();
     });
     drop(kept);

@@ -1,7 +1,7 @@
-//! Traces as their readers see them: slices, instants, counters and tracks, with all that was interned put back.
+//! Traces as their readers see them: slices, instants, counters and tracks, with all interned data resolved.
 //!
-//! Slices are matched as Perfetto's trace processor does it: in the order of times, on each track an end ends the innermost slice. What that
-//! would have to guess or leave out is a failure here.
+//! Slices are matched as Perfetto's trace processor does it: in the order of times, on each track an end ends the innermost slice. Where the trace
+//! processor would have to guess or leave something out, these functions fail.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -19,7 +19,7 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Of what is recorded unless configs say otherwise.
+    /// A recording with the default config.
     pub(crate) fn start() -> Self {
         Self::of(DataSource::track_event())
     }
@@ -50,7 +50,7 @@ impl Recording {
     }
 }
 
-/// Sessions record whatever the process does, so tests take turns.
+/// Sessions record all events of the process, so tests take turns.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     static READY: Once = Once::new();
@@ -96,7 +96,7 @@ pub(crate) struct Slice {
     /// Index of the enclosing one.
     pub(crate) parent: Option<usize>,
     pub(crate) arguments: BTreeMap<String, Argument>,
-    /// How often an argument is told, of whatever name.
+    /// The number of arguments, whatever their names.
     pub(crate) arguments_told: usize,
     pub(crate) correlation: Option<u64>,
     pub(crate) flows_in: Vec<u64>,
@@ -139,7 +139,7 @@ pub(crate) struct Trace {
     pub(crate) tracks: BTreeMap<u64, messages::TrackDescriptor>,
 }
 
-/// What a sequence has told so far.
+/// The state of a sequence so far.
 #[derive(Default)]
 struct Sequence {
     last: u64,
@@ -243,7 +243,7 @@ fn varint(message: &[u8], number: u32) -> Option<u64> {
     fields.find(|field| field.number == number)?.value.as_varint()
 }
 
-/// What happens on tracks.
+/// An event on a track.
 enum Happening {
     Begin(Slice),
     End(BTreeMap<String, Argument>, usize),

@@ -1,4 +1,4 @@
-//! What Perfetto's own trace processor reads of a recording; found through `FERRETTO_TPQ`.
+//! Recordings as Perfetto's own trace processor reads them; found through `FERRETTO_TPQ`.
 
 use std::pin::Pin;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn tpq(trace: &str, query: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn the_trace_processor_reads_what_was_meant() {
+fn the_trace_processor_agrees() {
     let recording = Recording::start();
     with_layer(|| {
         for number in 0..3 {

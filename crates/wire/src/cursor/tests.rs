@@ -73,7 +73,7 @@ fn write(writer: &mut Writer, fields: &[Field]) {
 
 proptest! {
     #[test]
-    fn what_fits_is_what_the_writer_writes_and_nothing_is_written_outside(
+    fn messages_that_fit_equal_the_writers_and_nothing_is_written_outside(
         fields in fields(),
         capacity in 0usize..200,
     ) {

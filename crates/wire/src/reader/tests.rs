@@ -1,4 +1,4 @@
-//! The reader on what the writer made, and on bytes that nobody should have made.
+//! The reader on the output of the writer, and on bytes that no writer should have made.
 
 use super::{Field, Reader, Value, WireError};
 use crate::{MAX_FIELD_NUMBER, Writer};
@@ -54,7 +54,7 @@ fn owned(field: Field<'_>) -> (u32, Owned) {
 
 proptest! {
     #[test]
-    fn reads_back_what_was_written(fields in fields()) {
+    fn reads_back_the_writers_fields(fields in fields()) {
         let writer = encode(&fields);
         let read: Result<Vec<_>, _> = Reader::new(writer.as_slice()).map(|field| field.map(owned)).collect();
         prop_assert_eq!(read.unwrap(), fields);
@@ -154,7 +154,7 @@ fn varints_beyond_64_bits_are_refused() {
 
 #[test]
 fn padded_varints_are_fine() {
-    // Upstream writes lengths that it patches later as four bytes, whatever they hold.
+    // Upstream writes lengths that it patches later as four bytes, whatever their value.
     let field = Reader::new(&[0x0a, 0x81, 0x80, 0x80, 0x00, 7])
         .next()
         .unwrap()

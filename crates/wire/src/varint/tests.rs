@@ -23,7 +23,7 @@ fn naive_decode(bytes: &[u8]) -> Option<(u128, usize)> {
     ))
 }
 
-/// Varints of every length, padded and overlong ones, and what comes close.
+/// Varints of every length, padded and overlong ones, and bytes that are nearly varints.
 fn nearly_varints() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![8 => 0x80..=0xffu8, 1 => any::<u8>(), 1 => 0..3u8];
     proptest::collection::vec(byte, 0..14)
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn padded_varints_fill_their_place_and_keep_what_has_room(value: u64, shift in 0u32..64, size in 0..=MAX_VARINT_LEN) {
+    fn padded_varints_fill_their_place_and_keep_the_bits_that_fit(value: u64, shift in 0u32..64, size in 0..=MAX_VARINT_LEN) {
         let value = value >> shift;
         let mut place = vec![0xaa; size];
         put_padded_varint(&mut place, value);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_the_bytes_are_the_decoders_agree_with_a_naive_one(bytes in nearly_varints()) {
+    fn the_decoders_agree_with_a_naive_one_on_any_bytes(bytes in nearly_varints()) {
         let expected = naive_decode(&bytes);
         let wrapped = expected.map(|(value, size)| (value as u64, size));
         prop_assert_eq!(decode_varint_wrapping(&bytes), wrapped);

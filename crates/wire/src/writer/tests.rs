@@ -160,7 +160,7 @@ proptest! {
         if expected.len() + 16 <= capacity {
             prop_assert_eq!(place, "in place");
         }
-        // The writer is as new for the next message, whatever happened to this one.
+        // The writer is as new for the next message, whatever became of this one.
         prop_assert_eq!(region.write(&mut writer, &nodes), (place, expected));
     }
 }

@@ -1,4 +1,4 @@
-//! A connection without a runtime: when it is made again, and what it keeps until then.
+//! A connection without a runtime: when it reconnects, and what it keeps until then.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -34,7 +34,7 @@ fn waiting() -> Connection {
     Connection::new(options, Arc::new(Nobody), waker)
 }
 
-/// Tries in vain to connect; gives what is to be told.
+/// Tries in vain to connect; returns the error to report.
 fn fail(connection: &mut Connection, reason: &str) -> Option<String> {
     connection.connect(|_| Err(reason.to_owned()))
 }
@@ -81,7 +81,7 @@ fn each_wait_for_a_service_is_twice_as_long_as_the_last_up_to_a_limit() {
 }
 
 #[test]
-fn why_there_is_no_service_is_told_once_and_again_when_it_changes() {
+fn the_reason_for_no_service_is_reported_once_and_again_when_it_changes() {
     let mut connection = waiting();
     let told: Vec<_> = ["refused", "refused", "absent", "absent", "refused"]
         .iter()

@@ -1,8 +1,8 @@
-//! Many writers on little memory: chunks get smaller, and larger again; and what cannot be written is told.
+//! Many writers on little memory: chunks get smaller, and larger again, and all losses are reported.
 
 use super::*;
 
-/// What happens to one of the writers.
+/// An operation of one of the writers.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Write(usize),
@@ -33,7 +33,7 @@ proptest! {
         steps in prop::collection::vec((0usize..48, step()), 1..600),
     ) {
         let mut service = Service::new(pages, 4096, Partitioning::ByWriters, Silent);
-        // What each writer was given and how often it lost some; those that have ended too.
+        // The packets that each writer was given and how often it lost some, ended writers included.
         let mut written: BTreeMap<WriterId, (usize, u64)> = BTreeMap::new();
         let mut writers: Vec<_> = (0..crowd).map(|_| service.writer(BufferExhaustedPolicy::Drop)).collect();
         for (index, step) in steps {
@@ -90,7 +90,7 @@ proptest! {
             writer.write_packet(&packet(0, 20));
             writers.push(writer);
         }
-        // Nobody has given anything back so far.
+        // No writer has returned anything so far.
         prop_assert!(writers.iter().all(|writer| writer.losses() == 0));
         for writer in &mut writers {
             (0..30).for_each(|number| writer.write_packet(&packet(number, 20)));
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn a_writer_that_never_had_a_chunk_has_its_loss_told() {
+fn the_loss_of_a_writer_that_never_had_a_chunk_is_reported() {
     let mut service = Service::new(1, 4096, PageLayout::Div1, Silent);
     let mut other = service.writer(BufferExhaustedPolicy::Drop);
     other.write_packet(&packet(0, 10));

@@ -1,4 +1,4 @@
-//! Writers that wait for chunks: what they may cost, and what ends the wait.
+//! Writers that wait for chunks: the cost of the wait, and the ways in which it ends.
 
 use super::*;
 
@@ -81,7 +81,7 @@ fn a_writer_on_the_endpoints_thread_stalls_while_its_requests_are_sent() {
 }
 
 #[test]
-fn nobody_waits_for_a_service_that_is_gone() {
+fn no_writer_waits_for_a_service_that_is_gone() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
     let mut writer = service.writer(BufferExhaustedPolicy::Stall);
     service.arbiter.close();

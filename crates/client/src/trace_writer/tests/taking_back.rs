@@ -1,4 +1,4 @@
-//! More writers than there are chunks: those who do not write give theirs back.
+//! More writers than there are chunks: idle writers lose their chunks to others.
 
 use super::*;
 use crate::arbiter::barrier;
@@ -84,7 +84,7 @@ fn chunks_from_when_writers_were_few_come_back_when_they_are_many() {
     }
 }
 
-/// Who writes next, and how much.
+/// The next writers, and the lengths of their packets.
 fn steps(writers: usize) -> impl Strategy<Value = Vec<(usize, usize, Way)>> {
     // Some write often, most hardly ever.
     let writer = prop_oneof![0..writers, 0..writers.min(5)];

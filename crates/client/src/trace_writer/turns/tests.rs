@@ -6,7 +6,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, fence};
 use loom::sync::{Arc, Mutex};
 
-/// What the writer's side passes.
+/// The barrier on the writer's side.
 trait Light: 'static {
     fn pass();
 }
@@ -133,12 +133,12 @@ fn model<L: Light>() {
 }
 
 #[test]
-fn whatever_the_order_a_chunk_is_used_by_one_side_at_a_time() {
+fn in_any_order_one_side_at_a_time_uses_a_chunk() {
     model::<Fence>();
 }
 
 #[test]
 #[should_panic(expected = "Causality violation")]
-fn whatever_the_order_the_model_would_tell_if_the_barrier_were_missing() {
+fn in_any_order_the_model_finds_a_missing_barrier() {
     model::<NoFence>();
 }

@@ -9,19 +9,19 @@ use ferretto_ipc::reactor::{Events, monotonic_now};
 
 use super::Shell;
 
-/// The daemon is gone after this long at the latest, but for files: producers flush and stop in this time, and consumers read.
+/// The daemon ends after this long at the latest, apart from files: producers flush and stop in this time, and consumers read.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// When all sessions have stopped, the daemon is gone once no consumer has read for this long.
 const PATIENCE_WITH_READERS: Duration = Duration::from_secs(10);
 /// How long the daemon then waits for a file that takes no data.
 pub(super) const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// How long a daemon that was told to end still serves: times of the monotonic clock.
+/// How long a daemon still serves after it was told to end, in times of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Farewell {
-    /// Whatever is left to do.
+    /// The end of the wait for all remaining work.
     until: u64,
-    /// Since when nobody but consumers is waited for, and none of them reads.
+    /// The time since which only consumers are waited for, and none of them reads.
     unread_since: Option<u64>,
 }
 
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(farewell.deadline(), SECOND + PATIENCE.as_nanos() as u64);
         farewell.only_readers_are_awaited(4 * SECOND);
         assert_eq!(farewell.deadline(), 4 * SECOND + READING);
-        // A turn in which nobody read.
+        // A turn in which no consumer read.
         farewell.only_readers_are_awaited(5 * SECOND);
         assert_eq!(farewell.deadline(), 4 * SECOND + READING);
         farewell.somebody_reads(6 * SECOND);

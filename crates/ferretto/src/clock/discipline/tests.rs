@@ -49,12 +49,12 @@ impl Machine {
 /// How long the two halves of a reading take, in ns.
 type Halves = (u64, u64);
 
-/// A machine and what is known of its time.
+/// A machine and its clock's discipline.
 struct Simulation {
     machine: Machine,
     discipline: Discipline,
     renewals: u64,
-    /// How far the last time told was off: outside of what the kernel's clock showed before and after.
+    /// The error of the last time told: its distance from the interval between the kernel's times before and after.
     error: u64,
 }
 
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// What a thread would be told now.
+    /// The time that a thread would be told now.
     fn now(&mut self, halves: Halves) -> u64 {
         let before = self.machine.kernel();
         let ns = self.tell(halves);
@@ -141,7 +141,7 @@ proptest! {
         steps in prop::collection::vec((gap(31), halves()), 1..400),
     ) {
         let mut simulation = Simulation::new(machine);
-        // What readings are off, and half of it again for what is made of them.
+        // The error of readings, and half of it again for the pieces made of them.
         let bound = 2 * (OFF_CENTRE_NS + simulation.machine.tick_ns());
         let mut last = 0;
         for (gap, halves) in steps {
@@ -219,7 +219,7 @@ proptest! {
     }
 }
 
-/// What a counter does while the machine is suspended.
+/// The behaviour of a counter while the machine is suspended.
 #[derive(Clone, Copy, Debug)]
 enum Suspended {
     GoesOn,

@@ -5,7 +5,7 @@ use super::SeqLock;
 use ferretto_client::atomic_word::model::{Modelled, check};
 
 #[test]
-fn starts_with_zeros_and_holds_what_was_written() {
+fn starts_with_zeros_and_holds_the_last_write() {
     let lock = SeqLock::<3>::new();
     let (version, words) = lock.read().expect("nobody writes");
     assert_eq!(words, [0; 3]);
@@ -69,7 +69,7 @@ fn a_write_that_panics_has_not_happened() {
 }
 
 #[test]
-fn words_are_of_one_write_whoever_reads_and_writes() {
+fn all_words_that_are_read_come_from_one_write() {
     const WRITES_EACH: u64 = 20_000;
     const WRITERS: u64 = 2;
     let lock = SeqLock::<8>::new();
@@ -128,7 +128,7 @@ fn modelled() -> loom::sync::Arc<SeqLock<2, Modelled>> {
 }
 
 #[test]
-fn whatever_the_order_words_are_of_one_write() {
+fn in_any_order_all_words_come_from_one_write() {
     check(|| {
         let lock = modelled();
         let writer = loom::thread::spawn({
@@ -147,7 +147,7 @@ fn whatever_the_order_words_are_of_one_write() {
 }
 
 #[test]
-fn whatever_the_order_no_write_is_based_on_words_that_are_gone() {
+fn in_any_order_no_write_is_based_on_replaced_words() {
     check(|| {
         let lock = modelled();
         let count_one = |lock: &SeqLock<2, Modelled>| {

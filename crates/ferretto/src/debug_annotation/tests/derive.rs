@@ -1,4 +1,4 @@
-//! What `#[derive(DebugAnnotation)]` writes.
+//! The output of `#[derive(DebugAnnotation)]`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -29,7 +29,7 @@ struct Pair(u8, pub(crate) (u8, bool));
 struct Empty {}
 
 #[test]
-fn structs_are_dictionaries_arrays_or_what_they_wrap() {
+fn structs_are_dictionaries_arrays_or_their_only_field() {
     #[derive(DebugAnnotation)]
     struct Request {
         /// With documentation.
@@ -70,7 +70,7 @@ fn structs_are_dictionaries_arrays_or_what_they_wrap() {
 }
 
 #[test]
-fn variants_are_their_name_and_what_they_hold() {
+fn variants_are_their_name_and_contents() {
     #[derive(DebugAnnotation)]
     #[allow(clippy::enum_variant_names)]
     enum Shape {
@@ -227,7 +227,7 @@ impl Protocol for NotAnAnnotation {
 }
 
 #[test]
-fn generic_parameters_are_bounded_by_what_fields_need() {
+fn generic_parameters_get_the_bounds_that_fields_need() {
     #[derive(DebugAnnotation)]
     struct Generic<'a, T: ?Sized, S, D, P: Protocol, const N: usize> {
         borrowed: &'a T,
@@ -299,7 +299,7 @@ fn declarations_may_have_all_that_rust_has() {
 }
 
 #[test]
-fn bounds_can_be_said() {
+fn bounds_can_be_given() {
     #[derive(DebugAnnotation)]
     #[annotation(bound(T: AsRef<str>))]
     struct Name<T> {

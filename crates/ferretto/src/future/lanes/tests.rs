@@ -36,7 +36,7 @@ fn lanes_of_one_name_differ_by_place() {
 }
 
 #[test]
-fn there_are_lanes_beyond_those_that_are_used_again() {
+fn lanes_beyond_the_reused_ones_are_new_each_time() {
     static LANES: Lanes = Lanes::new("many");
     let lanes: Vec<Arc<Lane>> = (0..REUSED + 3).map(|_| take(&LANES)).collect();
     let uuids: HashSet<u64> = lanes.iter().map(|lane| lane.uuid()).collect();
@@ -45,7 +45,7 @@ fn there_are_lanes_beyond_those_that_are_used_again() {
     let again: HashSet<u64> = (0..REUSED).map(|_| take(&LANES).uuid()).collect();
     assert!(again.is_subset(&uuids));
     assert_eq!(again.len(), 1);
-    // Those beyond are new each time.
+    // Lanes beyond that number are new each time.
     let lanes: Vec<Arc<Lane>> = (0..=REUSED).map(|_| take(&LANES)).collect();
     assert!(!uuids.contains(&lanes[REUSED].uuid()));
 }
@@ -103,7 +103,7 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
 }
 
 #[test]
-fn whatever_the_order_a_bit_is_one_threads_at_a_time_and_what_it_did_is_seen_by_the_next() {
+fn in_any_order_one_thread_at_a_time_has_a_bit_and_sees_the_writes_of_the_last() {
     check(|| {
         // But for one, all are taken.
         let shared = loom::sync::Arc::new((Modelled::new(!1), loom::cell::UnsafeCell::new(0)));

@@ -79,7 +79,7 @@ fn a_task_has_its_life_and_its_polls_on_its_track_and_arrows_from_wakes() {
 }
 
 #[test]
-fn a_task_that_wakes_itself_is_said_to() {
+fn a_task_that_wakes_itself_is_marked_so() {
     let events = record(|| {
         let mut left = 3;
         block_on(

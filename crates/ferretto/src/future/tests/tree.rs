@@ -1,4 +1,4 @@
-//! Random trees of futures, on two threads: what a reader of the trace sees is what there was.
+//! Random trees of futures, on two threads: the trace shows readers the actual trees.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use super::*;
 
 type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a future in a slice does.
+/// The steps of a future in a slice.
 #[derive(Clone, Debug)]
 struct Tree(Vec<Step>);
 
@@ -57,7 +57,7 @@ fn trees() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// What there was of a slice.
+/// The facts about a slice.
 #[derive(Clone, Copy, Debug)]
 struct Truth {
     parent: Option<u64>,
@@ -110,7 +110,7 @@ impl World {
         self.ready.lock().unwrap().push_back(future);
     }
 
-    /// Polls what there is in any order; drops some.
+    /// Polls the futures in any order; drops some.
     fn work(&self, mut random: u64) {
         while self.alive.load(Ordering::Relaxed) > 0 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
@@ -357,7 +357,7 @@ proptest! {
                 world.ready.lock().unwrap().push_back(root);
             }
             thread::scope(|scope| {
-                // What they recorded is there when they have been joined.
+                // Their events are committed when they have been joined.
                 let threads = [0, 1].map(|thread| scope.spawn({
                     let world = &world;
                     move || world.work(seed ^ thread)

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use ferretto_client::atomic_word::model::{Modelled, check};
 
-/// Counts what it did of each mark.
+/// Counts the handling of each mark.
 #[derive(Default)]
 struct Done(Vec<u32>);
 
@@ -15,7 +15,7 @@ impl Marked for Done {
 }
 
 #[test]
-fn who_has_the_turn_takes_care_of_marks_before_it_lets_go() {
+fn the_holder_of_a_turn_takes_care_of_marks_before_it_lets_go() {
     let turn = Turn::new((), Done::default());
     let held = Turn::try_take(&turn).ok().unwrap();
     assert!(Turn::try_take(&turn).is_err());
@@ -54,7 +54,7 @@ fn no_mark_is_lost_among_threads() {
 }
 
 #[test]
-fn whatever_the_order_a_turn_is_one_threads_and_each_mark_is_taken_care_of_once() {
+fn in_any_order_one_thread_has_the_turn_and_each_mark_is_handled_once() {
     check(|| {
         let shared = loom::sync::Arc::new((Modelled::new(0), loom::cell::UnsafeCell::new(0)));
         let use_turn = |(word, cares): &(Modelled, loom::cell::UnsafeCell<u32>), mark: u32| {

@@ -17,7 +17,7 @@ use crate::options::{Backend, LogLevel};
 const LAST_REQUESTS_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Thread {
-    /// Has the service in this process do what its producer asks for, and the producer what follows. So a session that the application
+    /// Has the service in this process carry out its producer's requests, and the producer the resulting commands. So a session that the application
     /// begins later finds the data sources that were registered before, unless they are too many for one turn.
     pub(super) fn serve_in_process(&mut self, index: usize) {
         let Some(service) = self.backends[index].in_process().cloned() else {
@@ -36,9 +36,9 @@ impl Thread {
         }
     }
 
-    /// The process ends: has the service that is in it take all that there is to come, and complete its files.
+    /// The process ends: has the service in it process all remaining requests, and complete its files.
     pub(super) fn end_in_process(&mut self, done: &Sender<Drained>) {
-        // Sessions that the application has asked for just now still begin: they connect, are told so, and make their requests.
+        // Sessions that the application has just asked for still begin: they connect, learn that they are connected, and make their requests.
         for _ in 0..3 {
             for index in 0..self.backends.len() {
                 if self.backends[index].is_in_process() {
@@ -61,7 +61,7 @@ impl Thread {
             loop {
                 self.runtime.pump_now(connection);
                 let rest = service.turn();
-                // The service takes nothing from who does not read what it says.
+                // The service reads no requests from a client that does not read its replies.
                 self.runtime.on_readable(connection);
                 if rest == Rest::None && self.runtime.is_idle(connection) || monotonic_now() >= until {
                     break;

@@ -21,7 +21,7 @@ impl ProducerProgram for SdkThread {
         on_own_thread()
     }
 
-    /// The application's code on the SDK's thread may write, and its allocator may while this sends.
+    /// Confines the thread: the application's code on it may be the writer, and its allocator may trace while this sends.
     fn send_for_writer(&self, send: &mut dyn FnMut()) {
         let _confined = track_event::confine();
         send();

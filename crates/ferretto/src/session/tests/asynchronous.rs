@@ -1,4 +1,4 @@
-//! What futures of a session come to, in a runtime of a few lines and in tokio's.
+//! The results of a session's futures, in a runtime of a few lines and in tokio's.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use super::*;
 
-/// Runs a future on this thread, which is woken by whoever completes what it waits for.
+/// Runs a future on this thread, which the future's waker wakes.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -67,7 +67,7 @@ fn a_session_can_be_awaited_from_setup_to_the_last_chunk() {
 }
 
 #[test]
-fn futures_tell_what_went_wrong_and_dropping_them_takes_nothing_back() {
+fn futures_return_errors_and_dropping_them_cancels_nothing() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = Session::in_process();

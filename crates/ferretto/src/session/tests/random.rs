@@ -1,6 +1,6 @@
-//! Sessions of several threads that do anything in any order, against a model of what may come of it.
+//! Sessions of several threads that do anything in any order, against a model of the possible results.
 //!
-//! `FERRETTO_SESSIONS_SEED` names the first of the seeds, each of which is a different story.
+//! `FERRETTO_SESSIONS_SEED` is the first of the seeds, each of which is a different story.
 
 use super::*;
 
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// What a session should be like.
+/// The expected state of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Model {
     Idle,
@@ -35,13 +35,13 @@ enum Model {
     },
 }
 
-/// What should come of a step.
+/// The expected result of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Expected {
     Done,
     NotSetUp,
     InUse,
-    /// Either, by who was first.
+    /// Either, depending on which thread was first.
     DoneOrInUse,
     EndedEarly,
     Rejected,
@@ -65,7 +65,7 @@ impl Expected {
     }
 }
 
-/// One session after another, and what each should be like.
+/// One session after another, with the expected state of each.
 struct Story {
     random: Random,
     session: Session,
@@ -174,7 +174,7 @@ impl Story {
 }
 
 #[test]
-fn sessions_are_what_they_should_be_whatever_is_done() {
+fn sessions_agree_with_the_model_in_random_stories() {
     let _alone = alone();
     let first = std::env::var("FERRETTO_SESSIONS_SEED").map_or(0, |seed| seed.parse().unwrap());
     let recorder = Recorder::new();

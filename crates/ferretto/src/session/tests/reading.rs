@@ -151,7 +151,7 @@ fn a_reader_that_pauses_holds_back_trace_data_and_nothing_else() {
 }
 
 #[test]
-fn a_reader_that_is_dropped_holds_up_nobody() {
+fn a_dropped_reader_holds_up_nothing() {
     let _alone = alone();
     let recorder = Recorder::new();
     let session = started(
@@ -182,7 +182,7 @@ struct Scripted {
 }
 
 impl Scripted {
-    /// Replies to the last call, again and again, with what `answer` says to its method.
+    /// Replies to the last call, again and again, with the result of `answer` for its method.
     fn start(mut answer: impl FnMut(&str) -> Vec<Reply> + Send + 'static) -> (Session, Scripted) {
         static SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
         const ROOM: usize = 1 << 18;

@@ -1,4 +1,4 @@
-//! Uuids of processes against upstream's, and what a forked child forgets.
+//! Uuids of processes against upstream's, and the caches that a forked child drops.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +19,8 @@ fn the_hash_is_fnv_1a() {
     assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
 }
 
-/// The expected values are what `FnvHasher::Combine` and `TrackRegistry::ComputeProcessUuid` returned in a C++ program
-/// with upstream's library as in the crate `perfetto-sdk-sys` 1.4.0; the third is that of its own process.
+/// The expected values are results of `FnvHasher::Combine` and `TrackRegistry::ComputeProcessUuid` in a C++ program with upstream's library as in the
+/// crate `perfetto-sdk-sys` 1.4.0; the third is that of its own process.
 #[test]
 fn a_process_has_the_uuid_that_upstream_gives_it() {
     assert_eq!(uuid_of_process(123_456_789, 4242), 0x77d2_60d2_82f0_260b);
@@ -35,7 +35,7 @@ fn a_process_has_the_uuid_that_upstream_gives_it() {
 }
 
 #[test]
-fn the_start_time_is_found_behind_whatever_name() {
+fn the_start_time_is_found_behind_any_name() {
     let after = b" S 1 2 3 4 -1 6 7 8 9 10 11 12 13 14 15 16 1 18 7777 9";
     for name in ["(a)", "(a b)", "(a) S (b)", "(()", "())", "(a) )", "()"] {
         let stat = [b"42 ", name.as_bytes(), after].concat();
@@ -74,8 +74,8 @@ fn each_thread_has_its_number() {
     assert_ne!(thread_id(), own.join().unwrap());
 }
 
-/// What a fork leaves behind is put there by hand: caches with the parent's values, and a registry whose lock is held
-/// by a thread that does not exist any more.
+/// The test makes the state after a fork by hand: caches with the parent's values, and a registry whose lock is held by a thread that does not exist
+/// any more.
 #[test]
 fn a_forked_child_has_an_identity_of_its_own() {
     in_a_process_of_its_own(

@@ -1,5 +1,5 @@
-//! What upstream's trace processor makes of the descriptors: a trace of events on all kinds of tracks, written by hand.
-//! (All but states, which are newer than the trace processors at hand.)
+//! The descriptors as upstream's trace processor reads them: a trace of events on all kinds of tracks, written by hand. (All but states, which are
+//! newer than the trace processors at hand.)
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -65,7 +65,7 @@ impl DescriptorSink for Trace {
     }
 }
 
-/// Where each slice is: its name, the names of its track and of those above, the thread's and the process's numbers.
+/// The place of each slice: its name, the names of its track and of the tracks above it, the thread's and the process's numbers.
 const SLICES: &str = "
     select slice.name, track.name, up.name, upper.name,
         coalesce(thread.tid, ''), coalesce(process.pid, thread_process.pid, '')

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A config by its lists, of words: categories and tags, those disabled with a `-`, tags with a `#`.
+/// A config from words: categories and tags, disabled ones with a `-`, tags with a `#`.
 fn config(words: &str) -> TrackEventConfig {
     let mut config = TrackEventConfig::default();
     for word in words.split_whitespace() {
@@ -119,7 +119,7 @@ fn enabling_everything_does_not_enable_slow_and_debug_categories() {
 }
 
 #[test]
-fn a_pattern_enables_what_begins_with_it() {
+fn a_pattern_enables_names_with_its_prefix() {
     assert_eq!(
         enabled("-* fo*"),
         ["foo", "foo,bar", "red,green,blue,foo", "dynamic,foo"]
@@ -184,7 +184,7 @@ fn categories_come_before_tags_and_enabled_before_disabled() {
 }
 
 #[test]
-fn what_follows_a_star_is_not_looked_at() {
+fn characters_after_a_star_are_ignored() {
     assert_eq!(enabled("-* fo*x"), enabled("-* fo*"));
     assert_eq!(enabled("-*x foo"), enabled("-* foo"));
 }
@@ -208,7 +208,7 @@ fn commas_too_many_are_no_categories() {
     assert!(!filter.is_group_enabled("bar,", tags_of));
 }
 
-/// The rules again as a table: every entry of the config is a rule with a rank, and of those that match the first decides.
+/// The rules again as a table: every entry of the config is a rule with a rank, and the first one that matches decides.
 fn naive(config: &TrackEventConfig, name: &str, tags: &[&str]) -> bool {
     let mut disabled_tags = config.disabled_tags.clone();
     if config.disabled_tags.len() + config.enabled_tags.len() == 0 {
@@ -257,7 +257,7 @@ fn patterns() -> impl Strategy<Value = Vec<String>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
     #[test]
-    fn the_filter_is_what_the_rules_say(
+    fn the_filter_agrees_with_the_rules(
         (enabled_categories, disabled_categories, enabled_tags, disabled_tags) in
             (patterns(), patterns(), patterns(), patterns()),
         categories in prop::collection::vec((word(), prop::collection::vec(word(), 0..3)), 1..8),
@@ -329,7 +329,7 @@ fn can_adopt(startup: &TrackEventConfig, session: &TrackEventConfig) -> bool {
 }
 
 #[test]
-fn what_differs_is_told_by_name() {
+fn differences_are_reported_by_name() {
     let filtered = TrackEventConfig {
         filter_debug_annotations: Some(true),
         ..config("net db -#slow")
@@ -344,7 +344,7 @@ fn what_differs_is_told_by_name() {
 }
 
 #[test]
-fn a_session_adopts_what_it_would_have_recorded() {
+fn a_session_adopts_events_that_it_would_have_recorded() {
     assert!(can_adopt(
         &config("-* foo bar #tag -#slow"),
         &config("-#slow bar foo foo #tag -*")

@@ -33,7 +33,7 @@ proptest! {
 static HOLDS: AtomicI32 = AtomicI32::new(0);
 
 #[test]
-fn a_thread_that_forks_holds_what_it_was_told_to_and_the_list_of_that() {
+fn a_forking_thread_holds_the_registered_locks_and_their_list() {
     hold_over_forks(ForkLocks {
         hold: || {
             assert!(FORK_LOCKS.try_lock().is_ok(), "the others are to be held first");

@@ -7,8 +7,8 @@ use crate::track_event::registry;
 use crate::track_event::tests::Recording;
 
 #[test]
-fn an_instance_that_started_since_is_told_of_no_end() {
-    // Whoever ends a slice asks who listens first: an instance may take another's place right after that.
+fn an_instance_that_started_since_gets_no_end() {
+    // The end of a slice first reads the listeners: an instance may take another's place right after that.
     let before = registry::starts();
     let packets = Recording::of(Default::default(), || {
         EventCategory::listeners("", &END);

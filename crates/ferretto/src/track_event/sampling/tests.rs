@@ -12,7 +12,7 @@ use crate::{
 
 const EVENTS: u64 = 10_000;
 
-/// What a trace tells of one sampled category.
+/// The contents of a trace about one sampled category.
 #[derive(Debug, Default)]
 struct Told {
     begun: u64,
@@ -43,7 +43,7 @@ fn told(events: &Events) -> Told {
 }
 
 #[test]
-fn slices_are_sampled_with_their_ends_and_stand_for_those_that_are_left_out() {
+fn slices_are_sampled_with_their_ends_and_stand_for_the_omitted_ones() {
     static SAMPLED: SampledCategory = Category::new("sampled").sample(0.25);
     let packets = Recording::of(TrackEventConfig::default(), || {
         for number in 0..EVENTS / 2 {
@@ -53,7 +53,7 @@ fn slices_are_sampled_with_their_ends_and_stand_for_those_that_are_left_out() {
     });
     let told = told(&Events::of(&packets));
     assert_eq!(told.begun, told.ended);
-    // 2500 ± 43; what is further off than six times that does not happen.
+    // 2500 ± 43; a deviation of more than six times that does not happen.
     assert!((2240..=2760).contains(&told.begun), "{}", told.begun);
     assert_eq!(told.begun + SAMPLED.left_out(), EVENTS);
     let after_the_last = EVENTS - told.weights.iter().sum::<u64>();
@@ -85,7 +85,7 @@ fn a_probability_of_one_is_all_and_of_zero_is_none() {
 }
 
 #[test]
-fn what_would_be_wrong_without_the_rest_is_always_recorded() {
+fn counters_states_and_loose_ends_are_always_recorded() {
     static NONE: SampledCategory = Category::new("sampled to none").sample(0.0);
     static STATE: StateTrack<'_> = StateTrack::new("State");
     let packets = Recording::of(TrackEventConfig::default(), || {
@@ -161,7 +161,7 @@ proptest! {
         for pause in pauses {
             now += pause;
             let admits = limit.admits(now);
-            // In any stretch that ends now there are no more than a burst and what the rate gives.
+            // In any stretch that ends now there are no more than a burst and the events that the rate allows.
             let exceeds = admitted.iter().enumerate().any(|(earlier, since)| {
                 let count = (admitted.len() - earlier + 1) as u64;
                 count > burst + (now - since) / interval

@@ -1,7 +1,7 @@
-//! Events on a thread that is confined: only the fast paths may be taken, for the others lock and allocate ([`super::super::thread`]).
+//! Events on a thread that is confined: only the fast paths may be taken, because the others lock and allocate ([`super::super::thread`]).
 //!
-//! What these cannot write is left out. Slices nest all the same: the sequence counts what it left out, and makes up for it when it next takes
-//! its time.
+//! Events that the fast paths cannot write are left out. Slices nest all the same: the sequence counts the events that it left out, and makes up for
+//! them on its next slow path.
 
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Cursor, ShortMessage};
@@ -13,8 +13,8 @@ use super::{NO_EPOCH, PreparedPacket, Sequence};
 use crate::clock::Anchor;
 use crate::track::TrackLike;
 
-/// Beginnings and ends of the thread's track that were left out since the thread is confined. The end of a slice with a handle is not among them
-/// if its beginning was left out.
+/// Beginnings and ends of the thread's track that were left out since the thread is confined. They do not include the end of a slice with a handle
+/// whose beginning was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// Beginnings without a handle whose ends are still to come.
@@ -25,7 +25,7 @@ pub(super) struct LeftOut {
     ends: u32,
 }
 
-/// A packet that moves the incremental clock on, by so many nanoseconds.
+/// A packet that moves the incremental clock on, by this many nanoseconds.
 struct TimePasses(u64);
 
 impl ShortMessage for TimePasses {
@@ -37,11 +37,10 @@ impl ShortMessage for TimePasses {
 }
 
 impl Sequence {
-    /// Takes the time, and moves the incremental clock on if the last event is so long ago that the fast paths cannot tell the time that has
-    /// passed.
+    /// Reads the time, and moves the incremental clock on if the last event is so long ago that the fast paths cannot express the time since.
     pub(super) fn catch_up(&mut self) {
         let now = self.now();
-        // The fast paths cannot do without a time, and another piece may be over before they come to it, or there is no counter.
+        // The fast paths need a time, and this piece may be over before they use it, or there may be no counter.
         self.anchor = Anchor::standing_still(now);
         let Some(since_last) = now.checked_sub(self.last) else {
             return;
@@ -54,12 +53,12 @@ impl Sequence {
         }
     }
 
-    /// The thread is confined no more.
+    /// Ends the use of the sequence on a confined thread.
     pub(super) fn end_confined_use(&mut self) {
         self.anchor = Anchor::EXPIRED;
     }
 
-    /// An event on the thread's track is left out.
+    /// Counts an event on the thread's track that is left out.
     pub(super) fn leave_out(&mut self, kind: EventType) {
         let left_out = &mut self.left_out;
         match kind {
@@ -72,8 +71,8 @@ impl Sequence {
         self.update_plain_epoch();
     }
 
-    /// Makes up for what was left out, as far as that can be: slices that were begun in the trace end now, and the ends of those that were not are
-    /// going to be left out.
+    /// Makes up for events that were left out, as far as possible: slices whose beginning is in the trace end now. The ends of slices whose beginning
+    /// is not will be left out.
     #[cold]
     pub(super) fn make_up(&mut self, now: u64) {
         let left_out = std::mem::take(&mut self.left_out);

@@ -1,14 +1,14 @@
-//! What keeps slices nested for readers when packets are lost.
+//! Keeps slices nested for readers when packets are lost.
 //!
-//! Readers have a stack of slices for each track, and an end ends the topmost. So one event that is missing moves all that follow:
+//! Readers have a stack of slices for each track, and an end ends the topmost. So one missing event shifts all later ends:
 //!
-//! - An end that was lost is owed. When there is memory again, owed ends come before anything else, with the times at which
-//!   they happened. Readers sort by time, so slices end where they did.
-//! - The end of a slice whose beginning was lost is left out. A handle knows whether there was a beginning ([`OpenSlice`]); for slices
-//!   without one see [`open_slices`].
+//! - A lost end is owed. When there is memory again, owed ends come before anything else, with their original times. Readers sort by time, so slices
+//!   end where they did.
+//! - The end of a slice whose beginning was lost is left out. A handle knows whether there was a beginning ([`OpenSlice`]); for slices without one
+//!   see [`open_slices`].
 //!
 //! The fields of an owed end are lost. An end on a thread's track is owed by its sequence: until that thread records something or ends, the slice
-//! stays open, and nothing comes after it. An end on another track is owed by whoever records on such a track next.
+//! stays open, and nothing comes after it. An end on another track is owed by the next thread that records on such a track.
 //!
 //! [`OpenSlice`]: super::super::emit::OpenSlice
 
@@ -22,10 +22,10 @@ use super::super::wire::{self, EventType, NEEDS_INCREMENTAL_STATE};
 use super::{Event, Sequence, Timestamp, TrackRef, finish_what_others_see};
 use crate::track::TrackLike;
 
-/// Ends on its thread's track that a sequence owes at most: so deep slices can be nested.
+/// The most ends on its thread's track that a sequence owes, which bounds the depth of slices.
 const MAX_OWED: usize = 4096;
 
-/// Slices whose ends were neither written nor are owed.
+/// Slices whose ends were neither written nor are owed any more.
 static LEFT_OPEN: AtomicU64 = AtomicU64::new(0);
 
 pub(in super::super) fn slices_left_open() -> u64 {
@@ -33,7 +33,7 @@ pub(in super::super) fn slices_left_open() -> u64 {
 }
 
 impl Sequence {
-    /// Writes an event that happens now, and whatever has to be told before. False if readers will not see it.
+    /// Writes an event that happens now, after everything that it refers to. False if readers will not see it.
     pub(super) fn write(&mut self, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
         if !matches!(event.track, TrackRef::Thread) && event.kind.is_ordered() {
             finish_what_others_see();
@@ -50,9 +50,9 @@ impl Sequence {
         }
     }
 
-    /// Writes the end of a slice, sooner or later.
+    /// Writes the end of a slice, now or later.
     fn write_end(&mut self, now: u64, event: &Event<'_>, fill: &dyn Fn(&mut EventContext<'_, '_>)) -> bool {
-        /// The end until it is written: owed also if the user's code panics.
+        /// An end that is not written yet. Dropping it makes the sequence owe it, also if the user's code panics.
         struct Unwritten<'a> {
             sequence: &'a mut Sequence,
             end: OwedEnd,
@@ -85,7 +85,7 @@ impl Sequence {
         recorded
     }
 
-    /// What has become of the beginning of a slice without a handle that ends.
+    /// Returns the fate of the beginning of a slice without a handle that ends.
     fn fate_of_loose(&mut self, event: &Event<'_>) -> Fate {
         let track = self.uuid_of(event.track);
         let (fate, more) = open_slices::end(self.instance, track);
@@ -104,7 +104,7 @@ impl Sequence {
         track.uuid().unwrap_or_else(|| self.thread.uuid())
     }
 
-    /// An end was lost.
+    /// Notes that an end was lost.
     pub(super) fn owe(&mut self, end: OwedEnd) {
         let is_owed = match end.track {
             Some(_) => open_slices::owe(self.instance, end),
@@ -119,7 +119,7 @@ impl Sequence {
         }
     }
 
-    /// Whether ends are to be written before anything else.
+    /// Whether ends have to be written before anything else.
     pub(super) fn owes_ends(&self) -> bool {
         !self.owed_ends.is_empty() || open_slices::any_owed(self.instance.slot)
     }
@@ -141,7 +141,7 @@ impl Sequence {
         written == shared.len()
     }
 
-    /// Writes ends, and returns how many readers will see. If that is not all, the sequence starts over.
+    /// Writes ends, and returns how many of them readers will see. If that is not all, the sequence starts over.
     fn write_ends(&mut self, ends: &[OwedEnd]) -> usize {
         for (index, &OwedEnd { track, timestamp }) in ends.iter().enumerate() {
             let stamp = self.stamp_of(timestamp);
@@ -164,12 +164,12 @@ impl Sequence {
         ends.len()
     }
 
-    /// Whether something is to be done when the thread ends.
+    /// Whether there is work when the thread ends.
     pub(super) fn leaves_open(&self) -> bool {
         self.has_loose_slices || self.owes_ends()
     }
 
-    /// The thread ends, while its instance records: writes what is owed if there is memory now.
+    /// Ends the sequence with its thread, while its instance records. Writes owed ends if there is memory now.
     pub(super) fn end(&mut self) {
         if self.has_loose_slices {
             open_slices::forget_track(self.instance, self.thread.uuid());
@@ -179,7 +179,7 @@ impl Sequence {
         }
         let now = self.now();
         if !((self.begun || self.begin(now)) && self.pay_owed_ends()) {
-            // Those on shared tracks are others' from now on.
+            // From now on, other threads owe the ends on shared tracks.
             LEFT_OPEN.fetch_add(self.owed_ends.len() as u64, Ordering::Relaxed);
         }
     }

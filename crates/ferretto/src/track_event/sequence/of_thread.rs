@@ -1,7 +1,7 @@
 //! The sequences of one thread, and the shortest ways into them.
 //!
-//! Called through [`super::super::thread`], which lends the state to one caller at a time. An event that needs nothing told before is written right
-//! here, from what its site has prepared; all others go to [`Sequence::write`].
+//! Called through [`super::super::thread`], which lends the state to one caller at a time. An event that needs no descriptions first is written right
+//! here, from bytes that its site has prepared; all others go to [`Sequence::write`].
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ use crate::process_hooks;
 use crate::source::{MAX_INSTANCES, slots};
 use crate::track::{self, TrackField};
 
-/// What happens when a thread ends. No instance had started before all others, so none is recorded for anew.
+/// The event for the end of a thread. `begun` is 0, a count at which no instance had started, so that no sequence begins for it.
 const END_OF_THREAD: Event<'_> = Event {
     kind: EventType::SliceEnd,
     site: None,
@@ -31,12 +31,12 @@ const END_OF_THREAD: Event<'_> = Event {
     begun: Some(0),
 };
 
-/// What a thread has for all instances.
+/// A thread's state for all instances.
 pub(in super::super) struct ThreadState {
     sequences: [Option<Box<Sequence>>; MAX_INSTANCES],
-    /// Of which process: a forked child has a copy.
+    /// The process that it belongs to: a forked child has a copy.
     process: u32,
-    /// Whether its thread is confined ([`super::thread`]): nothing may be allocated, freed or waited for.
+    /// Whether its thread is confined ([`super::thread`]): it must not allocate, free or wait.
     pub(in super::super) confined: bool,
 }
 
@@ -47,7 +47,7 @@ impl Drop for ThreadState {
             let leaves_open = self.sequences[slot]
                 .as_ref()
                 .is_some_and(|sequence| sequence.leaves_open());
-            // Of an instance that is over nothing is asked.
+            // Sequences of instances that are over have no work.
             if leaves_open && let Some(sequence) = self.sequence(slot, &END_OF_THREAD) {
                 sequence.end();
             }
@@ -64,7 +64,7 @@ impl ThreadState {
         }
     }
 
-    /// The thread is confined. Makes ready what the fast paths need and what takes neither memory nor a lock.
+    /// Prepares the sequences for use on a confined thread: does everything for the fast paths that takes neither memory nor a lock.
     pub(in super::super) fn begin_confined_use(&mut self) {
         self.confined = true;
         for sequence in self.sequences.iter_mut().flatten() {
@@ -72,7 +72,7 @@ impl ThreadState {
         }
     }
 
-    /// In a forked child: sequences are the parent's. To drop them would give back chunks that it is still writing.
+    /// In a forked child the sequences are the parent's. Dropping them would return chunks that the parent is still writing.
     fn leave_parents_memory(&mut self) {
         if self.process != process_hooks::generation() {
             std::mem::forget(std::mem::take(&mut self.sequences));
@@ -80,7 +80,7 @@ impl ThreadState {
         }
     }
 
-    /// The event is written, or left out.
+    /// Ends the use of the state on a confined thread: the event was written, or left out.
     pub(in super::super) fn end_confined_use(&mut self) {
         self.confined = false;
         for sequence in self.sequences.iter_mut().flatten() {
@@ -88,7 +88,7 @@ impl ThreadState {
         }
     }
 
-    /// Writes an event that is prepared but for its time, which is now. False if something has to be done first.
+    /// Writes an event that is prepared except for its time, which is now. False if something has to be written first.
     #[inline(always)]
     pub(in super::super) fn write_prepared(
         &mut self,
@@ -108,7 +108,7 @@ impl ThreadState {
         let Some(now) = sequence.anchor.now() else {
             return false;
         };
-        // A time before the last one's is a very long one after.
+        // A time before the last one gives a very large difference.
         let since_last = now.wrapping_sub(sequence.last);
         if since_last >= u64::from(PreparedPacket::MAX_END) {
             return false;
@@ -120,8 +120,8 @@ impl ThreadState {
         written
     }
 
-    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be done first, or
-    /// it is not such an event.
+    /// Writes an event with few and simple fields, on a track that readers know, now. False if something has to be written first, or the event is not
+    /// that simple.
     #[inline(always)]
     pub(in super::super) fn write_short(
         &mut self,
@@ -178,7 +178,7 @@ impl ThreadState {
         written
     }
 
-    /// Writes any event, with the fields that `fill` adds, and whatever has to be told before. False if readers will not see it.
+    /// Writes any event, with the fields that `fill` adds, after everything that it refers to. False if readers will not see it.
     #[must_use]
     pub(in super::super) fn write(
         &mut self,
@@ -196,7 +196,7 @@ impl ThreadState {
         }
     }
 
-    /// Hands what the sequences have written to their services.
+    /// Hands all packets of the sequences to their services.
     pub(in super::super) fn commit(&mut self) {
         self.leave_parents_memory();
         for sequence in self.sequences.iter_mut().flatten() {
@@ -215,10 +215,10 @@ impl ThreadState {
         }
     }
 
-    /// Has every sequence that records tell what has changed of the tracks that it told of.
+    /// Has every sequence that records write the new descriptors of tracks that it has described and that have changed.
     pub(in super::super) fn describe_changed_tracks(&mut self) {
         for (sequence, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
-            // One that starts over tells all anyhow.
+            // A sequence that starts over describes everything anyhow.
             if let Some(sequence) = sequence
                 && sequence.epoch == epoch.load(Ordering::Relaxed)
                 && sequence.begun
@@ -232,7 +232,7 @@ impl ThreadState {
         }
     }
 
-    /// The sequence of a slot, ready for this event; `None` if nobody records it there any more.
+    /// Returns the sequence of a slot, ready for this event; `None` if no instance records it there any more.
     fn sequence(&mut self, slot: usize, event: &Event<'_>) -> Option<&mut Sequence> {
         let epoch = EPOCHS[slot].load(Ordering::Relaxed);
         let is_ready = |sequence: &Sequence| sequence.epoch == epoch;
@@ -246,7 +246,7 @@ impl ThreadState {
     fn renew(&mut self, slot: usize, event: &Event<'_>) -> Option<()> {
         // The epochs of a child are not those of its parent.
         self.leave_parents_memory();
-        // What this thread has of sessions that are over: others need the chunks.
+        // Drops this thread's sequences of sessions that are over, because others need the chunks.
         for (entry, epoch) in self.sequences.iter_mut().zip(&EPOCHS) {
             if epoch.load(Ordering::Relaxed) == 0 {
                 *entry = None;
@@ -263,7 +263,7 @@ impl ThreadState {
                 sequence.start_over(epoch);
             }
             _ => {
-                // The old one first, for its chunk may be the one that the new one needs.
+                // The old sequence first, because the new one may need its chunk.
                 *entry = None;
                 if !found.records_event {
                     return None;

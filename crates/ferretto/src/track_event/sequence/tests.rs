@@ -24,7 +24,7 @@ fn sequence(multiplier: u64) -> Sequence {
 }
 
 #[test]
-fn times_are_told_since_the_last_one_and_whole_if_the_clock_was_set_back() {
+fn times_are_differences_and_absolute_if_the_clock_was_set_back() {
     for (multiplier, absolute) in [(1, clock::chosen().id()), (1000, ABSOLUTE_CLOCK)] {
         let mut sequence = sequence(multiplier);
         let mut told = |now| {

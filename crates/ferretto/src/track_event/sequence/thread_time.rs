@@ -1,15 +1,15 @@
-//! The CPU time of a thread, told with its events if the config asks for it.
+//! The CPU time of a thread, written with its events if the config asks for it.
 
 use super::super::config::TrackEventOptions;
 use crate::clock;
 use crate::track::{BuiltinCounter, CounterTrack, Track};
 
-/// The samples of the thread's CPU time, each told as the difference to the one before.
+/// The samples of the thread's CPU time, each written as the difference to the one before.
 #[derive(Default)]
 pub(super) struct ThreadTime {
     /// Nanoseconds.
     last: u64,
-    /// When that was, on the trace clock.
+    /// The time of the last sample, on the trace clock.
     sampled_at: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the macros take: names that are part of the program, options in any order, times of the standard library.
+//! The arguments of the macros: names that are part of the program, options in any order, times of the standard library.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -69,7 +69,7 @@ impl AsRef<str> for Kind {
 }
 
 #[test]
-fn constants_are_names_that_are_told_once() {
+fn constants_are_names_that_are_written_once() {
     let told = names(|| {
         trace_event_instant!("c", CONSTANT);
         trace_event_instant!("c", STATIC, "number" => 1);

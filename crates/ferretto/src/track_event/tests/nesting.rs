@@ -1,7 +1,6 @@
-//! Slices of two threads through memory that is full again and again, as a reader sees them, against what happened.
+//! Slices of two threads through memory that is full again and again, as a reader sees them, against the actual ones.
 //!
-//! `FERRETTO_NESTING_SEED` names the first of the seeds, each of which is a different story, and `FERRETTO_NESTING_STORIES` says how many
-//! are told.
+//! `FERRETTO_NESTING_SEED` is the first of the seeds, each of which is a different story, and `FERRETTO_NESTING_STORIES` is the number of stories.
 
 use std::collections::HashMap;
 use std::sync::mpsc;
@@ -127,7 +126,7 @@ macro_rules! with_literal {
 
 const LITERALS: usize = 8;
 
-/// What a thread is asked to do.
+/// A step of a thread.
 enum Step {
     Begin {
         number: usize,
@@ -424,7 +423,7 @@ enum Ending {
 }
 
 #[test]
-fn slices_nest_as_they_did_whatever_was_lost() {
+fn slices_keep_their_nesting_through_any_loss() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     let first = number("FERRETTO_NESTING_SEED").unwrap_or_else(crate::clock::now);
     let stories = number("FERRETTO_NESTING_STORIES").unwrap_or(150);
@@ -480,7 +479,7 @@ fn tell(seed: u64, visited: &mut Visited) {
     };
     recording.listen(&config);
     let mut slices: Vec<Slice> = Vec::new();
-    // What is open on each track, from the outermost on.
+    // The open slices of each track, from the outermost on.
     let mut open: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     let left_open_before = slices_left_open();
     let ending = [Ending::Events, Ending::Threads, Ending::Loss][random.below(3)];
@@ -551,7 +550,7 @@ fn tell(seed: u64, visited: &mut Visited) {
                         thread: began_on,
                         ..
                     } = slices[number];
-                    // What is of a thread's track, or has a handle that stays, ends where it began.
+                    // A slice on a thread's track, or with a handle that stays, ends where it began.
                     let of_thread =
                         how == How::Handle || (how == How::Loose && matches!(place, Place::Thread));
                     let thread = if of_thread { began_on } else { thread };
@@ -662,7 +661,7 @@ fn tell(seed: u64, visited: &mut Visited) {
         }
         visited.recorded_in_lost += usize::from(parent != slice.parent);
     }
-    // Those on shared tracks wait for somebody who records there.
+    // Ends on shared tracks wait for a thread that records there.
     assert!(unended >= left_open, "{unended}, but {left_open} are told of");
     for (number, slice) in slices.iter().enumerate() {
         if recorded[number].is_none() {

@@ -1,5 +1,5 @@
-//! Programs, and fields of packets that they find something in, made from arbitrary bytes. Used by what is fuzzed, which compares our
-//! machine with a naive one, and by the conformance tests of `cli`, which compare it with upstream's.
+//! Programs, and packets with fields for them, made from arbitrary bytes. Used by the fuzz targets, which compare our machine with a naive one, and
+//! by the conformance tests of `cli`, which compare it with upstream's.
 
 use ferretto_proto::messages::vm_instruction::{AbortLevel, Operation};
 use ferretto_proto::messages::vm_op_select::PathComponent;
@@ -9,7 +9,7 @@ use ferretto_wire::Writer;
 
 use super::Input;
 
-/// Few, so that programs meet what is there; none that only the service may write.
+/// Few, so that programs meet existing fields; none that only the service may write.
 const FIELDS: [u32; 4] = [1, 2, 4, 5];
 
 fn number(choice: u8) -> u32 {
@@ -78,8 +78,7 @@ fn field_of(number: u32, is_repeated: bool) -> PathComponent {
     }
 }
 
-/// What most programs consist of: for each element of a repeated field of the packet, something is done with the element
-/// of the state that has the same key.
+/// The usual form of programs: for each element of a repeated field of the packet, change the element of the state that has the same key.
 fn by_key(input: &mut Input<'_>) -> VmInstruction {
     let (from, to, key) = (input.byte(), input.byte(), input.byte());
     let (from, to, key) = (number(from), number(to), number(key));

@@ -1,4 +1,4 @@
-//! What hostile programs and packets cost: each limit at and past it.
+//! The cost of hostile programs and packets: each limit at and past it.
 
 use super::*;
 use crate::limits;
@@ -17,7 +17,7 @@ fn the_state_takes_the_memory_it_may_and_no_more() {
     machine.merges(&packet);
     machine.has_state(&packet);
     assert_eq!(machine.0.memory_used(), needed);
-    // The same again takes no more: what is replaced gives its place to what replaces it.
+    // The same packet again takes no more: the new values take the place of the old ones.
     machine.merges(&Fields::new().number(1, 1).number(2, 2));
     let mut machine = Machine::with_memory(vec![merge()], needed - 1);
     let why = machine.aborts(&packet);
@@ -26,13 +26,13 @@ fn the_state_takes_the_memory_it_may_and_no_more() {
         "{why}"
     );
     machine.has_state(&Fields::new().number(1, 1).number(2, 2));
-    // It goes on with what does fit.
+    // The machine goes on with packets that do fit.
     machine.merges(&Fields::new().number(2, 3));
     machine.has_state(&Fields::new().number(1, 1).number(2, 3));
 }
 
 #[test]
-fn every_change_that_does_not_fit_leaves_what_was_there() {
+fn every_change_that_does_not_fit_leaves_the_old_state() {
     let state = Fields::new()
         .message(
             1,
@@ -129,7 +129,7 @@ fn a_program_is_as_deep_as_it_may_be_and_runs_on_a_small_stack() {
 }
 
 #[test]
-fn work_is_bounded_by_what_packets_have_earned() {
+fn packets_earn_the_work_that_may_be_used() {
     // Each element of the packet visits each element of the state.
     let visits = src(&[each(1)]).then(dst(&[each(2)]));
     let fill = src(&[field(3)])
@@ -142,7 +142,7 @@ fn work_is_bounded_by_what_packets_have_earned() {
     let mut machine = Machine::new(program);
     let numbers = |field: u32, count: usize| (0..count).fold(Fields::new(), |all, _| all.number(field, 1));
     machine.merges(&Fields::new().message(3, numbers(2, 10_000)));
-    // An instruction, a step and 10,000 elements for each; what had been saved up pays for it.
+    // An instruction, a step and 10,000 elements for each packet; the saved work pays for them.
     let mut paid = 0;
     loop {
         match machine.apply(&numbers(1, 100)) {
@@ -156,7 +156,7 @@ fn work_is_bounded_by_what_packets_have_earned() {
     }
     let most = limits::MAX_PROTOVM_WORK / 10_000;
     assert!((most / 2..=most + most / 10).contains(&paid), "{paid} of {most}");
-    // From then on it is what each packet brings: less than the 10,000 that one visit takes.
+    // From then on there is only the work that each packet earns: less than the 10,000 of one visit.
     let earned = limits::PROTOVM_WORK_PER_PACKET + 2 * limits::PROTOVM_WORK_PER_BYTE;
     assert!(earned < 10_000);
     assert!(machine.aborts(&numbers(1, 1)).contains("takes too long"));

@@ -1,6 +1,6 @@
 //! Tests of the machine: cases by theme, and arbitrary programs and packets against a naive one.
 //!
-//! The cases cover what upstream's unit tests of `src/protovm` expect, and where we go further.
+//! The cases cover the expectations of upstream's unit tests of `src/protovm`, and where we go further.
 
 mod bounds;
 mod naive;

@@ -16,7 +16,7 @@ fn number_from_env(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn any_program_does_to_any_packets_what_the_naive_machine_does() {
+fn any_program_agrees_with_the_naive_machine_on_any_packets() {
     let first = number_from_env("FERRETTO_PROTOVM_SEED").unwrap_or(1);
     let rounds = number_from_env("FERRETTO_PROTOVM_SEEDS").unwrap_or(ROUNDS);
     let mut all = fuzz::Counts::default();

@@ -1,4 +1,4 @@
-//! What instructions do, and what follows when one cannot.
+//! The effect of instructions, and the consequences when one cannot be carried out.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn elements_are_set_merged_and_deleted_by_their_keys() {
         .message(ELEMENTS, with_value(0, 10))
         .message(ELEMENTS, with_value(1, 11));
     machine.has_state(&state);
-    // Merged: what the patch does not have stays. Set: nothing does.
+    // Merged: fields that the patch lacks stay. Set: no field stays.
     machine.merges(
         &Fields::new()
             .message(TO_MERGE, element(0))
@@ -70,7 +70,7 @@ fn elements_are_set_merged_and_deleted_by_their_keys() {
 }
 
 #[test]
-fn an_abort_says_where_and_why_and_leaves_what_was_done() {
+fn an_abort_says_where_and_why_and_leaves_earlier_changes() {
     let mut machine = Machine::new(incremental());
     machine.merges(&two_elements());
     let before = machine.state();
@@ -87,7 +87,7 @@ fn an_abort_says_where_and_why_and_leaves_what_was_done() {
 }
 
 #[test]
-fn the_state_can_be_deleted_whatever_is_selected_around() {
+fn the_state_can_be_deleted_within_any_selection() {
     let mut machine = Machine::new(vec![set(), dst(&[]).then(src(&[]).then(del()))]);
     machine.merges(&two_elements());
     machine.has_state(&Fields::new());
@@ -95,7 +95,7 @@ fn the_state_can_be_deleted_whatever_is_selected_around() {
 }
 
 #[test]
-fn a_selection_cannot_delete_what_is_selected_around_it() {
+fn a_selection_cannot_delete_an_enclosing_one() {
     let inner = [src(&[field(TO_SET)]), dst(&[]), src(&[])];
     for inner in inner {
         let mut machine = Machine::new(vec![make(&[field(1)]).then(inner.then(del()))]);
@@ -108,7 +108,7 @@ fn a_selection_cannot_delete_what_is_selected_around_it() {
 }
 
 #[test]
-fn what_was_deleted_cannot_be_used_and_is_gone_afterwards() {
+fn a_deleted_element_cannot_be_used_and_is_gone_afterwards() {
     let uses = [del(), set(), merge(), make(&[field(1)]), load_from_state()];
     for usage in uses {
         for after in [del().then(usage.clone()), del()] {
@@ -169,7 +169,7 @@ fn a_failure_goes_as_far_out_as_its_level_says() {
 }
 
 #[test]
-fn levels_and_cursors_of_newer_programs_mean_what_they_do_to_upstream() {
+fn levels_and_cursors_of_newer_programs_mean_the_same_as_in_upstream() {
     const ABORT_LEVEL: u32 = 6;
     const CURSOR: u32 = 1;
     // To go on.
@@ -198,7 +198,7 @@ fn levels_and_cursors_of_newer_programs_mean_what_they_do_to_upstream() {
 }
 
 #[test]
-fn what_makes_no_sense_aborts_when_it_is_reached() {
+fn a_faulty_instruction_aborts_when_it_is_reached() {
     let create_in_packet = {
         let mut select = make(&[field(1)]);
         if let Some(Operation::Select(select)) = &mut select.operation {
@@ -243,7 +243,7 @@ fn what_makes_no_sense_aborts_when_it_is_reached() {
 }
 
 #[test]
-fn registers_keep_what_was_loaded_for_later_packets() {
+fn registers_keep_their_values_for_later_packets() {
     let skip = AbortLevel::SKIP_CURRENT_INSTRUCTION;
     let mut machine = Machine::new(vec![
         src(&[field(1)]).then(load(31)).on_failure(skip),
@@ -270,7 +270,7 @@ fn a_number_stays_as_it_was_encoded() {
 }
 
 #[test]
-fn what_is_set_must_stay_of_its_kind() {
+fn a_set_value_must_keep_its_kind() {
     let message_into_number = vec![
         make(&[field(1)]).then(src(&[field(1)]).then(set())),
         make(&[field(1)]).then(set()),
@@ -303,7 +303,7 @@ fn a_merge_replaces_single_fields_and_all_elements_of_repeated_ones() {
     machine.has_state(&kept().number(4, 5).number(4, 6).number(4, 7));
     machine.merges(&Fields::new());
     machine.has_state(&kept().number(4, 5).number(4, 6).number(4, 7));
-    // What was single may come to be repeated.
+    // A single field may become repeated.
     machine.merges(&Fields::new().number(1, 8).number(1, 9));
     let repeated = Fields::new().number(1, 8).number(1, 9);
     machine.has_state(
@@ -333,7 +333,7 @@ fn a_merge_may_keep_messages_that_were_entered() {
 }
 
 #[test]
-fn a_merge_may_delete_what_the_packet_has_empty() {
+fn a_merge_may_delete_fields_that_are_empty_in_the_packet() {
     let deleting = |skip| {
         merge_with(|merge| {
             merge.del_if_src_empty = Some(true);
@@ -355,7 +355,7 @@ fn a_merge_may_delete_what_the_packet_has_empty() {
                 .message(4, Fields::new()),
         );
         machine.has_state(&Fields::new().number(1, 1));
-        // What is not there is not deleted but made.
+        // A field that is not there is not deleted but made.
         machine.merges(&Fields::new().number(1, 1).message(5, Fields::new()));
         machine.has_state(&Fields::new().number(1, 1).message(5, Fields::new()));
     }

@@ -18,7 +18,7 @@ fn apply(vms: &mut ProtoVms, producer: ProducerId, packet: &Fields) {
     vms.apply(producer, std::iter::once(packet.0.as_slice()));
 }
 
-/// What is written of each instance: program, state, limit and producers.
+/// The written form of each instance: program, state, limit and producers.
 fn written(vms: &ProtoVms) -> Vec<Vec<u8>> {
     let each = vms.instances().map(|instance| {
         let mut out = Writer::new();
@@ -93,7 +93,7 @@ fn a_packet_goes_on_until_a_program_merges_it() {
 }
 
 #[test]
-fn packets_come_whole_whatever_pieces_they_lie_in() {
+fn packets_come_whole_from_any_pieces() {
     let packet = Fields::new()
         .number(1, 5)
         .message(2, Fields::new().number(1, 300));
@@ -107,7 +107,7 @@ fn packets_come_whole_whatever_pieces_they_lie_in() {
 }
 
 #[test]
-fn what_a_producer_may_not_write_is_not_merged() {
+fn forbidden_packets_of_a_producer_are_not_merged() {
     const TRUSTED_UID: u32 = 3;
     let mut vms = ProtoVms::default();
     vms.set_up("a", &takes(1), 16, ONE).expect("a program");
@@ -121,7 +121,7 @@ fn what_a_producer_may_not_write_is_not_merged() {
 }
 
 #[test]
-fn only_so_many_producers_bring_the_same_program() {
+fn the_producers_with_the_same_program_are_limited() {
     let mut vms = ProtoVms::default();
     let mut bring = |producer| vms.set_up("a", &takes(1), 16, ProducerId(producer));
     let most = limits::MAX_PROTOVM_PRODUCERS as u32;
@@ -158,7 +158,7 @@ fn all_programs_together_do_the_work_that_may_be_done_and_no_more() {
     vms.restrict_work(PLENTY);
     apply(&mut vms, ONE, &packet(1));
     assert!(has(&vms, 1));
-    // What there is to copy, and what the first program did in vain.
+    // The cost of copying, and of the work that the first program did in vain.
     let cost = PLENTY - vms.work_left();
     assert!((100 + 2..200).contains(&cost), "{cost}");
     vms.restrict_work(2 * cost);

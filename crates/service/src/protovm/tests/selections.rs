@@ -1,4 +1,4 @@
-//! Paths: what they find in packets and in the state, and what the state becomes by being entered.
+//! Paths: their results in packets and in the state, and the types that nodes of the state get by being entered.
 
 use super::*;
 
@@ -79,7 +79,7 @@ fn numbers_of_a_packet_are_found_by_index_too() {
 }
 
 #[test]
-fn what_follows_damage_in_a_packet_is_not_there() {
+fn fields_behind_damage_in_a_packet_are_ignored() {
     let damaged = Fields::new()
         .number(1, 5)
         .with(|out| out.raw(&[0x0f]))
@@ -103,7 +103,7 @@ fn fields_of_the_state_are_made_only_if_asked_for() {
     let mut machine = Machine::new(vec![make(&path).then(set())]);
     machine.merges(&element(0, 10));
     machine.has_state(&Fields::new().message(1, Fields::new().message(2, element(0, 10))));
-    // What was entered and not set is not there.
+    // A node that was entered and not set is not there.
     let mut machine = Machine::new(vec![make(&[field(1)])]);
     machine.merges(&element(0, 10));
     machine.has_state(&Fields::new());
@@ -148,7 +148,7 @@ fn elements_are_added_behind_the_last_whether_or_not_that_is_asked_for() {
     let mut machine = edits(vec![dst(&[field(1), at(3)])]);
     machine.fails(&initial(two()));
     assert!(machine.aborts(&edit()).contains("right behind the last"));
-    // What came once was not known to be repeated.
+    // A field that came once was not known to be repeated.
     let mut machine = edits(vec![dst(&[field(1), at(1)]).then(make(&[field(1)]).then(set()))]);
     machine.fails(&initial(Fields::new().message(1, element(0, 10))));
     machine.merges(&edit());

@@ -1,4 +1,4 @@
-//! An unfinished clone: what it is waiting for, and the buffers that it has so far.
+//! An unfinished clone: the step that it waits for, and the buffers that it has so far.
 //!
 //! First the producers of each group of buffers are flushed. If the original streams into a file, that file is then copied, and the buffers are
 //! written behind it.
@@ -19,21 +19,21 @@ pub(crate) struct PendingClone {
     pub(super) request: CloneRequest,
     /// Random bits for its name.
     pub(super) uuid: u128,
-    /// Of a session that streams into a file it is a file.
+    /// A file, if the original streams into a file.
     pub(super) content: ClonedContent,
     /// Boot time at which it was asked for.
     pub(super) started: u64,
-    /// Whether all flushes so far went well.
+    /// Whether all flushes so far succeeded.
     pub(super) outcome: FlushOutcome,
     pub(super) stage: Stage,
-    /// By index in the config.
+    /// The copies, by index in the config.
     pub(super) snapshots: Vec<Option<Snapshot>>,
 }
 
-/// What a clone waits for.
+/// The step that a clone waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Flushes of so many groups of buffers.
+    /// The flushes of this many groups of buffers.
     Flushing { groups: usize },
     /// Its file. A batch was on its way into the original's file when the buffers were copied, and has not arrived.
     AwaitingBatch,
@@ -49,7 +49,7 @@ pub(super) struct Snapshot {
     pub(super) at: u64,
 }
 
-/// How far a flush brought a clone.
+/// The progress of a clone after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
     ThisGroup,
@@ -77,7 +77,7 @@ impl PendingClone {
         }
     }
 
-    /// It gets this buffer, of this index in the config.
+    /// Adds this buffer, which has this index in the config.
     pub(super) fn add(&mut self, index: usize, buffer: TraceBuffer, now: &Now) {
         if let Some(snapshot) = self.snapshots.get_mut(index) {
             *snapshot = Some(Snapshot { buffer, at: now.boot });
@@ -89,7 +89,7 @@ impl PendingClone {
         std::mem::take(&mut self.snapshots).into_iter().flatten()
     }
 
-    /// Its buffers are there; what remains is its file, if the original has this one.
+    /// The buffers are complete. Its file remains, if the original has this one.
     pub(super) fn write_file(&mut self, original: Option<&FileSink>) {
         self.stage = match original {
             Some(file) if file.awaits_batch() => Stage::AwaitingBatch,

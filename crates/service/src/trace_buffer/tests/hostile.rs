@@ -9,7 +9,7 @@ fn violation(violation: AbiViolation) -> CopyOutcome {
 const MALFORMED: AbiViolation = AbiViolation::MalformedFragments;
 
 #[test]
-fn fragments_that_are_not_there_are_a_violation_and_those_that_are_are_kept() {
+fn missing_fragments_are_a_violation_and_existing_ones_are_kept() {
     let cases: [(TestChunk, &[&str]); 5] = [
         (chunk(1, 1, 0).whole('a', 64).raw(&[]).raw(&[]), &["a64"]),
         (chunk(1, 1, 0).raw(&[]), &[]),
@@ -112,7 +112,7 @@ fn flags_of_a_fragment_that_was_cut_off_bind_no_recommit() {
 }
 
 #[test]
-fn a_recommit_that_shrinks_what_was_read_changes_nothing() {
+fn a_recommit_smaller_than_the_read_part_changes_nothing() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 30).whole('b', 40));
     assert_eq!(buffer.read_some(2), ["a30", "b40"]);
@@ -293,7 +293,7 @@ fn a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked() {
 }
 
 #[test]
-fn what_was_missing_is_found_when_it_comes_however_it_comes() {
+fn a_missing_fragment_is_found_however_it_comes() {
     let begun = || chunk(1, 1, 0).begin('a', 10);
     let missing = |buffer: &mut Fixture| {
         for attempts in 1..4 {
@@ -305,7 +305,7 @@ fn what_was_missing_is_found_when_it_comes_however_it_comes() {
             assert_eq!(buffer.0.lookahead.is_empty(), attempts > 1, "attempt {attempts}");
         }
     };
-    // The end was there already, and what was missing came between.
+    // The end was there already, and the missing part came in between.
     let mut buffer = ring(4096);
     buffer.commit(begun());
     buffer.commit(chunk(1, 1, 1).middle('b', 10).needs_patching());

@@ -86,7 +86,7 @@ fn an_end_without_a_beginning_is_passed_over() {
 }
 
 #[test]
-fn a_packet_that_is_not_continued_is_lost_and_what_follows_is_not() {
+fn a_packet_that_is_not_continued_is_lost_and_the_next_one_is_not() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).begin('a', 32));
     buffer.commit(chunk(1, 1, 1).whole('b', 32));
@@ -222,7 +222,7 @@ fn a_chunk_older_than_anything_seen_that_comes_too_late_is_a_loss() {
 }
 
 #[test]
-fn a_full_buffer_marks_what_it_refuses_of_before_all_it_has() {
+fn a_full_buffer_marks_refused_chunks_before_all_its_own() {
     let mut buffer = discard(4096);
     buffer.commit(chunk(1, 1, 1).whole('b', 2000));
     buffer.commit(chunk(2, 1, 0).whole('x', 2000));
@@ -232,7 +232,7 @@ fn a_full_buffer_marks_what_it_refuses_of_before_all_it_has() {
 }
 
 #[test]
-fn a_scraped_chunk_whose_rest_is_no_fragment_is_marked() {
+fn a_scraped_chunk_with_a_malformed_rest_is_marked() {
     for overwritten_before in [false, true] {
         let mut buffer = ring(4096);
         buffer.scrape(chunk(1, 1, 0).whole('a', 20).whole('b', 20).padded_to(512));
@@ -253,7 +253,7 @@ fn a_scraped_chunk_whose_rest_is_no_fragment_is_marked() {
 }
 
 #[test]
-fn what_was_wrong_with_a_scraped_copy_is_forgotten_when_the_chunk_is_whole() {
+fn errors_of_a_scraped_copy_are_forgotten_when_the_chunk_is_whole() {
     let mut buffer = ring(4096);
     let mut torn = chunk(1, 1, 0)
         .whole('a', 20)
@@ -283,7 +283,7 @@ fn the_end_of_a_packet_that_arrives_when_its_start_is_overwritten_is_an_orphan()
 }
 
 #[test]
-fn what_is_overwritten_is_lost_for_the_reasons_that_reading_would_find() {
+fn overwriting_loses_packets_for_the_reasons_that_reading_would_find() {
     for (overwritten, reasons) in [
         (chunk(1, 1, 0).whole('a', 500), r#""OVERWRITE""#),
         (chunk(1, 1, 0).end('a', 500), r#""ORPHAN_CONTINUATION""#),

@@ -1,6 +1,6 @@
 //! Tests of the trace buffer: cases by theme, a property test against a naive model, and arbitrary bytes.
 //!
-//! The cases cover what upstream's unit tests of `trace_buffer_v2` expect, and where we go further.
+//! The cases cover the expectations of upstream's unit tests of `trace_buffer_v2`, and where we go further.
 
 mod fuzzing;
 mod hostile;

@@ -93,7 +93,7 @@ struct Held {
 struct Writer {
     producer: u32,
     writer: u16,
-    /// What the id of chunk number 0 is.
+    /// The id of chunk number 0.
     base: u32,
     next_number: u64,
     /// Bytes of every packet ever begun.
@@ -105,7 +105,7 @@ struct Writer {
     /// Committed with a hole: the chunk's number and where in its payload.
     unpatched: Vec<(u64, u32)>,
 
-    // What the buffer should know.
+    // The state that the buffer should have.
     held: BTreeMap<u64, Held>,
     /// Fragments that had been seen of scraped chunks when they were overwritten.
     evicted_incomplete: BTreeMap<u64, usize>,
@@ -114,13 +114,13 @@ struct Writer {
     /// The largest number that left the buffer.
     gone: Option<u64>,
     next_packet: usize,
-    /// It went away, and what it had not sent with it.
+    /// It went away, and the packets that it had not sent with it.
     is_gone: bool,
     /// The last empty chunk that was refused: the gap it leaves is marked although it costs no packet.
     refused_empty: Option<u64>,
 }
 
-/// What a sequence should give next.
+/// The next item that a sequence should give.
 #[derive(Debug, PartialEq)]
 enum Next {
     /// A packet, by its number, and the chunk it starts in.
@@ -186,7 +186,7 @@ impl Writer {
         self.in_flight.push_back(chunk);
     }
 
-    /// The next packet by reading its fragments one after the other; passes over what is lost.
+    /// Reads the next packet, its fragments one after the other; passes over lost ones.
     fn take_next(&mut self) -> Next {
         let numbers: Vec<u64> = self.held.keys().copied().collect();
         for (position, number) in numbers.iter().enumerate() {
@@ -451,7 +451,7 @@ impl Model {
         assert!(in_the_way, "what is in the way was read");
     }
 
-    /// Overwrites what is in the way of a chunk with `reserved` bytes. Returns where the chunk goes.
+    /// Overwrites the records in the way of a chunk with `reserved` bytes. Returns the place of the chunk.
     fn make_room(&mut self, reserved: usize) -> (u32, u32) {
         let size = (16 + reserved as u32).next_multiple_of(16);
         let capacity = self.buffer.size() as u32;
@@ -471,7 +471,7 @@ impl Model {
                 .rev()
                 .find(|(_, held)| held.start < end && start < held.end);
             if let Some((&hit, _)) = hit {
-                // Over what is left of a lost packet the reader may have passed before the model did.
+                // The reader may have passed the rest of a lost packet before the model did.
                 let is_whole = |fragment: &Fragment| fragment.index == 0 && fragment.ends_packet;
                 let unread = |held: &Held| held.fragments[held.taken..].iter().any(is_whole);
                 assert!(
@@ -508,7 +508,7 @@ impl Model {
     /// A chunk never arrives, say because the producer broke off the connection it was announced on.
     fn lose(&mut self, index: usize) {
         let writer = &mut self.writers[index];
-        // Nobody can tell that the very first chunks of a sequence are missing: ids may start anywhere.
+        // The first chunks of a sequence cannot be missed: ids may start anywhere.
         let known = !writer.completed.is_empty();
         if known
             && writer
@@ -524,7 +524,7 @@ impl Model {
         }
     }
 
-    /// The writer's producer dies: what is in its shared memory is scraped, patches that it has not sent never come.
+    /// The writer's producer dies: the contents of its shared memory are scraped, and patches that it has not sent never come.
     fn die(&mut self, index: usize) {
         let producer = self.writers[index].producer;
         for index in 0..self.writers.len() {
@@ -568,7 +568,7 @@ impl Model {
     }
 
     fn read(&mut self, limit: usize) {
-        // A clone must give what the buffer would have given.
+        // A clone must give the same packets as the buffer would have given.
         let mut clone = self
             .random
             .one_in(4)

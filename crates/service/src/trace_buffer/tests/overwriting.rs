@@ -1,4 +1,4 @@
-//! What happens at the end of the buffer: wrapping around, padding, discarding, and how it is counted.
+//! The end of the buffer: wrapping around, padding, discarding, and their counters.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn a_buffer_can_be_filled_to_the_last_byte_again_and_again() {
 }
 
 #[test]
-fn a_chunk_that_does_not_fit_at_the_end_goes_to_the_start_and_pads_what_it_cuts() {
+fn a_chunk_that_does_not_fit_at_the_end_goes_to_the_start_and_pads_the_cut_record() {
     let mut buffer = ring(4096);
     for (id, size) in [128, 256, 512, 1024, 2048].into_iter().enumerate() {
         buffer.commit(chunk(1, 1, id as u32).whole('x', size - 16));
@@ -207,7 +207,7 @@ fn a_buffer_that_discards_keeps_the_oldest() {
 }
 
 #[test]
-fn what_was_read_makes_room_in_a_buffer_that_discards() {
+fn read_chunks_make_room_in_a_buffer_that_discards() {
     let mut buffer = discard(4096);
     for id in 0..100 {
         buffer.commit(chunk(1, 1, id).whole('a', 1000));
@@ -221,7 +221,7 @@ fn what_was_read_makes_room_in_a_buffer_that_discards() {
 }
 
 #[test]
-fn what_is_unread_does_not_make_room_wherever_it_is() {
+fn unread_chunks_make_no_room_wherever_they_are() {
     // The last one is behind the end, or the one that is in the way is: at the end, at the beginning, or further on.
     for (sizes, read) in [
         (&[1000, 1000, 2000][..], 0),
@@ -245,7 +245,7 @@ fn what_is_unread_does_not_make_room_wherever_it_is() {
 }
 
 #[test]
-fn a_chunk_without_packets_does_not_make_room_of_those_before_it() {
+fn a_chunk_without_packets_makes_no_room_of_earlier_chunks() {
     let mut buffer = discard(4096);
     // It comes too early, so that it is the first that the next lap meets.
     buffer.commit(chunk(1, 1, 1));
@@ -259,7 +259,7 @@ fn a_chunk_without_packets_does_not_make_room_of_those_before_it() {
 }
 
 #[test]
-fn what_waits_for_a_patch_does_not_make_room() {
+fn a_chunk_that_waits_for_a_patch_makes_no_room() {
     let mut buffer = discard(4096);
     buffer.commit(chunk(1, 1, 0).begin('a', 1000).needs_patching());
     buffer.commit(chunk(2, 1, 0).whole('b', 2000));
@@ -338,7 +338,7 @@ fn a_packet_cut_off_by_a_full_buffer_does_not_come_out() {
 }
 
 #[test]
-fn histograms_tell_the_chunk_sizes_of_each_writer() {
+fn histograms_have_the_chunk_sizes_of_each_writer() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 8).whole('a', 20));
     buffer.commit(chunk(1, 1, 1).whole('a', 28));
@@ -399,7 +399,7 @@ fn histograms_count_every_commit_that_a_buffer_looks_at() {
 }
 
 #[test]
-fn what_is_in_use_is_what_is_unread_and_the_padding() {
+fn the_used_memory_is_the_unread_chunks_and_the_padding() {
     let mut buffer = ring(4096);
     for id in 0..8 {
         buffer.commit(chunk(1, 1, id).whole('x', 496));

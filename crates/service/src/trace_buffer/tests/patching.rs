@@ -100,11 +100,11 @@ fn patches_outside_of_the_payload_fail_and_change_nothing() {
 }
 
 #[test]
-fn what_was_given_out_cannot_be_patched() {
+fn consumed_bytes_cannot_be_patched() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 16).whole('b', 16));
     assert_eq!(buffer.read_some(1), ["a16"]);
-    // Nor what only ends behind it.
+    // Nor a patch that only ends behind it.
     for offset in [4, 13, 15] {
         assert!(!buffer.patch((1, 1, 0), offset, b"late", DONE), "{offset}");
     }
@@ -190,7 +190,7 @@ fn a_full_buffer_that_discards_still_takes_patches() {
 }
 
 #[test]
-fn what_a_lost_producer_left_unpatched_is_lost_and_holds_up_nothing() {
+fn unpatched_packets_of_a_lost_producer_are_lost_and_hold_up_nothing() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 9).begin('b', 9).needs_patching());
     buffer.commit(chunk(1, 1, 1).end('c', 9).whole('d', 9).begin('e', 9));

@@ -114,7 +114,7 @@ fn overwrite_all(buffer: &mut Fixture) {
 }
 
 #[test]
-fn what_is_still_there_was_not_merged_and_what_is_not_was() {
+fn packets_are_merged_exactly_when_they_are_overwritten() {
     let mut buffer = ring(4096).with_vm(&[1]);
     for id in 0..4 {
         buffer.commit(chunk(1, 1, id).packet(u64::from(id), 900));
@@ -129,7 +129,7 @@ fn what_is_still_there_was_not_merged_and_what_is_not_was() {
 }
 
 #[test]
-fn what_was_read_is_not_merged() {
+fn read_packets_are_not_merged() {
     let mut buffer = ring(4096).with_vm(&[1]);
     buffer.commit(chunk(1, 1, 0).packet(0, 100).packet(1, 100).packet(2, 100));
     buffer.0.begin_read();
@@ -255,7 +255,7 @@ fn a_copy_has_programs_with_the_state_of_its_time() {
 #[derive(Default)]
 struct RandomWriter {
     next_chunk: u32,
-    /// What is still to be written of a packet.
+    /// The fragments of a packet that are still to be written.
     rest: Vec<u8>,
     /// In which step that was begun.
     begun: usize,
@@ -296,8 +296,8 @@ impl RandomWriter {
     }
 }
 
-/// Every packet is either read or merged, unless it is still there. And what is read, what is marked as lost and what is
-/// counted is the same without programs.
+/// Every packet is either read or merged, unless it is still there. The packets that are read or marked as lost, and the counters, are the same
+/// without programs.
 #[test]
 fn programs_see_all_that_is_not_read_and_change_nothing() {
     let first = number_from_env("FERRETTO_TRACE_BUFFER_SEED").unwrap_or(1);
@@ -311,7 +311,7 @@ fn programs_see_all_that_is_not_read_and_change_nothing() {
         let mut numbers = [0, 1, 2, 3];
         let (mut written, mut read) = (Vec::new(), Vec::new());
         for step in 0..400 {
-            // Nobody lets a packet wait until its start is overwritten: it would not be whole.
+            // No packet waits until its start is overwritten, because it would not be whole then.
             let waiting = (0..4).filter(|writer| !writers[*writer].rest.is_empty());
             let writer = match waiting.min_by_key(|writer| writers[*writer].begun) {
                 Some(writer) if writers[writer].begun + 3 < step => writer,
@@ -352,7 +352,7 @@ fn programs_see_all_that_is_not_read_and_change_nothing() {
     );
 }
 
-/// Its bytes and what is told of it.
+/// The bytes of a packet, its losses and its sequence.
 fn contents(packet: &ReadPacket<'_>) -> (Vec<u8>, LossReasons, SequenceInfo) {
     let bytes = packet.fragments().flatten().copied().collect();
     (bytes, packet.losses, packet.sequence)

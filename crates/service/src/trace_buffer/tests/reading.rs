@@ -19,7 +19,7 @@ fn without_a_read_cycle_nothing_is_read_and_a_write_ends_it() {
 }
 
 #[test]
-fn what_is_written_is_read_once_and_counted_on_both_sides() {
+fn each_packet_is_read_once_and_counted_on_both_sides() {
     let mut buffer = ring(64 << 10);
     for id in 0..1000 {
         buffer.commit(chunk(1, 1, id).whole('a', 42));
@@ -76,7 +76,7 @@ fn empty_packets_are_left_out() {
 }
 
 #[test]
-fn a_packet_says_who_wrote_it() {
+fn a_packet_names_its_writer() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 10).begin('b', 10).uid(11));
     buffer.commit(chunk(2, 1, 0).whole('c', 10).whole('d', 10).uid(22));

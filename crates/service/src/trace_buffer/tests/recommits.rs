@@ -15,7 +15,7 @@ fn fill_to_the_end(buffer: &mut Fixture) {
 }
 
 #[test]
-fn a_commit_adds_to_what_was_scraped() {
+fn a_commit_extends_the_scraped_chunk() {
     let mut buffer = ring(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 100).whole('b', 100).padded_to(512));
     assert_eq!(buffer.stats().chunks_rewritten, 0);
@@ -45,7 +45,7 @@ fn the_last_fragment_of_a_scraped_chunk_is_withheld_with_its_flags() {
 }
 
 #[test]
-fn what_was_read_of_a_scraped_chunk_is_not_read_again() {
+fn the_read_part_of_a_scraped_chunk_is_not_read_again() {
     for read_before in [0, 1, 2] {
         let mut buffer = ring(4096);
         buffer.scrape(
@@ -217,7 +217,7 @@ fn only_the_final_commit_moves_and_only_when_all_was_read() {
 }
 
 #[test]
-fn a_full_buffer_that_discards_still_completes_what_it_holds() {
+fn a_full_buffer_that_discards_still_completes_its_chunks() {
     let mut buffer = discard_at_end(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 20).begin('b', 10).padded_to(1024));
     assert_eq!(buffer.read(), ["a20"]);
@@ -266,7 +266,7 @@ fn a_move_does_not_hide_a_gap_before_the_chunk() {
 }
 
 #[test]
-fn a_scraped_chunk_that_was_read_and_overwritten_is_taken_in_again_without_what_was_read() {
+fn an_overwritten_scraped_chunk_is_taken_in_again_without_its_read_part() {
     let mut buffer = ring(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 20).begin('b', 10).padded_to(512));
     assert_eq!(buffer.read(), ["a20"]);
@@ -325,7 +325,7 @@ fn a_chunk_that_was_never_here_comes_too_late_when_its_successor_is_being_read()
 }
 
 #[test]
-fn what_was_complete_does_not_wait_for_more_because_it_is_scraped_again() {
+fn a_complete_chunk_does_not_wait_because_it_is_scraped_again() {
     let mut buffer = ring(4096);
     let begun = chunk(1, 1, 0).whole('a', 20).whole('b', 30).padded_to(512);
     buffer.scrape(begun.clone());

@@ -7,7 +7,7 @@ fn snapshot(buffer: &Fixture) -> Fixture {
 }
 
 #[test]
-fn a_clone_has_what_is_unread_and_leaves_the_original_alone() {
+fn a_clone_has_the_unread_packets_and_leaves_the_original_alone() {
     let mut buffer = ring(4096);
     for (writer, letter) in [(1, 'a'), (2, 'b'), (3, 'c')] {
         buffer.commit(chunk(1, writer, 0).whole(letter, 16).whole(letter, 17));
@@ -38,7 +38,7 @@ fn a_clone_refuses_writes() {
 }
 
 #[test]
-fn counters_go_on_except_those_of_reading() {
+fn counters_of_a_clone_go_on_except_those_of_reading() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 16));
     buffer.commit(chunk(1, 1, 1).begin('b', 16));

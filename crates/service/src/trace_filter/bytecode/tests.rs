@@ -1,4 +1,4 @@
-//! Bytecode of every kind, good and bad, and what the table says then.
+//! Bytecode of every kind, good and bad, and the resulting table.
 
 use super::*;
 use crate::trace_filter::tests::filter_bytecode::{self, Rule, encode};
@@ -21,7 +21,7 @@ fn overlaid(messages: &[&[Rule]], overlay: &[(u32, Rule)]) -> FieldTable {
     with_overlay(messages, &words).unwrap()
 }
 
-/// The fields below 3000 of a message that do not go, and what becomes of them.
+/// The fields of a message below 3000 that are not dropped, and their actions.
 fn kept(table: &FieldTable, message: u32) -> Vec<(u32, Action)> {
     (0..3000)
         .map(|field| (field, table.action(message, field)))
@@ -39,7 +39,7 @@ const END: u32 = 0;
 fn the_last_message_must_end() {
     assert_eq!(table(&[1 << 3 | 1]).unwrap_err(), BytecodeError::NoEnd);
     assert_eq!(table(&[1]).unwrap_err(), BytecodeError::FieldZero(0));
-    // What looks like an end is an argument.
+    // The word that looks like an end is an argument.
     assert_eq!(table(&[1 << 3 | 2, END]).unwrap_err(), BytecodeError::NoEnd);
     assert_eq!(table(&[4 << 3 | 3, END]).unwrap_err(), BytecodeError::NoEnd);
     for opcode in [2, 3, 5] {
@@ -76,7 +76,7 @@ fn damaged_bytes_are_refused() {
 }
 
 #[test]
-fn single_fields_are_found_whatever_their_number() {
+fn single_fields_of_any_number_are_found() {
     assert_eq!(kept(&good(&[2 << 3 | 1, END]), 0), keep(&[2]));
     let low = [1, 7, 8, 127];
     let words: Vec<u32> = low.map(|field| field << 3 | 1).into_iter().chain([END]).collect();
@@ -165,7 +165,7 @@ fn ranges_must_be_in_order_and_apart() {
             "{rules:?}"
         );
     }
-    // They may touch, and those of another message are none of their business.
+    // Ranges may touch, and may overlap ranges of another message.
     let apart = filter_bytecode::bytecode(&[
         &[Rule::KeepRange(130, 10), Rule::KeepRange(140, 2)],
         &[Rule::Keep(130)],

@@ -6,8 +6,7 @@ use crate::trace_filter::strings::{Policy, SemanticTypes};
 use crate::trace_filter::tests::filter_bytecode::{Rule, bytecode};
 use ferretto_wire::{Writer, push_varint};
 
-/// A filter of these messages, the first of which is the root. Of strings, what follows an `s` at the beginning is
-/// hidden.
+/// A filter of these messages, the first of which is the root. In a string that begins with an `s`, the rest is hidden.
 struct Filter {
     table: FieldTable,
     strings: StringFilter,
@@ -112,7 +111,7 @@ fn fields_of_every_kind_stay_or_go() {
 }
 
 #[test]
-fn a_field_that_is_kept_keeps_whatever_it_holds() {
+fn a_field_that_is_kept_keeps_all_its_contents() {
     let mut filter = Filter::new(&[&[Rule::Keep(2), Rule::Nested(3, 1)], &[Rule::Keep(3)]]);
     let inside = message(|writer| {
         writer.varint_field(3, 100);
@@ -195,13 +194,13 @@ fn strings_are_filtered_where_they_stay() {
     };
     let mut whole = with(b"secret");
     assert_eq!(filter.of(&whole), Ok(with(b"sP60RE")));
-    // What goes before it does not matter.
+    // Fields before it do not matter.
     whole.splice(0..0, b"\xc0\x3e\x01".to_vec());
     assert_eq!(filter.of(&whole), Ok(with(b"sP60RE")));
 }
 
 #[test]
-fn what_is_no_message_is_refused_and_the_next_one_is_not() {
+fn bytes_that_are_no_message_are_refused_and_the_next_message_is_not() {
     let mut filter = Filter::new(&[
         &[Rule::Keep(1), Rule::Keep(2), Rule::Nested(3, 1)],
         &[Rule::Keep(4), Rule::Keep(5)],
@@ -229,7 +228,7 @@ fn what_is_no_message_is_refused_and_the_next_one_is_not() {
 }
 
 #[test]
-fn rubbish_in_what_goes_does_not_matter() {
+fn rubbish_in_dropped_fields_does_not_matter() {
     let mut filter = Filter::new(&[&[Rule::Keep(1)]]);
     assert_eq!(
         filter.of(b"\x12\x03\xff\xff\xff\x08\x01").as_deref(),
@@ -513,7 +512,7 @@ fn random_messages_are_filtered_as_a_naive_filter_does() {
                 Some(stays) => {
                     changed += 1;
                     assert!(stays.len() <= bytes.len());
-                    // What stays is what would stay of it, but for the bytes of lengths.
+                    // Filtering the output again changes nothing but the bytes of lengths.
                     let again = filter.of(&stays).expect("it is a message");
                     assert_eq!(naive::filter(&messages, 0, &stays), Some(again), "seed {seed}");
                 }

@@ -1,9 +1,9 @@
-//! Every policy on what it is for, and what rules do together.
+//! Every policy in its intended use, and rules in combination.
 
 use super::*;
 use Policy::*;
 
-/// A chain of rules and what applying it gives.
+/// A chain of rules, for testing the result of applying it.
 struct Chain(StringFilter);
 
 impl Default for Chain {
@@ -97,7 +97,7 @@ fn atrace_rules_compare_the_payload_first() {
 }
 
 #[test]
-fn what_has_no_payload_is_not_for_atrace_rules() {
+fn strings_without_payload_are_not_for_atrace_rules() {
     rule(AtraceMatchRedactGroups, r"(E\|\d+\|x)", "")
         .leaves(0, "E|1234")
         .leaves(0, "E|1234|x");

@@ -70,7 +70,7 @@ fn a_clone_of_a_streaming_session_is_a_file_with_everything() {
 }
 
 #[test]
-fn a_file_of_a_clone_tells_the_same_as_a_clone_that_is_read() {
+fn a_file_of_a_clone_has_the_same_packets_as_a_clone_that_is_read() {
     let kinds = |packets: &[TracePacket]| {
         let mut kinds: Vec<u32> = events(packets).into_iter().map(|(kind, _)| kind).collect();
         kinds.sort_unstable();
@@ -277,7 +277,7 @@ fn a_file_that_is_full_before_the_clone_is_made_fails_the_clone() {
             scene.world.finish_writes();
         }
         scene.world.acknowledge_flushes(scene.producer);
-        // What is missing in the buffers would be missing in the clone.
+        // Packets missing in the buffers would be missing in the clone.
         let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
         assert!(error.contains("file was completed"), "{error}");
     }
@@ -322,7 +322,7 @@ fn a_clone_of_a_session_that_is_freed_during_the_flush_fails_though_the_file_is_
 }
 
 #[test]
-fn a_clone_is_not_made_if_what_was_on_its_way_to_the_file_does_not_fit() {
+fn a_clone_is_not_made_if_the_last_batch_for_the_file_does_not_fit() {
     let mut scene = Scene::with(&TraceConfig {
         max_file_size_bytes: Some(2000),
         ..streaming()
@@ -399,7 +399,7 @@ fn a_clone_is_answered_though_the_file_it_is_to_begin_with_is_given_up() {
         .try_clone(scene.cloner, with_file(scene.session))
         .unwrap();
     scene.world.acknowledge_flushes(scene.producer);
-    // What the file was given hangs, and so does what was to be copied behind it.
+    // The last write into the file hangs, and so does the copy behind it.
     scene.world.lose_consumer(scene.owner);
     scene
         .world

@@ -46,7 +46,7 @@ fn a_clone_is_filtered_as_its_original_is() {
     let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
     let cloned: Vec<TracePacket> = cloned.iter().map(decode).collect();
     assert!(texts(&cloned).is_empty());
-    // All but the statistics, and nothing of what the filter of the original did.
+    // All packets but the statistics, and none of the counts of the original's filter.
     let filter = stats(&cloned).filter_stats.clone();
     assert_eq!(filter.input_packets, Some(others.len() as u64));
     assert_eq!(filter.output_bytes, Some(others.iter().sum()));
@@ -104,7 +104,7 @@ fn rules_hide_text_in_a_compressed_clone_that_is_made_while_its_original_is_read
 }
 
 #[test]
-fn a_bug_report_has_what_the_filter_cuts_out() {
+fn a_bug_report_has_the_fields_that_the_filter_cuts_out() {
     let session = Scene::with(&filtered()).session;
     // Older clients say no more than that it is for a bug report.
     let old_way = CloneRequest {
@@ -126,7 +126,7 @@ fn a_bug_report_has_what_the_filter_cuts_out() {
 }
 
 #[test]
-fn whoever_may_not_clone_a_session_gets_none_without_its_filter_either() {
+fn a_user_that_may_not_clone_a_session_gets_no_unfiltered_clone_either() {
     let mut scene = Scene::with(&filtered());
     let stranger = scene.world.consumer_of(1234);
     let request = for_bugreport(Original::Id(scene.session.0));

@@ -1,11 +1,11 @@
-//! What a clone takes over from its original: counts, clocks and what is still to be told.
+//! The state that a clone takes over from its original: counts, clocks and pending notes.
 
 use super::*;
 
 /// `CLOCK_MONOTONIC_RAW`, which the tests have go its own way.
 const MONOTONIC_RAW: u32 = 5;
 
-/// What each clock snapshot says of that clock, in ms.
+/// The time of that clock in each clock snapshot, in ms.
 fn snapshots(packets: &[TracePacket]) -> Vec<u64> {
     let clocks = packets.iter().filter_map(|packet| match &packet.data {
         Some(Data::ClockSnapshot(snapshot)) => Some(&snapshot.clocks),
@@ -17,7 +17,7 @@ fn snapshots(packets: &[TracePacket]) -> Vec<u64> {
 }
 
 #[test]
-fn a_clone_counts_on_from_what_its_original_counted() {
+fn a_clone_counts_on_from_the_counts_of_its_original() {
     const TRUSTED_UID: &[u8] = &[3 << 3, 7];
     let mut scene = Scene::with(&TraceConfig {
         flush_timeout_ms: Some(10),
@@ -116,7 +116,7 @@ fn a_clone_of_a_session_that_has_not_started_has_the_clocks_of_its_making() {
 }
 
 #[test]
-fn a_clone_does_not_tell_again_what_was_read_of_its_original() {
+fn a_clone_does_not_repeat_events_that_were_read_from_its_original() {
     let mut scene = Scene::new();
     let before = scene.world.read(scene.owner);
     assert_eq!(snapshots(&before).len(), 2);

@@ -30,7 +30,7 @@ fn sixty_clones_of_one_session_are_no_trouble() {
 }
 
 #[test]
-fn one_user_has_so_many_clones_and_no_more() {
+fn the_clones_of_one_user_are_limited() {
     let mut scene = Scene::new();
     // Some are made, some are under way.
     for made in 0..limits::MAX_CLONES_PER_UID {
@@ -76,7 +76,7 @@ fn clones_of_one_user_take_three_eighths_of_the_memory_and_no_more() {
 }
 
 #[test]
-fn what_was_copied_counts_before_the_clone_is_made_and_not_when_nobody_waits_for_it_any_more() {
+fn copies_count_before_the_clone_is_made_and_not_after_its_consumer_left() {
     let world = World::with_identity(Identity {
         system: SystemFacts {
             ram_bytes: Some(2 * 16 * 1024),
@@ -131,7 +131,7 @@ fn a_buffer_that_outgrows_the_memory_of_clones_during_the_flush_fails_the_clone(
 }
 
 #[test]
-fn what_was_copied_of_a_clone_counts_when_the_rest_of_it_is_handed_over() {
+fn copies_of_a_clone_count_when_its_other_buffers_are_handed_over() {
     let world = World::with_identity(Identity {
         system: SystemFacts {
             ram_bytes: Some(2 * 16 * 1024),

@@ -1,4 +1,4 @@
-//! Clones: what is in them, what stays in the original, and what happens when one of those involved goes away.
+//! Clones: their contents, the contents that stay in the original, and the consequences when a client goes away meanwhile.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::trace_stats::FinalFlushOutcome;
@@ -40,7 +40,7 @@ fn with_file(original: SessionId) -> CloneRequest {
     }
 }
 
-/// A running session of one producer with one data source, and a consumer who wants it cloned.
+/// A running session of one producer with one data source, and a consumer that wants it cloned.
 struct Scene {
     world: World,
     producer: ProducerId,
@@ -95,7 +95,7 @@ impl Scene {
             .expect("a clone")
     }
 
-    /// The same for somebody else, who has no use for it.
+    /// The same for another consumer, which has no use for it.
     fn clone_by_another(&mut self) {
         let another = self.world.consumer();
         self.world
@@ -165,7 +165,7 @@ fn times_of(kind: u32, packets: &[TracePacket]) -> Vec<u64> {
 }
 
 #[test]
-fn a_clone_holds_what_was_recorded_so_far_and_the_original_goes_on() {
+fn a_clone_holds_the_packets_so_far_and_the_original_goes_on() {
     let mut scene = Scene::new();
     scene.write(&["one", "two"]);
     let cloned = scene.clone();
@@ -178,7 +178,7 @@ fn a_clone_holds_what_was_recorded_so_far_and_the_original_goes_on() {
 }
 
 #[test]
-fn a_clone_outlives_the_original_and_what_overwrites_its_buffers() {
+fn a_clone_outlives_the_original_and_overwriting_of_its_buffers() {
     let mut scene = Scene::new();
     scene.write(&["kept"]);
     scene.clone();
@@ -216,7 +216,7 @@ fn a_clone_has_a_new_name_that_ends_as_the_originals() {
 }
 
 #[test]
-fn producers_are_flushed_before_and_told_why() {
+fn producers_are_flushed_before_with_the_reason() {
     for (purpose, flags) in [(ClonePurpose::Snapshot, 0x13), (ClonePurpose::Bugreport, 0x113)] {
         let mut scene = Scene::new();
         let wanted = CloneRequest {
@@ -234,7 +234,7 @@ fn producers_are_flushed_before_and_told_why() {
             .collect();
         assert_eq!(told, [flags]);
         assert_eq!(scene.world.cloned(scene.cloner), None, "not before they have");
-        // What comes with the flush is in the clone.
+        // Packets that come with the flush are in the clone.
         scene.write(&["flushed"]);
         scene.world.acknowledge_flushes(scene.producer);
         assert!(scene.world.cloned(scene.cloner).unwrap().is_ok());
@@ -243,7 +243,7 @@ fn producers_are_flushed_before_and_told_why() {
 }
 
 #[test]
-fn what_producers_did_not_return_is_in_the_clone() {
+fn uncommitted_chunks_are_in_the_clone() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
     world.offer(producer, "d");
@@ -291,7 +291,7 @@ fn a_producer_that_does_not_flush_delays_the_clone_by_the_flush_timeout_only() {
 }
 
 #[test]
-fn a_clone_tells_of_its_making_and_the_original_does_not() {
+fn a_clone_records_its_making_and_the_original_does_not() {
     let mut scene = Scene::new();
     let requested = scene.world.now.boot;
     scene
@@ -419,7 +419,7 @@ fn a_clone_can_be_cloned_by_id_but_has_no_name() {
 }
 
 #[test]
-fn what_there_is_not_cannot_be_cloned() {
+fn a_session_that_does_not_exist_cannot_be_cloned() {
     let mut scene = Scene::new();
     for wanted in [
         request(SessionId(99)),
@@ -695,7 +695,7 @@ fn clones_number_writers_as_the_original_does() {
 }
 
 #[test]
-fn capabilities_tell_of_clones() {
+fn capabilities_include_clones() {
     assert_eq!(Service::query_capabilities().has_clone_session, Some(true));
 }
 

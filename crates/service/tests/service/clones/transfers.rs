@@ -77,7 +77,7 @@ fn a_buffer_that_is_transferred_starts_empty_again() {
 }
 
 #[test]
-fn clones_whose_flushes_end_together_each_get_what_is_left_in_shared_memory() {
+fn clones_whose_flushes_end_together_each_get_the_uncommitted_chunks() {
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
     world.offer(producer, "d");
@@ -142,7 +142,7 @@ fn a_clone_says_that_a_flush_failed_whichever_of_them_did() {
 }
 
 #[test]
-fn a_producer_flushes_only_what_writes_into_the_buffers_in_question() {
+fn a_producer_flushes_only_instances_of_the_buffers_in_question() {
     let mut world = World::new();
     let producer = world.producer("p");
     world.offer(producer, "a");
@@ -196,7 +196,7 @@ fn a_producer_that_scrapes_itself_is_flushed_once_for_the_buffer_that_it_writes_
 }
 
 #[test]
-fn a_buffer_that_is_cleared_before_holds_what_the_flush_brings() {
+fn a_buffer_that_is_cleared_before_the_clone_holds_the_flushed_packets() {
     let mut scene = TransferScene::new(true);
     scene.write(scene.fast, "kept");
     scene.write(scene.slow, "stale");
@@ -238,7 +238,7 @@ fn a_buffer_is_not_transferred_to_a_consumer_that_went_away() {
 }
 
 #[test]
-fn what_would_be_transferred_stays_if_there_is_no_clone_in_the_end() {
+fn buffers_to_transfer_stay_if_the_clone_fails_in_the_end() {
     let mut scene = TransferScene::new(false);
     scene.write(scene.slow, "kept");
     let cloner = scene.world.consumer();

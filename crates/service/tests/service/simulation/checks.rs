@@ -1,4 +1,4 @@
-//! What holds after every step.
+//! The conditions that hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::machines::compares_clocks;
 use super::{HONEST, HOSTILE, Simulation};
 use crate::world::{expanded, packets_of, texts};
 
-/// What came out of a session so far.
+/// The output of a session so far.
 #[derive(Default)]
 pub(super) struct Told {
     /// The number of the next packet of each writer, by producer and writer.
@@ -109,7 +109,7 @@ impl Simulation {
         let (trace, forgets) = (&mut owned.trace, owned.forgets);
         for packet in packets.iter().filter_map(|packet| decode(packet)) {
             if compares_clocks(&packet) {
-                // The file of a clone begins with what the original told.
+                // The file of a clone begins with the packets of the original.
                 let again = std::mem::replace(&mut trace.compared_clocks, true);
                 assert!(!again || owned.is_clone, "{session} compares clocks twice");
             }
@@ -142,7 +142,7 @@ impl Simulation {
                 .entry(sequence)
                 .or_insert_with(|| writer.to_owned());
             assert_eq!(of, writer, "two writers under sequence id {sequence}");
-            // With which chunk a writer began is not known: what is missing there is marked once it comes too late.
+            // The first chunk of a writer is not known: missing ones at the beginning are marked when they come too late.
             let expected = trace.next.insert(writer.to_owned(), number + 1);
             let expected = expected.unwrap_or(number);
             if forgets {
@@ -161,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Everything that was committed has been read, unless a counter says what became of it.
+    /// Checks that everything that was committed has been read, or is counted as lost.
     pub(super) fn check_completeness(&mut self, consumer: ConsumerId) {
         let Some(Some(session)) = self.consumers.get(&consumer) else {
             return;

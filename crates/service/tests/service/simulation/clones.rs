@@ -1,4 +1,4 @@
-//! Consumers that have sessions cloned, whatever state those are in, and then treat the clones as theirs.
+//! Consumers that have sessions cloned, in any state, and then treat the clones as theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,7 +42,7 @@ impl Simulation {
         }
     }
 
-    /// Takes note of the answers to those who asked for clones.
+    /// Takes note of the answers to consumers that asked for clones.
     pub(super) fn check_clones(&mut self, alive: &BTreeSet<u64>) {
         let connected = &self.consumers;
         self.cloning.retain(|id, _| connected.contains_key(id));
@@ -70,7 +70,7 @@ impl Simulation {
             };
             self.sessions.insert(clone, owned);
             self.check_file(clone);
-            // What follows the file is read like any session.
+            // The data after the file is read like any session.
             self.sessions.get_mut(&clone).expect("known").streams = None;
             // Unless it freed the clone, and maybe began something else, while the file was written.
             if alive.contains(&clone.0) {

@@ -35,7 +35,7 @@ struct Writer {
     session: SessionId,
     /// Packets begun so far.
     begun: u64,
-    /// What is still to be written of the last of them.
+    /// The fragments of the last packet that are still to be written.
     rest: VecDeque<Vec<u8>>,
     open: Option<Open>,
     /// The data source stopped: the writer finishes and is given up.
@@ -52,7 +52,7 @@ struct Open {
     hole: Option<(u32, [u8; 4])>,
 }
 
-/// What a session should hold of one writer.
+/// The packets of one writer that a session should hold.
 #[derive(Default)]
 pub(super) struct Account {
     /// Packets in chunks that were completed.
@@ -66,7 +66,7 @@ pub(super) fn key(producer: ProducerId, writer: u16) -> String {
     format!("{producer}/{writer}")
 }
 
-/// What packet `number` of a writer contains.
+/// The content of packet `number` of a writer.
 pub(super) fn content(key: &str, number: u64) -> String {
     let size = (number * 37 + key.len() as u64) % 300;
     let size = if number % 11 == 5 { size * 8 } else { size };
@@ -157,7 +157,7 @@ impl Simulation {
             9 => self.acknowledge(id),
             10 => {
                 let n = self.random.below(3);
-                // What its writers still hold may not be theirs to commit any more.
+                // Chunks that its writers still hold may not be theirs to commit any more.
                 self.world.run();
                 self.take_commands(id);
                 self.blemish(id);
@@ -170,7 +170,7 @@ impl Simulation {
         }
     }
 
-    /// The producer does what it was told.
+    /// The producer carries out its commands.
     fn take_commands(&mut self, id: ProducerId) {
         let producer = self.honest.get_mut(&id).expect("honest");
         let commands: Vec<ProducerCommand> = self.world.producers[&id].commands[producer.seen..].to_vec();
@@ -212,7 +212,7 @@ impl Simulation {
         }
     }
 
-    /// Some of what the producer's writers still hold will not be committed.
+    /// Notes that some chunks of the producer's writers will not be committed.
     fn blemish(&mut self, id: ProducerId) {
         let own = key(id, 0);
         let prefix = own.trim_end_matches('0');

@@ -1,4 +1,4 @@
-//! Producers that send whatever a request can hold.
+//! Producers that send anything that a request can hold.
 
 use ferretto_proto::messages::{CommitDataRequest, DataSourceDescriptor, Message, commit_data_request};
 use ferretto_service::ProducerId;

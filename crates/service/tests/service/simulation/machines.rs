@@ -48,7 +48,7 @@ impl Simulation {
                 self.relays.remove(&relay);
                 service.disconnect_relay(relay);
             }
-            // What it may not say it may try.
+            // A relay may also try to send descriptions that are not allowed.
             1 | 2 => drop(service.describe_machine(relay, &random.bytes(40))),
             _ => {
                 let readings = (0..random.below(70)).map(|_| (random.number(), random.next()));

@@ -1,20 +1,20 @@
 //! The whole service under random producers, consumers, sessions, losses and faults, replayed from a seed.
 //!
-//! Honest producers write numbered packets, each writer into one buffer, and acknowledge what they are asked late, in any
-//! order or never. Hostile ones send whatever a request can hold. Consumers do everything a consumer can, in any order,
-//! and any client may vanish at any time. After every step these hold:
+//! Honest producers write numbered packets, each writer into one buffer, and acknowledge requests late, in any order or never. Hostile ones send
+//! anything that a request can hold. Consumers do everything a consumer can, in any order, and any client may vanish at any time. After every step
+//! these hold:
 //!
-//! - nothing panics, and the service has only so much to say;
+//! - nothing panics, and the service has a bounded number of outputs;
 //! - nothing is due in the past, and nothing at all when there is no session;
 //! - outputs name clients that are connected (checked by the [`World`]);
-//! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and
-//!   where some are missing the next says so;
-//! - the end of a session is told to its owner, once, and what became of a clone to whoever asked for it;
+//! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and where some are missing the
+//!   next says so;
+//! - the owner of a session is told its end once, and the consumer that asked for a clone the outcome;
 //! - a file stays below its limit and is a valid trace;
 //! - packets bear the machine that their producer is on, and clocks of another machine are told of once;
-//! - of a session that waits for a trigger nothing comes out before one was activated.
+//! - a session that waits for a trigger gives no packets before one was activated.
 //!
-//! When everybody has left, no buffer, session or deadline is left either, and whoever comes next finds as much as the first did.
+//! When all clients have left, no buffer, session or deadline is left either, and the next client finds as much as the first did.
 //!
 //! `FERRETTO_SERVICE_SEED=n` runs one seed, `FERRETTO_SERVICE_SEEDS=n` that many, and `FERRETTO_SERVICE_STEPS=n` changes
 //! the number of steps in each.
@@ -59,7 +59,7 @@ struct Owned {
     /// One of them was activated, though perhaps not for this session.
     is_triggered: bool,
     trace: Told,
-    /// What honest writers did for it.
+    /// The packets of honest writers for it.
     accounts: BTreeMap<String, Account>,
 }
 
@@ -73,7 +73,7 @@ struct Simulation {
     relays: BTreeSet<RelayId>,
     consumers: BTreeMap<ConsumerId, Option<SessionId>>,
     detached: Vec<(SessionId, String, u32)>,
-    /// Who waits for which clone, and whether packets before it are only in others.
+    /// The consumers that wait for clones, with the clone, and whether packets before it are only in others.
     cloning: BTreeMap<ConsumerId, (SessionId, bool)>,
     users: BTreeMap<ConsumerId, u32>,
     sessions: BTreeMap<SessionId, Owned>,
@@ -230,7 +230,7 @@ fn setting(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn the_service_keeps_its_word_whatever_its_clients_do() {
+fn the_service_keeps_its_promises_with_random_clients() {
     let steps = setting("FERRETTO_SERVICE_STEPS").unwrap_or(STEPS);
     let seeds = match setting("FERRETTO_SERVICE_SEED") {
         Some(seed) => seed..seed + 1,

@@ -21,7 +21,7 @@ fn due(world: &World, consumer: ConsumerId) -> Vec<String> {
 }
 
 #[test]
-fn the_consumer_is_told_when_a_snapshot_is_due_and_of_what() {
+fn the_consumer_is_notified_when_a_snapshot_is_due_with_its_trigger() {
     let (mut world, _, consumer) = world();
     observing(&mut world, consumer);
     let session = world.enable(consumer, &config());
@@ -49,7 +49,7 @@ fn the_consumer_is_told_when_a_snapshot_is_due_and_of_what() {
 }
 
 #[test]
-fn snapshots_that_are_due_together_are_each_told_of() {
+fn snapshots_that_are_due_together_are_each_reported() {
     let (mut world, producer, consumer) = world();
     observing(&mut world, consumer);
     world.enable(consumer, &config());

@@ -101,7 +101,7 @@ fn triggers_are_skipped_as_often_as_their_probability_says() {
 }
 
 #[test]
-fn what_is_skipped_does_not_count_towards_the_limit() {
+fn skipped_activations_do_not_count_towards_the_limit() {
     let mut world = World::new();
     let mut always_skipped = limited(1);
     always_skipped.trigger_config.get_or_insert_default().triggers[0].skip_probability = Some(1.0);

@@ -1,4 +1,4 @@
-//! What the trace of a triggered session says of triggers.
+//! The packets about triggers in the trace of a triggered session.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Triggers: what starts, stops or snapshots a session, who may, how often, and what the trace says of it.
+//! Triggers: how they start, stop or snapshot a session, which producers may activate them, how often, and their packets in the trace.
 
 mod clone_snapshot;
 mod how_often;
@@ -98,7 +98,7 @@ fn a_session_that_is_gone_waits_for_nothing() {
 }
 
 #[test]
-fn who_has_gone_activates_nothing() {
+fn a_gone_producer_activates_nothing() {
     let (mut world, producer, consumer) = world();
     world.enable(
         consumer,

@@ -14,7 +14,7 @@ const SEEDS: u64 = 30;
 const STEPS: u64 = 150;
 
 const TRIGGERS: [&str; 4] = ["a", "b", "c", "d"];
-/// Names of producers, and expressions with those of them that match.
+/// Names of producers, and expressions with the names that they match.
 const PRODUCERS: [&str; 3] = ["p", "pp", "q"];
 const EXPRESSIONS: [(&str, &[&str]); 4] = [
     ("", &["p", "pp", "q"]),
@@ -62,14 +62,14 @@ struct Session {
     unread: Vec<String>,
     hit: bool,
     started: bool,
-    /// When it ends, by what is known now.
+    /// The time of its end, as far as it is known now.
     ends_at: u64,
     /// Snapshots by when they are due.
     snapshots: Vec<(u64, String)>,
 }
 
 impl Session {
-    /// What happens by itself up to this time.
+    /// The snapshots that come due up to this time.
     fn elapse(&mut self, now: u64) -> Vec<String> {
         let mut due: Vec<(u64, String)> = self.snapshots.extract_if(.., |(at, _)| *at <= now).collect();
         due.sort_by_key(|(at, _)| *at);
@@ -231,7 +231,7 @@ fn run(seed: u64) {
 }
 
 #[test]
-fn random_sessions_and_activations_do_what_the_model_does() {
+fn random_sessions_and_activations_agree_with_the_model() {
     let seeds = match std::env::var("FERRETTO_TRIGGERS_SEED") {
         Ok(seed) => {
             let seed = seed.parse().expect("a number");

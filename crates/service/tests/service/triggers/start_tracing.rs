@@ -133,7 +133,7 @@ fn one_request_starts_all_sessions_that_wait_for_its_triggers() {
 }
 
 #[test]
-fn what_comes_first_starts_it_a_trigger_or_the_consumer() {
+fn a_trigger_or_the_consumer_starts_it_whichever_comes_first() {
     let (mut world, producer, consumer) = world();
     let deferred = TraceConfig {
         deferred_start: Some(true),

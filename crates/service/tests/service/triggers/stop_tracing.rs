@@ -110,7 +110,7 @@ fn triggers_that_come_between_two_readings_are_in_the_second() {
 }
 
 #[test]
-fn what_the_ring_buffer_lost_before_the_trigger_stays_lost() {
+fn packets_that_the_ring_buffer_lost_before_the_trigger_stay_lost() {
     let (mut world, producer, consumer) = world();
     world.enable(
         consumer,

@@ -1,4 +1,4 @@
-//! In all orders: what writers leave, and how the thread comes by it. The arbiter's part is played by a lock around a count.
+//! Writers leave requests and the thread takes them, in all orders. A lock around a count plays the arbiter's part.
 
 use loom::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use crate::atomic_word::model::{Modelled, check};
 struct Connection {
     due: Due<Modelled>,
     arbiter: Mutex<Waiting>,
-    /// What wakes the thread from its sleep.
+    /// Set to wake the thread from its sleep.
     woken: Modelled,
 }
 
@@ -43,7 +43,7 @@ impl Connection {
 }
 
 #[test]
-fn whatever_the_order_no_request_is_left_while_the_thread_sleeps() {
+fn in_any_order_no_request_is_left_while_the_thread_sleeps() {
     check(|| {
         let connection = Arc::new(Connection {
             due: Due(Modelled::new(NEVER)),
@@ -67,7 +67,7 @@ fn whatever_the_order_no_request_is_left_while_the_thread_sleeps() {
 }
 
 #[test]
-fn what_is_due_earlier_wakes_and_what_is_due_later_does_not() {
+fn an_earlier_request_wakes_the_thread_and_a_later_one_does_not() {
     let due = Due::new();
     assert_eq!(due.when(), None);
     assert!(due.bring_forward(20) && !due.bring_forward(20) && !due.bring_forward(30));
