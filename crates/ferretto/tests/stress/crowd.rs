@@ -11,8 +11,12 @@ use super::Chance;
 use super::journal::Journal;
 use super::story::{self, Outcome};
 
-/// How many there are at a time.
-const THREADS: u64 = 64;
+/// The number of threads at a time, for each processor that this process may use.
+const THREADS_PER_PROCESSOR: u64 = 32;
+/// The number of threads at a time on a machine with many processors.
+const MOST_THREADS: u64 = 64;
+/// The nice value of the threads.
+const LOW_PRIORITY: i32 = 10;
 
 /// The threads, and the supervisor that replaces ended ones.
 pub(crate) struct Crowd {
@@ -36,10 +40,24 @@ impl Crowd {
     }
 }
 
-/// As many, or as `FERRETTO_SDK_STRESS_THREADS` says: in a sanitized program so many would leave the service no time.
+/// The number of threads: [`THREADS_PER_PROCESSOR`], or `FERRETTO_SDK_STRESS_THREADS`. A sanitized program has time for fewer.
 fn threads() -> u64 {
     let variable = std::env::var("FERRETTO_SDK_STRESS_THREADS").ok();
-    variable.map_or(THREADS, |threads| threads.parse().expect("a number"))
+    let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    variable.map_or_else(
+        || (THREADS_PER_PROCESSOR * processors()).min(MOST_THREADS),
+        |threads| threads.parse().expect("a number"),
+    )
+}
+
+/// Lowers the calling thread's priority, so that the SDK's own thread gets more than its even share of the processors. Beside so many
+/// threads that never rest it would fall behind for as long as they run.
+fn stand_back() {
+    let this = Some(rustix::thread::gettid());
+    let present = rustix::process::getpriority_process(this).unwrap();
+    if present < LOW_PRIORITY {
+        rustix::process::setpriority_process(this, LOW_PRIORITY).unwrap();
+    }
 }
 
 fn supervise(seed: u64, first: u64, folder: &Path, over: &Arc<AtomicBool>) -> u64 {
@@ -51,6 +69,7 @@ fn supervise(seed: u64, first: u64, folder: &Path, over: &Arc<AtomicBool>) -> u6
         std::thread::Builder::new()
             .name(format!("crowd {place}"))
             .spawn(move || {
+                stand_back();
                 let told = std::panic::catch_unwind(|| live(seed, stream, &folder, &over));
                 // Others matter.
                 if let Err(panic) = told
