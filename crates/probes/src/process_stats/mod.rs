@@ -165,7 +165,7 @@ impl ProcessStats {
     /// Threads of which `linux.ftrace` of the same session saw the name change: what was told of them is out of date.
     /// Comes before the [`ProcessStats::on_threads_seen`] of the same batch, so that they are described again there.
     pub fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
-        if self.config.on_demand {
+        if self.config.on_demand && !tids.is_empty() {
             let _span = span(Event::PsOnRenamePids);
             tids.iter().for_each(|&tid| self.tree.forget(tid));
         }
