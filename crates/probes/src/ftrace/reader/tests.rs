@@ -95,3 +95,14 @@ fn a_buffer_filled_beyond_its_watermark_is_reported() {
     }
     assert!(any_past_watermark(&buffers));
 }
+
+/// What is aligned otherwise is read correctly all the same, only slowly.
+#[test]
+fn pages_are_read_into_memory_that_is_aligned_as_the_kernels_is() {
+    for page_bytes in [4096, 16 << 10, 64 << 10] {
+        let mut pool = PagePool::new(page_bytes);
+        let pages = pool.pages();
+        assert_eq!(pages.len(), page_bytes * BATCH_PAGES);
+        assert_eq!(pages.as_ptr().addr() % rustix::param::page_size(), 0);
+    }
+}
