@@ -111,6 +111,8 @@ pub struct Control {
     syscalls: SyscallSet,
     function_graph_on: bool,
     exclusive: Vec<Setting>,
+    /// The kernel reports buffers that are as full as an active session wants.
+    has_watermark: bool,
 }
 
 impl Control {
@@ -126,6 +128,7 @@ impl Control {
             syscalls: SyscallSet::None,
             function_graph_on: false,
             exclusive: Vec::new(),
+            has_watermark: false,
         }
     }
 
@@ -152,6 +155,11 @@ impl Control {
     /// The value that `setting` was given here.
     pub fn left(&self, setting: &Setting) -> Option<&str> {
         self.restorer.left(setting)
+    }
+
+    /// Whether the kernel knows how full a buffer has to be before it is drained, because an active session says so.
+    pub fn has_watermark(&self) -> bool {
+        self.has_watermark
     }
 
     /// Settings that were made for a session that has ftrace for itself.
@@ -439,7 +447,7 @@ impl Control {
         let warning = self
             .update_buffer_percent()
             .err()
-            .map(|error| format!("drain_buffer_percent: {error}"));
+            .map(|error| format!("drain_buffer_percent has no effect, buffers are drained by time: {error}"));
         if first && let Err(error) = self.set("cannot start recording", &Setting::TracingOn, "1") {
             self.active.remove(&id);
             return Err(error);
@@ -450,10 +458,13 @@ impl Control {
     /// The buffers are reported as full for the most impatient of the active sessions.
     fn update_buffer_percent(&mut self) -> Result<(), TracefsError> {
         let active = self.active.iter().filter_map(|id| self.sessions.get(id));
-        match active.filter_map(|session| session.drain_percent).min() {
+        let percent = active.filter_map(|session| session.drain_percent).min();
+        let set = match percent {
             Some(percent) => self.restorer.set(&Setting::BufferPercent, &percent.to_string()),
             None => Ok(()),
-        }
+        };
+        self.has_watermark = percent.is_some() && set.is_ok();
+        set
     }
 
     /// The session `id` has ended: what only it needed is switched off. If it was the last, the caller closes the raw
@@ -464,6 +475,7 @@ impl Control {
         }
         self.active.remove(&id);
         if self.sessions.is_empty() {
+            self.has_watermark = false;
             // `put_back` knows whether somebody else records by now, and goes on recording if so.
             return;
         }

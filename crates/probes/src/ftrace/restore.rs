@@ -331,7 +331,8 @@ impl Restorer {
     /// If the kernel refuses the probe.
     pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
         self.record(Record::KprobeAdded(probe.clone()));
-        match self.tracefs.append("kprobe_events", definition) {
+        // For all instances there is one list, at the top.
+        match self.tracefs.top().append("kprobe_events", definition) {
             Err(error) if error.kind() == Some(std::io::ErrorKind::AlreadyExists) => Ok(()),
             result => result,
         }
@@ -407,7 +408,7 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
     }
     for probe in &changes.kprobes {
         if tracefs.has_event(probe) {
-            note(tracefs.append("kprobe_events", &format!("-:{probe}")));
+            note(tracefs.top().append("kprobe_events", &format!("-:{probe}")));
         }
     }
     for event in &changes.events_found {

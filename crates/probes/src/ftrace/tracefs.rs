@@ -358,6 +358,20 @@ impl Tracefs {
         }
     }
 
+    /// The top of the file system that this directory is in. Some files are only there, for all instances.
+    pub fn top(&self) -> Tracefs {
+        let parent = self.root.parent();
+        let is_hypervisor = self.root.ends_with("hyp") || self.root.ends_with("hypervisor");
+        let top = match parent {
+            Some(parent) if is_hypervisor => Some(parent),
+            Some(instances) if instances.ends_with("instances") => instances.parent(),
+            _ => None,
+        };
+        Tracefs {
+            root: top.unwrap_or(&self.root).to_owned(),
+        }
+    }
+
     /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
