@@ -6,9 +6,10 @@
 //! - `file`: the kernel's `read` from a file in memory into a buffer, as from the kernel's ring buffers;
 //! - `pipe`: the same from a pipe;
 //! - `to file`, `socket`: the kernel's `write` from a buffer into a file in memory, and into a Unix socket;
-//! - `memcpy`: from buffer to buffer.
+//! - `memcpy`: from buffer to buffer;
+//! - `bulk`: the same with `ferretto_wire::bulk`.
 //!
-//! For all but `memcpy` one of both ends is the start of a page of the kernel's.
+//! For all but the last two one of both ends is the start of a page of the kernel's.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -17,6 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 
+use ferretto_wire::bulk::{self, PageAligned};
 use rustix::fs::MemfdFlags;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -28,21 +30,18 @@ const PAGES: usize = 32;
 const BATCHES: usize = 60;
 
 /// Memory of which any part can be had at any place within a page.
-struct Buffer {
-    memory: Vec<u8>,
-    start: usize,
-}
+struct Buffer(PageAligned);
 
 impl Buffer {
     fn new() -> Buffer {
-        let memory = vec![1; (PAGES + 2) * PAGE];
-        let start = memory.as_ptr().addr().next_multiple_of(PAGE) - memory.as_ptr().addr();
-        Buffer { memory, start }
+        let mut memory = PageAligned::new((PAGES + 1) * PAGE);
+        memory.fill(1);
+        Buffer(memory)
     }
 
     /// [`PAGES`] pages that start `offset` bytes into one.
     fn at(&mut self, offset: usize) -> &mut [u8] {
-        &mut self.memory[self.start + offset..][..PAGES * PAGE]
+        &mut self.0[offset..][..PAGES * PAGE]
     }
 }
 
@@ -78,8 +77,8 @@ fn pipe() -> (OwnedFd, OwnedFd) {
 
 fn main() {
     println!(
-        "{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}",
-        "distance", "file", "pipe", "to file", "socket", "memcpy"
+        "{:>8}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
+        "distance", "file", "pipe", "to file", "socket", "memcpy", "bulk"
     );
     let file = file_of_pages();
     let (pipe_reader, pipe_writer) = pipe();
@@ -135,15 +134,21 @@ fn main() {
             },
         );
         peer.read_exact(&mut taken).expect("what was sent");
-        let memcpy = least(
-            || (),
-            || {
-                let pages = here.at(0).chunks_exact(PAGE);
-                for (to, from) in there.at(distance).chunks_exact_mut(PAGE).zip(pages) {
-                    black_box(to).copy_from_slice(black_box(from));
-                }
-            },
+        let mut copy = |with: fn(&mut [u8], &[u8])| {
+            least(
+                || (),
+                || {
+                    let pages = here.at(0).chunks_exact(PAGE);
+                    for (to, from) in there.at(distance).chunks_exact_mut(PAGE).zip(pages) {
+                        with(black_box(to), black_box(from));
+                    }
+                },
+            )
+        };
+        let memcpy = copy(|to, from| to.copy_from_slice(from));
+        let bulk = copy(bulk::copy);
+        println!(
+            "{distance:>8}{from_file:>9.0}{from_pipe:>9.0}{to_file:>9.0}{to_socket:>9.0}{memcpy:>9.0}{bulk:>9.0}"
         );
-        println!("{distance:>8}{from_file:>9.0}{from_pipe:>9.0}{to_file:>9.0}{to_socket:>9.0}{memcpy:>9.0}");
     }
 }

@@ -22,6 +22,7 @@ use ferretto_proto::messages::PriorityBoostConfig;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
+use crate::open_files;
 use crate::priority::Boosts;
 
 /// The only connection.
@@ -82,6 +83,8 @@ impl Daemon for Args {
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         crate::starter::end_with_starter()?;
+        // linux.ftrace has one for each CPU, and linux.sys_stats for each file that it polls.
+        open_files::most_descriptors();
         if self.cleanup_after_crash {
             return reset();
         }

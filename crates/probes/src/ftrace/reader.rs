@@ -7,8 +7,7 @@
 //! 3,125 full pages, CPU time for a page including touching each of its cache lines: 0.98 µs with `read`, 0.77 µs with
 //! `readv` of 32 pages, 1.08 µs with `splice` into a pipe and `read` out of it.
 //!
-//! The memory is aligned to pages, as the kernel's own is. Where the two lie a little differently within their pages, some
-//! processors copy at a third of the speed (`bench/copy-distance`).
+//! The memory is aligned to pages, as the kernel's own is: see [`ferretto_wire::bulk`].
 //!
 //! Nothing here waits. A CPU that is switched off has no data; when it comes back its file goes on working, so buffers
 //! are opened for all CPUs that are plugged in.
@@ -16,6 +15,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ferretto_wire::bulk::PageAligned;
 use rustix::io::Errno;
 
 use super::page::LENGTH_MASK;
@@ -32,32 +32,21 @@ const LENGTH_OFFSET: usize = 8;
 #[derive(Debug)]
 pub struct PagePool {
     page_bytes: usize,
-    /// A page longer than needed, and never moved.
-    memory: Box<[u8]>,
-    /// Where the first page begins in `memory`.
-    start: usize,
+    pages: PageAligned,
 }
 
 impl PagePool {
     /// Room for [`BATCH_PAGES`] pages of `page_bytes` each.
     pub fn new(page_bytes: usize) -> PagePool {
-        let alignment = rustix::param::page_size();
-        let memory = vec![0; page_bytes * BATCH_PAGES + alignment].into_boxed_slice();
-        let start = memory.as_ptr().addr().next_multiple_of(alignment) - memory.as_ptr().addr();
         PagePool {
             page_bytes,
-            memory,
-            start,
+            pages: PageAligned::new(page_bytes * BATCH_PAGES),
         }
     }
 
     /// Size of a page in bytes.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
-    }
-
-    fn pages(&mut self) -> &mut [u8] {
-        &mut self.memory[self.start..self.start + self.page_bytes * BATCH_PAGES]
     }
 }
 
@@ -110,7 +99,7 @@ impl CpuBuffer {
     /// Takes up to `limit` pages, and never more than [`BATCH_PAGES`], into `pool`.
     pub fn read<'p>(&self, pool: &'p mut PagePool, limit: usize) -> Batch<'p> {
         let page_bytes = pool.page_bytes;
-        let memory = pool.pages();
+        let memory = &mut *pool.pages;
         let wanted = limit.min(BATCH_PAGES);
         let mut count = 0;
         let end = loop {

@@ -30,7 +30,9 @@ impl Fixture {
             procfs: proc.path().to_owned(),
             ..KernelRoots::default()
         };
-        let source = ProcessStats::from_config(&wrap(config), &roots).unwrap();
+        let mut source = ProcessStats::from_config(&wrap(config), &roots).unwrap();
+        // However slow the machine is, a scan of a few processes is one packet.
+        source.scan_turn = BootTime::MAX;
         Self {
             proc,
             source,

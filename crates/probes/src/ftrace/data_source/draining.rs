@@ -352,31 +352,38 @@ impl Instance {
     ) -> Progress {
         let clock = self.clock_snapshot();
         let count = self.buffers.len();
-        let first = self.next_buffer;
-        let mut progress = Progress::CaughtUp;
-        for step in 0..count {
-            let index = (first + step) % count;
-            // Whoever waits for a flush is not to wait for what was recorded since.
+        for index in (0..count)
+            .cycle()
+            .skip(self.next_buffer % count.max(1))
+            .take(count)
+        {
             let cpu = self.buffers[index].cpu();
+            // Whoever waits for a flush is not to wait for what was recorded since.
             let is_wanted = |flush: &Flush| flush.rests.contains_key(&cpu);
             if !self.flushes.is_empty() && !self.flushes.iter().any(is_wanted) {
-                progress = Progress::MoreToRead;
                 continue;
             }
+            self.next_buffer = index + 1;
             match self.read_buffer(index, clock, until, decoder, failed) {
-                CpuEnd::CaughtUp if step + 1 < count && boot_now() >= until => {
-                    self.next_buffer = index + 1;
-                    return Progress::MoreToRead;
-                }
-                CpuEnd::CaughtUp => {}
-                CpuEnd::Limit => progress = Progress::MoreToRead,
+                CpuEnd::CaughtUp => self.caught_up += 1,
+                CpuEnd::Limit => self.caught_up = 0,
                 CpuEnd::OutOfTime => {
-                    self.next_buffer = index + 1;
-                    return Progress::MoreToRead;
+                    self.caught_up = 0;
+                    break;
                 }
             }
+            if self.caught_up >= count {
+                break;
+            }
+            if boot_now() >= until {
+                break;
+            }
         }
-        progress
+        if self.caught_up < count {
+            return Progress::MoreToRead;
+        }
+        self.caught_up = 0;
+        Progress::CaughtUp
     }
 
     fn read_buffer(

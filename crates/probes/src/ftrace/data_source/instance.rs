@@ -39,6 +39,9 @@ pub(super) struct Instance {
     pub(super) buffers: Vec<CpuBuffer>,
     /// The one with which the next turn begins.
     pub(super) next_buffer: usize,
+    /// How many buffers, one after the other, were last read until nothing was left. With all of them a drain has caught up, however
+    /// many turns it took.
+    pub(super) caught_up: usize,
     pub(super) flushes: Vec<Flush>,
     /// CPUs of which sessions were told that their buffers cannot be read.
     pub(super) unreadable: BTreeSet<u32>,
@@ -78,6 +81,7 @@ impl Instance {
             serial,
             buffers: Vec::new(),
             next_buffer: 0,
+            caught_up: 0,
             flushes: Vec::new(),
             unreadable: BTreeSet::new(),
             reported: BTreeSet::new(),
@@ -96,6 +100,7 @@ impl Instance {
 
     /// Opens the buffers that are not open yet. Gives those that cannot be opened, with the reason.
     pub(super) fn open_buffers(&mut self) -> Result<Vec<(u32, TracefsError)>, FtraceError> {
+        self.caught_up = 0;
         let tracefs = self.control.tracefs();
         let mut missing = Vec::new();
         for cpu in tracefs.cpus()? {

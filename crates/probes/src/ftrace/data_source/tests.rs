@@ -1,5 +1,7 @@
 //! Tests of the controller on the running kernel; skipped where tracefs cannot be used.
 
+mod faults;
+mod turns;
 mod watching;
 
 use super::*;
@@ -40,9 +42,15 @@ impl Recorder {
     }
 
     fn on(instance: TestInstance) -> Recorder {
+        let top = instance.top.clone();
+        Recorder::through(top, instance)
+    }
+
+    /// Records from the instance by way of another directory.
+    fn through(top: Tracefs, instance: TestInstance) -> Recorder {
         let watermarks = Watermarks::new().unwrap();
         Recorder {
-            controller: FtraceController::new(instance.top.clone(), None, watermarks.map(Arc::new)),
+            controller: FtraceController::new(top, None, watermarks.map(Arc::new)),
             sinks: Sinks::new(),
             instance,
         }
@@ -75,7 +83,9 @@ impl Recorder {
     }
 
     fn finish(&mut self, flush: FlushId) {
+        let began = boot_time();
         while !self.controller.take_flushed().contains(&flush) {
+            assert!(boot_time() < began + 60_000_000_000, "it does not end");
             assert!(self.controller.next_deadline() <= Some(boot_time()), "it goes on");
             self.drain();
         }

@@ -48,14 +48,3 @@ fn every_page_that_was_written_is_read_once() {
     assert!(bytes >= MESSAGES * message.len(), "{bytes} bytes came out");
     assert!(bytes < MESSAGES * (message.len() + 64), "{bytes} bytes came out");
 }
-
-/// What is aligned otherwise is read correctly all the same, only slowly.
-#[test]
-fn pages_are_read_into_memory_that_is_aligned_as_the_kernels_is() {
-    for page_bytes in [4096, 16 << 10, 64 << 10] {
-        let mut pool = PagePool::new(page_bytes);
-        let pages = pool.pages();
-        assert_eq!(pages.len(), page_bytes * BATCH_PAGES);
-        assert_eq!(pages.as_ptr().addr() % rustix::param::page_size(), 0);
-    }
-}
