@@ -285,8 +285,8 @@ impl Control {
         Ok(setup)
     }
 
-    /// First session: ftrace becomes ours. What is returned is a warning.
-    fn take_over(&mut self, request: &Request) -> Result<Option<String>, ControlError> {
+    /// First session: ftrace becomes ours. What is returned are warnings.
+    fn take_over(&mut self, request: &Request) -> Result<Vec<String>, ControlError> {
         let tracer = self
             .restorer
             .tracefs()
@@ -296,7 +296,7 @@ impl Control {
             // Changing the clock or a size would lose what is to be preserved.
             self.clock = self.current_clock();
             self.buffer_pages = 0;
-            return Ok(None);
+            return Ok(Vec::new());
         }
         // There is no telling in general whether events that are on are being read by somebody. A tracer is.
         if !tracer.is_empty() && tracer != "nop" {
@@ -306,18 +306,22 @@ impl Control {
         self.set("cannot stop recording", &Setting::TracingOn, "0")?;
         // Where single events may be switched but not all at once, what others left on stays on and is not parsed.
         let _ = self.restorer.disable_all_events();
-        self.clear_buffers()?;
+        let not_cleared = self.clear_buffers()?;
         self.choose_clock(request.clock);
         let kib = (u64::from(request.buffer_pages) * rustix::param::page_size() as u64) >> 10;
         self.buffer_pages = request.buffer_pages;
         // A recording in buffers that are too small is better than none, and its statistics tell.
         let resized = self.restorer.set(&Setting::BufferSizeKb, &kib.to_string());
-        Ok(resized
+        let not_resized = resized
             .err()
-            .map(|error| format!("the kernel's buffers stay as they are: {error}")))
+            .map(|error| format!("the kernel's buffers stay as they are: {error}"));
+        let not_cleared = not_cleared
+            .into_iter()
+            .map(|error| format!("a CPU that is off keeps the events of another recording: {error}"));
+        Ok(not_cleared.chain(not_resized).collect())
     }
 
-    fn clear_buffers(&self) -> Result<(), ControlError> {
+    fn clear_buffers(&self) -> Result<Vec<TracefsError>, ControlError> {
         let cleared = self.restorer.tracefs().clear_buffers();
         cleared.map_err(|source| ControlError::Setting {
             what: "cannot empty the buffers",

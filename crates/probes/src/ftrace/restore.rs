@@ -404,7 +404,10 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
     }
     // What is left in the buffers are events that were recorded for sessions that have ended.
     if may_pause && buffers_are_ours {
-        note(tracefs.clear_buffers());
+        match tracefs.clear_buffers() {
+            Ok(not_cleared) => not_cleared.into_iter().for_each(|error| note(Err(error))),
+            Err(error) => note(Err(error)),
+        }
     }
     for probe in &changes.kprobes {
         if tracefs.has_event(probe) {
