@@ -12,7 +12,8 @@ use std::ptr;
 /// Where two addresses lie in blocks of so many bytes decides how fast a copy is, whatever the size of the machine's pages.
 const PAGE: usize = 4096;
 
-/// As much as is copied at once. Longer copies are made by one instruction: from 2112 bytes on with glibc on processors with AVX2.
+/// As much as is copied at once. glibc makes longer copies with that instruction, where the processor says that it is fast: from 2112
+/// bytes on.
 const PIECE: usize = 2048;
 
 /// Copies `len` bytes.

@@ -264,6 +264,7 @@ fn this_machine_is_described_as_it_is() {
         ..polling()
     };
     let mut source = ProcessStats::from_config(&wrap(config), &KernelRoots::default()).unwrap();
+    source.scan_turn = BootTime::MAX;
     let mut sink: Vec<Vec<u8>> = Vec::new();
     let before = boot_now();
     source.start(before, &mut sink);

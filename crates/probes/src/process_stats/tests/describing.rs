@@ -313,7 +313,10 @@ fn the_age_of_a_process_survives_any_name() {
 
 #[test]
 fn a_scan_of_many_processes_takes_turns() {
-    let mut proc = Fixture::new(polling());
+    let mut proc = Fixture::new(ProcessStatsConfig {
+        scan_all_processes_on_start: Some(true),
+        ..polling()
+    });
     for pid in 1..=5 {
         proc.process(pid, "", "program\0");
     }
@@ -336,7 +339,10 @@ fn a_scan_of_many_processes_takes_turns() {
 
 #[test]
 fn a_scan_that_the_session_ends_is_told() {
-    let mut proc = Fixture::new(ProcessStatsConfig::default());
+    let mut proc = Fixture::new(ProcessStatsConfig {
+        scan_all_processes_on_start: Some(true),
+        ..ProcessStatsConfig::default()
+    });
     for pid in 1..=5 {
         proc.process(pid, "", "program\0");
     }
