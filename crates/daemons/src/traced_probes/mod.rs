@@ -15,7 +15,7 @@ use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Events, Interest, Token};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
-use ferretto_probes::ftrace::instances::{Ftrace, TracefsPolicy};
+use ferretto_probes::ftrace::instances::TracefsPolicy;
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer;
 use ferretto_proto::messages::PriorityBoostConfig;
