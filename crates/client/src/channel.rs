@@ -10,6 +10,7 @@ use ferretto_ipc::client::{Call, CallId, ClientConnection, ClientEvent, InvokeEr
 use ferretto_ipc::frame::{MAX_FRAME, Violation};
 use ferretto_ipc::reactor::Interest;
 use ferretto_ipc::transport::{ReadEnd, Stream, TransportError};
+use ferretto_wire::bulk::PageAligned;
 
 /// Why the connection to the service ended.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ pub(crate) struct Channel {
     stream: Stream,
     connection: ClientConnection,
     service: ServiceHandle,
-    scratch: Box<[u8]>,
+    scratch: PageAligned,
     state: State,
 }
 
@@ -149,7 +150,7 @@ impl Channel {
     pub(crate) fn bind(stream: Stream, service: &str, outgoing_bytes: usize) -> Result<Channel, InvokeError> {
         let mut connection = ClientConnection::new(outgoing_bytes);
         let service = connection.bind(service)?;
-        let scratch = vec![0; MAX_FRAME].into_boxed_slice();
+        let scratch = PageAligned::new(MAX_FRAME);
         Ok(Channel {
             stream,
             connection,

@@ -9,6 +9,7 @@ pub mod background;
 mod daemon;
 pub mod inherited;
 pub mod log;
+mod open_files;
 mod priority;
 pub mod starter;
 pub mod traced;

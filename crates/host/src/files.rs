@@ -13,6 +13,7 @@ use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
 use ferretto_ipc::reactor::Waker;
 use ferretto_service::compression::{Compressor, FileCompression, Fit};
 use ferretto_service::{ReadBatch, SessionId, limits};
+use ferretto_wire::bulk;
 
 use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
 use crate::program::Program;
@@ -122,7 +123,7 @@ impl FileWriter {
     pub(crate) fn write(&mut self, packets: &ReadBatch<'_>) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
-        packets.slices().for_each(|slice| batch.extend_from_slice(slice));
+        packets.slices().for_each(|slice| bulk::extend(&mut batch, slice));
         let next = if packets.has_more { Next::Soon } else { Next::Later };
         self.send(Job::Write(batch, packets.compression, next));
     }

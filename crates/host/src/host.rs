@@ -27,6 +27,7 @@ use ferretto_service::{
     ConsumerId, Identity, LogLevel, MachineId, MemorySharing, Output, ProducerCommand, ProducerId, Service,
     SessionId, SmbOrigin,
 };
+use ferretto_wire::bulk::PageAligned;
 
 use crate::admission::Admission;
 use crate::bounds::split_events;
@@ -99,7 +100,7 @@ pub struct Host {
     ending: BTreeSet<Token>,
     turns: Turns,
     last_token: u64,
-    receive_buffer: Vec<u8>,
+    receive_buffer: PageAligned,
 }
 
 impl fmt::Debug for Host {
@@ -144,7 +145,7 @@ impl Host {
             ending: BTreeSet::new(),
             turns: Turns::default(),
             last_token: 0,
-            receive_buffer: vec![0; MAX_FRAME],
+            receive_buffer: PageAligned::new(MAX_FRAME),
         })
     }
 

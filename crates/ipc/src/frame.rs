@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ferretto_wire::{MAX_VARINT_LEN, WireError, WireType, encode_varint, tag};
+use ferretto_wire::{MAX_VARINT_LEN, WireError, WireType, bulk, encode_varint, tag};
 
 use crate::passed_fd::PassedFd;
 
@@ -126,7 +126,7 @@ impl FrameDecoder {
     pub fn push(&mut self, bytes: &[u8], fd: Option<PassedFd>) {
         self.reclaim();
         self.grow(bytes.len());
-        self.buffer.extend_from_slice(bytes);
+        bulk::extend(&mut self.buffer, bytes);
         if let Some(fd) = fd {
             let last_byte = self.origin + (self.buffer.len() as u64).saturating_sub(1);
             self.fds.push_back((last_byte, fd));

@@ -27,4 +27,12 @@ pub enum Notice {
         /// Why.
         source: std::io::Error,
     },
+    /// The session was shorter than the scan of all processes.
+    #[error(
+        "linux.process_stats: the session ended before {processes} processes were described; record for longer, or set scan_all_processes_on_start to false"
+    )]
+    ScanCutShort {
+        /// Processes that are not described.
+        processes: usize,
+    },
 }

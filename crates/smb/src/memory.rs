@@ -4,6 +4,7 @@
 //! producers. System calls are the C library's: a crate around them would take longer to compile than all the rest here, and mapping memory is no
 //! safer through one.
 
+use ferretto_wire::bulk;
 use std::ffi::CStr;
 use std::fmt;
 use std::fs::{File, FileType};
@@ -302,7 +303,7 @@ impl SharedMemory {
         // SAFETY: `from` is valid for `len` bytes, `out` has room for them and is memory of its own. Whatever the peer writes meanwhile, the bytes
         // copied are initialised.
         unsafe {
-            ptr::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), len);
+            bulk::copy_nonoverlapping(from.as_ptr(), out.as_mut_ptr(), len);
             out.set_len(len);
         }
         // The compiler could otherwise prove a copy of the copy equal to a second copy of the original, and make it that.

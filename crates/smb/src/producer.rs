@@ -8,6 +8,7 @@ use crate::memory::SharedMemory;
 use crate::page::{PageHeader, PageLayout, PageSize};
 use crate::pages::{ChunkPlace, Pages, PagesError};
 use crate::state::{self, Won};
+use ferretto_wire::bulk;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -242,10 +243,9 @@ impl WriteChunk {
         // SAFETY: the payload is valid for writing the bytes' length at `offset`, as just checked. They cannot overlap, because no slice is ever made
         // of the mapping.
         unsafe {
-            self.payload
-                .add(offset)
-                .copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
-        };
+            let to = self.payload.add(offset);
+            bulk::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len());
+        }
     }
 
     /// As [`WriteChunk::write`], for a length that the compiler knows: a store or two instead of a call.

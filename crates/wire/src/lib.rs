@@ -2,11 +2,12 @@
 //!
 //! [`Writer`] appends fields to memory it owns, or to a bounded region that another process may see, and moves to the heap by itself when the region
 //! is full. [`Reader`] walks the fields of one encoded message and is total: any bytes give fields or a [`WireError`]. Neither knows any message;
-//! `ferretto-proto` puts types on top.
+//! `ferretto-proto` puts types on top. [`bulk`] copies long stretches of bytes.
 //!
 //! The format is that of protobuf's "Encoding" document: a message is a row of fields, each a tag (a varint of
 //! `field number << 3 | wire type`) and a value. Groups (wire types 3 and 4) are refused: no message of Perfetto has any.
 
+pub mod bulk;
 mod cursor;
 mod reader;
 mod tag;

@@ -3,6 +3,7 @@
 //! Used by the typed writers that `ferretto-proto` generates, and by hot paths directly. Every field is written after
 //! one capacity check. Lengths of nested messages are patched in afterwards in their shortest encoding.
 
+use crate::bulk;
 use crate::tag::{MAX_TAG_LEN, WireType, put_tag};
 use crate::varint::{MAX_VARINT_LEN, put_varint, varint_len};
 use std::fmt;
@@ -246,7 +247,7 @@ impl Writer {
         unsafe {
             let at = put_tag(at, number, WireType::Bytes);
             let at = put_varint(at, bytes.len() as u64);
-            ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+            bulk::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
             self.advance_to(at.add(bytes.len()));
         }
     }
@@ -326,7 +327,7 @@ impl Writer {
         let at = self.reserve(bytes.len());
         // SAFETY: the bytes' length was reserved, and `bytes` cannot overlap it (see `bytes_field`).
         unsafe {
-            ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
+            bulk::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
             self.advance_to(at.add(bytes.len()));
         }
     }
@@ -365,7 +366,7 @@ impl Writer {
                 // are different memory. If the other process overwrites the region meanwhile, the message is garbage, as it would have been in place.
                 // All of `len` is initialised then.
                 unsafe {
-                    ptr::copy_nonoverlapping(self.base.as_ptr(), self.heap.as_mut_ptr(), self.len);
+                    bulk::copy_nonoverlapping(self.base.as_ptr(), self.heap.as_mut_ptr(), self.len);
                     self.heap.set_len(self.len);
                 }
                 self.place = Place::Heap;

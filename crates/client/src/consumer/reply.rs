@@ -15,7 +15,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_proto::opaque::decode_state;
 use ferretto_proto::write::{ReadBuffersResponse, read_buffers_response::Slice};
-use ferretto_wire::{Reader, Value, WireError};
+use ferretto_wire::{Reader, Value, WireError, bulk};
 
 use super::values::Packets;
 use crate::channel::Disconnect;
@@ -181,7 +181,7 @@ impl Assembly {
             for field in Reader::new(slice) {
                 let field = field?;
                 match (field.number, field.value) {
-                    (Slice::DATA, Value::Bytes(data)) => packets.bytes.extend_from_slice(data),
+                    (Slice::DATA, Value::Bytes(data)) => bulk::extend(&mut packets.bytes, data),
                     (Slice::LAST_SLICE_FOR_PACKET, Value::Varint(last)) => ends_packet = last != 0,
                     _ => {}
                 }

@@ -13,11 +13,11 @@ use ferretto_host::{Admission, Host, Port};
 use ferretto_ipc::Listener;
 use ferretto_ipc::reactor::{Deadlines, Events, Interest, ReactorError, Token, monotonic_now};
 use ferretto_service::MachineId;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::descriptors;
 use super::freed_memory::FreedMemory;
 use super::program::Traced;
+use crate::open_files::most_descriptors;
 use farewell::Farewell;
 
 /// How long a listener rests when the process is out of descriptors.
@@ -151,19 +151,4 @@ impl Shell {
         self.resting = Some(monotonic_now() + ACCEPT_PAUSE.as_nanos() as u64);
         self.watch_listeners(Interest::None)
     }
-}
-
-/// The number of descriptors that this process may have, after raising the soft limit to the hard one.
-fn most_descriptors() -> usize {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        maximum: limit.maximum,
-    };
-    let count = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => limit.maximum,
-        Err(_) => limit.current,
-    };
-    // `None` means no limit.
-    count.map_or(usize::MAX, |count| count as usize)
 }

@@ -5,7 +5,6 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,24 +12,25 @@ use clap::{CommandFactory, Parser};
 use ferretto_client::data_source::ConnectionId;
 use ferretto_client::runtime::daemon::ServiceSocket;
 use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
-use ferretto_ipc::reactor::{Events, Interest, ReactorError, Token};
+use ferretto_ipc::reactor::{Events, Interest, Token};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
-use ferretto_probes::ftrace::instances::{Ftrace, TracefsPolicy};
+use ferretto_probes::ftrace::instances::TracefsPolicy;
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer;
 use ferretto_proto::messages::PriorityBoostConfig;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
+use crate::open_files;
 use crate::priority::Boosts;
 
 /// The only connection.
 const SERVICE: ConnectionId = ConnectionId(0);
 
 const SOCKET: Token = Token(0);
-/// Tokens from here on are kernel buffers.
-const FIRST_WATERMARK: u64 = 1;
+/// The kernel's buffers.
+const WATERMARKS: Token = Token(1);
 
 /// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
 ///
@@ -83,6 +83,8 @@ impl Daemon for Args {
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         crate::starter::end_with_starter()?;
+        // linux.ftrace has one for each CPU, and linux.sys_stats for each file that it polls.
+        open_files::most_descriptors();
         if self.cleanup_after_crash {
             return reset();
         }
@@ -139,10 +141,12 @@ fn serve(
     // With the runtime go the settings that sessions have changed in tracefs.
     let ftrace = producer::add_sources(&mut runtime, &program, journal_dir, tracefs);
     let mut service = ServiceSocket::new(SERVICE, address, SOCKET);
-    let mut watermarks = Watermarks::default();
+    if let Some(watermarks) = ftrace.watermarks() {
+        reactor.register(watermarks, WATERMARKS, Interest::Readable)?;
+    }
     let mut events = Events::new();
     loop {
-        if events.ready().iter().any(|event| event.token != SOCKET) {
+        if events.ready().iter().any(|event| event.token == WATERMARKS) {
             ftrace.on_watermark();
         }
         let waiting = format!("waiting for the service at {}", service.address());
@@ -161,7 +165,6 @@ fn serve(
             // The probes have no startup sessions.
             Event::StartupEnded(..) => {}
         });
-        watermarks.update(reactor, &ftrace)?;
         reactor.wait(&mut events, runtime.deadlines())?;
         if !events.signals().is_empty() {
             return Ok(());
@@ -234,30 +237,5 @@ impl ProducerProgram for ProbesDaemon {
     fn lower_priority(&self, instance: u32) {
         let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
         boosts.remove(instance.into());
-    }
-}
-
-/// Kernel buffers in the reactor's watch: copies of their descriptors, since `linux.ftrace` may close its own at any call.
-#[derive(Default)]
-struct Watermarks(Vec<OwnedFd>);
-
-impl Watermarks {
-    /// Watches the current buffers, if their number has changed.
-    fn update(&mut self, reactor: &Reactor, ftrace: &Ftrace) -> Result<(), ReactorError> {
-        let copies = ftrace.with_watermark_fds(|fds| {
-            let fds: Vec<_> = fds.collect();
-            // Without a copy there is no early drain; the periodic one goes on.
-            let copy = || fds.iter().map_while(|fd| fd.try_clone_to_owned().ok()).collect();
-            (fds.len() != self.0.len()).then(copy)
-        });
-        let Some(copies) = copies else { return Ok(()) };
-        for (fd, token) in self.0.drain(..).zip(FIRST_WATERMARK..) {
-            reactor.deregister(&fd, Token(token))?;
-        }
-        self.0 = copies;
-        for (fd, token) in self.0.iter().zip(FIRST_WATERMARK..) {
-            reactor.register(fd, Token(token), Interest::Readable)?;
-        }
-        Ok(())
     }
 }

@@ -111,6 +111,8 @@ pub struct Control {
     syscalls: SyscallSet,
     function_graph_on: bool,
     exclusive: Vec<Setting>,
+    /// The kernel reports buffers that are as full as an active session wants.
+    has_watermark: bool,
 }
 
 impl Control {
@@ -126,6 +128,7 @@ impl Control {
             syscalls: SyscallSet::None,
             function_graph_on: false,
             exclusive: Vec::new(),
+            has_watermark: false,
         }
     }
 
@@ -152,6 +155,11 @@ impl Control {
     /// The value that `setting` was given here.
     pub fn left(&self, setting: &Setting) -> Option<&str> {
         self.restorer.left(setting)
+    }
+
+    /// Whether the kernel knows how full a buffer has to be before it is drained, because an active session says so.
+    pub fn has_watermark(&self) -> bool {
+        self.has_watermark
     }
 
     /// Settings that were made for a session that has ftrace for itself.
@@ -277,8 +285,8 @@ impl Control {
         Ok(setup)
     }
 
-    /// First session: ftrace becomes ours. What is returned is a warning.
-    fn take_over(&mut self, request: &Request) -> Result<Option<String>, ControlError> {
+    /// First session: ftrace becomes ours. What is returned are warnings.
+    fn take_over(&mut self, request: &Request) -> Result<Vec<String>, ControlError> {
         let tracer = self
             .restorer
             .tracefs()
@@ -288,7 +296,7 @@ impl Control {
             // Changing the clock or a size would lose what is to be preserved.
             self.clock = self.current_clock();
             self.buffer_pages = 0;
-            return Ok(None);
+            return Ok(Vec::new());
         }
         // There is no telling in general whether events that are on are being read by somebody. A tracer is.
         if !tracer.is_empty() && tracer != "nop" {
@@ -298,18 +306,22 @@ impl Control {
         self.set("cannot stop recording", &Setting::TracingOn, "0")?;
         // Where single events may be switched but not all at once, what others left on stays on and is not parsed.
         let _ = self.restorer.disable_all_events();
-        self.clear_buffers()?;
+        let not_cleared = self.clear_buffers()?;
         self.choose_clock(request.clock);
         let kib = (u64::from(request.buffer_pages) * rustix::param::page_size() as u64) >> 10;
         self.buffer_pages = request.buffer_pages;
         // A recording in buffers that are too small is better than none, and its statistics tell.
         let resized = self.restorer.set(&Setting::BufferSizeKb, &kib.to_string());
-        Ok(resized
+        let not_resized = resized
             .err()
-            .map(|error| format!("the kernel's buffers stay as they are: {error}")))
+            .map(|error| format!("the kernel's buffers stay as they are: {error}"));
+        let not_cleared = not_cleared
+            .into_iter()
+            .map(|error| format!("a CPU that is off keeps the events of another recording: {error}"));
+        Ok(not_cleared.chain(not_resized).collect())
     }
 
-    fn clear_buffers(&self) -> Result<(), ControlError> {
+    fn clear_buffers(&self) -> Result<Vec<TracefsError>, ControlError> {
         let cleared = self.restorer.tracefs().clear_buffers();
         cleared.map_err(|source| ControlError::Setting {
             what: "cannot empty the buffers",
@@ -439,7 +451,7 @@ impl Control {
         let warning = self
             .update_buffer_percent()
             .err()
-            .map(|error| format!("drain_buffer_percent: {error}"));
+            .map(|error| format!("drain_buffer_percent has no effect, buffers are drained by time: {error}"));
         if first && let Err(error) = self.set("cannot start recording", &Setting::TracingOn, "1") {
             self.active.remove(&id);
             return Err(error);
@@ -450,10 +462,13 @@ impl Control {
     /// The buffers are reported as full for the most impatient of the active sessions.
     fn update_buffer_percent(&mut self) -> Result<(), TracefsError> {
         let active = self.active.iter().filter_map(|id| self.sessions.get(id));
-        match active.filter_map(|session| session.drain_percent).min() {
+        let percent = active.filter_map(|session| session.drain_percent).min();
+        let set = match percent {
             Some(percent) => self.restorer.set(&Setting::BufferPercent, &percent.to_string()),
             None => Ok(()),
-        }
+        };
+        self.has_watermark = percent.is_some() && set.is_ok();
+        set
     }
 
     /// The session `id` has ended: what only it needed is switched off. If it was the last, the caller closes the raw
@@ -464,6 +479,7 @@ impl Control {
         }
         self.active.remove(&id);
         if self.sessions.is_empty() {
+            self.has_watermark = false;
             // `put_back` knows whether somebody else records by now, and goes on recording if so.
             return;
         }

@@ -3,9 +3,10 @@
 //!
 //! Driven by the producer of `traced_probes`, in its one thread. For each session: [`FtraceController::setup_session`]
 //! when the service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed,
-//! [`flush`] when the service asks, [`stop_session`]. A drain takes a bounded number of pages, so that the producer gets
-//! back to its socket; if the kernel has more, the next deadline is now. Sessions that set `drain_buffer_percent` are
-//! drained earlier when a buffer fills: the producer watches [`watermark_fds`] and calls [`drain_past_watermark`].
+//! [`flush`] when the service asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the
+//! producer gets back to its socket; if the kernel has more, the next deadline is now. A flush may take several drains:
+//! [`take_flushed`] tells when it is over. Sessions that set `drain_buffer_percent` are drained earlier when a buffer fills: the
+//! producer's loop watches the [`Watermarks`] and calls [`drain_past_watermark`].
 //!
 //! The kernel's buffers are shared: pages are read once and given to every session, whose encoder picks what it wants.
 //! One `Instance` stands for each tracefs directory in use. It exists from the first session's setup until the last
@@ -17,35 +18,38 @@
 //! [`next_deadline`]: FtraceController::next_deadline
 //! [`flush`]: FtraceController::flush
 //! [`stop_session`]: FtraceController::stop_session
-//! [`watermark_fds`]: FtraceController::watermark_fds
+//! [`flush_last`]: FtraceController::flush_last
+//! [`take_flushed`]: FtraceController::take_flushed
 //! [`drain_past_watermark`]: FtraceController::drain_past_watermark
 //! [`take_incidents`]: FtraceController::take_incidents
 
+mod draining;
 mod instance;
 #[cfg(test)]
 mod tests;
 mod watching;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use ferretto_proto::messages::ftrace_stats::Phase;
+pub use draining::FlushId;
+use draining::{Progress, TURN};
 use ferretto_proto::messages::{DataSourceDescriptor, FtraceConfig, FtraceDescriptor};
 use ferretto_wire::Writer;
 use instance::Instance;
 pub use watching::{Incident, Weight};
 
-use super::bundle::{BundleWriter, CpuRead, SymbolSource};
+use super::bundle::{BundleWriter, SymbolSource};
 use super::control::{ControlError, FtraceSessionId};
 use super::kallsyms::KernelSymbols;
-use super::page::ParseStatus;
-use super::reader::{BATCH_PAGES, BatchEnd, CpuBuffer, any_past_watermark, kernel_reports_watermarks};
+use super::reader::CpuBuffer;
 use super::request::InstanceRole;
 use super::restore::JournalDir;
 use super::session::Session as Decoding;
 use super::stats::{FtraceStats, KprobeStats, SetupErrors, SymbolStats, encode_preserved_buffer};
 use super::tracefs::{EventName, Tracefs, TracefsError};
 use super::watch::Depth;
+use super::watermarks::Watermarks;
 use crate::metatrace::{Counter, Event, count, span};
 use ferretto_client::runtime::probe::{BootTime, PacketSink};
 
@@ -58,11 +62,6 @@ const DEFAULT_PERIOD_MS: u32 = 100;
 const WATERMARK_PERIOD_MS: u32 = 1000;
 /// What a config may ask for.
 const PERIODS_MS: std::ops::RangeInclusive<u32> = 1..=60_000;
-/// Most pages taken from one CPU in a drain: 1 MiB, some 2 ms of work.
-const MOST_PAGES_PER_DRAIN: usize = 256;
-/// Most pages taken from one CPU in a flush when the size of its buffer is not known: 64 MiB.
-const MOST_PAGES_PER_FLUSH: usize = 16 << 10;
-
 /// What the producer tells the service of this data source. Categories are Android's and need its `atrace`.
 pub fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
@@ -131,7 +130,6 @@ pub struct SeenThreads {
 struct Session {
     instance: String,
     drain_period_ms: Option<u32>,
-    wants_watermark: bool,
     symbols: SymbolsWanted,
     preserves_buffer: bool,
     has_kprobes: bool,
@@ -156,22 +154,6 @@ enum SymbolsWanted {
     Forever,
 }
 
-/// How far a drain goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    /// Until caught up, but not for long.
-    Turn,
-    /// Until nothing is left of what was there.
-    Everything,
-}
-
-/// Whether the kernel has more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
-    CaughtUp,
-    MoreToRead,
-}
-
 /// All of this machine's ftrace, for all sessions.
 #[derive(Debug)]
 pub struct FtraceController {
@@ -184,16 +166,27 @@ pub struct FtraceController {
     symbols: Option<KernelSymbols>,
     keep_symbols: bool,
     next_drain: Option<BootTime>,
-    kernel_reports_watermarks: bool,
+    /// Where this kernel reports how full buffers are.
+    watermarks: Option<Arc<Watermarks>>,
+    /// Instances opened so far.
+    opened: u32,
+    /// How long a drain may take.
+    turn: BootTime,
+    last_flush: u64,
+    /// Flushes that have ended, of which the producer was not told yet.
+    flushed: Vec<FlushId>,
     /// What the producer was not told yet.
     incidents: Vec<Incident>,
 }
 
 impl FtraceController {
     /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a
-    /// crash, by [`super::restore::replay`].
-    pub fn new(top: Tracefs, journal_dir: Option<JournalDir>) -> FtraceController {
-        let release = rustix::system::uname();
+    /// crash, by [`super::restore::replay`]. Without `watermarks` all sessions are drained by deadlines alone.
+    pub fn new(
+        top: Tracefs,
+        journal_dir: Option<JournalDir>,
+        watermarks: Option<Arc<Watermarks>>,
+    ) -> FtraceController {
         FtraceController {
             top,
             journal_dir,
@@ -204,8 +197,12 @@ impl FtraceController {
             symbols: None,
             keep_symbols: false,
             next_drain: None,
+            watermarks,
+            opened: 0,
+            turn: TURN,
+            last_flush: 0,
+            flushed: Vec::new(),
             incidents: Vec::new(),
-            kernel_reports_watermarks: kernel_reports_watermarks(&release.release().to_string_lossy()),
         }
     }
 
@@ -251,12 +248,13 @@ impl FtraceController {
         }
     }
 
-    fn open_instance(&self, name: &str) -> Result<Instance, FtraceError> {
+    fn open_instance(&mut self, name: &str) -> Result<Instance, FtraceError> {
         let (tracefs, role) = match name {
             "" => (self.top.clone(), InstanceRole::Top),
             name => (self.top.instance(name)?, InstanceRole::Secondary),
         };
-        Instance::open(tracefs, role, self.journal_dir.clone())
+        self.opened += 1;
+        Instance::open(self.opened, tracefs, role, self.journal_dir.clone())
     }
 
     /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
@@ -279,9 +277,7 @@ impl FtraceController {
             .ok_or(FtraceError::NoSuchSession(id))?;
         instance.watch_writers();
         let mut warnings: Vec<String> = instance.control.activate(id)?.into_iter().collect();
-        if instance.buffers.is_empty() {
-            instance.buffers = CpuBuffer::open_all(instance.control.tracefs())?;
-        }
+        let missing = instance.open_buffers()?;
         instance.started.insert(id);
         instance.expect_what_is_there(now);
         if let Some(watch) = &mut instance.watch {
@@ -299,6 +295,10 @@ impl FtraceController {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.stats_at_start = stats;
             session.started = now;
+            for (cpu, error) in missing {
+                let text = format!("CPU {cpu} is not recorded: {error}");
+                session.tell(id, now, &mut self.incidents, || (Weight::Trouble, text));
+            }
         }
         count(Counter::FtraceSessions, self.started_sessions());
         if preserves_buffer {
@@ -336,104 +336,10 @@ impl FtraceController {
         self.next_drain
     }
 
-    /// Takes what the kernel has recorded and writes it to each session's sink, a bounded amount for a turn.
-    pub fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
-        let _span = span(Event::FtraceReadTick);
-        let names: Vec<String> = self.instances.keys().cloned().collect();
-        let mut progress = Progress::CaughtUp;
-        for name in names {
-            if self.drain_watched(&name, now, sinks) == Progress::MoreToRead {
-                progress = Progress::MoreToRead;
-            }
-        }
-        self.plan_next_drain(now, progress);
-    }
-
-    /// Descriptors that become readable when a buffer is filled as far as a session's `drain_buffer_percent` says.
-    /// Empty if no session asked for that or the kernel does not report it (before Linux 6.9). To be asked for anew
-    /// whenever a session has started or stopped.
-    pub fn watermark_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let watching = self
-            .instances
-            .values()
-            .filter(|instance| instance.watches_watermark);
-        watching.flat_map(|instance| instance.buffers.iter().filter_map(CpuBuffer::watermark_fd))
-    }
-
-    /// As [`FtraceController::drain`], for those instances only that have a buffer filled so far. One of
-    /// [`FtraceController::watermark_fds`] was readable; by now it may have been drained.
-    pub fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
-        let _span = span(Event::FtraceCpuBufferWatermark);
-        let full = self
-            .instances
-            .iter()
-            .filter(|(_, instance)| instance.watches_watermark && any_past_watermark(&instance.buffers));
-        let names: Vec<String> = full.map(|(name, _)| name.clone()).collect();
-        for name in names {
-            if self.drain_watched(&name, now, sinks) == Progress::MoreToRead {
-                self.plan_next_drain(now, Progress::MoreToRead);
-            }
-        }
-    }
-
-    /// Writes out all that was recorded for the session until now, the partly filled pages too, and the statistics.
-    /// Other sessions of the same instance get theirs on the way.
-    pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) {
-        let _span = span(Event::FtraceCpuFlush);
-        self.flush_looking(id, Depth::Regular, now, sinks);
-    }
-
-    fn flush_looking(
-        &mut self,
-        id: FtraceSessionId,
-        depth: Depth,
-        now: BootTime,
-        sinks: &mut dyn SessionSinks,
-    ) {
-        let Some(session) = self.sessions.get(&id) else {
-            return;
-        };
-        let name = session.instance.clone();
-        if !self
-            .instances
-            .get(&name)
-            .is_some_and(|instance| instance.started.contains(&id))
-        {
-            return;
-        }
-        self.look_at_settings(&name, depth, now);
-        self.drain_instance(&name, Extent::Everything, sinks);
-        self.look_at_buffers(&name, depth, now);
-
-        let stats_now = self.read_stats(id);
-        let (Some(session), Some(sink)) = (self.sessions.get(&id), sinks.sink(id)) else {
-            return;
-        };
-        // Readers heed troubles in the first phase only.
-        let stats_at_start = FtraceStats {
-            troubles: session.troubles.clone(),
-            ..session.stats_at_start.clone()
-        };
-        let phases = [
-            (Phase::START_OF_TRACE, &stats_at_start),
-            (Phase::END_OF_TRACE, &stats_now),
-        ];
-        for (phase, stats) in phases {
-            self.packet.clear();
-            stats.encode(phase, session.decoding.parse_errors(), &mut self.packet);
-            sink.write_packet(self.packet.as_slice());
-        }
-    }
-
-    /// Ends the session after a last flush. With the last session of an instance, tracefs is put back; what could not
-    /// be is returned. A session that never started, or never existed, has nothing to flush.
-    pub fn stop_session(
-        &mut self,
-        id: FtraceSessionId,
-        now: BootTime,
-        sinks: &mut dyn SessionSinks,
-    ) -> Vec<TracefsError> {
-        self.flush_looking(id, Depth::Whole, now, sinks);
+    /// Ends the session. What was recorded for it since its last flush is lost. With the last session of an instance, tracefs
+    /// is put back; what could not be is returned. The session may never have started, or not exist.
+    pub fn stop_session(&mut self, id: FtraceSessionId, now: BootTime) -> Vec<TracefsError> {
+        self.give_up_flushes(id);
         let Some(session) = self.sessions.remove(&id) else {
             return Vec::new();
         };
@@ -441,7 +347,7 @@ impl FtraceController {
             instance.control.remove(id);
             instance.started.remove(&id);
             if instance.started.is_empty() {
-                instance.buffers.clear();
+                instance.close_buffers();
                 instance.watch = None;
                 instance.writers = None;
             } else {
@@ -484,7 +390,7 @@ impl FtraceController {
         let Some(mut instance) = self.instances.remove(name) else {
             return Vec::new();
         };
-        instance.buffers.clear();
+        instance.close_buffers();
         instance.control.put_back()
     }
 
@@ -496,13 +402,15 @@ impl FtraceController {
     }
 
     fn update_watermark_watches(&mut self) {
+        let Some(watermarks) = &self.watermarks else {
+            return;
+        };
         for instance in self.instances.values_mut() {
-            let wanted = instance.started.iter().any(|id| {
-                self.sessions
-                    .get(id)
-                    .is_some_and(|session| session.wants_watermark)
-            });
-            instance.watches_watermark = wanted && self.kernel_reports_watermarks;
+            instance.watches_watermark = instance.control.has_watermark();
+            match instance.watches_watermark {
+                true => instance.watch_buffers(watermarks),
+                false => instance.forget_buffers(watermarks),
+            }
         }
     }
 
@@ -542,109 +450,6 @@ impl FtraceController {
         };
     }
 
-    fn drain_watched(&mut self, name: &str, now: BootTime, sinks: &mut dyn SessionSinks) -> Progress {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return Progress::CaughtUp;
-        };
-        let depth = instance.depth_of_drain(now);
-        self.look_at_settings(name, depth, now);
-        let progress = self.drain_instance(name, Extent::Turn, sinks);
-        self.look_at_buffers(name, depth, now);
-        progress
-    }
-
-    fn drain_instance(&mut self, name: &str, extent: Extent, sinks: &mut dyn SessionSinks) -> Progress {
-        let Some(instance) = self.instances.get_mut(name) else {
-            return Progress::CaughtUp;
-        };
-        if instance.started.is_empty() {
-            return Progress::CaughtUp;
-        }
-        let limit = match extent {
-            Extent::Turn => MOST_PAGES_PER_DRAIN,
-            // One buffer's worth is all there was when the flush began.
-            Extent::Everything => match instance.control.buffer_pages() {
-                0 => MOST_PAGES_PER_FLUSH,
-                pages => pages as usize,
-            },
-        };
-        let clock = instance.clock_snapshot();
-        let mut progress = Progress::CaughtUp;
-        for buffer in &instance.buffers {
-            let _span = span(Event::FtraceCpuReadCycle);
-            let mut left = limit;
-            let mut looked_again = false;
-            while left > 0 {
-                let _span = span(Event::FtraceCpuReadBatch);
-                let batch = buffer.read(&mut instance.pool, left.min(BATCH_PAGES));
-                left -= batch.count;
-                count(Counter::FtracePagesDrained, batch.count);
-                let read = CpuRead {
-                    cpu: buffer.cpu(),
-                    pages: batch.pages,
-                    page_size: instance.table.layout().page_size(),
-                    clock,
-                };
-                let read_error = match batch.end {
-                    BatchEnd::Limit | BatchEnd::CaughtUp => None,
-                    BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
-                    BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
-                };
-                // The same for each session; unknown if none has a sink any more.
-                let mut records = (batch.count == 0).then_some(0);
-                for id in &instance.started {
-                    let Some(session) = self.sessions.get_mut(id) else {
-                        continue;
-                    };
-                    if let Some(status) = read_error {
-                        session.decoding.add_parse_error(status);
-                    }
-                    let symbols = match session.symbols {
-                        SymbolsWanted::No => None,
-                        _ => self.symbols.as_ref().map(|symbols| symbols as &dyn SymbolSource),
-                    };
-                    if batch.count > 0
-                        && let Some(sink) = sinks.sink(*id)
-                    {
-                        let decoding = &mut session.decoding;
-                        records = self
-                            .bundles
-                            .encode(&instance.table, decoding, &read, symbols, sink);
-                    }
-                }
-                // What the kernel could not hand over it counts as read.
-                let records = records.filter(|_| read_error.is_none());
-                if let Some(watch) = &mut instance.watch {
-                    watch.read_here(buffer.cpu(), records);
-                }
-                match (batch.end, extent) {
-                    (BatchEnd::Limit, _) => {}
-                    // A mostly empty page may be followed by another, if an event was too large for it, which then fills
-                    // most of that. If the next look gives one such page again, then that is where the kernel writes now,
-                    // and reading on would record little but this very reading, where system calls are among the events.
-                    (BatchEnd::CaughtUp, Extent::Everything) if batch.count > usize::from(looked_again) => {
-                        looked_again = true;
-                    }
-                    _ => break,
-                }
-            }
-            if left == 0 {
-                progress = Progress::MoreToRead;
-            }
-        }
-        for id in &instance.started {
-            let Some(session) = self.sessions.get_mut(id) else {
-                continue;
-            };
-            let metadata = session.decoding.metadata_mut();
-            session.threads.seen.extend(metadata.threads());
-            session.threads.renamed.extend(metadata.renamed_threads());
-            session.threads.opened_files.extend(metadata.opened_fds());
-            metadata.clear();
-        }
-        progress
-    }
-
     fn read_stats(&self, id: FtraceSessionId) -> FtraceStats {
         let Some(session) = self.sessions.get(&id) else {
             return FtraceStats::default();
@@ -656,8 +461,7 @@ impl FtraceController {
         if let Some(instance) = self.instances.get(&session.instance) {
             let tracefs = instance.control.tracefs();
             let cpus: Vec<u32> = instance.buffers.iter().map(CpuBuffer::cpu).collect();
-            // What cannot be read is missing from the packet, as in upstream's.
-            let _ = stats.read_cpus(tracefs, &cpus);
+            stats.read_cpus(tracefs, &cpus);
             stats.buffer_pages = tracefs
                 .buffer_pages(rustix::param::page_size())
                 .ok()
@@ -665,7 +469,7 @@ impl FtraceController {
                 .unwrap_or_default();
             stats.requested_buffer_pages = instance.control.buffer_pages();
             if session.has_kprobes {
-                stats.kprobes = KprobeStats::parse(&tracefs.read("kprobe_profile").unwrap_or_default());
+                stats.kprobes = KprobeStats::parse(&tracefs.top().read("kprobe_profile").unwrap_or_default());
             }
         }
         if let Some(symbols) = &self.symbols {

@@ -176,7 +176,7 @@ pub struct PageLayout {
 }
 
 impl PageLayout {
-    /// What 64-bit kernels with pages (or sub-buffers) of `page_size` bytes use; for when `header_page` cannot be read.
+    /// What 64-bit kernels with pages (or sub-buffers) of `page_size` bytes use.
     pub const fn sixty_four_bit(page_size: usize) -> Self {
         Self {
             timestamp_offset: 0,
@@ -184,6 +184,16 @@ impl PageLayout {
             commit_size: 8,
             data_offset: 16,
             page_size,
+        }
+    }
+
+    /// What kernels whose words are as long as this program's use; for when `header_page` cannot be read.
+    pub const fn usual(page_size: usize) -> Self {
+        let word = size_of::<usize>();
+        Self {
+            commit_size: word,
+            data_offset: 8 + word,
+            ..Self::sixty_four_bit(page_size)
         }
     }
 

@@ -4,7 +4,6 @@
 //! the `linux.process_stats` of the same tracing session is told, which describes them in the trace.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_client::arbiter::BufferExhaustedPolicy;
@@ -15,10 +14,11 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 
 use super::control::FtraceSessionId;
-use super::data_source::{FtraceController, NAME, Weight, descriptor};
+use super::data_source::{FlushId, FtraceController, NAME, Weight, descriptor};
 use super::restore::JournalDir;
 use super::stats::encode_trouble;
 use super::tracefs::{Tracefs, TracefsError};
+use super::watermarks::Watermarks;
 use crate::pid_namespace;
 use crate::process_stats::ProcessStats;
 use ferretto_ipc::reactor::boot_now;
@@ -39,6 +39,7 @@ pub struct Ftrace {
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
     thread_ids: ThreadIds,
+    watermarks: Option<Arc<Watermarks>>,
     /// Behind a lock because data sources are shared. Only the runtime's thread takes it.
     state: Mutex<State>,
 }
@@ -57,6 +58,17 @@ struct State {
     /// Of sessions that have started.
     writers: BTreeMap<FtraceSessionId, TraceWriter>,
     instances: BTreeMap<Slot, Session>,
+    /// What follows when a flush is over.
+    pending: BTreeMap<FlushId, AfterFlush>,
+}
+
+/// What a flush was for.
+#[derive(Debug)]
+enum AfterFlush {
+    /// The service asked for it.
+    Tell(Slot, Acknowledge),
+    /// The instance stops.
+    Stop(Slot, Acknowledge),
 }
 
 struct Session {
@@ -74,14 +86,20 @@ impl std::fmt::Debug for Ftrace {
 }
 
 impl Ftrace {
-    /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a crash, by
-    /// [`super::restore::replay`].
+    /// Touches nothing of the kernel's until the first session. With a `journal_dir`, what sessions change can be put back even after a
+    /// crash, by [`super::restore::replay`].
     pub fn new(
         program: Arc<dyn ProducerProgram>,
         process_stats: Arc<Probes<ProcessStats>>,
         journal_dir: Option<JournalDir>,
         tracefs: TracefsPolicy,
     ) -> Ftrace {
+        let watermarks = Watermarks::new().unwrap_or_else(|error| {
+            program.warning(&format!(
+                "{NAME}: drain_buffer_percent will have no effect: {error}"
+            ));
+            None
+        });
         Ftrace {
             program,
             process_stats,
@@ -91,27 +109,24 @@ impl Ftrace {
                 true => ThreadIds::AsInProc,
                 false => ThreadIds::OtherThanInProc,
             },
+            watermarks: watermarks.map(Arc::new),
             state: Mutex::default(),
         }
     }
 
-    /// Gives the descriptors that become readable when kernel buffers have filled up. Others than before when sessions start or stop.
-    pub fn with_watermark_fds<R>(
-        &self,
-        look: impl FnOnce(&mut dyn Iterator<Item = BorrowedFd<'_>>) -> R,
-    ) -> R {
-        let state = self.state();
-        let mut fds = state.controller.iter().flat_map(FtraceController::watermark_fds);
-        look(&mut fds)
+    /// Readable when kernel buffers have filled up, for as long as this lives. `None` where this kernel does not report them.
+    pub fn watermarks(&self) -> Option<&Watermarks> {
+        self.watermarks.as_deref()
     }
 
-    /// One of those descriptors is readable.
+    /// [`Ftrace::watermarks`] are readable.
     pub fn on_watermark(&self) {
         let now = boot_now();
         let state = &mut *self.state();
         if let Some(controller) = &mut state.controller {
             controller.drain_past_watermark(now, &mut state.writers);
             self.pass_on_what_was_seen(state, now);
+            self.after_flushes(state, now);
         }
     }
 
@@ -138,10 +153,61 @@ impl Ftrace {
     /// Ends a session, and puts back what it had of the kernel.
     fn end(&self, state: &mut State, id: FtraceSessionId) {
         if let Some(controller) = &mut state.controller {
-            for error in controller.stop_session(id, boot_now(), &mut state.writers) {
+            for error in controller.stop_session(id, boot_now()) {
                 self.warn(error);
             }
         }
+    }
+
+    /// Does what waited for flushes that are over.
+    fn after_flushes(&self, state: &mut State, now: BootTime) {
+        loop {
+            let flushed = state
+                .controller
+                .as_mut()
+                .map(FtraceController::take_flushed)
+                .unwrap_or_default();
+            if flushed.is_empty() {
+                return;
+            }
+            for id in flushed {
+                match state.pending.remove(&id) {
+                    Some(AfterFlush::Tell(slot, flushed)) => {
+                        self.hand_over(state, slot, now);
+                        drop(flushed);
+                    }
+                    Some(AfterFlush::Stop(slot, stopped)) => {
+                        self.stop_now(state, slot);
+                        drop(stopped);
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// Sends off what an instance has written.
+    fn hand_over(&self, state: &mut State, slot: Slot, now: BootTime) {
+        self.pass_on_what_was_seen(state, now);
+        let Some(session) = state.instances.get(&slot) else {
+            return;
+        };
+        if let Some(writer) = state.writers.get_mut(&session.id) {
+            writer.flush();
+        }
+        // Those threads belong to the same flush, and the service may have asked `linux.process_stats` first.
+        self.process_stats.flush_session(session.tracing_session);
+    }
+
+    fn stop_now(&self, state: &mut State, slot: Slot) {
+        let Some(id) = state.instances.get(&slot).map(|session| session.id) else {
+            return;
+        };
+        self.end(state, id);
+        self.pass_on_incidents(state);
+        state.instances.remove(&slot);
+        // With it goes the last chunk, before the service hears that the instance has stopped.
+        state.writers.remove(&id);
     }
 
     /// Tells the log, and traces, of what sessions have seen since.
@@ -214,7 +280,11 @@ impl DataSource for Ftrace {
             Some(controller) => controller,
             none => {
                 let tracefs = self.find_tracefs().map_err(|error| error.to_string())?;
-                none.insert(FtraceController::new(tracefs, self.journal_dir.clone()))
+                none.insert(FtraceController::new(
+                    tracefs,
+                    self.journal_dir.clone(),
+                    self.watermarks.clone(),
+                ))
             }
         };
         let id = FtraceSessionId(instance.serial.into());
@@ -261,34 +331,30 @@ impl DataSource for Ftrace {
         }
     }
 
-    fn stop(&self, slot: Slot, _stopped: Acknowledge) {
+    fn stop(&self, slot: Slot, stopped: Acknowledge) {
+        let now = boot_now();
         let state = &mut *self.state();
         let Some(id) = state.instances.get(&slot).map(|session| session.id) else {
             return;
         };
-        self.end(state, id);
-        self.pass_on_incidents(state);
-        state.instances.remove(&slot);
-        // With it goes the last chunk, before the service hears that the instance has stopped.
-        state.writers.remove(&id);
+        if let Some(controller) = &mut state.controller {
+            let flush = controller.flush_last(id, now, &mut state.writers);
+            state.pending.insert(flush, AfterFlush::Stop(slot, stopped));
+        }
+        self.after_flushes(state, now);
     }
 
-    fn flush(&self, slot: Slot, _flags: u64, _flushed: Acknowledge) {
+    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
         let now = boot_now();
         let state = &mut *self.state();
-        let Some(session) = state.instances.get(&slot) else {
+        let Some(id) = state.instances.get(&slot).map(|session| session.id) else {
             return;
         };
-        let (id, tracing_session) = (session.id, session.tracing_session);
-        if let (Some(controller), true) = (&mut state.controller, state.writers.contains_key(&id)) {
-            controller.flush(id, now, &mut state.writers);
+        if let Some(controller) = &mut state.controller {
+            let flush = controller.flush(id, now, &mut state.writers);
+            state.pending.insert(flush, AfterFlush::Tell(slot, flushed));
         }
-        self.pass_on_what_was_seen(state, now);
-        if let Some(writer) = state.writers.get_mut(&id) {
-            writer.flush();
-        }
-        // Those threads belong to the same flush, and the service may have asked `linux.process_stats` first.
-        self.process_stats.flush_session(tracing_session);
+        self.after_flushes(state, now);
     }
 
     fn clear_incremental_state(&self, _slot: Slot) {
@@ -312,6 +378,7 @@ impl DataSource for Ftrace {
         if let Some(controller) = &mut state.controller {
             controller.drain(now, &mut state.writers);
             self.pass_on_what_was_seen(state, now);
+            self.after_flushes(state, now);
         }
     }
 

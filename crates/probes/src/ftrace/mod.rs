@@ -4,7 +4,8 @@
 //!
 //! Controlling: a [`request`] is what one config asks for, [`control`] brings all sessions' requests together and
 //! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash; [`watch`] notices
-//! what others change meanwhile. [`reader`] takes pages out of the buffers, [`stats`] and [`kallsyms`] add what the kernel
+//! what others change meanwhile. [`reader`] takes pages out of the buffers when their time has come, or when [`watermarks`] says
+//! that they have filled up. [`stats`] and [`kallsyms`] add what the kernel
 //! says about them.
 //!
 //! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] knows from the kernel's [`mod@format`]
@@ -52,3 +53,4 @@ mod test_instance;
 pub mod tracefs;
 pub mod typed;
 pub mod watch;
+pub mod watermarks;

@@ -7,13 +7,15 @@
 //! 3,125 full pages, CPU time for a page including touching each of its cache lines: 0.98 µs with `read`, 0.77 µs with
 //! `readv` of 32 pages, 1.08 µs with `splice` into a pipe and `read` out of it.
 //!
+//! The memory is aligned to pages, as the kernel's own is: see [`ferretto_wire::bulk`].
+//!
 //! Nothing here waits. A CPU that is switched off has no data; when it comes back its file goes on working, so buffers
-//! are opened once for all CPUs that are plugged in.
+//! are opened for all CPUs that are plugged in.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ferretto_wire::bulk::PageAligned;
 use rustix::io::Errno;
 
 use super::page::LENGTH_MASK;
@@ -26,16 +28,11 @@ pub const BATCH_PAGES: usize = 32;
 /// Offset of the length in a page's header: after a 64-bit time stamp.
 const LENGTH_OFFSET: usize = 8;
 
-const NO_WAIT: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
-
-/// Memory that pages are read into, shared by all CPUs and sessions.
+/// Memory that pages are read into, aligned to the machine's pages. Shared by all CPUs and sessions.
 #[derive(Debug)]
 pub struct PagePool {
     page_bytes: usize,
-    memory: Box<[u8]>,
+    pages: PageAligned,
 }
 
 impl PagePool {
@@ -43,7 +40,7 @@ impl PagePool {
     pub fn new(page_bytes: usize) -> PagePool {
         PagePool {
             page_bytes,
-            memory: vec![0; page_bytes * BATCH_PAGES].into_boxed_slice(),
+            pages: PageAligned::new(page_bytes * BATCH_PAGES),
         }
     }
 
@@ -85,21 +82,13 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    /// Opens the buffers of all CPUs that are plugged in. As long as one is open, `current_tracer` cannot change.
+    /// Opens the buffer of one CPU. As long as it is open, `current_tracer` cannot change.
     ///
     /// # Errors
-    /// If the CPUs cannot be listed, or a buffer cannot be opened.
-    pub fn open_all(tracefs: &Tracefs) -> Result<Vec<CpuBuffer>, TracefsError> {
-        tracefs
-            .cpus()?
-            .into_iter()
-            .map(|cpu| {
-                Ok(CpuBuffer {
-                    cpu,
-                    fd: tracefs.open_raw_buffer(cpu)?,
-                })
-            })
-            .collect()
+    /// If the buffer cannot be opened.
+    pub fn open(tracefs: &Tracefs, cpu: u32) -> Result<CpuBuffer, TracefsError> {
+        let fd = tracefs.open_raw_buffer(cpu)?;
+        Ok(CpuBuffer { cpu, fd })
     }
 
     /// The CPU.
@@ -107,27 +96,20 @@ impl CpuBuffer {
         self.cpu
     }
 
-    /// The descriptor, which `poll` reports as readable once the buffer is filled to `buffer_percent`. `None` for a CPU
-    /// that has never been on: its descriptor would report an error again and again.
-    pub fn watermark_fd(&self) -> Option<BorrowedFd<'_>> {
-        let mut polled = [PollFd::new(&self.fd, PollFlags::IN)];
-        let is_polled = poll(&mut polled, Some(&NO_WAIT)).is_ok();
-        (is_polled && !polled[0].revents().contains(PollFlags::ERR)).then(|| self.fd.as_fd())
-    }
-
     /// Takes up to `limit` pages, and never more than [`BATCH_PAGES`], into `pool`.
     pub fn read<'p>(&self, pool: &'p mut PagePool, limit: usize) -> Batch<'p> {
         let page_bytes = pool.page_bytes;
+        let memory = &mut *pool.pages;
         let wanted = limit.min(BATCH_PAGES);
         let mut count = 0;
         let end = loop {
             if count == wanted {
-                break match is_mostly_empty(last_page(&pool.memory, page_bytes, count)) {
+                break match is_mostly_empty(last_page(memory, page_bytes, count)) {
                     true => BatchEnd::CaughtUp,
                     false => BatchEnd::Limit,
                 };
             }
-            let free = &mut pool.memory[count * page_bytes..wanted * page_bytes];
+            let free = &mut memory[count * page_bytes..wanted * page_bytes];
             match read_pages(self.fd.as_fd(), free, page_bytes) {
                 Ok(0) => break BatchEnd::CaughtUp,
                 Ok(bytes) => {
@@ -135,7 +117,7 @@ impl CpuBuffer {
                     if bytes % page_bytes != 0 {
                         break BatchEnd::PartialPage;
                     }
-                    if is_mostly_empty(last_page(&pool.memory, page_bytes, count)) {
+                    if is_mostly_empty(last_page(memory, page_bytes, count)) {
                         break BatchEnd::CaughtUp;
                     }
                     // Fewer pages than asked for, all full: today's kernels had no more, but a kernel that gave one
@@ -148,7 +130,7 @@ impl CpuBuffer {
             }
         };
         Batch {
-            pages: &pool.memory[..count * page_bytes],
+            pages: &memory[..count * page_bytes],
             count,
             end,
         }
@@ -176,37 +158,9 @@ fn is_mostly_empty(page: &[u8]) -> bool {
     ((u32::from_ne_bytes(*length) & LENGTH_MASK) as usize) < page.len() / 2
 }
 
-/// Whether at least one of `buffers` is filled to `buffer_percent` now. A CPU that is switched off only reports an
-/// error and does not count.
-pub fn any_past_watermark(buffers: &[CpuBuffer]) -> bool {
-    let mut polled: Vec<PollFd<'_>> = buffers
-        .iter()
-        .map(|buffer| PollFd::new(&buffer.fd, PollFlags::IN))
-        .collect();
-    poll(&mut polled, Some(&NO_WAIT)).is_ok() && polled.iter().any(|fd| fd.revents().contains(PollFlags::IN))
-}
-
-/// Whether this kernel's `poll` on raw buffers can be relied on: since Linux 6.9 ("ring-buffer: Only update
-/// pages_touched when a new page is touched"), and in two Android kernels that carry the fix. `release` is that of
-/// `uname`.
-pub fn kernel_reports_watermarks(release: &str) -> bool {
-    let numbers: Vec<u32> = release
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|digits| !digits.is_empty())
-        .take(4)
-        .filter_map(|digits| digits.parse().ok())
-        .collect();
-    let android = |patch: u32| {
-        release
-            .split_once("-android")
-            .and_then(|(_, rest)| rest.split_once('-'))
-            .is_some_and(|(version, _)| version.parse() == Ok(patch))
-    };
-    match numbers[..] {
-        [6, 1, sub_level, ..] if sub_level >= 86 && android(14) => true,
-        [6, 6, sub_level, ..] if sub_level >= 27 && android(15) => true,
-        [major, minor, ..] => (major, minor) >= (6, 9),
-        _ => false,
+impl AsFd for CpuBuffer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -29,6 +29,11 @@ pub const DEFAULT_BUFFER_KIB: (u64, u64) = (2 << 10, 8 << 10);
 /// "8 GB", of which the kernel keeps some for itself.
 const MUCH_MEMORY: u64 = 7 << 30;
 
+/// All CPUs' buffers together take so small a part of the memory when the config leaves it open.
+const DEFAULT_PART: u64 = 32;
+/// And whatever it asks for, this part at most: the kernel does not swap them.
+const LARGEST_PART: u64 = 4;
+
 /// Why a config cannot be tried at all.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
@@ -169,6 +174,12 @@ impl Request {
         if wants_atrace && role == InstanceRole::Secondary {
             return Err(RequestError::AtraceInInstance);
         }
+        let machine = Machine {
+            memory: physical_memory(),
+            cpus: tracefs.cpus().map_or(1, |cpus| cpus.len() as u64),
+            page_bytes: rustix::param::page_size() as u64,
+        };
+        let (buffer_pages, warning) = buffer_pages(config, machine);
         let mut request = Request {
             events: BTreeSet::new(),
             kprobes: BTreeMap::new(),
@@ -178,7 +189,7 @@ impl Request {
                 true => ClockChoice::MonotonicRaw,
                 false => ClockChoice::Default,
             },
-            buffer_pages: buffer_pages(config, physical_memory(), rustix::param::page_size()),
+            buffer_pages,
             drain_percent: config.drain_buffer_percent.filter(|percent| *percent > 0),
             existing_data: match config.preserve_ftrace_buffer.unwrap_or(false) {
                 true => ExistingData::Preserve,
@@ -186,7 +197,7 @@ impl Request {
             },
             exclusive: exclusive_settings(config)?,
             errors: SetupErrors::default(),
-            warnings: Vec::new(),
+            warnings: warning.into_iter().collect(),
         };
         request.add_events(config, tracefs)?;
         request.add_kprobes(config);
@@ -409,18 +420,38 @@ fn exclusive_settings(config: &FtraceConfig) -> Result<Vec<(Setting, String)>, R
     Ok(settings)
 }
 
-/// Pages for each CPU's buffer, at least one.
-fn buffer_pages(config: &FtraceConfig, physical_memory: u64, page_bytes: usize) -> u32 {
-    let default = match physical_memory >= MUCH_MEMORY {
+/// What decides how large buffers may be.
+#[derive(Clone, Copy, Debug)]
+struct Machine {
+    /// In bytes.
+    memory: u64,
+    cpus: u64,
+    page_bytes: u64,
+}
+
+/// Pages for each CPU's buffer, at least one, and what to say if that is not what the config asks for. The buffers of all CPUs together
+/// take a bounded part of the memory.
+fn buffer_pages(config: &FtraceConfig, machine: Machine) -> (u32, Option<String>) {
+    let by_memory = match machine.memory >= MUCH_MEMORY {
         true => DEFAULT_BUFFER_KIB.1,
         false => DEFAULT_BUFFER_KIB.0,
     };
+    let share_kib = |part: u64| (machine.memory >> 10) / part / machine.cpus.max(1);
+    let default = by_memory.min(share_kib(DEFAULT_PART));
     let kib = match u64::from(config.buffer_size_kb.unwrap_or(0)) {
         0 => default,
         asked if config.buffer_size_lower_bound.unwrap_or(false) => asked.max(default),
         asked => asked,
     };
-    ((kib << 10) / page_bytes as u64).clamp(1, u64::from(u32::MAX)) as u32
+    let most = share_kib(LARGEST_PART);
+    let warning = (kib > most).then(|| {
+        format!(
+            "buffer_size_kb: {kib} KB for each of {} CPUs is more than a quarter of this machine's memory; {most} KB are used",
+            machine.cpus
+        )
+    });
+    let pages = (kib.min(most) << 10) / machine.page_bytes;
+    (pages.clamp(1, u64::from(u32::MAX)) as u32, warning)
 }
 
 fn physical_memory() -> u64 {

@@ -331,7 +331,8 @@ impl Restorer {
     /// If the kernel refuses the probe.
     pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
         self.record(Record::KprobeAdded(probe.clone()));
-        match self.tracefs.append("kprobe_events", definition) {
+        // For all instances there is one list, at the top.
+        match self.tracefs.top().append("kprobe_events", definition) {
             Err(error) if error.kind() == Some(std::io::ErrorKind::AlreadyExists) => Ok(()),
             result => result,
         }
@@ -403,11 +404,14 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
     }
     // What is left in the buffers are events that were recorded for sessions that have ended.
     if may_pause && buffers_are_ours {
-        note(tracefs.clear_buffers());
+        match tracefs.clear_buffers() {
+            Ok(not_cleared) => not_cleared.into_iter().for_each(|error| note(Err(error))),
+            Err(error) => note(Err(error)),
+        }
     }
     for probe in &changes.kprobes {
         if tracefs.has_event(probe) {
-            note(tracefs.append("kprobe_events", &format!("-:{probe}")));
+            note(tracefs.top().append("kprobe_events", &format!("-:{probe}")));
         }
     }
     for event in &changes.events_found {

@@ -145,17 +145,10 @@ pub struct FtraceStats {
 }
 
 impl FtraceStats {
-    /// Reads the counters of `cpus`. Stops at the first that cannot be read, as a CPU without statistics means that
-    /// tracefs is going away.
-    ///
-    /// # Errors
-    /// If a file with the statistics cannot be read.
-    pub fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) -> Result<(), TracefsError> {
-        self.cpus.clear();
-        for &cpu in cpus {
-            self.cpus.push(CpuStats::read(tracefs, cpu)?);
-        }
-        Ok(())
+    /// Reads the counters of `cpus`. A CPU whose counters cannot be read is missing from the packet, as in upstream's.
+    pub fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) {
+        let counters = cpus.iter().map(|&cpu| CpuStats::read(tracefs, cpu));
+        self.cpus = counters.filter_map(Result::ok).collect();
     }
 
     /// The whole `TracePacket`. The errors met in parsing are written at the end only.

@@ -69,6 +69,52 @@ impl Drop for TestInstance {
     }
 }
 
+/// A tracefs made of links to one with an instance, in which tests take files away and put others in their place.
+pub(super) struct Mirror {
+    dir: TestDir,
+    /// The instance within.
+    instance: PathBuf,
+}
+
+impl Mirror {
+    /// Links to everything, with folders of its own for the files that tests change.
+    pub(super) fn of(instance: &TestInstance) -> Mirror {
+        let dir = TestDir::new();
+        let own = dir.path().join("instances").join(&instance.name);
+        link_all(instance.top.root(), dir.path(), &["instances"]);
+        link_all(instance.tracefs.root(), &own, &["events", "per_cpu"]);
+        link_all(&instance.tracefs.root().join("events"), &own.join("events"), &[]);
+        for cpu in instance.tracefs.cpus().unwrap() {
+            let of_cpu = format!("per_cpu/cpu{cpu}");
+            link_all(&instance.tracefs.root().join(&of_cpu), &own.join(&of_cpu), &[]);
+        }
+        Mirror { dir, instance: own }
+    }
+
+    pub(super) fn top(&self) -> Tracefs {
+        Tracefs::at(self.dir.path()).unwrap()
+    }
+
+    /// A file of the instance, which is there no more.
+    pub(super) fn take_away(&self, file: &str) -> PathBuf {
+        let path = self.instance.join(file);
+        std::fs::remove_file(&path).unwrap();
+        path
+    }
+}
+
+/// Makes the folder `to` with links to all that is in `from`, but for what is to become a folder of its own.
+fn link_all(from: &Path, to: &Path, folders: &[&str]) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let name = entry.unwrap().file_name();
+        match folders.iter().any(|folder| **folder == *name) {
+            true => std::fs::create_dir_all(to.join(&name)).unwrap(),
+            false => std::os::unix::fs::symlink(from.join(&name), to.join(&name)).unwrap(),
+        }
+    }
+}
+
 /// Wherever tracefs is mounted, its usual place or another.
 fn mounted_tracefs() -> Option<Tracefs> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;

@@ -358,6 +358,20 @@ impl Tracefs {
         }
     }
 
+    /// The top of the file system that this directory is in. Some files are only there, for all instances.
+    pub fn top(&self) -> Tracefs {
+        let parent = self.root.parent();
+        let is_hypervisor = self.root.ends_with("hyp") || self.root.ends_with("hypervisor");
+        let top = match parent {
+            Some(parent) if is_hypervisor => Some(parent),
+            Some(instances) if instances.ends_with("instances") => instances.parent(),
+            _ => None,
+        };
+        Tracefs {
+            root: top.unwrap_or(&self.root).to_owned(),
+        }
+    }
+
     /// The directory.
     pub fn root(&self) -> &Path {
         &self.root
@@ -500,21 +514,21 @@ impl Tracefs {
             .map(|kib| (kib << 10).div_ceil(page_bytes as u64) as u32))
     }
 
-    /// Empties the buffers of all CPUs, those of CPUs that are off included (which emptying `trace` leaves alone).
+    /// Empties the buffers of all CPUs. Emptying `trace` leaves those of CPUs that are off alone, which follow. Returns what of theirs
+    /// could not be emptied.
     ///
     /// # Errors
-    /// If a file of the buffers cannot be written.
-    pub fn clear_buffers(&self) -> Result<(), TracefsError> {
+    /// If `trace` cannot be written.
+    pub fn clear_buffers(&self) -> Result<Vec<TracefsError>, TracefsError> {
         self.truncate("trace")?;
-        for cpu in offline_cpus() {
-            // A CPU that is possible but not present has no buffer.
-            if let Err(error) = self.truncate(&format!("per_cpu/cpu{cpu}/trace"))
-                && error.kind() != Some(io::ErrorKind::NotFound)
-            {
-                return Err(error);
-            }
-        }
-        Ok(())
+        let cleared = offline_cpus()
+            .into_iter()
+            .map(|cpu| self.truncate(&format!("per_cpu/cpu{cpu}/trace")));
+        // A CPU that is possible but not present has no buffer.
+        Ok(cleared
+            .filter_map(Result::err)
+            .filter(|error| error.kind() != Some(io::ErrorKind::NotFound))
+            .collect())
     }
 
     // --- CPUs ---

@@ -4,6 +4,9 @@
 //! they see running, which are described once each; and a timer samples the counters of all processes. One instance
 //! serves one tracing session; the producer owns it and calls it as [`Probe`].
 //!
+//! The scan goes on in turns, with a packet for each, so that a machine with very many processes does not keep the loop from what else
+//! it has to do.
+//!
 //! Guarantees: a packet is written only if it says something, stamped with the time its scan began; the first one, and
 //! the first after state was cleared or lost, says that incremental state starts anew.
 
@@ -36,6 +39,11 @@ use ferretto_ipc::reactor::boot_now;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.process_stats";
+
+/// How long a part of the scan may take, at most by one process.
+const SCAN_TURN: BootTime = 10_000_000;
+/// So many processes are described in one packet at most.
+const MOST_IN_PACKET: usize = 1000;
 
 /// What services are told of it.
 pub fn descriptor() -> DataSourceDescriptor {
@@ -71,6 +79,9 @@ pub struct ProcessStats {
     /// Samples taken since the cache was cleared.
     samples: u32,
     pids: Vec<i32>,
+    /// Processes that the scan has not come to.
+    unscanned: std::vec::IntoIter<i32>,
+    scan_turn: BootTime,
     notices: Vec<Notice>,
 }
 
@@ -95,28 +106,36 @@ impl ProcessStats {
             next_sample: None,
             samples: 0,
             pids: Vec::new(),
+            unscanned: Vec::new().into_iter(),
+            scan_turn: SCAN_TURN,
             notices,
         })
     }
 
-    /// Describes every process and thread there is, and the files they have open if those are wanted.
-    fn scan_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
+    /// Describes processes and threads that the scan has not come to, and the files they have open if those are wanted. Ends when its
+    /// time is over, after one process at least.
+    fn scan_some(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
         let _span = span(Event::PsWriteAllProcesses);
-        if !self.list_processes() {
-            return;
-        }
+        let until = boot_now().saturating_add(self.scan_turn);
         let Self {
             tree,
             procfs,
             counters,
             pids,
+            unscanned,
             ..
         } = self;
+        pids.clear();
         self.output.tree(began, sink, |out| {
-            // Not `any`, which would stop at the first.
-            pids.iter().fold(false, |wrote, &pid| {
-                tree.describe_with_threads(procfs, pid, out) | wrote
-            })
+            let mut wrote = false;
+            for pid in unscanned.by_ref().take(MOST_IN_PACKET) {
+                wrote |= tree.describe_with_threads(procfs, pid, out);
+                pids.push(pid);
+                if boot_now() >= until {
+                    break;
+                }
+            }
+            wrote
         });
         if self.config.counters.open_files {
             self.output.stats(boot_now(), sink, |out| {
@@ -221,17 +240,26 @@ impl ProcessStats {
 impl Probe for ProcessStats {
     fn start(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.output.losses = sink.losses();
-        if self.config.scan_at_start {
-            self.scan_all(now, sink);
+        if self.config.scan_at_start && self.list_processes() {
+            self.unscanned = std::mem::take(&mut self.pids).into_iter();
+            self.scan_some(now, sink);
         }
         self.next_sample = self.config.poll.map(|_| now);
     }
 
     fn next_deadline(&self) -> Option<BootTime> {
-        self.next_sample
+        match self.unscanned.len() {
+            0 => self.next_sample,
+            // Now.
+            _ => Some(0),
+        }
     }
 
     fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        if self.unscanned.len() > 0 {
+            self.scan_some(now, sink);
+            return;
+        }
         let Some(poll) = self
             .config
             .poll
@@ -251,6 +279,10 @@ impl Probe for ProcessStats {
 
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
         self.next_sample = None;
+        let processes = std::mem::take(&mut self.unscanned).len();
+        if processes > 0 {
+            self.notices.push(Notice::ScanCutShort { processes });
+        }
     }
 
     fn clear_incremental_state(&mut self) {
@@ -260,7 +292,7 @@ impl Probe for ProcessStats {
         self.output.announced = Announced::No;
     }
 
-    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    /// What is not done as the config asked: known after the start, after the first time of whatever is sampled, and at the stop.
     fn take_notices(&mut self) -> Vec<String> {
         let notices = std::mem::take(&mut self.notices);
         notices.iter().map(ToString::to_string).collect()

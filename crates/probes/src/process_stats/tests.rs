@@ -30,7 +30,9 @@ impl Fixture {
             procfs: proc.path().to_owned(),
             ..KernelRoots::default()
         };
-        let source = ProcessStats::from_config(&wrap(config), &roots).unwrap();
+        let mut source = ProcessStats::from_config(&wrap(config), &roots).unwrap();
+        // However slow the machine is, a scan of a few processes is one packet.
+        source.scan_turn = BootTime::MAX;
         Self {
             proc,
             source,
@@ -262,6 +264,7 @@ fn this_machine_is_described_as_it_is() {
         ..polling()
     };
     let mut source = ProcessStats::from_config(&wrap(config), &KernelRoots::default()).unwrap();
+    source.scan_turn = BootTime::MAX;
     let mut sink: Vec<Vec<u8>> = Vec::new();
     let before = boot_now();
     source.start(before, &mut sink);

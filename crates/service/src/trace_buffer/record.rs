@@ -12,6 +12,7 @@
 //! mark, so a fresh buffer of 1 GiB costs address space only.
 
 use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
+use ferretto_wire::bulk;
 
 use super::TraceBufferError;
 use crate::ids::ChunkId;
@@ -160,7 +161,7 @@ impl Ring {
             .map_err(|_| TraceBufferError::OutOfMemory {
                 bytes: self.bytes.len() as u64,
             })?;
-        bytes.extend_from_slice(&self.bytes);
+        bulk::extend(&mut bytes, &self.bytes);
         Ok(Self {
             bytes,
             capacity: self.capacity,
@@ -249,7 +250,7 @@ impl Ring {
         debug_assert!(end <= self.capacity as usize);
         if at == self.used() {
             self.bytes.extend_from_slice(&encode_chunk(chunk).to_le_bytes());
-            self.bytes.extend_from_slice(payload);
+            bulk::extend(&mut self.bytes, payload);
             self.bytes.resize(end, 0);
             return;
         }
@@ -263,7 +264,7 @@ impl Ring {
     /// Replaces the first `payload.len()` bytes of the payload of the chunk at `at`.
     pub(super) fn overwrite(&mut self, at: u32, payload: &[u8]) {
         let start = (at + HEADER_SIZE) as usize;
-        self.bytes[start..start + payload.len()].copy_from_slice(payload);
+        bulk::copy(&mut self.bytes[start..start + payload.len()], payload);
     }
 
     /// Replaces `data.len()` bytes `offset` bytes into the payload of the chunk at `at`.

@@ -1,7 +1,7 @@
 //! Tests of the module.
 
 use super::*;
-use crate::ftrace::test_instance::TestInstance;
+use crate::ftrace::test_instance::{Mirror, TestInstance};
 use ferretto_proto::messages::ftrace_config::TracefsOption;
 use ferretto_proto::messages::ftrace_config::tracefs_option::State;
 
@@ -218,26 +218,24 @@ fn a_setup_that_fails_changes_nothing() {
 }
 
 #[test]
-fn buffers_that_do_not_fit_into_memory_stay_as_they_are() {
+fn buffers_that_cannot_be_resized_stay_as_they_are() {
     let Some(instance) = TestInstance::new() else {
         return;
     };
-    let size = || instance.tracefs.buffer_pages(4096).unwrap();
-    let before = size();
-    let mut control = control(&instance);
-    let huge = FtraceConfig {
-        buffer_size_kb: Some(u32::MAX),
-        ..config(&["sched_switch"])
-    };
-    let setup = setup(&mut control, FIRST, &huge).unwrap();
+    let before = instance.tracefs.buffer_pages(4096).unwrap();
+    let mirror = Mirror::of(&instance);
+    std::fs::create_dir(mirror.take_away("buffer_size_kb")).unwrap();
+    let tracefs = mirror.top().instance(&instance.name).unwrap();
+    let mut control = Control::new(Restorer::new(tracefs, None), InstanceRole::Secondary);
+    let setup = setup(&mut control, FIRST, &config(&["sched_switch"])).unwrap();
     assert!(
         setup
             .warnings
             .iter()
-            .any(|warning| warning.contains("buffer_size_kb")),
+            .any(|warning| warning.contains("buffers stay as they are")),
         "{setup:?}"
     );
-    assert_eq!(size(), before);
+    assert_eq!(instance.tracefs.buffer_pages(4096).unwrap(), before);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! One tracefs directory in use, with what all its sessions share: settings, table of events, open buffers.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 
 use ferretto_proto::messages::FtraceConfig;
 use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
 
+use super::draining::Flush;
 use super::{DEFAULT_PERIOD_MS, FtraceError, PERIODS_MS, SeenThreads, Session, SetupReport, SymbolsWanted};
 use crate::ftrace::bundle::ClockSnapshot;
 use crate::ftrace::control::{Control, Description, FtraceSessionId, Setup};
@@ -18,16 +20,35 @@ use crate::ftrace::restore::{JournalDir, Restorer};
 use crate::ftrace::session::Session as Decoding;
 use crate::ftrace::stats::{CpuStats, FtraceStats};
 use crate::ftrace::table::{EventPlan, Table};
-use crate::ftrace::tracefs::{EventName, Tracefs};
+use crate::ftrace::tracefs::{EventName, Setting, Tracefs, TracefsError};
 use crate::ftrace::watch::Watch;
 use crate::ftrace::watch::writers::Writers;
+use crate::ftrace::watermarks::{BufferId, Watermarks};
 use ferretto_client::runtime::probe::BootTime;
+
+/// Larger sub-buffers no kernel has.
+const MOST_SUB_BUFFER_KIB: usize = 16 << 10;
 
 /// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
 /// closed before everything is put back.
 #[derive(Debug)]
 pub(super) struct Instance {
+    /// Different for any two.
+    pub(super) serial: u32,
+    /// In the order of the CPUs.
     pub(super) buffers: Vec<CpuBuffer>,
+    /// The one with which the next turn begins.
+    pub(super) next_buffer: usize,
+    /// How many buffers, one after the other, were last read until nothing was left. With all of them a drain has caught up, however
+    /// many turns it took.
+    pub(super) caught_up: usize,
+    pub(super) flushes: Vec<Flush>,
+    /// CPUs of which sessions were told that their buffers cannot be read.
+    pub(super) unreadable: BTreeSet<u32>,
+    /// CPUs whose buffers were reported as full, and not read since.
+    pub(super) reported: BTreeSet<u32>,
+    /// Those of them that were read in this turn.
+    pub(super) emptied: Vec<u32>,
     pub(super) control: Control,
     pub(super) table: Table,
     pub(super) pool: PagePool,
@@ -39,22 +60,32 @@ pub(super) struct Instance {
     pub(super) writers: Option<Writers>,
     /// When more than the most important is looked at again.
     pub(super) next_look: BootTime,
+    /// What the next session is warned of.
+    warnings: Vec<String>,
 }
 
 impl Instance {
     /// The directory, of which nothing is changed yet.
     pub(super) fn open(
+        serial: u32,
         tracefs: Tracefs,
         role: InstanceRole,
         journal_dir: Option<JournalDir>,
     ) -> Result<Instance, FtraceError> {
-        let header = tracefs.read("events/header_page")?;
-        let layout = PageLayout::parse(&header).map_err(|error| FtraceError::Layout(error.to_string()))?;
-        let printk_formats = tracefs.read("printk_formats").unwrap_or_default();
+        let (layout, warning) = page_layout(&tracefs)?;
+        // There is one for all instances.
+        let printk_formats = tracefs.top().read("printk_formats").unwrap_or_default();
         let pool = PagePool::new(layout.page_size());
         let restorer = Restorer::new(tracefs, journal_dir);
         Ok(Instance {
+            serial,
             buffers: Vec::new(),
+            next_buffer: 0,
+            caught_up: 0,
+            flushes: Vec::new(),
+            unreadable: BTreeSet::new(),
+            reported: BTreeSet::new(),
+            emptied: Vec::new(),
             control: Control::new(restorer, role),
             table: Table::new(layout, PrintkFormats::parse(&printk_formats)),
             pool,
@@ -63,7 +94,84 @@ impl Instance {
             watch: None,
             writers: None,
             next_look: 0,
+            warnings: warning.into_iter().collect(),
         })
+    }
+
+    /// Opens the buffers that are not open yet. Gives those that cannot be opened, with the reason.
+    pub(super) fn open_buffers(&mut self) -> Result<Vec<(u32, TracefsError)>, FtraceError> {
+        self.caught_up = 0;
+        let tracefs = self.control.tracefs();
+        let mut missing = Vec::new();
+        for cpu in tracefs.cpus()? {
+            if self.buffers.iter().any(|buffer| buffer.cpu() == cpu) {
+                continue;
+            }
+            match CpuBuffer::open(tracefs, cpu) {
+                Ok(buffer) => self.buffers.push(buffer),
+                Err(error) => missing.push((cpu, error)),
+            }
+        }
+        self.buffers.sort_unstable_by_key(CpuBuffer::cpu);
+        match missing.pop() {
+            Some((_, error)) if self.buffers.is_empty() => Err(error.into()),
+            last => {
+                missing.extend(last);
+                Ok(missing)
+            }
+        }
+    }
+
+    /// Closes all buffers.
+    pub(super) fn close_buffers(&mut self) {
+        self.buffers.clear();
+        self.reported.clear();
+        self.unreadable.clear();
+    }
+
+    fn buffer_id(&self, buffer: &CpuBuffer) -> BufferId {
+        BufferId {
+            instance: self.serial,
+            cpu: buffer.cpu(),
+        }
+    }
+
+    /// Has full buffers reported, those too of CPUs that were never on before.
+    pub(super) fn watch_buffers(&mut self, watermarks: &Watermarks) {
+        if self.watches_watermark {
+            for buffer in &self.buffers {
+                // The deadline drains what is not watched.
+                let _ = watermarks.watch(self.buffer_id(buffer), buffer.as_fd());
+            }
+        }
+    }
+
+    /// Has full buffers not reported.
+    pub(super) fn forget_buffers(&mut self, watermarks: &Watermarks) {
+        for buffer in &self.buffers {
+            watermarks.forget(buffer.as_fd());
+        }
+        self.reported.clear();
+    }
+
+    /// Has those buffers reported again that were, and have been read since.
+    pub(super) fn watch_emptied_again(&mut self, watermarks: &Watermarks) {
+        let emptied = std::mem::take(&mut self.emptied);
+        self.watch_again(emptied, watermarks);
+    }
+
+    /// Has those buffers reported again that were, and gave nothing so far.
+    pub(super) fn watch_reported_again(&mut self, watermarks: &Watermarks) {
+        let reported = std::mem::take(&mut self.reported);
+        self.watch_again(reported, watermarks);
+    }
+
+    fn watch_again(&self, cpus: impl IntoIterator<Item = u32>, watermarks: &Watermarks) {
+        for cpu in cpus {
+            if let Some(buffer) = self.buffers.iter().find(|buffer| buffer.cpu() == cpu) {
+                watermarks.watch_again(self.buffer_id(buffer), buffer.as_fd());
+            }
+        }
     }
 
     /// Prepares the kernel for the session.
@@ -77,10 +185,11 @@ impl Instance {
             events,
             kprobes,
             mut errors,
-            mut warnings,
+            warnings,
         } = self
             .control
             .setup(id, config, &mut |tracefs, event| describe(table, tracefs, event))?;
+        let mut warnings = [std::mem::take(&mut self.warnings), warnings].concat();
         let decoding = Decoding::new(&self.table, decode_config(config, &self.table, &events, &kprobes));
         if has_odd_sched_format(&self.table) {
             errors
@@ -103,7 +212,6 @@ impl Instance {
         let session = Session {
             instance: config.instance_name.clone().unwrap_or_default(),
             drain_period_ms,
-            wants_watermark: config.drain_buffer_percent.is_some(),
             symbols: match (config.symbolize_ksyms.unwrap_or(false), config.ksyms_mem_policy) {
                 (false, _) => SymbolsWanted::No,
                 (true, Some(KsymsMemPolicy::KSYMS_RETAIN)) => SymbolsWanted::Forever,
@@ -134,6 +242,32 @@ impl Instance {
             ftrace_timestamp: stats.now_nanoseconds(),
             boot_timestamp: boot.tv_sec * 1_000_000_000 + boot.tv_nsec,
         })
+    }
+}
+
+/// How the pages of `tracefs` are laid out. Where the kernel does not tell: as all kernels have it, with a sentence that says so.
+fn page_layout(tracefs: &Tracefs) -> Result<(PageLayout, Option<String>), FtraceError> {
+    match tracefs.read("events/header_page") {
+        Ok(header) if !header.is_empty() => {
+            let layout =
+                PageLayout::parse(&header).map_err(|error| FtraceError::Layout(error.to_string()))?;
+            Ok((layout, None))
+        }
+        unread => {
+            let sub_buffer_kib = tracefs.get(&Setting::SubBufferSizeKb).ok();
+            let page_bytes = sub_buffer_kib
+                .and_then(|kib| kib.parse::<usize>().ok())
+                .filter(|kib| (1..=MOST_SUB_BUFFER_KIB).contains(kib))
+                .map_or_else(rustix::param::page_size, |kib| kib << 10);
+            let reason = match unread {
+                Ok(_) => format!("{}/events/header_page is empty", tracefs.root().display()),
+                Err(error) => error.to_string(),
+            };
+            let warning = format!(
+                "{reason}: the kernel's pages are taken to have {page_bytes} bytes, and their usual layout"
+            );
+            Ok((PageLayout::usual(page_bytes), Some(warning)))
+        }
     }
 }
 

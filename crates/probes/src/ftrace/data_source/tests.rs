@@ -1,5 +1,7 @@
 //! Tests of the controller on the running kernel; skipped where tracefs cannot be used.
 
+mod faults;
+mod turns;
 mod watching;
 
 use super::*;
@@ -10,6 +12,7 @@ use ferretto_proto::messages::ftrace_config::{PrintFilter, print_filter::Rule};
 use ferretto_proto::messages::ftrace_event::Event;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceClock, FtraceEventBundle, FtraceStats, Message, TracePacket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -35,11 +38,22 @@ struct Recorder {
 impl Recorder {
     fn new() -> Option<Recorder> {
         let instance = TestInstance::new()?;
-        Some(Recorder {
-            controller: FtraceController::new(instance.top.clone(), None),
+        Some(Recorder::on(instance))
+    }
+
+    fn on(instance: TestInstance) -> Recorder {
+        let top = instance.top.clone();
+        Recorder::through(top, instance)
+    }
+
+    /// Records from the instance by way of another directory.
+    fn through(top: Tracefs, instance: TestInstance) -> Recorder {
+        let watermarks = Watermarks::new().unwrap();
+        Recorder {
+            controller: FtraceController::new(top, None, watermarks.map(Arc::new)),
             sinks: Sinks::new(),
             instance,
-        })
+        }
     }
 
     fn config(&self, events: &[&str]) -> FtraceConfig {
@@ -62,8 +76,29 @@ impl Recorder {
         self.controller.drain(boot_time(), &mut self.sinks);
     }
 
+    /// In as many turns as it takes.
+    fn flush(&mut self, id: FtraceSessionId) {
+        let flush = self.controller.flush(id, boot_time(), &mut self.sinks);
+        self.finish(flush);
+    }
+
+    fn finish(&mut self, flush: FlushId) {
+        let began = boot_time();
+        while !self.controller.take_flushed().contains(&flush) {
+            assert!(boot_time() < began + 60_000_000_000, "it does not end");
+            assert!(self.controller.next_deadline() <= Some(boot_time()), "it goes on");
+            self.drain();
+        }
+    }
+
+    fn flush_and_stop(&mut self, id: FtraceSessionId) -> Vec<TracefsError> {
+        let flush = self.controller.flush_last(id, boot_time(), &mut self.sinks);
+        self.finish(flush);
+        self.controller.stop_session(id, boot_time())
+    }
+
     fn stop(&mut self, id: FtraceSessionId) {
-        let errors = self.controller.stop_session(id, boot_time(), &mut self.sinks);
+        let errors = self.flush_and_stop(id);
         assert!(errors.is_empty(), "{errors:?}");
         let incidents = self.controller.take_incidents();
         assert_eq!(
@@ -166,7 +201,7 @@ fn the_scheduling_of_this_kernel_is_recorded() {
         threads.extend(ping_pong(ROUNDS / 4));
         recorder.drain();
     }
-    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
+    recorder.flush(FIRST);
     let seen = recorder.controller.take_threads(FIRST).seen;
     recorder.stop(FIRST);
     let stopped = boot_time();
@@ -265,7 +300,7 @@ fn a_flush_does_not_chase_the_events_of_its_own_reading() {
     recorder.start(FIRST, &config);
     recorder.drain();
     let before = recorder.bundles(FIRST).len();
-    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
+    recorder.flush(FIRST);
     let reads = recorder.bundles(FIRST).len() - before;
     recorder.stop(FIRST);
     let cpus = recorder.instance.tracefs.cpus().unwrap().len();
@@ -297,7 +332,7 @@ fn a_flush_reads_on_behind_pages_that_ended_early() {
             return recorder.stop(FIRST);
         }
     }
-    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
+    recorder.flush(FIRST);
     let mut prints = recorder.prints(FIRST);
     recorder.stop(FIRST);
     // One thread, but it may have moved from one CPU to another.
@@ -318,7 +353,7 @@ fn files_that_system_calls_open_are_passed_on() {
     let config = recorder.config(&["raw_syscalls/sys_exit"]);
     recorder.start(FIRST, &config);
     let file = File::open("/proc/self/stat").unwrap();
-    recorder.controller.flush(FIRST, boot_time(), &mut recorder.sinks);
+    recorder.flush(FIRST);
     let opened = recorder.controller.take_threads(FIRST).opened_files;
     recorder.stop(FIRST);
     let expected = (rustix::thread::gettid().as_raw_pid(), file.as_raw_fd() as u64);
@@ -457,10 +492,10 @@ fn full_buffers_are_drained_before_the_deadline() {
     let Some(mut recorder) = Recorder::new() else {
         return;
     };
-    if !recorder.controller.kernel_reports_watermarks {
+    let Some(watermarks) = recorder.controller.watermarks.clone() else {
         println!("skipped: this kernel does not report watermarks");
         return;
-    }
+    };
     let config = FtraceConfig {
         drain_buffer_percent: Some(50),
         buffer_size_kb: Some(64),
@@ -468,7 +503,7 @@ fn full_buffers_are_drained_before_the_deadline() {
     };
     recorder.start(FIRST, &config);
     let cpus = recorder.instance.tracefs.cpus().unwrap().len();
-    assert_eq!(recorder.controller.watermark_fds().count(), cpus);
+    assert!(!is_readable(&watermarks));
     let period = recorder.controller.period_ms();
     assert_eq!(period, WATERMARK_PERIOD_MS);
 
@@ -480,12 +515,24 @@ fn full_buffers_are_drained_before_the_deadline() {
     for _ in 0..80 * cpus {
         marker.write_all(&[b'x'; 500]).unwrap();
     }
+    assert!(is_readable(&watermarks));
     recorder
         .controller
         .drain_past_watermark(boot_time(), &mut recorder.sinks);
     assert!(recorder.prints(FIRST).len() > 40);
+    assert!(!is_readable(&watermarks), "all is read");
+    for _ in 0..80 * cpus {
+        marker.write_all(&[b'x'; 500]).unwrap();
+    }
+    assert!(is_readable(&watermarks), "it is full for a second time");
     recorder.stop(FIRST);
-    assert_eq!(recorder.controller.watermark_fds().count(), 0);
+    assert!(!is_readable(&watermarks), "nothing is watched any more");
+}
+
+fn is_readable(watermarks: &Watermarks) -> bool {
+    let mut polled = [PollFd::new(watermarks, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec::default())).unwrap();
+    polled[0].revents().contains(PollFlags::IN)
 }
 
 #[test]
@@ -573,12 +620,7 @@ fn a_session_that_cannot_be_says_why() {
             .start_session(FIRST, 0, &mut Vec::new())
             .is_err()
     );
-    assert!(
-        recorder
-            .controller
-            .stop_session(FIRST, 0, &mut recorder.sinks)
-            .is_empty()
-    );
+    assert!(recorder.controller.stop_session(FIRST, 0).is_empty());
 }
 
 #[test]

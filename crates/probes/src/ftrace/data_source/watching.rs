@@ -3,7 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
-use super::{FtraceController, Instance};
+use super::{FtraceController, Instance, Session};
 use crate::ftrace::control::FtraceSessionId;
 use crate::ftrace::reader::CpuBuffer;
 use crate::ftrace::tracefs::Setting;
@@ -209,31 +209,58 @@ impl FtraceController {
                     continue;
                 };
                 // Finding out who it was takes its time.
-                if session.told == MOST_TOLD {
-                    continue;
-                }
-                session.told += 1;
-                let (weight, text) = match &trigger {
-                    _ if session.told == MOST_TOLD => (
-                        Weight::Trouble,
-                        "More happened to ftrace than is told here.".to_owned(),
-                    ),
+                session.tell(*id, now, &mut self.incidents, || match &trigger {
                     Some(file) => (
                         Weight::Remark,
                         format!("{sentence}; the command traceoff in {file} may have done it"),
                     ),
                     None => (Weight::Trouble, format!("{sentence}{}.", *who)),
-                };
-                if weight == Weight::Trouble {
-                    session.troubles.push(text.clone());
-                }
-                self.incidents.push(Incident {
-                    session: *id,
-                    noticed: now,
-                    weight,
-                    text,
                 });
             }
         }
+    }
+
+    /// Tells every session that records from the instance.
+    pub(super) fn tell_sessions(&mut self, name: &str, now: BootTime, weight: Weight, text: &str) {
+        let Some(instance) = self.instances.get(name) else {
+            return;
+        };
+        for id in &instance.started {
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.tell(*id, now, &mut self.incidents, || (weight, text.to_owned()));
+            }
+        }
+    }
+}
+
+impl Session {
+    /// Tells the producer, and the trace if it is a trouble. `what` is not asked for if the session has been told enough.
+    pub(super) fn tell(
+        &mut self,
+        id: FtraceSessionId,
+        now: BootTime,
+        incidents: &mut Vec<Incident>,
+        what: impl FnOnce() -> (Weight, String),
+    ) {
+        if self.told == MOST_TOLD {
+            return;
+        }
+        self.told += 1;
+        let (weight, text) = match self.told {
+            MOST_TOLD => (
+                Weight::Trouble,
+                "More happened to ftrace than is told here.".to_owned(),
+            ),
+            _ => what(),
+        };
+        if weight == Weight::Trouble {
+            self.troubles.push(text.clone());
+        }
+        incidents.push(Incident {
+            session: id,
+            noticed: now,
+            weight,
+            text,
+        });
     }
 }

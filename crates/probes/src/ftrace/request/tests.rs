@@ -105,7 +105,12 @@ fn buffers_are_as_large_as_asked_for_or_as_memory_allows() {
             buffer_size_lower_bound: lower_bound,
             ..FtraceConfig::default()
         };
-        buffer_pages(&config, memory, 4096)
+        let machine = Machine {
+            memory,
+            cpus: 2,
+            page_bytes: 4096,
+        };
+        buffer_pages(&config, machine).0
     };
     const SMALL: u64 = 4 << 30;
     const LARGE: u64 = 8_000_000_000;
@@ -116,7 +121,37 @@ fn buffers_are_as_large_as_asked_for_or_as_memory_allows() {
     assert_eq!(pages(Some(42), None, LARGE), 10, "rounded down to pages");
     assert_eq!(pages(Some(1024), Some(true), LARGE), 2048);
     assert_eq!(pages(Some(16384), Some(true), LARGE), 4096);
-    assert_eq!(pages(Some(u32::MAX), None, LARGE), (4 << 20) / 4 * 1024 - 1);
+}
+
+#[test]
+fn the_buffers_of_many_cpus_take_a_bounded_part_of_the_memory() {
+    let kib = |asked, cpus, memory| {
+        let config = FtraceConfig {
+            buffer_size_kb: asked,
+            ..FtraceConfig::default()
+        };
+        let machine = Machine {
+            memory,
+            cpus,
+            page_bytes: 4096,
+        };
+        let (pages, warning) = buffer_pages(&config, machine);
+        (pages * 4, warning)
+    };
+    const GIB: u64 = 1 << 30;
+    assert_eq!(kib(None, 256, 512 * GIB), (8192, None), "2 GiB of 512 are few");
+    assert_eq!(kib(None, 256, 16 * GIB), (2048, None), "a thirty-second in all");
+    assert_eq!(
+        kib(Some(16384), 256, 16 * GIB),
+        (16384, None),
+        "a quarter in all, as asked"
+    );
+    let (used, warning) = kib(Some(65536), 256, 16 * GIB);
+    assert_eq!(used, 16384);
+    let warning = warning.unwrap();
+    assert!(warning.contains("65536 KB for each of 256 CPUs"), "{warning}");
+    assert_eq!(kib(Some(u32::MAX), 1, 4 * GIB).0, 1 << 20);
+    assert_eq!(kib(None, 100_000, GIB).0, 4, "a page at least");
 }
 
 #[test]

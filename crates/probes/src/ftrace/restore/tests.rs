@@ -507,3 +507,28 @@ fn a_hard_reset_stops_everything() {
         "0"
     );
 }
+
+#[test]
+fn probes_of_an_instance_are_made_and_removed_at_the_top() {
+    let dir = TestDir::new();
+    let instance = dir.path().join("instances/one");
+    let event = instance.join("events/perfetto_kprobes/do_nothing");
+    std::fs::create_dir_all(&event).unwrap();
+    for file in ["tracing_on", "set_event"] {
+        std::fs::write(instance.join(file), "").unwrap();
+    }
+    std::fs::write(event.join("format"), "").unwrap();
+    let list = dir.path().join("kprobe_events");
+    std::fs::write(&list, "").unwrap();
+
+    let mut restorer = Restorer::new(Tracefs::at(&instance).unwrap(), None);
+    let probe = EventName::new("perfetto_kprobes", "do_nothing");
+    restorer
+        .add_kprobe(&probe, "p:perfetto_kprobes/do_nothing do_nothing\n")
+        .unwrap();
+    assert!(restorer.restore().is_empty());
+    assert_eq!(
+        std::fs::read_to_string(&list).unwrap(),
+        "p:perfetto_kprobes/do_nothing do_nothing\n-:perfetto_kprobes/do_nothing"
+    );
+}

@@ -126,3 +126,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_top_of_an_instance_is_above_it() {
+    let at = |root: &str| Tracefs { root: root.into() };
+    for (root, top) in [
+        ("/sys/kernel/tracing", "/sys/kernel/tracing"),
+        ("/sys/kernel/tracing/instances/one", "/sys/kernel/tracing"),
+        ("/sys/kernel/tracing/hyp", "/sys/kernel/tracing"),
+        ("/sys/kernel/tracing/hypervisor", "/sys/kernel/tracing"),
+        ("/", "/"),
+    ] {
+        assert_eq!(at(root).top().root(), Path::new(top), "{root}");
+    }
+}

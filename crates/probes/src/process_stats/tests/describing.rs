@@ -310,3 +310,49 @@ fn the_age_of_a_process_survives_any_name() {
         );
     }
 }
+
+#[test]
+fn a_scan_of_many_processes_takes_turns() {
+    let mut proc = Fixture::new(ProcessStatsConfig {
+        scan_all_processes_on_start: Some(true),
+        ..polling()
+    });
+    for pid in 1..=5 {
+        proc.process(pid, "", "program\0");
+    }
+    // One process a turn.
+    proc.source.scan_turn = 0;
+    proc.start();
+    let first = proc.only_tree();
+    assert_eq!(pids(&first).len(), 1);
+    let mut described = pids(&first);
+    for _ in 0..4 {
+        assert_eq!(proc.source.next_deadline(), Some(0), "there is more");
+        proc.source.on_deadline(7, &mut proc.sink);
+        described.extend(pids(&proc.only_tree()));
+    }
+    described.sort_unstable();
+    assert_eq!(described, [1, 2, 3, 4, 5]);
+    assert_eq!(proc.source.next_deadline(), Some(1), "now it samples");
+    assert_eq!(proc.source.take_notices(), Vec::<String>::new());
+}
+
+#[test]
+fn a_scan_that_the_session_ends_is_told() {
+    let mut proc = Fixture::new(ProcessStatsConfig {
+        scan_all_processes_on_start: Some(true),
+        ..ProcessStatsConfig::default()
+    });
+    for pid in 1..=5 {
+        proc.process(pid, "", "program\0");
+    }
+    proc.source.scan_turn = 0;
+    proc.start();
+    proc.source.stop(9, &mut proc.sink);
+    let notices = proc.source.take_notices();
+    assert!(
+        notices.len() == 1 && notices[0].contains("before 4 processes were described"),
+        "{notices:?}"
+    );
+    assert_eq!(proc.source.next_deadline(), None);
+}

@@ -4,6 +4,7 @@ use super::*;
 use crate::ftrace::data_source::watching::MOST_TOLD;
 use crate::ftrace::test_instance::TestDir;
 use crate::ftrace::watch::look::traceoff_trigger;
+use ferretto_proto::messages::ftrace_stats::Phase;
 use std::fs::{self, OpenOptions};
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
@@ -133,9 +134,7 @@ fn what_others_change_is_noticed_and_so_is_its_end() {
                 "{file}: {noticed:?}"
             );
         }
-        let errors = recorder
-            .controller
-            .stop_session(FIRST, boot_time(), &mut recorder.sinks);
+        let errors = recorder.flush_and_stop(FIRST);
         assert!(errors.is_empty(), "{file}: {errors:?}");
         // The statistics of a flush have it all, for packets in a ring buffer do not stay; once, in the phase that readers heed.
         let stats = recorder.stats(FIRST);
@@ -155,9 +154,7 @@ fn what_happened_since_the_last_drain_is_noticed_at_the_stop() {
     let config = recorder.config(&["sched/sched_switch"]);
     recorder.start(FIRST, &config);
     recorder.change("events/sched/sched_switch/filter", "prev_pid == 0");
-    let errors = recorder
-        .controller
-        .stop_session(FIRST, boot_time(), &mut recorder.sinks);
+    let errors = recorder.flush_and_stop(FIRST);
     assert!(errors.is_empty(), "{errors:?}");
     let noticed = recorder.incidents();
     assert!(
@@ -337,9 +334,7 @@ fn what_sessions_do_to_each_other_is_nobodys_trouble() {
     recorder.start(SECOND, &first);
     ping_pong(200);
     recorder.drain_later(4);
-    recorder
-        .controller
-        .flush(SECOND, boot_time(), &mut recorder.sinks);
+    recorder.flush(SECOND);
     recorder.stop(SECOND);
     ping_pong(200);
     recorder.drain_later(6);

@@ -1,0 +1,169 @@
+//! Which of the kernel's buffers have filled up to `buffer_percent`, for sessions that are drained early then
+//! (`drain_buffer_percent`). Used by [`super::data_source`]; the daemon's event loop watches the [`Watermarks`] themselves.
+//!
+//! One epoll instance stands for all buffers: the loop watches one descriptor, for as long as the program runs, however many
+//! CPUs, sessions and instances come and go. It holds no copies of the buffers' descriptors. The kernel forgets a buffer once it is
+//! closed, and a closed buffer does not keep the tracer from being changed.
+//!
+//! A buffer is reported once. It is reported again only after [`Watermarks::watch_again`], so that a full buffer that cannot be read
+//! just now does not keep the loop awake.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Buffers reported at once; the others follow.
+const MOST_REPORTED: usize = 64;
+
+const NO_WAIT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+/// A buffer, in the caller's words: it gives them when it has the buffer watched, and gets them back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BufferId {
+    /// The tracefs directory.
+    pub instance: u32,
+    /// The CPU.
+    pub cpu: u32,
+}
+
+impl BufferId {
+    fn data(self) -> EventData {
+        EventData::new_u64(u64::from(self.instance) << 32 | u64::from(self.cpu))
+    }
+
+    fn of(data: EventData) -> BufferId {
+        let number = data.u64();
+        BufferId {
+            instance: (number >> 32) as u32,
+            cpu: number as u32,
+        }
+    }
+}
+
+/// Whether the kernel tells of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// It does.
+    Yes,
+    /// It does not: the CPU has never been on, or too much is watched. The deadline drains the buffer.
+    No,
+}
+
+/// See the [module](self). The descriptor is readable when a watched buffer has filled up.
+#[derive(Debug)]
+pub struct Watermarks {
+    epoll: OwnedFd,
+}
+
+impl Watermarks {
+    /// Watches nothing yet. `None` where this kernel's reports cannot be relied on.
+    ///
+    /// # Errors
+    /// If there is no descriptor left for it.
+    pub fn new() -> io::Result<Option<Watermarks>> {
+        let release = rustix::system::uname();
+        if !kernel_reports_watermarks(&release.release().to_string_lossy()) {
+            return Ok(None);
+        }
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        Ok(Some(Watermarks { epoll }))
+    }
+
+    /// Reports `buffer`, by that id, when it has filled up. Does so until it is closed or given to [`Watermarks::forget`].
+    pub fn watch(&self, id: BufferId, buffer: BorrowedFd<'_>) -> Watched {
+        // It would report an error at once, and so again and again.
+        if has_never_been_on(buffer) {
+            return Watched::No;
+        }
+        match epoll::add(
+            &self.epoll,
+            buffer,
+            id.data(),
+            EventFlags::IN | EventFlags::ONESHOT,
+        ) {
+            Ok(()) | Err(Errno::EXIST) => Watched::Yes,
+            Err(_) => Watched::No,
+        }
+    }
+
+    /// Reports `buffer` again the next time that it is full, which may be now.
+    pub fn watch_again(&self, id: BufferId, buffer: BorrowedFd<'_>) {
+        // What fails is drained by the deadline.
+        let _ = epoll::modify(
+            &self.epoll,
+            buffer,
+            id.data(),
+            EventFlags::IN | EventFlags::ONESHOT,
+        );
+    }
+
+    /// Reports `buffer` no more.
+    pub fn forget(&self, buffer: BorrowedFd<'_>) {
+        // It fails if the buffer was not watched.
+        let _ = epoll::delete(&self.epoll, buffer);
+    }
+
+    /// Adds to `full` the buffers that have filled up and were not reported since.
+    pub fn take_full(&self, full: &mut Vec<BufferId>) {
+        let mut events = [MaybeUninit::<Event>::uninit(); MOST_REPORTED];
+        loop {
+            match epoll::wait(&self.epoll, &mut events, Some(&NO_WAIT)) {
+                Ok((events, _)) => {
+                    full.extend(events.iter().map(|event| BufferId::of(event.data)));
+                    if events.len() < MOST_REPORTED {
+                        return;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                // Nothing is reported then, and the deadline drains.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl AsFd for Watermarks {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn has_never_been_on(buffer: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&buffer, PollFlags::IN)];
+    let is_polled = poll(&mut polled, Some(&NO_WAIT)).is_ok();
+    !is_polled || polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// Whether this kernel's `poll` on raw buffers can be relied on: since Linux 6.9 ("ring-buffer: Only update
+/// pages_touched when a new page is touched"), and in two Android kernels that carry the fix. `release` is that of
+/// `uname`.
+fn kernel_reports_watermarks(release: &str) -> bool {
+    let numbers: Vec<u32> = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .take(4)
+        .filter_map(|digits| digits.parse().ok())
+        .collect();
+    let android = |patch: u32| {
+        release
+            .split_once("-android")
+            .and_then(|(_, rest)| rest.split_once('-'))
+            .is_some_and(|(version, _)| version.parse() == Ok(patch))
+    };
+    match numbers[..] {
+        [6, 1, sub_level, ..] if sub_level >= 86 && android(14) => true,
+        [6, 6, sub_level, ..] if sub_level >= 27 && android(15) => true,
+        [major, minor, ..] => (major, minor) >= (6, 9),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
