@@ -32,7 +32,7 @@ pub fn prune(
     selection: &Selection,
 ) -> Result<Vec<FileDescriptorProto>, Error> {
     let index = Index::new(files);
-    let reached = reach(&index, selection, selection.roots)?;
+    let reached = reach(&index, selection, selection.roots, &BTreeSet::new())?;
     let mut kept = Vec::new();
     for file in files {
         let package = format!(".{}", file.package.as_deref().unwrap_or_default());
@@ -96,7 +96,7 @@ pub fn prune(
         .collect())
 }
 
-/// The full names of the messages and enums that `roots` reach, as far as `selection` keeps them.
+/// The full names of the messages and enums that `roots` reach, as far as `selection` keeps them, without the fields and messages of `without`.
 ///
 /// # Errors
 /// If the selection or the roots name a message or field that is not in `files`.
@@ -104,15 +104,16 @@ pub fn names(
     files: &[FileDescriptorProto],
     selection: &Selection,
     roots: &[&str],
+    without: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Error> {
-    reach(&Index::new(files), selection, roots)
+    reach(&Index::new(files), selection, roots, without)
 }
 
 /// Every message by its full name (`.package.Outer.Inner`), and the enums' names.
 #[derive(Default)]
 pub(crate) struct Index<'a> {
     pub(crate) messages: HashMap<String, &'a DescriptorProto>,
-    enums: BTreeSet<String>,
+    pub(crate) enums: BTreeSet<String>,
 }
 
 impl<'a> Index<'a> {
@@ -150,9 +151,15 @@ pub fn full_name(scope: &str, name: Option<&str>) -> String {
 }
 
 /// The names of the messages and enums that the roots reach.
-fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTreeSet<String>, Error> {
-    for name in selection.without {
-        let known = index.messages.contains_key(*name)
+fn reach(
+    index: &Index<'_>,
+    selection: &Selection,
+    roots: &[&str],
+    without: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, Error> {
+    let without_too = without.iter().map(String::as_str);
+    for name in selection.without.iter().copied().chain(without_too) {
+        let known = index.messages.contains_key(name)
             || name.rsplit_once('.').is_some_and(|(message, field)| {
                 index.messages.get(message).is_some_and(|message| {
                     message
@@ -162,9 +169,10 @@ fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTr
                 })
             });
         if !known {
-            return Err(Error::UnknownName((*name).to_owned()));
+            return Err(Error::UnknownName(name.to_owned()));
         }
     }
+    let keeps = |name: &str| selection.keeps(name) && !without.contains(name);
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
     let known = |root: &String| index.messages.contains_key(root) || index.enums.contains(root);
@@ -178,7 +186,7 @@ fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTr
                     continue;
                 };
                 let path = full_name(&name, field.name.as_deref());
-                if selection.keeps(&path) && selection.keeps(target) && !reached.contains(target) {
+                if keeps(&path) && keeps(target) && !reached.contains(target) {
                     open.push(target.to_owned());
                 }
             }
