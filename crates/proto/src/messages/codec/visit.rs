@@ -33,7 +33,8 @@ impl<'v> Visitor<'v, '_, '_> {
         Visitor(Target::Wire(writer))
     }
 
-    /// A field that is set.
+    /// A field that is set, if this formats.
+    #[cold]
     fn show(&mut self, number: u32, value: &dyn fmt::Debug) {
         if let Target::Debug { to, names } = &mut self.0 {
             let named = names.iter().find(|(its_number, _)| *its_number == number);
@@ -64,7 +65,7 @@ pub(crate) fn debug(message: &dyn Fields, f: &mut fmt::Formatter<'_>) -> fmt::Re
 }
 
 /// A scalar that is there.
-#[inline(never)]
+#[inline]
 pub(crate) fn value<S: Scalar>(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: S::Value) {
     match &mut visitor.0 {
         Target::Wire(writer) => S::put(writer, number, value),
@@ -119,7 +120,7 @@ pub(crate) fn enums(visitor: &mut Visitor<'_, '_, '_>, number: u32, values: &dyn
 }
 
 /// A text that is there.
-#[inline(never)]
+#[inline]
 pub(crate) fn text(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &str) {
     match &mut visitor.0 {
         Target::Wire(writer) => writer.bytes_field(number, value.as_bytes()),
@@ -128,7 +129,7 @@ pub(crate) fn text(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &str) 
 }
 
 /// Bytes that are there.
-#[inline(never)]
+#[inline]
 pub(crate) fn contents(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &[u8]) {
     match &mut visitor.0 {
         Target::Wire(writer) => writer.bytes_field(number, value),
