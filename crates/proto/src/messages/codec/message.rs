@@ -156,7 +156,7 @@ impl<T: Default> MessageField<T> {
     pub fn get_or_insert_default(&mut self) -> &mut T {
         if self.0.is_none() {
             // There is nothing to drop, which the compiler would otherwise have to find out for each message.
-            std::mem::forget(std::mem::replace(&mut self.0, Some(Box::default())));
+            std::mem::forget(self.0.replace(Box::default()));
         }
         match &mut self.0 {
             Some(message) => message,
