@@ -4,13 +4,12 @@
 //! one data source, each custom one is another, and so is each of the probes'. The runtime's thread calls all methods. A data source that works only
 //! when it is called, for example at deadlines, is easier to write as a `runtime::probe::Probe`.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message};
-use ferretto_wire::Reader;
+use ferretto_wire::{Field, Reader};
 
 use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
 use crate::trace_writer::TraceWriter;
@@ -177,23 +176,25 @@ pub fn policy_of(config: &DataSourceConfig, default: BufferExhaustedPolicy) -> B
 
 /// Returns how the config of a startup session and that of a session differ, except for the fields that the service fills in.
 pub fn difference(startup: &DataSourceConfig, session: &DataSourceConfig) -> Option<String> {
-    let (startup, session) = (asked_for(startup), asked_for(session));
-    let numbers: BTreeSet<u32> = startup.keys().chain(session.keys()).copied().collect();
-    let fields = numbers.into_iter().filter_map(|number| {
-        let place = match (startup.get(&number), session.get(&number)) {
-            (one, other) if one == other => return None,
-            (_, None) => "is set only for startup",
-            (None, _) => "is set only by the session",
+    let (startup, session) = (startup.encode_to_vec(), session.encode_to_vec());
+    let (startup, session) = (asked_for(&startup), asked_for(&session));
+    let (mut left, mut right) = (startup.as_slice(), session.as_slice());
+    let mut fields = Vec::new();
+    while let Some(number) = lowest(left).into_iter().chain(lowest(right)).min() {
+        let place = match (take(&mut left, number), take(&mut right, number)) {
+            (one, other) if one.iter().map(|it| it.raw).eq(other.iter().map(|it| it.raw)) => continue,
+            (_, []) => "is set only for startup",
+            ([], _) => "is set only by the session",
             _ => "is not the same",
         };
-        Some(format!("{} {place}", name_of(number)))
-    });
-    let fields: Vec<String> = fields.collect();
+        fields.push(format!("{} {place}", name_of(number)));
+    }
     (!fields.is_empty()).then(|| fields.join(", "))
 }
 
-/// The encoded fields of a config that the service does not fill in, by number. Comparing bytes needs no code for each message in a config.
-fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
+/// The fields of an encoded config that the service does not fill in, sorted by number; fields of one number keep their order. Comparing bytes
+/// needs no code for each message in a config.
+fn asked_for(encoded: &[u8]) -> Vec<Field<'_>> {
     const FILLED_IN: [u32; 6] = [
         DataSourceConfig::TARGET_BUFFER,
         DataSourceConfig::TRACE_DURATION_MS,
@@ -202,13 +203,26 @@ fn asked_for(config: &DataSourceConfig) -> BTreeMap<u32, Vec<u8>> {
         DataSourceConfig::STOP_TIMEOUT_MS,
         DataSourceConfig::SESSION_INITIATOR,
     ];
-    let encoded = config.encode_to_vec();
-    let fields = Reader::new(&encoded).map_while(Result::ok);
-    let mut asked_for = BTreeMap::<_, Vec<u8>>::new();
-    for field in fields.filter(|field| !FILLED_IN.contains(&field.number)) {
-        asked_for.entry(field.number).or_default().extend(field.raw);
-    }
+    let fields = Reader::new(encoded).map_while(Result::ok);
+    let mut asked_for: Vec<_> = fields
+        .filter(|field| !FILLED_IN.contains(&field.number))
+        .collect();
+    // All are parts of `encoded`: the places of those of one number tell their order.
+    asked_for.sort_unstable_by_key(|field| (field.number, field.raw.as_ptr()));
     asked_for
+}
+
+/// The number of the next field.
+fn lowest(fields: &[Field<'_>]) -> Option<u32> {
+    fields.first().map(|field| field.number)
+}
+
+/// Takes the next fields off, as far as they have this number.
+fn take<'f, 'a>(fields: &mut &'f [Field<'a>], number: u32) -> &'f [Field<'a>] {
+    let count = fields.iter().take_while(|field| field.number == number).count();
+    let (taken, rest) = fields.split_at(count);
+    *fields = rest;
+    taken
 }
 
 /// Returns the name of a field of `DataSourceConfig`, as far as data sources of applications use it.

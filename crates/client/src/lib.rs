@@ -1,6 +1,6 @@
 //! Producer and consumer endpoints: shared memory arbiter, trace writers, the two ports, and the runtime of every producer.
 
-// Only `trace_writer::in_place` and `trace_writer::held` allow it.
+// Only `arbiter::barrier`, `trace_writer::in_place` and `trace_writer::held` allow it.
 #![deny(unsafe_code)]
 
 pub mod arbiter;

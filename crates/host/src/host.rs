@@ -6,7 +6,7 @@
 
 mod settling;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Interest, Reactor, Reac
 use ferretto_ipc::time::{self, Clock};
 use ferretto_ipc::transport::{PeerCredentials, Stream};
 use ferretto_service::compression::Fit;
-use ferretto_service::ordered::OrderedMap;
+use ferretto_service::ordered::{OrderedMap, OrderedSet};
 use ferretto_service::{
     ConsumerId, Identity, LogLevel, MachineId, MemorySharing, Output, ProducerCommand, ProducerId, Service,
     SessionId, SmbOrigin,
@@ -91,13 +91,13 @@ pub struct Host {
     /// Whether much memory was freed since the last call of `has_freed`.
     freed: bool,
     /// Connections with work that does not need the socket to become ready.
-    busy: BTreeSet<Token>,
+    busy: OrderedSet<Token>,
     /// Connections that are served in this turn; kept for its allocation.
     due: Vec<Token>,
     /// Connections with something to send or a changed interest.
-    touched: BTreeSet<Token>,
+    touched: OrderedSet<Token>,
     /// Connections that are to be closed.
-    ending: BTreeSet<Token>,
+    ending: OrderedSet<Token>,
     turns: Turns,
     last_token: u64,
     receive_buffer: PageAligned,
@@ -139,10 +139,10 @@ impl Host {
             writers: OrderedMap::new(),
             files_of_clones: OrderedMap::new(),
             freed: false,
-            busy: BTreeSet::new(),
+            busy: OrderedSet::new(),
             due: Vec::new(),
-            touched: BTreeSet::new(),
-            ending: BTreeSet::new(),
+            touched: OrderedSet::new(),
+            ending: OrderedSet::new(),
             turns: Turns::default(),
             last_token: 0,
             receive_buffer: PageAligned::new(MAX_FRAME),

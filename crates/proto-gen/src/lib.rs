@@ -9,7 +9,9 @@
 
 pub mod compare;
 pub mod descriptors;
+mod folders;
 pub mod ftrace_events;
+mod gates;
 pub mod messages;
 pub mod names;
 pub mod prune;
@@ -73,27 +75,48 @@ pub struct Output {
 /// If the schema does not compile or the selection does not match it.
 pub fn generate(proto_crate: &Path) -> Result<Vec<Output>, Error> {
     let files = schema::compile(&proto_crate.join("proto"))?;
-    Ok(vec![
-        messages::generate(&files)?,
-        writers::generate(&files)?,
-        descriptors::generate(&files)?,
-        ftrace_events::generate(&files)?,
-    ])
+    let mut outputs = messages::generate(&files)?;
+    outputs.extend(writers::generate(&files)?);
+    outputs.push(descriptors::generate(&files)?);
+    outputs.push(ftrace_events::generate(&files)?);
+    Ok(outputs)
 }
 
-/// The outputs whose checked-in file differs from what the schema gives now.
+/// The outputs whose checked-in file differs from what the schema gives now, and the files beside them that it does not give.
 ///
 /// # Errors
-/// If the outputs cannot be generated.
+/// If the outputs cannot be generated, or their folders not be read.
 pub fn stale(proto_crate: &Path) -> Result<Vec<PathBuf>, Error> {
     let outputs = generate(proto_crate)?;
-    Ok(outputs
-        .into_iter()
-        .filter(|output| {
-            std::fs::read(proto_crate.join(&output.path)).ok().as_deref() != Some(&output.content)
-        })
-        .map(|output| output.path)
-        .collect())
+    let mut stale = left_over(proto_crate, &outputs)?;
+    stale.extend(outputs.into_iter().filter_map(|output| {
+        let checked_in = std::fs::read(proto_crate.join(&output.path)).ok();
+        (checked_in.as_deref() != Some(&output.content)).then_some(output.path)
+    }));
+    Ok(stale)
+}
+
+/// Files in the folders that only have generated files, which are none of `outputs`.
+///
+/// # Errors
+/// If such a folder cannot be read.
+pub fn left_over(proto_crate: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Error> {
+    let mut left_over = Vec::new();
+    for folder in ["src/messages/generated", "src/write/generated"] {
+        let path = proto_crate.join(folder);
+        let failed = |source| Error::Io {
+            action: "reading the folder",
+            path: path.clone(),
+            source,
+        };
+        for entry in std::fs::read_dir(&path).map_err(failed)? {
+            let file = Path::new(folder).join(entry.map_err(failed)?.file_name());
+            if outputs.iter().all(|output| output.path != file) {
+                left_over.push(file);
+            }
+        }
+    }
+    Ok(left_over)
 }
 
 /// The folder of `ferretto-proto` in this workspace.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use buffa::Message as _;
 use buffa_codegen::generated::descriptor::FileDescriptorProto;
-use ferretto_proto_gen::{Error, compare, generate, proto_crate, schema, stale};
+use ferretto_proto_gen::{Error, compare, generate, left_over, proto_crate, schema, stale};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -30,7 +30,8 @@ fn main() -> ExitCode {
 }
 
 fn write() -> Result<ExitCode, Error> {
-    for output in generate(&proto_crate())? {
+    let outputs = generate(&proto_crate())?;
+    for output in &outputs {
         let path = proto_crate().join(&output.path);
         std::fs::write(&path, &output.content).map_err(|source| Error::Io {
             action: "writing",
@@ -38,6 +39,14 @@ fn write() -> Result<ExitCode, Error> {
             source,
         })?;
         println!("{} ({} bytes)", output.path.display(), output.content.len());
+    }
+    for path in left_over(&proto_crate(), &outputs)? {
+        let path = proto_crate().join(path);
+        std::fs::remove_file(&path).map_err(|source| Error::Io {
+            action: "removing",
+            path,
+            source,
+        })?;
     }
     Ok(ExitCode::SUCCESS)
 }

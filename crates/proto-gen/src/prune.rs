@@ -32,7 +32,7 @@ pub fn prune(
     selection: &Selection,
 ) -> Result<Vec<FileDescriptorProto>, Error> {
     let index = Index::new(files);
-    let reached = reach(&index, selection, selection.roots)?;
+    let reached = reach(&index, selection, selection.roots, &BTreeSet::new())?;
     let mut kept = Vec::new();
     for file in files {
         let package = format!(".{}", file.package.as_deref().unwrap_or_default());
@@ -96,7 +96,7 @@ pub fn prune(
         .collect())
 }
 
-/// The full names of the messages and enums that `roots` reach, as far as `selection` keeps them.
+/// The full names of the messages and enums that `roots` reach, as far as `selection` keeps them, without the fields and messages of `without`.
 ///
 /// # Errors
 /// If the selection or the roots name a message or field that is not in `files`.
@@ -104,15 +104,16 @@ pub fn names(
     files: &[FileDescriptorProto],
     selection: &Selection,
     roots: &[&str],
+    without: &BTreeSet<String>,
 ) -> Result<BTreeSet<String>, Error> {
-    reach(&Index::new(files), selection, roots)
+    reach(&Index::new(files), selection, roots, without)
 }
 
 /// Every message by its full name (`.package.Outer.Inner`), and the enums' names.
 #[derive(Default)]
 pub(crate) struct Index<'a> {
     pub(crate) messages: HashMap<String, &'a DescriptorProto>,
-    enums: BTreeSet<String>,
+    pub(crate) enums: BTreeSet<String>,
 }
 
 impl<'a> Index<'a> {
@@ -160,20 +161,22 @@ pub fn full_name(scope: &str, name: Option<&str>) -> String {
 }
 
 /// The names of the messages and enums that the roots reach.
-fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTreeSet<String>, Error> {
+fn reach(
+    index: &Index<'_>,
+    selection: &Selection,
+    roots: &[&str],
+    without: &BTreeSet<String>,
+) -> Result<BTreeSet<String>, Error> {
     let only = selection.only.iter();
     let only =
         only.flat_map(|(message, fields)| fields.iter().map(move |field| format!("{message}.{field}")));
-    for name in selection
-        .without
-        .iter()
-        .map(|name| (*name).to_owned())
-        .chain(only)
-    {
+    let left_out = selection.without.iter().map(|name| (*name).to_owned());
+    for name in left_out.chain(without.iter().cloned()).chain(only) {
         if !index.messages.contains_key(&name) && !index.has_field(&name) {
             return Err(Error::UnknownName(name));
         }
     }
+    let keeps = |name: &str| selection.keeps(name) && !without.contains(name);
     let mut reached = BTreeSet::new();
     let mut open: Vec<String> = roots.iter().map(|root| (*root).to_owned()).collect();
     let known = |root: &String| index.messages.contains_key(root) || index.enums.contains(root);
@@ -187,7 +190,7 @@ fn reach(index: &Index<'_>, selection: &Selection, roots: &[&str]) -> Result<BTr
                     continue;
                 };
                 let path = full_name(&name, field.name.as_deref());
-                if selection.keeps(&path) && selection.keeps(target) && !reached.contains(target) {
+                if keeps(&path) && keeps(target) && !reached.contains(target) {
                     open.push(target.to_owned());
                 }
             }

@@ -148,6 +148,9 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.chromium_stack_sampling_profiler",
         ".perfetto.protos.DataSourceConfig.chromium_sampling_heap_profiler",
         ".perfetto.protos.DataSourceConfig.qnx_config",
+        ".perfetto.protos.DataSourceConfig.chrome_config",
+        ".perfetto.protos.DataSourceConfig.interceptor_config",
+        ".perfetto.protos.DataSourceConfig.for_testing",
         ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
         ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
@@ -183,6 +186,25 @@ pub const MESSAGES: Selection = Selection {
 /// Those roots of [`MESSAGES`] that only who reads traces needs. What no other root, and no writer, reaches is compiled with the
 /// feature `trace` of `ferretto-proto` alone.
 pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
+
+/// Fields of [`MESSAGES`] that belong to data sources of the daemons. What only they reach is compiled with the feature `probes` of
+/// `ferretto-proto`, as they are; without it they stay in the unknown fields, as the configs of others' data sources always do.
+pub const ONLY_FOR_PROBES: &[&str] = &[
+    ".perfetto.protos.DataSourceConfig.ftrace_config",
+    ".perfetto.protos.DataSourceConfig.process_stats_config",
+    ".perfetto.protos.DataSourceConfig.sys_stats_config",
+    ".perfetto.protos.DataSourceConfig.system_info_config",
+];
+
+/// Folders of the schema whose [`WRITERS`] need that feature too, and so do the writers that no other one reaches.
+pub const FOLDERS_OF_PROBES: &[&str] = &[
+    "perfetto/trace/ftrace",
+    "perfetto/trace/generic_kernel",
+    "perfetto/trace/profiling",
+    "perfetto/trace/ps",
+    "perfetto/trace/sys_stats",
+    "perfetto/trace/system_info",
+];
 
 /// Those of [`MESSAGES`] whose structs have the numbers of their fields as constants, because code reads or writes them field by field as
 /// well. Messages with a typed writer have the numbers there.

@@ -59,3 +59,19 @@ fn bits_of_plain_numbers_have_names() {
     );
     assert_eq!(trace_packet::DataLossReason::DATA_LOSS_SMB_FULL.to_i32(), 256);
 }
+
+#[test]
+fn debugging_shows_the_fields_that_are_set_under_their_names() {
+    let mut config = TraceConfig {
+        duration_ms: Some(5),
+        ..Default::default()
+    };
+    config.buffers.push(trace_config::BufferConfig {
+        fill_policy: Some(trace_config::buffer_config::FillPolicy::RING_BUFFER),
+        ..Default::default()
+    });
+    config.unknown_fields.push_varint(5000, 7);
+    let shown = "TraceConfig { buffers: BufferConfig { fill_policy: RING_BUFFER }, duration_ms: 5, \
+                 unknown_fields: {5000: Varint(7)} }";
+    assert_eq!(format!("{config:?}"), shown);
+}

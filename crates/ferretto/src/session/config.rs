@@ -8,9 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use ferretto_proto::messages::trace_config::{BufferConfig, buffer_config::FillPolicy};
-use ferretto_proto::messages::{
-    self, DataSourceConfig, FtraceConfig, Message, TrackEventConfig, trace_config,
-};
+use ferretto_proto::messages::{self, DataSourceConfig, Message, TrackEventConfig, trace_config};
 use ferretto_wire::Writer;
 
 /// How often producers repeat the data that later packets refer to, unless a config with track events says otherwise.
@@ -347,10 +345,12 @@ impl DataSource {
 
     /// Events of the kernel, such as `sched/sched_switch`; recorded by `traced_probes` for sessions of the system's service.
     pub fn ftrace(events: impl IntoIterator<Item = impl AsRef<str>>) -> DataSource {
+        /// Of `FtraceConfig`, whose struct the SDK is built without.
+        const FTRACE_EVENTS: u32 = 1;
         let mut ftrace = Vec::new();
         for event in events {
             append(&mut ftrace, &|message| {
-                message.bytes_field(FtraceConfig::FTRACE_EVENTS, event.as_ref().as_bytes())
+                message.bytes_field(FTRACE_EVENTS, event.as_ref().as_bytes())
             });
         }
         DataSource::new("linux.ftrace")

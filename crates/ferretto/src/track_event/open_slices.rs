@@ -11,7 +11,6 @@
 //! Called by [`super::sequence`] on its slow path. The fast path asks only whether there is anything to remember. While nothing was lost there is
 //! not.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -82,11 +81,43 @@ pub(super) struct OwedEnd {
     pub(super) timestamp: Timestamp,
 }
 
+/// Tracks by their ids: a sorted vector, because it takes the compiler far less time than a B-tree.
+struct Tracks(Vec<(u64, Open)>);
+
+impl Tracks {
+    /// Where the track is, or else would be.
+    fn place(&self, track: u64) -> Result<usize, usize> {
+        self.0.binary_search_by(|(known, _)| known.cmp(&track))
+    }
+
+    fn get(&self, track: u64) -> Option<&Open> {
+        let at = self.place(track).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    fn get_mut(&mut self, track: u64) -> Option<&mut Open> {
+        let at = self.place(track).ok()?;
+        Some(&mut self.0[at].1)
+    }
+
+    /// There is no such track yet.
+    fn insert(&mut self, track: u64, open: Open) {
+        let (Ok(at) | Err(at)) = self.place(track);
+        self.0.insert(at, (track, open));
+    }
+
+    fn remove(&mut self, track: u64) {
+        if let Ok(at) = self.place(track) {
+            self.0.remove(at);
+        }
+    }
+}
+
 /// The state that is remembered for one instance.
 struct Memory {
     serial: u32,
     /// Tracks where a beginning was lost.
-    open: BTreeMap<u64, Open>,
+    open: Tracks,
     /// In their order.
     owed: Vec<OwedEnd>,
 }
@@ -95,7 +126,7 @@ impl Memory {
     const fn new(serial: u32) -> Self {
         Self {
             serial,
-            open: BTreeMap::new(),
+            open: Tracks(Vec::new()),
             owed: Vec::new(),
         }
     }
@@ -154,7 +185,7 @@ pub(super) fn may_begin(instance: InstanceKey, track: u64) -> bool {
         return true;
     }
     let of_track = |memory: &mut Memory| {
-        let open = memory.open.get(&track);
+        let open = memory.open.get(track);
         open.is_none_or(|open| open.depth < u64::BITS)
     };
     with(instance, of_track).unwrap_or(true)
@@ -166,11 +197,11 @@ pub(super) fn begin(instance: InstanceKey, track: u64, fate: Fate) -> bool {
         return false;
     }
     let of_track = |memory: &mut Memory| {
-        if let Some(open) = memory.open.get_mut(&track) {
+        if let Some(open) = memory.open.get_mut(track) {
             open.begin(fate);
             return true;
         }
-        let is_news = fate == Fate::Lost && memory.open.len() < MAX_LOST_TRACKS;
+        let is_news = fate == Fate::Lost && memory.open.0.len() < MAX_LOST_TRACKS;
         if is_news {
             memory.open.insert(track, Open::OUTERMOST);
         }
@@ -185,13 +216,13 @@ pub(super) fn end(instance: InstanceKey, track: u64) -> (Fate, bool) {
         return (Fate::Recorded, false);
     }
     let of_track = |memory: &mut Memory| {
-        let Some(open) = memory.open.get_mut(&track) else {
+        let Some(open) = memory.open.get_mut(track) else {
             return (Fate::Recorded, false);
         };
         let fate = open.end();
         let is_over = open.depth == 0;
         if is_over {
-            memory.open.remove(&track);
+            memory.open.remove(track);
         }
         (fate, !is_over)
     };
@@ -201,7 +232,7 @@ pub(super) fn end(instance: InstanceKey, track: u64) -> (Fate, bool) {
 /// Nothing will end on this track any more.
 pub(super) fn forget_track(instance: InstanceKey, track: u64) {
     if any_lost(instance.slot) {
-        with(instance, |memory| memory.open.remove(&track));
+        with(instance, |memory| memory.open.remove(track));
     }
 }
 
@@ -217,7 +248,7 @@ fn with<R>(instance: InstanceKey, look: impl FnOnce(&mut Memory) -> R) -> Option
         *memory = Memory::new(instance.serial);
     }
     let result = look(memory);
-    HAS_OPEN[instance.slot].store(!memory.open.is_empty(), Ordering::Relaxed);
+    HAS_OPEN[instance.slot].store(!memory.open.0.is_empty(), Ordering::Relaxed);
     HAS_OWED[instance.slot].store(!memory.owed.is_empty(), Ordering::Relaxed);
     Some(result)
 }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use ferretto_wire::{Field, Reader, Value, WireError, take_varint};
 
-use super::message::{Enumeration, Fields, MessageField, UnknownFields};
+use super::message::{Enums, Fields, Messages, UnknownFields};
 use super::scalar::Scalar;
 
 /// How deep messages may nest; protobuf's own limit.
@@ -94,41 +94,20 @@ impl Decoder {
     /// A message that is there.
     ///
     /// # Errors
-    /// If the field is no message, does not decode, or is nested too deep.
+    /// If the field is no message, does not decode, or is nested too deep, or if there are more messages than memory is allowed for.
     #[inline(never)]
     pub fn nested(&mut self, field: &Field<'_>, message: &mut dyn Fields) -> Result<(), DecodeError> {
         self.charge(size_of_val(message))?;
         self.fields(contents(field)?, message)
     }
 
-    /// A message.
+    /// A message, or one of many.
     ///
     /// # Errors
-    /// If the field is no message, does not decode, or is nested too deep.
+    /// As [`Self::nested`].
     #[inline(never)]
-    pub fn message<T: Fields + Default>(
-        &mut self,
-        field: &Field<'_>,
-        to: &mut MessageField<T>,
-    ) -> Result<(), DecodeError> {
-        self.nested(field, to.get_or_insert_default())
-    }
-
-    /// One of many messages.
-    ///
-    /// # Errors
-    /// If the field is no message, does not decode, or is nested too deep, or if there are more messages than memory is allowed for.
-    #[inline(never)]
-    pub fn messages<T: Fields + Default>(
-        &mut self,
-        field: &Field<'_>,
-        to: &mut Vec<T>,
-    ) -> Result<(), DecodeError> {
-        to.push(T::default());
-        match to.last_mut() {
-            Some(message) => self.nested(field, message),
-            None => Ok(()),
-        }
+    pub fn messages(&mut self, field: &Field<'_>, to: &mut dyn Messages) -> Result<(), DecodeError> {
+        self.nested(field, to.next())
     }
 
     /// One of many texts.
@@ -205,37 +184,32 @@ pub(crate) fn bytes(field: &Field<'_>, to: &mut Option<Vec<u8>>) -> Result<(), D
 
 /// A value of an enum; one that is not known goes to `unknown`.
 #[inline(never)]
-pub(crate) fn enumeration<E: Enumeration>(
+pub(crate) fn enums(
     field: &Field<'_>,
-    to: &mut Option<E>,
+    to: &mut dyn Enums,
     unknown: &mut UnknownFields,
 ) -> Result<(), DecodeError> {
     let number = field.value.as_varint().ok_or_else(|| wrong_type(field))?;
-    match E::from_i32(number as i32) {
-        Some(value) => *to = Some(value),
-        None => unknown.push(field),
+    if !to.take(number as i32) {
+        unknown.push(field);
     }
     Ok(())
 }
 
 /// One or, packed, several of many values of an enum; those that are not known go to `unknown`.
 #[inline(never)]
-pub(crate) fn enumerations<E: Enumeration>(
+pub(crate) fn enums_packed(
     field: &Field<'_>,
-    to: &mut Vec<E>,
+    to: &mut dyn Enums,
     unknown: &mut UnknownFields,
 ) -> Result<(), DecodeError> {
     let Value::Bytes(mut packed) = field.value else {
-        let mut value: Option<E> = None;
-        enumeration(field, &mut value, unknown)?;
-        to.extend(value);
-        return Ok(());
+        return enums(field, to, unknown);
     };
     while !packed.is_empty() {
         let number = take_varint(&mut packed).ok_or_else(|| wrong_type(field))?;
-        match E::from_i32(number as i32) {
-            Some(value) => to.push(value),
-            None => unknown.push_varint(field.number, number),
+        if !to.take(number as i32) {
+            unknown.push_varint(field.number, number);
         }
     }
     Ok(())

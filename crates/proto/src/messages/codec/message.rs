@@ -1,8 +1,9 @@
 //! What every generated message can do: be decoded, be encoded, read as its default where it is absent.
 //!
-//! Generated code says, field by field, what to call in [`super::decode`] and [`super::encode`]; the loops, checks and bounds are
+//! Generated code says, field by field, what to call in [`super::decode`] and [`super::visit`]; the loops, checks and bounds are
 //! written, and compiled, once for all messages. That is what keeps them cheap to build: nothing is generic over a
-//! buffer, nothing is instantiated again in the crates that use them, and a field is one call that is not inlined.
+//! buffer, nothing is instantiated again in the crates that use them, and a field is one call that is not inlined. Nested messages and
+//! enums are reached through [`Messages`] and [`Enums`], so of each type only these few methods are compiled.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,11 +11,17 @@ use std::ops::Deref;
 use ferretto_wire::{Field, Reader, Writer};
 
 use super::decode::{DecodeError, Decoder};
+use super::visit::Visitor;
 
 /// A message's fields, one by one: the part that is generated.
 pub trait Fields: Send + Sync + 'static {
-    /// Appends the fields that are set, and the unknown ones.
-    fn write(&self, writer: &mut Writer);
+    /// Shows all fields to a visitor, in the order of their numbers, and the unknown ones.
+    fn visit(&self, visitor: &mut Visitor<'_, '_, '_>);
+
+    /// The name of the message in the schema, and the numbers and names of its fields. Who neither records nor reads traces builds without.
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("Message", &[])
+    }
 
     /// Takes over one field, over or behind what is there.
     ///
@@ -51,16 +58,20 @@ pub trait Message: Fields + Clone + fmt::Debug + Default + PartialEq {
     /// The encoded message.
     fn encode_to_vec(&self) -> Vec<u8> {
         let mut writer = Writer::new();
-        self.write(&mut writer);
+        encode(self, &mut writer);
         writer.into_vec()
     }
 
     /// How many bytes the encoded message has. It is encoded to know.
     fn encoded_len(&self) -> usize {
         let mut writer = Writer::new();
-        self.write(&mut writer);
+        encode(self, &mut writer);
         writer.len()
     }
+}
+
+fn encode(message: &dyn Fields, writer: &mut Writer) {
+    message.visit(&mut Visitor::wire(writer));
 }
 
 impl<T: Fields + Clone + fmt::Debug + Default + PartialEq> Message for T {}
@@ -81,6 +92,15 @@ pub trait Enumeration: Copy + Eq + fmt::Debug + Default + Send + Sync + 'static 
     fn proto_name(self) -> &'static str {
         let named = Self::VALUES.iter().find(|(value, _)| *value == self);
         named.map_or("", |(_, name)| name)
+    }
+
+    /// [`Self::proto_name`] for [`Debug`](fmt::Debug) of messages; empty where no names are compiled.
+    #[doc(hidden)]
+    fn shown_name(self) -> &'static str {
+        #[cfg(feature = "probes")]
+        return self.proto_name();
+        #[cfg(not(feature = "probes"))]
+        ""
     }
 }
 
@@ -134,7 +154,96 @@ impl<T> MessageField<T> {
 impl<T: Default> MessageField<T> {
     /// The message to be changed, set if it was not.
     pub fn get_or_insert_default(&mut self) -> &mut T {
-        self.0.get_or_insert_with(|| Box::new(T::default()))
+        if self.0.is_none() {
+            // There is nothing to drop, which the compiler would otherwise have to find out for each message.
+            std::mem::forget(self.0.replace(Box::default()));
+        }
+        match &mut self.0 {
+            Some(message) => message,
+            None => unreachable!(),
+        }
+    }
+}
+
+/// A field that holds messages: one, or as many as there are.
+pub trait Messages {
+    /// The message at this place.
+    fn get(&self, at: usize) -> Option<&dyn Fields>;
+
+    /// The message that the next occurrence of the field is merged into.
+    fn next(&mut self) -> &mut dyn Fields;
+}
+
+impl<T: Fields + Default> Messages for MessageField<T> {
+    fn get(&self, at: usize) -> Option<&dyn Fields> {
+        match &self.0 {
+            Some(message) if at == 0 => Some(&**message),
+            _ => None,
+        }
+    }
+
+    fn next(&mut self) -> &mut dyn Fields {
+        self.get_or_insert_default()
+    }
+}
+
+impl<T: Fields + Default> Messages for Vec<T> {
+    fn get(&self, at: usize) -> Option<&dyn Fields> {
+        match self.as_slice().get(at) {
+            Some(message) => Some(message),
+            None => None,
+        }
+    }
+
+    fn next(&mut self) -> &mut dyn Fields {
+        let at = self.len();
+        self.push(T::default());
+        &mut self[at]
+    }
+}
+
+/// A field that holds values of an enum: one, or as many as there are.
+pub trait Enums {
+    /// The value at this place: its number, and its name as far as names are compiled.
+    fn get(&self, at: usize) -> Option<(i32, &'static str)>;
+
+    /// Takes over the value of this number, if there is one.
+    fn take(&mut self, number: i32) -> bool;
+}
+
+impl<E: Enumeration> Enums for Option<E> {
+    fn get(&self, at: usize) -> Option<(i32, &'static str)> {
+        match self {
+            Some(value) if at == 0 => Some((value.to_i32(), value.shown_name())),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self, number: i32) -> bool {
+        let value = E::from_i32(number);
+        if value.is_some() {
+            *self = value;
+        }
+        value.is_some()
+    }
+}
+
+impl<E: Enumeration> Enums for Vec<E> {
+    fn get(&self, at: usize) -> Option<(i32, &'static str)> {
+        match self.as_slice().get(at) {
+            Some(value) => Some((value.to_i32(), value.shown_name())),
+            None => None,
+        }
+    }
+
+    fn take(&mut self, number: i32) -> bool {
+        match E::from_i32(number) {
+            Some(value) => {
+                self.push(value);
+                true
+            }
+            None => false,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use ferretto_wire::{Value, Writer, take_varint, unzigzag, zigzag};
 /// A scalar type.
 pub(crate) trait Scalar {
     /// What a struct holds.
-    type Value: Copy;
+    type Value: Copy + std::fmt::Debug;
 
     /// Appends a field.
     fn put(writer: &mut Writer, number: u32, value: Self::Value);
@@ -24,6 +24,7 @@ macro_rules! varints {
     ($($name:ident: $type:ty, $encode:expr, $decode:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         #[derive(Debug)]
+        #[allow(dead_code, reason = "which of the scalar types there are fields of depends on the features")]
         pub(crate) struct $name;
 
         impl Scalar for $name {
@@ -56,6 +57,7 @@ macro_rules! fixed {
     ($($name:ident: $type:ty, $put:ident, $wire:ident, $encode:expr, $decode:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         #[derive(Debug)]
+        #[allow(dead_code, reason = "which of the scalar types there are fields of depends on the features")]
         pub(crate) struct $name;
 
         impl Scalar for $name {
