@@ -171,6 +171,84 @@ impl codec::Fields for AttachResponse {
     }
 }
 
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct BatteryCounters {
+    pub charge_counter_uah: Option<i64>,
+    pub capacity_percent: Option<f32>,
+    pub current_ua: Option<i64>,
+    pub current_avg_ua: Option<i64>,
+    pub name: Option<String>,
+    pub energy_counter_uwh: Option<i64>,
+    pub voltage_uv: Option<i64>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl BatteryCounters {
+    const EMPTY: Self = Self {
+        charge_counter_uah: None,
+        capacity_percent: None,
+        current_ua: None,
+        current_avg_ua: None,
+        name: None,
+        energy_counter_uwh: None,
+        voltage_uv: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+impl Default for BatteryCounters {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for BatteryCounters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BatteryCounters")
+            .field("charge_counter_uah", &self.charge_counter_uah)
+            .field("capacity_percent", &self.capacity_percent)
+            .field("current_ua", &self.current_ua)
+            .field("current_avg_ua", &self.current_avg_ua)
+            .field("name", &self.name)
+            .field("energy_counter_uwh", &self.energy_counter_uwh)
+            .field("voltage_uv", &self.voltage_uv)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
+impl codec::Fields for BatteryCounters {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 1, &self.charge_counter_uah);
+        codec::encode::scalar::<codec::scalar::Float>(writer, 2, &self.capacity_percent);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 3, &self.current_ua);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 4, &self.current_avg_ua);
+        codec::encode::string(writer, 5, &self.name);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 6, &self.energy_counter_uwh);
+        codec::encode::scalar::<codec::scalar::Int64>(writer, 7, &self.voltage_uv);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.charge_counter_uah),
+            2 => codec::decode::scalar::<codec::scalar::Float>(field, &mut self.capacity_percent),
+            3 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.current_ua),
+            4 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.current_avg_ua),
+            5 => codec::decode::string(field, &mut self.name),
+            6 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.energy_counter_uwh),
+            7 => codec::decode::scalar::<codec::scalar::Int64>(field, &mut self.voltage_uv),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: BatteryCounters = BatteryCounters::EMPTY;
+        &EMPTY
+    }
+}
+
 /// Ids below 64 are for these; 64 to 127 mean a clock of one sequence, and those above are global to a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum BuiltinClock {
@@ -1897,6 +1975,7 @@ pub struct DataSourceConfig {
     pub interceptor_config: codec::MessageField<crate::messages::InterceptorConfig>,
     pub system_info_config: codec::MessageField<crate::messages::SystemInfoConfig>,
     pub prefer_suspend_clock_for_duration: Option<bool>,
+    pub journald_config: codec::MessageField<crate::messages::SystemdJournaldConfig>,
     /// Since v59.
     pub supports_tracing_v2: Option<bool>,
     pub legacy_config: Option<String>,
@@ -1925,6 +2004,7 @@ impl DataSourceConfig {
         interceptor_config: codec::MessageField::none(),
         system_info_config: codec::MessageField::none(),
         prefer_suspend_clock_for_duration: None,
+        journald_config: codec::MessageField::none(),
         supports_tracing_v2: None,
         legacy_config: None,
         for_testing: codec::MessageField::none(),
@@ -2019,6 +2099,7 @@ impl std::fmt::Debug for DataSourceConfig {
             .field("interceptor_config", &self.interceptor_config)
             .field("system_info_config", &self.system_info_config)
             .field("prefer_suspend_clock_for_duration", &self.prefer_suspend_clock_for_duration)
+            .field("journald_config", &self.journald_config)
             .field("supports_tracing_v2", &self.supports_tracing_v2)
             .field("legacy_config", &self.legacy_config)
             .field("for_testing", &self.for_testing)
@@ -2047,6 +2128,7 @@ impl codec::Fields for DataSourceConfig {
         codec::encode::message(writer, 115, &self.interceptor_config);
         codec::encode::message(writer, 119, &self.system_info_config);
         codec::encode::scalar::<codec::scalar::Bool>(writer, 122, &self.prefer_suspend_clock_for_duration);
+        codec::encode::message(writer, 141, &self.journald_config);
         codec::encode::scalar::<codec::scalar::Bool>(writer, 147, &self.supports_tracing_v2);
         codec::encode::string(writer, 1000, &self.legacy_config);
         codec::encode::message(writer, 1001, &self.for_testing);
@@ -2073,6 +2155,7 @@ impl codec::Fields for DataSourceConfig {
             115 => decoder.message(field, &mut self.interceptor_config),
             119 => decoder.message(field, &mut self.system_info_config),
             122 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            141 => decoder.message(field, &mut self.journald_config),
             147 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_v2),
             1000 => codec::decode::string(field, &mut self.legacy_config),
             1001 => decoder.message(field, &mut self.for_testing),
@@ -14110,6 +14193,173 @@ impl codec::Fields for SystemInfoConfig {
     }
 }
 
+#[derive(Clone, PartialEq)]
+pub struct SystemdJournaldConfig {
+    pub min_prio: Option<u32>,
+    pub filter_identifiers: Vec<String>,
+    pub filter_units: Vec<String>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+impl SystemdJournaldConfig {
+    const EMPTY: Self = Self {
+        min_prio: None,
+        filter_identifiers: Vec::new(),
+        filter_units: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+impl Default for SystemdJournaldConfig {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+impl std::fmt::Debug for SystemdJournaldConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemdJournaldConfig")
+            .field("min_prio", &self.min_prio)
+            .field("filter_identifiers", &self.filter_identifiers)
+            .field("filter_units", &self.filter_units)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+impl codec::Fields for SystemdJournaldConfig {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.min_prio);
+        codec::encode::strings(writer, 2, &self.filter_identifiers);
+        codec::encode::strings(writer, 3, &self.filter_units);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.min_prio),
+            2 => decoder.strings(field, &mut self.filter_identifiers),
+            3 => decoder.strings(field, &mut self.filter_units),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: SystemdJournaldConfig = SystemdJournaldConfig::EMPTY;
+        &EMPTY
+    }
+}
+
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct SystemdJournaldEvent {
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub prio: Option<u32>,
+    pub tag: Option<String>,
+    pub message: Option<String>,
+    pub comm: Option<String>,
+    pub exe: Option<String>,
+    pub systemd_unit: Option<String>,
+    pub hostname: Option<String>,
+    pub transport: Option<String>,
+    /// These two come without the others.
+    pub num_total: Option<u64>,
+    pub num_failed: Option<u64>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl SystemdJournaldEvent {
+    const EMPTY: Self = Self {
+        pid: None,
+        tid: None,
+        uid: None,
+        gid: None,
+        prio: None,
+        tag: None,
+        message: None,
+        comm: None,
+        exe: None,
+        systemd_unit: None,
+        hostname: None,
+        transport: None,
+        num_total: None,
+        num_failed: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+impl Default for SystemdJournaldEvent {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for SystemdJournaldEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemdJournaldEvent")
+            .field("pid", &self.pid)
+            .field("tid", &self.tid)
+            .field("uid", &self.uid)
+            .field("gid", &self.gid)
+            .field("prio", &self.prio)
+            .field("tag", &self.tag)
+            .field("message", &self.message)
+            .field("comm", &self.comm)
+            .field("exe", &self.exe)
+            .field("systemd_unit", &self.systemd_unit)
+            .field("hostname", &self.hostname)
+            .field("transport", &self.transport)
+            .field("num_total", &self.num_total)
+            .field("num_failed", &self.num_failed)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
+impl codec::Fields for SystemdJournaldEvent {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.pid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.tid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.uid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 4, &self.gid);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 5, &self.prio);
+        codec::encode::string(writer, 6, &self.tag);
+        codec::encode::string(writer, 7, &self.message);
+        codec::encode::string(writer, 8, &self.comm);
+        codec::encode::string(writer, 9, &self.exe);
+        codec::encode::string(writer, 10, &self.systemd_unit);
+        codec::encode::string(writer, 11, &self.hostname);
+        codec::encode::string(writer, 12, &self.transport);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 20, &self.num_total);
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 21, &self.num_failed);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.pid),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.tid),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.uid),
+            4 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.gid),
+            5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.prio),
+            6 => codec::decode::string(field, &mut self.tag),
+            7 => codec::decode::string(field, &mut self.message),
+            8 => codec::decode::string(field, &mut self.comm),
+            9 => codec::decode::string(field, &mut self.exe),
+            10 => codec::decode::string(field, &mut self.systemd_unit),
+            11 => codec::decode::string(field, &mut self.hostname),
+            12 => codec::decode::string(field, &mut self.transport),
+            20 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.num_total),
+            21 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.num_failed),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: SystemdJournaldEvent = SystemdJournaldEvent::EMPTY;
+        &EMPTY
+    }
+}
+
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct TaskExecution {
@@ -16885,6 +17135,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::FtraceStats(value)) => codec::encode::nested(writer, 34, &**value),
             Some(crate::messages::trace_packet::Data::TraceStats(value)) => codec::encode::nested(writer, 35, &**value),
             Some(crate::messages::trace_packet::Data::SynchronizationMarker(value)) => codec::encode::contents(writer, 36, value),
+            Some(crate::messages::trace_packet::Data::Battery(value)) => codec::encode::nested(writer, 38, &**value),
             Some(crate::messages::trace_packet::Data::ProcessDescriptor(value)) => codec::encode::nested(writer, 43, &**value),
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::encode::nested(writer, 44, &**value),
             Some(crate::messages::trace_packet::Data::SystemInfo(value)) => codec::encode::nested(writer, 45, &**value),
@@ -16907,6 +17158,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::TraceAttributes(value)) => codec::encode::nested(writer, 126, &**value),
             Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(value)) => codec::encode::nested(writer, 129, &**value),
             Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => codec::encode::nested(writer, 130, &**value),
+            Some(crate::messages::trace_packet::Data::JournaldEvent(value)) => codec::encode::nested(writer, 132, &**value),
             Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(value)) => codec::encode::contents(writer, 133, value),
             Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(value)) => codec::encode::nested(writer, 134, &**value),
             Some(crate::messages::trace_packet::Data::ForTesting(value)) => codec::encode::nested(writer, 900, &**value),
@@ -17020,6 +17272,15 @@ impl codec::Fields for TracePacket {
                 codec::decode::bytes(field, &mut value)?;
                 self.data = value.map(crate::messages::trace_packet::Data::SynchronizationMarker).or(self.data.take());
                 Ok(())
+            }
+            38 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::Battery(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::Battery(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::Battery(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             43 => {
                 if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProcessDescriptor(_))) {
@@ -17213,6 +17474,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            132 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::JournaldEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::JournaldEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::JournaldEvent(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -17474,6 +17744,7 @@ pub mod trace_packet {
         FtraceStats(Box<crate::messages::FtraceStats>),
         TraceStats(Box<crate::messages::TraceStats>),
         SynchronizationMarker(Vec<u8>),
+        Battery(Box<crate::messages::BatteryCounters>),
         ProcessDescriptor(Box<crate::messages::ProcessDescriptor>),
         ThreadDescriptor(Box<crate::messages::ThreadDescriptor>),
         SystemInfo(Box<crate::messages::SystemInfo>),
@@ -17496,6 +17767,7 @@ pub mod trace_packet {
         TraceAttributes(Box<crate::messages::TraceAttributes>),
         GenericGpuFrequencyEvent(Box<crate::messages::GenericGpuFrequencyEvent>),
         InterruptInfo(Box<crate::messages::InterruptInfo>),
+        JournaldEvent(Box<crate::messages::SystemdJournaldEvent>),
         ZstdCompressedPackets(Vec<u8>),
         ConcurrentSessionEvent(Box<crate::messages::ConcurrentSessionEvent>),
         ForTesting(Box<crate::messages::TestEvent>),
