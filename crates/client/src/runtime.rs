@@ -51,6 +51,7 @@ pub use startup::{StartupOutcome, StartupRequest};
 pub use status::{ConnectionState, StartupState};
 
 /// What the runtime needs from the program around it. It calls all of this on its own thread, but for [`ProducerProgram::is_own_thread`].
+/// Data sources with threads of their own also log from there, and call [`ProducerProgram::join_instance`].
 pub trait ProducerProgram: Send + Sync {
     /// Logs something that is in order, and good to know.
     fn info(&self, line: &str);
@@ -80,6 +81,10 @@ pub trait ProducerProgram: Send + Sync {
     fn raise_priority(&self, _instance: u32, _config: &PriorityBoostConfig) -> Result<(), String> {
         Ok(())
     }
+
+    /// The calling thread is new, and works for this instance alone: runs it at the priority that was raised for the instance, or else
+    /// at the usual one, whatever it has inherited.
+    fn join_instance(&self, _instance: u32) {}
 
     /// The instance has ended. Nothing happens if the priority was never raised for it.
     fn lower_priority(&self, _instance: u32) {}

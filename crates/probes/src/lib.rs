@@ -1,13 +1,16 @@
-//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
-#![forbid(unsafe_code)]
+//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.sysfs_power, linux.system_info,
+//! linux.systemd_journald.
+#![deny(unsafe_code)]
 
 pub mod ftrace;
+pub mod journald;
 pub mod kernel_files;
 mod kernel_text;
 pub mod notice;
 pub mod process_stats;
 pub mod producer;
 pub mod sys_stats;
+pub mod sysfs_power;
 pub mod system_info;
 #[cfg(test)]
 mod test_files;
