@@ -50,6 +50,7 @@ pub use startup::{StartupOutcome, StartupRequest};
 pub use status::{ConnectionState, StartupState};
 
 /// The program around the runtime. The runtime calls all of this on its own thread, except for [`ProducerProgram::is_own_thread`].
+/// Data sources with threads of their own also log from these threads, and call [`ProducerProgram::join_instance`].
 pub trait ProducerProgram: Send + Sync {
     /// Logs a success.
     fn info(&self, line: &str);
@@ -79,6 +80,10 @@ pub trait ProducerProgram: Send + Sync {
     fn raise_priority(&self, _instance: u32, _config: &PriorityBoostConfig) -> Result<(), String> {
         Ok(())
     }
+
+    /// Runs the calling thread, which is new and works for this instance alone, at the priority that was raised for the instance. Without one it
+    /// runs at the usual priority, whatever it has inherited.
+    fn join_instance(&self, _instance: u32) {}
 
     /// Lowers the priority again after the instance has ended. Has no effect if the priority was never raised for it.
     fn lower_priority(&self, _instance: u32) {}

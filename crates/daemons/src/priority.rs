@@ -87,6 +87,14 @@ impl Boosts {
         })
     }
 
+    /// Runs the calling thread, which is another, at the boost of this number alone, or at the usual priority of the first.
+    ///
+    /// # Errors
+    /// If the kernel refuses it; then nothing has changed.
+    pub(crate) fn apply_to_this_thread(&self, number: u64) -> Result<(), PriorityError> {
+        self.thread.set(self.by.get(&number).copied())
+    }
+
     /// Takes a boost back.
     pub(crate) fn remove(&mut self, number: u64) {
         if self.by.remove(&number).is_none() {

@@ -16,6 +16,8 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use rustix::io::{Errno, pread, retry_on_intr};
 use rustix::path::Arg;
 
+use crate::kernel_text::trimmed;
+
 /// Bytes of one file that are read at most. The largest in practice are `/proc/slabinfo` and `/proc/stat` of large
 /// machines (some hundred KiB) and command lines, whose length their process chooses.
 pub(crate) const LARGEST_FILE: usize = 1 << 20;
@@ -174,6 +176,12 @@ impl PolledFile {
         }
         Ok(buffer)
     }
+}
+
+/// What a file that is read once says, without the blanks and line ends around it. `None` if it cannot be read.
+pub(crate) fn read_once(path: PathBuf, buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let mut file = PolledFile::new(path, Keep::Closed);
+    file.read(buffer).ok().map(|text| trimmed(text).to_vec())
 }
 
 #[cfg(test)]

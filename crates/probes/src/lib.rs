@@ -1,7 +1,9 @@
-//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
-#![forbid(unsafe_code)]
+//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.sysfs_power, linux.system_info,
+//! linux.systemd_journald.
+#![deny(unsafe_code)]
 
 pub mod ftrace;
+pub mod journald;
 pub mod kernel_files;
 mod kernel_text;
 pub mod metatrace;
@@ -10,6 +12,7 @@ pub mod pid_namespace;
 pub mod process_stats;
 pub mod producer;
 pub mod sys_stats;
+pub mod sysfs_power;
 pub mod system_info;
 #[cfg(test)]
 mod test_files;

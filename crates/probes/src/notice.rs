@@ -35,4 +35,18 @@ pub enum Notice {
         /// Processes that are not described.
         processes: usize,
     },
+    /// The machine has no battery.
+    #[error("linux.sysfs_power: there is no battery in {}; nothing is recorded", dir.display())]
+    NoBattery {
+        /// Where batteries would be.
+        dir: PathBuf,
+    },
+    /// The machine has more batteries than an instance samples.
+    #[error("linux.sysfs_power: this machine has {found} batteries; the first {used} are recorded")]
+    TooManyBatteries {
+        /// How many there are.
+        found: usize,
+        /// How many are sampled.
+        used: usize,
+    },
 }

@@ -12,10 +12,12 @@ use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram
 
 use crate::ftrace::instances::{Ftrace, TracefsPolicy};
 use crate::ftrace::restore::JournalDir;
+use crate::journald::Journald;
 use crate::kernel_files::KernelRoots;
 use crate::metatrace::{self, Metatrace};
 use crate::process_stats::{self, ProcessStats};
 use crate::sys_stats::{self, SysStats};
+use crate::sysfs_power::{self, SysfsPower};
 use crate::system_info::{self, SystemInfo};
 
 /// The name under which consumers find these data sources.
@@ -55,6 +57,10 @@ pub fn add_sources(
         let roots = roots.clone();
         move |instance| SysStats::from_config(&instance.config, &roots).map_err(|error| error.to_string())
     });
+    let sysfs_power = Probes::new(sysfs_power::descriptor(), program.clone(), {
+        let roots = roots.clone();
+        move |_| Ok(SysfsPower::new(&roots))
+    });
     let system_info = Probes::new(system_info::descriptor(), program.clone(), move |instance| {
         Ok(SystemInfo::from_config(&instance.config, &roots))
     });
@@ -68,7 +74,9 @@ pub fn add_sources(
     runtime.add_source(None, ftrace.clone());
     runtime.add_source(None, process_stats);
     runtime.add_source(None, Arc::new(sys_stats));
+    runtime.add_source(None, Arc::new(sysfs_power));
     runtime.add_source(None, Arc::new(system_info));
     runtime.add_source(None, Arc::new(metatrace));
+    runtime.add_source(None, Arc::new(Journald::new(program.clone())));
     ftrace
 }

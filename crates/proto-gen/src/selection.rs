@@ -143,7 +143,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.user_list_config",
         ".perfetto.protos.DataSourceConfig.inputmethod_config",
         ".perfetto.protos.DataSourceConfig.android_aflags_config",
-        ".perfetto.protos.DataSourceConfig.journald_config",
         ".perfetto.protos.DataSourceConfig.display_video_config",
         ".perfetto.protos.DataSourceConfig.chromium_stack_sampling_profiler",
         ".perfetto.protos.DataSourceConfig.chromium_sampling_heap_profiler",

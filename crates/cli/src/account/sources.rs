@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ferretto_probes::ftrace::request::DEFAULT_BUFFER_KIB;
-use ferretto_probes::{process_stats, sys_stats, system_info};
+use ferretto_probes::{journald, process_stats, sys_stats, sysfs_power, system_info};
 use ferretto_proto::messages::TraceConfig;
 
 use super::counters::has_holes;
@@ -190,6 +190,12 @@ impl Sources<'_> {
                 "kernel events need root (sudo), a running traced_probes, and tracefs; `ferretto doctor` finds out what is missing"
             }
             process_stats::NAME if fate == Fate::Silent && self.looks_at_no_process() => SCAN_ALL,
+            sysfs_power::NAME if fate == Fate::Silent => {
+                "see whether this machine has a battery: `ls /sys/class/power_supply`"
+            }
+            journald::NAME if fate == Fate::NotStarted => {
+                "traced_probes says in its log why it cannot read the journal: it takes libsystemd.so.0, a journal, and root or the group systemd-journal"
+            }
             _ if name.starts_with("linux.") => {
                 "check that traced_probes is running with the privileges it needs: `ferretto doctor`"
             }

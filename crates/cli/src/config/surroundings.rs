@@ -87,12 +87,16 @@ impl Offers {
 
     /// Returns the offers of our own probes, for a service that does not run yet and would be started with them.
     pub(crate) fn of_own_probes() -> Offers {
-        use ferretto_probes::{ftrace, process_stats, producer, sys_stats, system_info};
+        use ferretto_probes::{
+            ftrace, journald, process_stats, producer, sys_stats, sysfs_power, system_info,
+        };
         let names = [
             ftrace::data_source::NAME,
             process_stats::NAME,
             sys_stats::NAME,
+            sysfs_power::NAME,
             system_info::NAME,
+            journald::NAME,
         ];
         Offers {
             producers: vec![Producer {

@@ -10,6 +10,7 @@
 pub(crate) mod address;
 pub(crate) mod dialect;
 pub(crate) mod example;
+pub(crate) mod journal;
 mod machine_lock;
 pub(crate) mod peers;
 pub(crate) mod process;

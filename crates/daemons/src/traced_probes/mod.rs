@@ -7,6 +7,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
 
 use clap::{CommandFactory, Parser};
 use ferretto_client::data_source::ConnectionId;
@@ -32,7 +33,8 @@ const SOCKET: Token = Token(0);
 /// The kernel's buffers.
 const WATERMARKS: Token = Token(1);
 
-/// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
+/// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats,
+/// linux.sysfs_power, linux.system_info, linux.systemd_journald.
 ///
 /// Waits for the service if there is none, and for its successor if it goes away. Ends in good order on SIGINT, SIGTERM and SIGHUP: what
 /// it has changed in ftrace is put back.
@@ -131,6 +133,7 @@ fn serve(
     let program: Arc<dyn ProducerProgram> = Arc::new(ProbesDaemon {
         ending: Arc::clone(ending),
         boosts: Mutex::new(Boosts::of_this_thread()),
+        thread: std::thread::current().id(),
     });
     let tracefs = match std::env::var_os(crate::starter::MOUNT_TRACEFS) {
         Some(_) => TracefsPolicy::MountIfMissing,
@@ -209,6 +212,8 @@ struct ProbesDaemon {
     /// Set by a signal's handler.
     ending: Arc<AtomicBool>,
     boosts: Mutex<Boosts>,
+    /// The one that gives the runtime its turns. Data sources have others.
+    thread: ThreadId,
 }
 
 impl ProducerProgram for ProbesDaemon {
@@ -220,9 +225,8 @@ impl ProducerProgram for ProbesDaemon {
         log::warning(format_args!("{line}"));
     }
 
-    /// There is no other.
     fn is_own_thread(&self) -> bool {
-        true
+        std::thread::current().id() == self.thread
     }
 
     fn is_ending(&self) -> bool {
@@ -232,6 +236,13 @@ impl ProducerProgram for ProbesDaemon {
     fn raise_priority(&self, instance: u32, config: &PriorityBoostConfig) -> Result<(), String> {
         let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
         boosts.add(instance.into(), config)
+    }
+
+    fn join_instance(&self, instance: u32) {
+        let boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = boosts.apply_to_this_thread(instance.into()) {
+            log::warning(format_args!("priority_boost: {error}"));
+        }
     }
 
     fn lower_priority(&self, instance: u32) {

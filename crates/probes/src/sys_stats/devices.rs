@@ -12,7 +12,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::{Missing, Sampler};
-use crate::kernel_files::{Keep, PolledFile, for_each_entry, open_dir};
+use crate::kernel_files::{Keep, PolledFile, for_each_entry, open_dir, read_once};
 use crate::kernel_text::{leading_i64, leading_u64, lines, trimmed, whole_u32, whole_u64, words};
 
 /// Files of devices that one sampler keeps open. Large machines have more idle states than a process may have open
@@ -103,14 +103,6 @@ impl DeviceDir {
     fn path_of(&self, name: &[u8]) -> PathBuf {
         self.path.join(std::ffi::OsStr::from_bytes(name))
     }
-}
-
-/// The content of a file that is read once.
-fn read_once(path: PathBuf, buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
-    PolledFile::new(path, Keep::Closed)
-        .read(buffer)
-        .ok()
-        .map(|text| trimmed(text).to_vec())
 }
 
 /// Devices in the class directories are links to where they are in the tree of devices.

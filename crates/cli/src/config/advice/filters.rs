@@ -1,13 +1,14 @@
-//! Advice on names that data sources are given (kernel events, categories, system calls, counters), and on periods that are too short.
+//! Advice on names that data sources are given (kernel events, categories, system calls, counters, units), and on periods that are too short.
 //!
 //! [`advise`](super::advise) calls it. It compares names only with a kernel and with producers that have been examined.
 
 use ferretto_probes::ftrace::syscalls;
+use ferretto_probes::journald;
 use ferretto_probes::process_stats;
 use ferretto_probes::sys_stats::{self, SetupError};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{
-    FtraceConfig, ProcessStatsConfig, SysStatsConfig, TraceConfig, TrackEventConfig,
+    FtraceConfig, ProcessStatsConfig, SysStatsConfig, SystemdJournaldConfig, TraceConfig, TrackEventConfig,
 };
 use ferretto_proto::text::{nearest, nearest_within};
 
@@ -30,6 +31,10 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
             ),
             TRACK_EVENT => track_event(adviser, &format!("{path}.track_event_config"), source),
             sys_stats::NAME => system_counters(adviser, &path, &source.config.sys_stats_config),
+            journald::NAME => {
+                let path = format!("{path}.journald_config");
+                journal(adviser, &path, &source.config.journald_config);
+            }
             process_stats::NAME => {
                 processes(adviser, &path, &source.config.process_stats_config);
             }
@@ -388,6 +393,43 @@ fn system_counters(adviser: &mut Adviser<'_>, path: &str, config: &SysStatsConfi
                  recorded"
             ),
             format!("write a multiple of {shortest_ms}"),
+        );
+    }
+}
+
+/// Filters of `linux.systemd_journald` that let through less than one might think.
+fn journal(adviser: &mut Adviser<'_>, path: &str, config: &SystemdJournaldConfig) {
+    match config.min_prio {
+        Some(0) => adviser.warn(
+            format!("{path}.min_prio"),
+            "min_prio: 0 lets only emergencies through",
+            "leave it out for all messages, or write 3 for errors and 4 for warnings too",
+        ),
+        Some(priority @ 8..) => adviser.warn(
+            format!("{path}.min_prio"),
+            format!("there is no priority {priority}: 7 is the last, for debugging"),
+            "leave it out for all messages",
+        ),
+        _ => {}
+    }
+    for (index, unit) in config.filter_units.iter().enumerate() {
+        if adviser.has_enough() {
+            return;
+        }
+        if !unit.contains('.') {
+            adviser.warn(
+                format!("{path}.filter_units[{index}]"),
+                format!("no unit has the name \"{unit}\": names of units end in their kind"),
+                format!("write \"{unit}.service\", or another kind"),
+            );
+        }
+    }
+    let names = config.filter_identifiers.len() + config.filter_units.len();
+    if names > journald::MOST_FILTERS {
+        adviser.warn(
+            path,
+            format!("the filters have {names} names: nothing of linux.systemd_journald will be recorded"),
+            format!("name at most {}", journald::MOST_FILTERS),
         );
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`sources`](super::sources) looks names up. The names are those of upstream's daemons and schema, including Chrome's and Android's.
 
-use ferretto_probes::{ftrace, process_stats, sys_stats, system_info};
+use ferretto_probes::{ftrace, journald, process_stats, sys_stats, sysfs_power, system_info};
 use ferretto_proto::write::TracePacket;
 
 /// The owner of a data source.
@@ -37,10 +37,10 @@ const KNOWN: &[(&str, Owner)] = &[
     (FTRACE, Owner::Probes),
     (process_stats::NAME, Owner::Probes),
     (sys_stats::NAME, Owner::Probes),
+    (sysfs_power::NAME, Owner::Probes),
     (system_info::NAME, Owner::Probes),
+    (journald::NAME, Owner::Probes),
     ("linux.inode_file_map", Owner::UpstreamProbes),
-    ("linux.sysfs_power", Owner::UpstreamProbes),
-    ("linux.systemd_journald", Owner::UpstreamProbes),
     ("linux.frozen_ftrace", Owner::UpstreamProbes),
     ("perfetto.metatrace", Owner::UpstreamProbes),
     ("linux.perf", Owner::Program("traced_perf")),
@@ -96,7 +96,7 @@ pub(crate) struct Written {
 }
 
 /// The packets of the data sources for which they are known.
-pub(crate) const WRITTEN: [Written; 5] = [
+pub(crate) const WRITTEN: [Written; 7] = [
     Written {
         source: FTRACE,
         content: &[TracePacket::FTRACE_EVENTS],
@@ -110,6 +110,17 @@ pub(crate) const WRITTEN: [Written; 5] = [
     Written {
         source: sys_stats::NAME,
         content: &[TracePacket::SYS_STATS],
+        besides: &[],
+    },
+    Written {
+        source: sysfs_power::NAME,
+        content: &[TracePacket::BATTERY],
+        besides: &[],
+    },
+    // Its statistics are such packets too.
+    Written {
+        source: journald::NAME,
+        content: &[TracePacket::JOURNALD_EVENT],
         besides: &[],
     },
     Written {

@@ -71,6 +71,11 @@ const CONFIGS: &[OwnConfig] = &[
         is_set: |config| config.system_info_config.is_set(),
     },
     OwnConfig {
+        field: "journald_config",
+        reader: ferretto_probes::journald::NAME,
+        is_set: |config| config.journald_config.is_set(),
+    },
+    OwnConfig {
         field: "track_event_config",
         reader: TRACK_EVENT,
         is_set: |config| config.track_event_config.is_set(),

@@ -600,6 +600,33 @@ fn incremental_state_that_no_source_has() {
 }
 
 #[test]
+fn filters_of_the_journal_that_let_less_through_than_one_thinks() {
+    let of = |filters: &str| {
+        format!(
+            "{BUFFER}{DURATION}data_sources {{ config {{ name: 'linux.systemd_journald' journald_config {{ {filters} }} }} }}"
+        )
+    };
+    let field = |name: &str| format!("data_sources[0].config.journald_config{name}");
+    nothing(&of(
+        "min_prio: 7 filter_identifiers: 'sshd' filter_units: 'ssh.service'",
+    ));
+    one(
+        &of("min_prio: 0"),
+        &field(".min_prio"),
+        &["only emergencies", "leave it out"],
+    );
+    one(&of("min_prio: 8"), &field(".min_prio"), &["no priority 8"]);
+    one(
+        &of("filter_units: 'ssh.service' filter_units: 'nginx'"),
+        &field(".filter_units[1]"),
+        &["no unit has the name \"nginx\"", "\"nginx.service\""],
+    );
+    let names = |count| "filter_identifiers: 'x' ".repeat(count);
+    nothing(&of(&names(1000)));
+    one(&of(&names(1001)), &field(""), &["1001 names", "at most 1000"]);
+}
+
+#[test]
 fn triggers_that_do_nothing() {
     let of = |triggers: &str| format!("{BUFFER}{SOURCES}trigger_config {{ {triggers} }}");
     let timeout = "trigger_timeout_ms: 1000";

@@ -1,0 +1,305 @@
+//! An entry of the journal as a packet, and the filters of the config as matches of the library.
+//!
+//! | field of the entry | field of `SystemdJournaldEvent` |
+//! |---|---|
+//! | `MESSAGE`, `SYSLOG_IDENTIFIER`, `PRIORITY` | `message`, `tag`, `prio` |
+//! | `_PID`, `_TID`, `_UID`, `_GID` | `pid`, `tid`, `uid`, `gid` |
+//! | `_COMM`, `_EXE`, `_SYSTEMD_UNIT`, `_HOSTNAME`, `_TRANSPORT` | `comm`, `exe`, `systemd_unit`, `hostname`, `transport` |
+//!
+//! Called by the reader. Guarantees that a packet has each field once and is bounded, whoever logs: [`LONGEST_FIELD`] bytes of each.
+
+use ferretto_proto::messages::{BuiltinClock, SystemdJournaldConfig};
+use ferretto_proto::write;
+use ferretto_proto::write::SystemdJournaldEvent as Event;
+use ferretto_wire::Writer;
+
+use crate::kernel_text::whole_u32;
+
+/// Bytes of one field of an entry, with its name, of which more is cut off. It is what the library expands of a compressed field if
+/// nobody says otherwise, and so what upstream records of one.
+pub(super) const LONGEST_FIELD: usize = 64 * 1024;
+
+/// Bytes of the longest name of a field that is looked for.
+const LONGEST_NAME: usize = "SYSLOG_IDENTIFIER".len();
+
+/// The highest number of a priority: debug messages.
+const LOWEST_PRIORITY: u32 = 7;
+
+/// What was taken of an entry.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// A bit for the number of each field of `SystemdJournaldEvent`.
+    fields: u32,
+    /// Whether a field was longer than [`LONGEST_FIELD`].
+    pub(super) is_cut: bool,
+}
+
+impl Taken {
+    /// Notes the field of this number. Whether it was not taken before: of several with the same name, one is.
+    fn is_first(&mut self, number: u32) -> bool {
+        let before = self.fields;
+        self.fields |= 1 << number;
+        self.fields != before
+    }
+}
+
+/// What an instance is asked to record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Filters {
+    /// The highest number of a priority.
+    min_prio: u32,
+    identifiers: Vec<String>,
+    units: Vec<String>,
+}
+
+impl Filters {
+    /// As the config says. Entries without a priority match no config, as with upstream.
+    pub(super) fn of(config: &SystemdJournaldConfig) -> Filters {
+        Filters {
+            // There are none beyond.
+            min_prio: config.min_prio.unwrap_or(LOWEST_PRIORITY).min(LOWEST_PRIORITY),
+            identifiers: config.filter_identifiers.clone(),
+            units: config.filter_units.clone(),
+        }
+    }
+
+    /// How many names are filtered for.
+    pub(super) fn names(&self) -> usize {
+        self.identifiers.len() + self.units.len()
+    }
+
+    /// What fields have to be: one of those that are given for the same field.
+    pub(super) fn matches(&self) -> impl Iterator<Item = String> {
+        let priorities = (0..=self.min_prio).map(|priority| format!("PRIORITY={priority}"));
+        let identifiers = self
+            .identifiers
+            .iter()
+            .map(|name| format!("SYSLOG_IDENTIFIER={name}"));
+        let units = self.units.iter().map(|name| format!("_SYSTEMD_UNIT={name}"));
+        priorities.chain(identifiers).chain(units)
+    }
+}
+
+/// Replaces `packet` by that of an entry that was received at `monotonic_usec`, and has `fill` write the entry.
+pub(super) fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce(&mut Event<'_>)) {
+    packet.clear();
+    write::TracePacket::new(packet)
+        .timestamp(monotonic_usec.saturating_mul(1000))
+        .timestamp_clock_id(BuiltinClock::BUILTIN_CLOCK_MONOTONIC as u32)
+        .journald_event(fill);
+}
+
+/// Writes `field` (`NAME=value`) of an entry, if it is one that is recorded.
+pub(super) fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
+    let name = field.iter().take(LONGEST_NAME + 1).position(|&byte| byte == b'=');
+    let Some((name, value)) = name.map(|equals| (&field[..equals], &field[equals + 1..])) else {
+        return;
+    };
+    let value = &value[..whole_characters(value, LONGEST_FIELD - name.len() - 1)];
+    let mut text = |number: u32, write: fn(&mut Event<'_>, &[u8])| {
+        // Upstream leaves empty ones out too.
+        if !value.is_empty() && taken.is_first(number) {
+            taken.is_cut |= name.len() + 1 + value.len() < field.len();
+            write(event, value);
+        }
+    };
+    match name {
+        b"MESSAGE" => text(Event::MESSAGE, |event, value| {
+            event.message(value);
+        }),
+        b"SYSLOG_IDENTIFIER" => text(Event::TAG, |event, value| {
+            event.tag(value);
+        }),
+        b"_COMM" => text(Event::COMM, |event, value| {
+            event.comm(value);
+        }),
+        b"_EXE" => text(Event::EXE, |event, value| {
+            event.exe(value);
+        }),
+        b"_SYSTEMD_UNIT" => text(Event::SYSTEMD_UNIT, |event, value| {
+            event.systemd_unit(value);
+        }),
+        b"_HOSTNAME" => text(Event::HOSTNAME, |event, value| {
+            event.hostname(value);
+        }),
+        b"_TRANSPORT" => text(Event::TRANSPORT, |event, value| {
+            event.transport(value);
+        }),
+        _ => copy_number(name, value, taken, event),
+    }
+}
+
+fn copy_number(name: &[u8], value: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
+    let Some(value) = whole_u32(value) else { return };
+    let mut number = |number: u32, write: fn(&mut Event<'_>, u32)| {
+        if taken.is_first(number) {
+            write(event, value);
+        }
+    };
+    match name {
+        b"PRIORITY" => number(Event::PRIO, |event, value| {
+            event.prio(value);
+        }),
+        b"_PID" => number(Event::PID, |event, value| {
+            event.pid(value);
+        }),
+        b"_TID" => number(Event::TID, |event, value| {
+            event.tid(value);
+        }),
+        b"_UID" => number(Event::UID, |event, value| {
+            event.uid(value);
+        }),
+        b"_GID" => number(Event::GID, |event, value| {
+            event.gid(value);
+        }),
+        _ => {}
+    }
+}
+
+/// How many of at most `most` bytes of a text to keep, so that no character is cut in two.
+fn whole_characters(text: &[u8], most: usize) -> usize {
+    if text.len() <= most {
+        return text.len();
+    }
+    let is_within = |at: &usize| text[*at] & 0xc0 == 0x80;
+    // What is no UTF-8 is cut where it has to be.
+    (most.saturating_sub(3)..=most)
+        .rev()
+        .find(|at| !is_within(at))
+        .unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_proto::messages::trace_packet::Data;
+    use ferretto_proto::messages::{Message, SystemdJournaldEvent, TracePacket};
+
+    use super::*;
+
+    /// The event of an entry with these fields, and what was noted of it.
+    fn event(fields: &[&[u8]]) -> (SystemdJournaldEvent, Taken) {
+        let mut packet = Writer::default();
+        let mut taken = Taken::default();
+        encode(&mut packet, 1_234_567, |event| {
+            fields
+                .iter()
+                .for_each(|field| copy_field(field, &mut taken, event));
+        });
+        let packet = TracePacket::decode_from_slice(packet.as_slice()).unwrap();
+        assert_eq!(packet.timestamp, Some(1_234_567_000));
+        assert_eq!(packet.timestamp_clock_id, Some(3));
+        match packet.data {
+            Some(Data::JournaldEvent(event)) => (*event, taken),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_field_of_an_entry_has_its_place() {
+        let (event, taken) = event(&[
+            b"_PID=12",
+            b"_TID=13",
+            b"_UID=1000",
+            b"_GID=100",
+            b"PRIORITY=4",
+            b"SYSLOG_IDENTIFIER=sshd",
+            b"MESSAGE=a=b, c",
+            b"_COMM=sshd-session",
+            b"_EXE=/usr/sbin/sshd",
+            b"_SYSTEMD_UNIT=ssh.service",
+            b"_HOSTNAME=here",
+            b"_TRANSPORT=syslog",
+            b"_BOOT_ID=0123",
+            b"UNRELATED=1",
+        ]);
+        let text = |text: &str| Some(text.to_owned());
+        let expected = SystemdJournaldEvent {
+            pid: Some(12),
+            tid: Some(13),
+            uid: Some(1000),
+            gid: Some(100),
+            prio: Some(4),
+            tag: text("sshd"),
+            message: text("a=b, c"),
+            comm: text("sshd-session"),
+            exe: text("/usr/sbin/sshd"),
+            systemd_unit: text("ssh.service"),
+            hostname: text("here"),
+            transport: text("syslog"),
+            ..Default::default()
+        };
+        assert_eq!(event, expected);
+        assert!(!taken.is_cut);
+    }
+
+    #[test]
+    fn empty_fields_and_numbers_that_are_none_are_left_out() {
+        let (event, _) = event(&[
+            b"MESSAGE=",
+            b"PRIORITY=high",
+            b"_PID=",
+            b"_UID=4294967296",
+            b"_GID=-1",
+            b"=",
+            b"",
+        ]);
+        assert_eq!(event, SystemdJournaldEvent::default());
+    }
+
+    #[test]
+    fn of_fields_with_the_same_name_the_first_counts() {
+        let (event, _) = event(&[
+            b"MESSAGE=",
+            b"MESSAGE=one",
+            b"MESSAGE=two",
+            b"_PID=x",
+            b"_PID=1",
+            b"_PID=2",
+        ]);
+        assert_eq!(event.message.as_deref(), Some("one"));
+        assert_eq!(event.pid, Some(1));
+    }
+
+    #[test]
+    fn a_long_field_is_cut_between_two_characters_and_noted() {
+        let longest = LONGEST_FIELD - "MESSAGE=".len();
+        for spare in 0..4 {
+            let fits = "x".repeat(longest);
+            let (whole, taken) = event(&[format!("MESSAGE={fits}").as_bytes()]);
+            assert_eq!((whole.message, taken.is_cut), (Some(fits), false));
+            let start = "x".repeat(longest - spare);
+            let (cut, taken) = event(&[format!("MESSAGE={start}\u{1f980}\u{1f980}").as_bytes()]);
+            assert_eq!((cut.message, taken.is_cut), (Some(start), true), "{spare}");
+        }
+    }
+
+    #[test]
+    fn a_priority_stands_for_those_that_matter_more_and_names_for_themselves() {
+        let matches = |config| Filters::of(&config).matches().collect::<Vec<_>>();
+        let config = SystemdJournaldConfig {
+            min_prio: Some(1),
+            filter_identifiers: vec!["sshd".to_owned(), "a=b".to_owned()],
+            filter_units: vec!["ssh.service".to_owned()],
+            ..Default::default()
+        };
+        let expected = [
+            "PRIORITY=0",
+            "PRIORITY=1",
+            "SYSLOG_IDENTIFIER=sshd",
+            "SYSLOG_IDENTIFIER=a=b",
+            "_SYSTEMD_UNIT=ssh.service",
+        ];
+        assert_eq!(Filters::of(&config).names(), 3);
+        assert_eq!(matches(config), expected);
+        let of_priority = |min_prio| {
+            matches(SystemdJournaldConfig {
+                min_prio,
+                ..Default::default()
+            })
+        };
+        assert_eq!(of_priority(Some(0)), ["PRIORITY=0"]);
+        let all: Vec<_> = (0..8).map(|priority| format!("PRIORITY={priority}")).collect();
+        assert_eq!(of_priority(None), all);
+        assert_eq!(of_priority(Some(u32::MAX)), all);
+    }
+}

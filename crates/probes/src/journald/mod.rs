@@ -1,0 +1,155 @@
+//! `linux.systemd_journald`: what comes to the journal of systemd while a session records.
+//!
+//! Each entry becomes a packet with the time at which the journal received it, on the monotonic clock ([`entry`] has the fields). At each
+//! flush, and at the end, a packet says how many entries there were. Entries that were there at the start are not recorded. The config
+//! filters: entries have to have a priority of `min_prio` or one that matters more (0 is an emergency, 7 debugging; 7 if it is not set), and one of the
+//! identifiers and one of the units that it names, if it names any. As with upstream, an entry without a priority is never recorded.
+//!
+//! | file | has |
+//! |---|---|
+//! | `libsystemd.rs` | the functions of the library |
+//! | `entry.rs` | filters; from an entry to a packet |
+//! | `reader.rs` | from the journal's end onwards |
+//! | `thread.rs` | when to read |
+//! | `place.rs` | why there may be nothing to read |
+//!
+//! Each instance has a thread of its own, because the library reads files: from a slow disk it takes as long as that takes. Guarantees
+//! that neither the journal nor a flood of messages holds up other data sources, that memory is bounded, and that an instance
+//! that cannot read the journal says why in the daemon's log, while its session records the rest.
+
+mod entry;
+mod libsystemd;
+mod place;
+mod reader;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferretto_client::arbiter::BufferExhaustedPolicy;
+use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use ferretto_client::runtime::ProducerProgram;
+use ferretto_ipc::channel::{Sender, channel};
+use ferretto_ipc::reactor::{Reactor, Waker};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+
+use self::entry::Filters;
+use self::thread::{Command, JournalThread, What};
+
+/// The name it is registered with.
+pub const NAME: &str = "linux.systemd_journald";
+
+/// Names that the filters of one config may have. The library compares each with every entry.
+pub const MOST_FILTERS: usize = 1000;
+
+/// Instances at a time, each with a thread.
+const MOST_INSTANCES: usize = 64;
+
+/// See the [module](self).
+pub struct Journald {
+    program: Arc<dyn ProducerProgram>,
+    /// Those that have started. Behind a lock because data sources are shared. Only the runtime's thread takes it.
+    running: Mutex<BTreeMap<Slot, Running>>,
+}
+
+/// The way to an instance's thread.
+struct Running {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+impl Running {
+    /// If the thread is gone, the command is dropped and with it what it acknowledges.
+    fn command(&self, what: What, done: Acknowledge) {
+        if self.commands.send(Command { what, done }).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+impl std::fmt::Debug for Journald {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Journald").finish_non_exhaustive()
+    }
+}
+
+impl Journald {
+    /// Touches nothing until the first instance starts.
+    pub fn new(program: Arc<dyn ProducerProgram>) -> Journald {
+        Journald {
+            program,
+            running: Mutex::default(),
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<Slot, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DataSource for Journald {
+    /// Every packet stands alone.
+    fn descriptor(&self) -> DataSourceDescriptor {
+        DataSourceDescriptor {
+            name: Some(NAME.to_owned()),
+            ..Default::default()
+        }
+    }
+
+    fn set_up(&self, instance: &Instance) -> Result<(), String> {
+        match Filters::of(&instance.config.journald_config).names() {
+            0..=MOST_FILTERS => Ok(()),
+            names => Err(format!(
+                "filter_identifiers and filter_units have {names} names; use at most {MOST_FILTERS}"
+            )),
+        }
+    }
+
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
+        let reactor = Reactor::new().map_err(|error| error.to_string())?;
+        let waker = reactor.waker();
+        let (commands, receiver) = channel();
+        let thread = JournalThread {
+            program: self.program.clone(),
+            instance: instance.serial,
+            filters: Filters::of(&instance.config.journald_config),
+            writer: output.create_trace_writer().map_err(|error| error.to_string())?,
+            commands: receiver,
+            reactor,
+            waiting: Vec::new(),
+        };
+        std::thread::Builder::new()
+            .name("journal_reader".to_owned())
+            .spawn(move || thread.run(started))
+            .map_err(|error| format!("there is no thread for it: {error}"))?;
+        self.running().insert(instance.slot, Running { commands, waker });
+        Ok(())
+    }
+
+    fn stop(&self, slot: Slot, stopped: Acknowledge) {
+        if let Some(running) = self.running().remove(&slot) {
+            running.command(What::Stop, stopped);
+        }
+    }
+
+    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
+        if let Some(running) = self.running().get(&slot) {
+            running.command(What::Flush, flushed);
+        }
+    }
+
+    fn clear_incremental_state(&self, _slot: Slot) {
+        // There is none.
+    }
+
+    /// Nothing is missed by a wait: the journal keeps its entries.
+    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        BufferExhaustedPolicy::StallThenDrop
+    }
+
+    fn max_instances(&self) -> usize {
+        MOST_INSTANCES
+    }
+}

@@ -1,0 +1,149 @@
+//! Where the journal's files are, and why this process may see none of them, or not all.
+//!
+//! Called once for each instance. The library itself opens what it can and keeps quiet about the rest.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// Why there is nothing to read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Absence {
+    /// There are no files.
+    #[error(
+        "this machine has no journal: there is none in {}; it takes systemd-journald, and a Storage= in journald.conf other than none",
+        list(_0)
+    )]
+    NoJournal(Vec<PathBuf>),
+    /// There are files, which others may read.
+    #[error(
+        "this user may not read the journal ({}); start traced_probes as root or as a member of the group systemd-journal",
+        _0.display()
+    )]
+    Forbidden(PathBuf),
+}
+
+/// Why there may be less to read than is expected.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Remark {
+    /// Files of others, and of the system, are closed.
+    #[error(
+        "of the journal only what this user may read is recorded, which does not include {}; \
+         start traced_probes as root or as a member of the group systemd-journal",
+        _0.display()
+    )]
+    Partial(PathBuf),
+    /// There are files, but nobody writes them.
+    #[error("systemd-journald does not seem to run ({} is missing): nothing will come to the journal", _0.display())]
+    NotRunning(PathBuf),
+}
+
+/// Where things are.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Folders of journals, for this boot and for longer.
+    folders: Vec<PathBuf>,
+    /// With the name of the folder in those that has this machine's journal.
+    machine_id: PathBuf,
+    /// Where programs send their messages.
+    socket: PathBuf,
+}
+
+impl Places {
+    /// As systemd has them.
+    pub(super) fn of_system() -> Places {
+        Places {
+            folders: vec!["/run/log/journal".into(), "/var/log/journal".into()],
+            machine_id: "/etc/machine-id".into(),
+            socket: "/run/systemd/journal/socket".into(),
+        }
+    }
+
+    /// Judges what the library has found: whether it `has_files`.
+    pub(super) fn examine(&self, has_files: bool) -> Result<Option<Remark>, Absence> {
+        self.judge(has_files, self.forbidden())
+    }
+
+    fn judge(&self, has_files: bool, forbidden: Option<PathBuf>) -> Result<Option<Remark>, Absence> {
+        match (has_files, forbidden) {
+            (false, None) => Err(Absence::NoJournal(self.folders.clone())),
+            (false, Some(file)) => Err(Absence::Forbidden(file)),
+            (true, Some(file)) => Ok(Some(Remark::Partial(file))),
+            (true, None) => {
+                let is_missing = std::fs::symlink_metadata(&self.socket)
+                    .is_err_and(|error| error.kind() == ErrorKind::NotFound);
+                Ok(is_missing.then(|| Remark::NotRunning(self.socket.clone())))
+            }
+        }
+    }
+
+    /// The system's part of the journal, if it is there and this process may not read it.
+    fn forbidden(&self) -> Option<PathBuf> {
+        let machine_id = std::fs::read_to_string(&self.machine_id).ok()?;
+        let files = self
+            .folders
+            .iter()
+            .map(|folder| folder.join(machine_id.trim()).join("system.journal"));
+        let mut files = files
+            .filter(|file| File::open(file).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied));
+        files.next()
+    }
+}
+
+fn list(folders: &[PathBuf]) -> String {
+    let folders: Vec<_> = folders
+        .iter()
+        .map(|folder| folder.display().to_string())
+        .collect();
+    folders.join(" and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_files::TempDir;
+
+    fn places(dir: &TempDir) -> Places {
+        dir.write("machine-id", "0123\n");
+        Places {
+            folders: vec![dir.path().join("run"), dir.path().join("var")],
+            machine_id: dir.path().join("machine-id"),
+            socket: dir.path().join("socket"),
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_journal_is_told_from_one_whose_journal_is_not_written() {
+        let dir = TempDir::new("places");
+        let places = places(&dir);
+        let none = places.examine(false).unwrap_err().to_string();
+        let folders = format!("{0}/run and {0}/var", dir.path().display());
+        assert!(
+            none.starts_with(&format!(
+                "this machine has no journal: there is none in {folders}; "
+            )),
+            "{none}"
+        );
+        let idle = places.examine(true).unwrap().unwrap().to_string();
+        assert!(
+            idle.contains("socket is missing): nothing will come to the journal"),
+            "{idle}"
+        );
+        dir.write("socket", "");
+        assert_eq!(places.examine(true), Ok(None));
+    }
+
+    #[test]
+    fn a_journal_that_others_may_read_is_told_from_none() {
+        let dir = TempDir::new("places");
+        let places = places(&dir);
+        let file = || PathBuf::from("/var/log/journal/0123/system.journal");
+        let forbidden = places.judge(false, Some(file())).unwrap_err().to_string();
+        let told = "this user may not read the journal (/var/log/journal/0123/system.journal); start traced_probes as root or";
+        assert!(forbidden.starts_with(told), "{forbidden}");
+        assert_eq!(
+            places.judge(true, Some(file())),
+            Ok(Some(Remark::Partial(file())))
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! The thread of an instance: opens the journal, reads it when there is something new, and does what the runtime says.
+//!
+//! [`super::Journald`] starts it, and sends it commands. **Pace:** of a flood it reads [`TURN_BYTES`] in each [`TURN`], so that there
+//! always is shared memory for other data sources. The journal itself keeps the rest meanwhile. **Flushes** read what the journal had
+//! received when they were asked for, and no more, so that a flood does not hold them up either.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_client::data_source::Acknowledge;
+use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_ipc::channel::{Nothing, Receiver};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, monotonic_now};
+
+use super::NAME;
+use super::entry::{Filters, LONGEST_FIELD};
+use super::libsystemd::{self, Journal};
+use super::place::{Absence, Places};
+use super::reader::{Progress, Reader};
+
+/// Bytes of packets that are written in one turn: an eighth of the shared memory that the probes ask for.
+const TURN_BYTES: usize = 256 * 1024;
+
+/// The time that a turn takes if there is more to read than fits.
+const TURN: Duration = Duration::from_millis(10);
+
+const JOURNAL: Token = Token(0);
+
+/// What the runtime says.
+pub(super) struct Command {
+    pub(super) what: What,
+    /// To be dropped when it is done.
+    pub(super) done: Acknowledge,
+}
+
+/// See [`Command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// Write all that the journal has received so far.
+    Flush,
+    /// As a flush, and then no more.
+    Stop,
+}
+
+/// Why the journal is not read.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Library(#[from] libsystemd::Error),
+    #[error(transparent)]
+    Loop(#[from] ReactorError),
+    #[error(transparent)]
+    Absence(#[from] Absence),
+}
+
+/// See the [module](self).
+pub(super) struct JournalThread {
+    pub(super) program: Arc<dyn ProducerProgram>,
+    /// The instance's serial number.
+    pub(super) instance: u32,
+    pub(super) filters: Filters,
+    pub(super) writer: TraceWriter,
+    pub(super) commands: Receiver<Command>,
+    pub(super) reactor: Reactor,
+    /// Commands that wait until all is read that the journal had received at that time of the monotonic clock.
+    pub(super) waiting: Vec<(u64, Command)>,
+}
+
+impl JournalThread {
+    /// Works until it is told to stop. Drops `started` when entries that come will be recorded.
+    pub(super) fn run(mut self, started: Acknowledge) {
+        self.program.join_instance(self.instance);
+        let mut reader = match self.open() {
+            Ok(reader) => reader,
+            Err(trouble) => {
+                self.warn(format_args!("could not be started: {trouble}"));
+                self.await_stop();
+                // Now that the instance has ended, nobody is told that it had started.
+                return drop(started);
+            }
+        };
+        drop(started);
+        match self.follow(&mut reader) {
+            Ok(stopped) => {
+                // With the writer goes the last chunk, before the service hears that the instance has stopped.
+                drop(self);
+                drop(stopped);
+            }
+            Err(trouble) => {
+                self.warn(format_args!("nothing more of the journal is recorded: {trouble}"));
+                reader.write_statistics(&mut self.writer);
+                self.writer.flush();
+                self.waiting.clear();
+                self.await_stop();
+            }
+        }
+    }
+
+    fn warn(&self, what: std::fmt::Arguments<'_>) {
+        self.program.warning(&format!("{NAME}: {what}"));
+    }
+
+    fn open(&self) -> Result<Reader, Trouble> {
+        let journal = Journal::open()?;
+        let has_files = journal.has_files()?;
+        if let Some(remark) = Places::of_system().examine(has_files)? {
+            self.warn(format_args!("{remark}"));
+        }
+        let reader = Reader::new(journal, &self.filters)?;
+        self.reactor
+            .register(reader.journal().watch()?, JOURNAL, Interest::Readable)?;
+        Ok(reader)
+    }
+
+    /// Reads on until it is told to stop. Gives the acknowledgement of that, if there is anybody who waits for it.
+    fn follow(&mut self, reader: &mut Reader) -> Result<Option<Acknowledge>, Trouble> {
+        let mut events = Events::new();
+        loop {
+            loop {
+                match self.commands.try_receive() {
+                    Ok(command) => self.waiting.push((monotonic_now(), command)),
+                    Err(Nothing::SoFar) => break,
+                    Err(Nothing::EverAgain) => return Ok(None),
+                }
+            }
+            let began = monotonic_now();
+            let progress = self.read(reader)?;
+            let is_done = |(asked, _): &mut (u64, Command)| progress.has_reached(*asked);
+            for (_, command) in self.waiting.extract_if(.., is_done) {
+                reader.write_statistics(&mut self.writer);
+                self.writer.flush();
+                if command.what == What::Stop {
+                    return Ok(Some(command.done));
+                }
+            }
+            let deadline = match progress {
+                Progress::CaughtUp => reader.deadline()?,
+                Progress::UpTo(_) => Some(began + TURN.as_nanos() as u64),
+            };
+            self.reactor
+                .wait(&mut events, deadline.map(Deadline::Monotonic))?;
+        }
+    }
+
+    /// A turn.
+    fn read(&mut self, reader: &mut Reader) -> Result<Progress, libsystemd::Error> {
+        let cut_before = reader.cut();
+        let progress = reader.read(TURN_BYTES, &mut self.writer)?;
+        if cut_before == 0 && reader.cut() > 0 {
+            self.warn(format_args!(
+                "a message is longer than {} KiB; the rest of it, and of others like it, is not recorded",
+                LONGEST_FIELD / 1024
+            ));
+        }
+        Ok(progress)
+    }
+
+    /// Waits for the command to stop. Flushes have nothing to do.
+    fn await_stop(&self) {
+        while let Some(command) = self.commands.receive() {
+            if command.what == What::Stop {
+                return;
+            }
+        }
+    }
+}
