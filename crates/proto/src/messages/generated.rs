@@ -1891,12 +1891,14 @@ pub struct DataSourceConfig {
     pub protovm_config: codec::MessageField<crate::messages::ProtoVmConfig>,
     pub ftrace_config: codec::MessageField<crate::messages::FtraceConfig>,
     pub chrome_config: codec::MessageField<crate::messages::ChromeConfig>,
+    pub inode_file_config: codec::MessageField<crate::messages::InodeFileConfig>,
     pub process_stats_config: codec::MessageField<crate::messages::ProcessStatsConfig>,
     pub sys_stats_config: codec::MessageField<crate::messages::SysStatsConfig>,
     pub track_event_config: codec::MessageField<crate::messages::TrackEventConfig>,
     pub interceptor_config: codec::MessageField<crate::messages::InterceptorConfig>,
     pub system_info_config: codec::MessageField<crate::messages::SystemInfoConfig>,
     pub prefer_suspend_clock_for_duration: Option<bool>,
+    pub frozen_ftrace_config: codec::MessageField<crate::messages::FrozenFtraceConfig>,
     /// Since v59.
     pub supports_tracing_v2: Option<bool>,
     pub legacy_config: Option<String>,
@@ -1919,12 +1921,14 @@ impl DataSourceConfig {
         protovm_config: codec::MessageField::none(),
         ftrace_config: codec::MessageField::none(),
         chrome_config: codec::MessageField::none(),
+        inode_file_config: codec::MessageField::none(),
         process_stats_config: codec::MessageField::none(),
         sys_stats_config: codec::MessageField::none(),
         track_event_config: codec::MessageField::none(),
         interceptor_config: codec::MessageField::none(),
         system_info_config: codec::MessageField::none(),
         prefer_suspend_clock_for_duration: None,
+        frozen_ftrace_config: codec::MessageField::none(),
         supports_tracing_v2: None,
         legacy_config: None,
         for_testing: codec::MessageField::none(),
@@ -2013,12 +2017,14 @@ impl std::fmt::Debug for DataSourceConfig {
             .field("protovm_config", &self.protovm_config)
             .field("ftrace_config", &self.ftrace_config)
             .field("chrome_config", &self.chrome_config)
+            .field("inode_file_config", &self.inode_file_config)
             .field("process_stats_config", &self.process_stats_config)
             .field("sys_stats_config", &self.sys_stats_config)
             .field("track_event_config", &self.track_event_config)
             .field("interceptor_config", &self.interceptor_config)
             .field("system_info_config", &self.system_info_config)
             .field("prefer_suspend_clock_for_duration", &self.prefer_suspend_clock_for_duration)
+            .field("frozen_ftrace_config", &self.frozen_ftrace_config)
             .field("supports_tracing_v2", &self.supports_tracing_v2)
             .field("legacy_config", &self.legacy_config)
             .field("for_testing", &self.for_testing)
@@ -2041,12 +2047,14 @@ impl codec::Fields for DataSourceConfig {
         codec::encode::message(writer, 12, &self.protovm_config);
         codec::encode::message(writer, 100, &self.ftrace_config);
         codec::encode::message(writer, 101, &self.chrome_config);
+        codec::encode::message(writer, 102, &self.inode_file_config);
         codec::encode::message(writer, 103, &self.process_stats_config);
         codec::encode::message(writer, 104, &self.sys_stats_config);
         codec::encode::message(writer, 113, &self.track_event_config);
         codec::encode::message(writer, 115, &self.interceptor_config);
         codec::encode::message(writer, 119, &self.system_info_config);
         codec::encode::scalar::<codec::scalar::Bool>(writer, 122, &self.prefer_suspend_clock_for_duration);
+        codec::encode::message(writer, 136, &self.frozen_ftrace_config);
         codec::encode::scalar::<codec::scalar::Bool>(writer, 147, &self.supports_tracing_v2);
         codec::encode::string(writer, 1000, &self.legacy_config);
         codec::encode::message(writer, 1001, &self.for_testing);
@@ -2067,12 +2075,14 @@ impl codec::Fields for DataSourceConfig {
             12 => decoder.message(field, &mut self.protovm_config),
             100 => decoder.message(field, &mut self.ftrace_config),
             101 => decoder.message(field, &mut self.chrome_config),
+            102 => decoder.message(field, &mut self.inode_file_config),
             103 => decoder.message(field, &mut self.process_stats_config),
             104 => decoder.message(field, &mut self.sys_stats_config),
             113 => decoder.message(field, &mut self.track_event_config),
             115 => decoder.message(field, &mut self.interceptor_config),
             119 => decoder.message(field, &mut self.system_info_config),
             122 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            136 => decoder.message(field, &mut self.frozen_ftrace_config),
             147 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_v2),
             1000 => codec::decode::string(field, &mut self.legacy_config),
             1001 => decoder.message(field, &mut self.for_testing),
@@ -3635,6 +3645,50 @@ impl codec::Fields for FreeBuffersResponse {
     }
     fn empty() -> &'static Self {
         static EMPTY: FreeBuffersResponse = FreeBuffersResponse::EMPTY;
+        &EMPTY
+    }
+}
+
+#[derive(Clone, PartialEq)]
+pub struct FrozenFtraceConfig {
+    /// Name of the instance of tracefs that has the buffer. It has to be given.
+    pub instance_name: Option<String>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+impl FrozenFtraceConfig {
+    const EMPTY: Self = Self {
+        instance_name: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+impl Default for FrozenFtraceConfig {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+impl std::fmt::Debug for FrozenFtraceConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrozenFtraceConfig")
+            .field("instance_name", &self.instance_name)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+impl codec::Fields for FrozenFtraceConfig {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::string(writer, 1, &self.instance_name);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::string(field, &mut self.instance_name),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: FrozenFtraceConfig = FrozenFtraceConfig::EMPTY;
         &EMPTY
     }
 }
@@ -7852,6 +7906,282 @@ impl codec::Fields for InitializeConnectionResponse {
     fn empty() -> &'static Self {
         static EMPTY: InitializeConnectionResponse = InitializeConnectionResponse::EMPTY;
         &EMPTY
+    }
+}
+
+#[derive(Clone, PartialEq)]
+pub struct InodeFileConfig {
+    /// Pause between two batches of a scan; 10 s if it is 0.
+    pub scan_interval_ms: Option<u32>,
+    /// Pause before a scan, in which inodes gather; 10 s if it is 0.
+    pub scan_delay_ms: Option<u32>,
+    /// How many entries of directories are looked at in a batch; 15000 if it is 0.
+    pub scan_batch_size: Option<u32>,
+    /// Only inodes that are known already get a path.
+    pub do_not_scan: Option<bool>,
+    /// If there are any, no other mount points are scanned.
+    pub scan_mount_points: Vec<String>,
+    /// Which directories are scanned in place of a mount point.
+    pub mount_point_mapping: Vec<crate::messages::inode_file_config::MountPointMappingEntry>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+impl InodeFileConfig {
+    const EMPTY: Self = Self {
+        scan_interval_ms: None,
+        scan_delay_ms: None,
+        scan_batch_size: None,
+        do_not_scan: None,
+        scan_mount_points: Vec::new(),
+        mount_point_mapping: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+impl Default for InodeFileConfig {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+impl std::fmt::Debug for InodeFileConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InodeFileConfig")
+            .field("scan_interval_ms", &self.scan_interval_ms)
+            .field("scan_delay_ms", &self.scan_delay_ms)
+            .field("scan_batch_size", &self.scan_batch_size)
+            .field("do_not_scan", &self.do_not_scan)
+            .field("scan_mount_points", &self.scan_mount_points)
+            .field("mount_point_mapping", &self.mount_point_mapping)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+impl codec::Fields for InodeFileConfig {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 1, &self.scan_interval_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 2, &self.scan_delay_ms);
+        codec::encode::scalar::<codec::scalar::Uint32>(writer, 3, &self.scan_batch_size);
+        codec::encode::scalar::<codec::scalar::Bool>(writer, 4, &self.do_not_scan);
+        codec::encode::strings(writer, 5, &self.scan_mount_points);
+        codec::encode::messages(writer, 6, &self.mount_point_mapping);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.scan_interval_ms),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.scan_delay_ms),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.scan_batch_size),
+            4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.do_not_scan),
+            5 => decoder.strings(field, &mut self.scan_mount_points),
+            6 => decoder.messages(field, &mut self.mount_point_mapping),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: InodeFileConfig = InodeFileConfig::EMPTY;
+        &EMPTY
+    }
+}
+pub mod inode_file_config {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[derive(Clone, PartialEq)]
+    pub struct MountPointMappingEntry {
+        pub mountpoint: Option<String>,
+        pub scan_roots: Vec<String>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    impl MountPointMappingEntry {
+        const EMPTY: Self = Self {
+            mountpoint: None,
+            scan_roots: Vec::new(),
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    impl Default for MountPointMappingEntry {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    impl std::fmt::Debug for MountPointMappingEntry {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("MountPointMappingEntry")
+                .field("mountpoint", &self.mountpoint)
+                .field("scan_roots", &self.scan_roots)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    impl codec::Fields for MountPointMappingEntry {
+        fn write(&self, writer: &mut codec::Writer) {
+            codec::encode::string(writer, 1, &self.mountpoint);
+            codec::encode::strings(writer, 2, &self.scan_roots);
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::string(field, &mut self.mountpoint),
+                2 => decoder.strings(field, &mut self.scan_roots),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: MountPointMappingEntry = MountPointMappingEntry::EMPTY;
+            &EMPTY
+        }
+    }
+}
+
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct InodeFileMap {
+    /// As `stat` shows it, and as events of ftrace have it in a trace.
+    pub block_device_id: Option<u64>,
+    pub mount_points: Vec<String>,
+    pub entries: Vec<crate::messages::inode_file_map::Entry>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl InodeFileMap {
+    const EMPTY: Self = Self {
+        block_device_id: None,
+        mount_points: Vec::new(),
+        entries: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+impl Default for InodeFileMap {
+    #[inline]
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+#[cfg(feature = "trace")]
+impl std::fmt::Debug for InodeFileMap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InodeFileMap")
+            .field("block_device_id", &self.block_device_id)
+            .field("mount_points", &self.mount_points)
+            .field("entries", &self.entries)
+            .field("unknown_fields", &self.unknown_fields)
+            .finish()
+    }
+}
+#[cfg(feature = "trace")]
+impl codec::Fields for InodeFileMap {
+    fn write(&self, writer: &mut codec::Writer) {
+        codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.block_device_id);
+        codec::encode::strings(writer, 2, &self.mount_points);
+        codec::encode::messages(writer, 3, &self.entries);
+        codec::encode::unknown(writer, &self.unknown_fields);
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.block_device_id),
+            2 => decoder.strings(field, &mut self.mount_points),
+            3 => decoder.messages(field, &mut self.entries),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: InodeFileMap = InodeFileMap::EMPTY;
+        &EMPTY
+    }
+}
+pub mod inode_file_map {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct Entry {
+        pub inode_number: Option<u64>,
+        /// More than one if the file has several names and more than one was found.
+        pub paths: Vec<String>,
+        pub r#type: Option<crate::messages::inode_file_map::entry::Type>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl Entry {
+        const EMPTY: Self = Self {
+            inode_number: None,
+            paths: Vec::new(),
+            r#type: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    impl Default for Entry {
+        #[inline]
+        fn default() -> Self {
+            Self::EMPTY
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl std::fmt::Debug for Entry {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.debug_struct("Entry")
+                .field("inode_number", &self.inode_number)
+                .field("paths", &self.paths)
+                .field("type", &self.r#type)
+                .field("unknown_fields", &self.unknown_fields)
+                .finish()
+        }
+    }
+    #[cfg(feature = "trace")]
+    impl codec::Fields for Entry {
+        fn write(&self, writer: &mut codec::Writer) {
+            codec::encode::scalar::<codec::scalar::Uint64>(writer, 1, &self.inode_number);
+            codec::encode::strings(writer, 2, &self.paths);
+            codec::encode::enumeration(writer, 3, &self.r#type);
+            codec::encode::unknown(writer, &self.unknown_fields);
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.inode_number),
+                2 => decoder.strings(field, &mut self.paths),
+                3 => codec::decode::enumeration(field, &mut self.r#type, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Entry = Entry::EMPTY;
+            &EMPTY
+        }
+    }
+    pub mod entry {
+        #[allow(unused_imports)]
+        use crate::messages::codec;
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum Type {
+            #[default]
+            UNKNOWN = 0,
+            FILE = 1,
+            DIRECTORY = 2,
+        }
+        impl codec::Enumeration for Type {
+            const VALUES: &'static [(Self, &'static str)] = &[
+                (Self::UNKNOWN, "UNKNOWN"),
+                (Self::FILE, "FILE"),
+                (Self::DIRECTORY, "DIRECTORY"),
+            ];
+            #[inline]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::UNKNOWN,
+                    1 => Self::FILE,
+                    2 => Self::DIRECTORY,
+                    _ => return None,
+                })
+            }
+        }
     }
 }
 
@@ -16877,6 +17207,7 @@ impl codec::Fields for TracePacket {
         match &self.data {
             Some(crate::messages::trace_packet::Data::FtraceEvents(value)) => codec::encode::nested(writer, 1, &**value),
             Some(crate::messages::trace_packet::Data::ProcessTree(value)) => codec::encode::nested(writer, 2, &**value),
+            Some(crate::messages::trace_packet::Data::InodeFileMap(value)) => codec::encode::nested(writer, 4, &**value),
             Some(crate::messages::trace_packet::Data::ClockSnapshot(value)) => codec::encode::nested(writer, 6, &**value),
             Some(crate::messages::trace_packet::Data::SysStats(value)) => codec::encode::nested(writer, 7, &**value),
             Some(crate::messages::trace_packet::Data::ProcessStats(value)) => codec::encode::nested(writer, 9, &**value),
@@ -16949,6 +17280,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::ProcessTree(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            4 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::InodeFileMap(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::InodeFileMap(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::InodeFileMap(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -17466,6 +17806,7 @@ pub mod trace_packet {
     pub enum Data {
         FtraceEvents(Box<crate::messages::FtraceEventBundle>),
         ProcessTree(Box<crate::messages::ProcessTree>),
+        InodeFileMap(Box<crate::messages::InodeFileMap>),
         ClockSnapshot(Box<crate::messages::ClockSnapshot>),
         SysStats(Box<crate::messages::SysStats>),
         ProcessStats(Box<crate::messages::ProcessStats>),

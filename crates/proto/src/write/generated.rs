@@ -3464,6 +3464,79 @@ pub mod ipc_frame {
 }
 
 message_writer!(
+    /// Writes a `InodeFileMap`.
+    InodeFileMap
+);
+
+impl InodeFileMap<'_> {
+    /// Field number of `block_device_id`.
+    pub const BLOCK_DEVICE_ID: u32 = 1;
+    /// Field number of `mount_points`.
+    pub const MOUNT_POINTS: u32 = 2;
+    /// Field number of `entries`.
+    pub const ENTRIES: u32 = 3;
+
+    /// Writes `block_device_id`, field 1.
+    #[inline]
+    pub fn block_device_id(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(1, value);
+        self
+    }
+
+    /// Appends one `mount_points`, field 2.
+    #[inline]
+    pub fn mount_points(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+
+    /// Appends one `entries`, field 3.
+    #[inline]
+    pub fn entries(&mut self, fill: impl FnOnce(&mut crate::write::inode_file_map::Entry<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::inode_file_map::Entry::new(writer)));
+        self
+    }
+}
+
+/// Messages nested in `InodeFileMap`.
+pub mod inode_file_map {
+    message_writer!(
+        /// Writes a `Entry`.
+        Entry
+    );
+
+    impl Entry<'_> {
+        /// Field number of `inode_number`.
+        pub const INODE_NUMBER: u32 = 1;
+        /// Field number of `paths`.
+        pub const PATHS: u32 = 2;
+        /// Field number of `type`.
+        pub const TYPE: u32 = 3;
+
+        /// Writes `inode_number`, field 1.
+        #[inline]
+        pub fn inode_number(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Appends one `paths`, field 2.
+        #[inline]
+        pub fn paths(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+
+        /// Writes `type`, field 3.
+        #[inline]
+        pub fn r#type(&mut self, value: crate::messages::inode_file_map::entry::Type) -> &mut Self {
+            self.0.varint_field(3, i64::from(value as i32) as u64);
+            self
+        }
+    }
+}
+
+message_writer!(
     /// Writes a `InternedData`.
     InternedData
 );
@@ -7177,6 +7250,8 @@ impl TracePacket<'_> {
     pub const SYSTEM_INFO: u32 = 45;
     /// Field number of `trigger`.
     pub const TRIGGER: u32 = 46;
+    /// Field number of `inode_file_map`.
+    pub const INODE_FILE_MAP: u32 = 4;
     /// Field number of `cpu_info`.
     pub const CPU_INFO: u32 = 67;
     /// Field number of `service_event`.
@@ -7364,6 +7439,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn trigger(&mut self, fill: impl FnOnce(&mut crate::write::Trigger<'_>)) -> &mut Self {
         self.0.nested(46, |writer| fill(&mut crate::write::Trigger::new(writer)));
+        self
+    }
+
+    /// Writes `inode_file_map`, field 4.
+    #[inline]
+    pub fn inode_file_map(&mut self, fill: impl FnOnce(&mut crate::write::InodeFileMap<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::InodeFileMap::new(writer)));
         self
     }
 
