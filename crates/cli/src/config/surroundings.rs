@@ -87,12 +87,14 @@ impl Offers {
 
     /// What our own probes would offer, for a service that is not there yet and would be started with them.
     pub(crate) fn of_own_probes() -> Offers {
-        use ferretto_probes::{ftrace, process_stats, producer, sys_stats, system_info};
+        use ferretto_probes::{ftrace, inode_file_map, process_stats, producer, sys_stats, system_info};
         let names = [
             ftrace::data_source::NAME,
             process_stats::NAME,
             sys_stats::NAME,
             system_info::NAME,
+            inode_file_map::NAME,
+            ftrace::frozen::NAME,
         ];
         Offers {
             producers: vec![Producer {

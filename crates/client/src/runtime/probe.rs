@@ -70,7 +70,7 @@ pub trait Probe: Send {
     /// Forget what the reader was told so far: everything interned or sent as a difference is sent in full again.
     fn clear_incremental_state(&mut self) {}
 
-    /// Lines for the log about what this instance misses, each once. Asked after the start and after deadlines.
+    /// Lines for the log about what this instance misses, each once. Asked after the start, after deadlines and after the stop.
     fn take_notices(&mut self) -> Vec<String> {
         Vec::new()
     }
@@ -198,6 +198,7 @@ impl<P: Probe> DataSource for Probes<P> {
         let mut ended = self.running().remove(&slot);
         if let Some((probe, writer)) = ended.as_mut().and_then(Running::started) {
             probe.stop(boot_now(), writer);
+            self.pass_on_notices(probe);
         }
     }
 

@@ -32,7 +32,8 @@ const SOCKET: Token = Token(0);
 /// Tokens from here on are kernel buffers.
 const FIRST_WATERMARK: u64 = 1;
 
-/// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats, linux.system_info.
+/// The data sources of this machine, for a tracing service: linux.ftrace, linux.frozen_ftrace, linux.inode_file_map, linux.process_stats,
+/// linux.sys_stats, linux.system_info.
 ///
 /// Waits for the service if there is none, and for its successor if it goes away. Ends in good order on SIGINT, SIGTERM and SIGHUP: what
 /// it has changed in ftrace is put back.

@@ -1,7 +1,7 @@
 //! `linux.ftrace` as the producer's runtime drives it: an ftrace session for each of its instances.
 //!
 //! All of them share one [`FtraceController`], for ftrace is one for the whole machine. Whatever the sessions see of threads and files,
-//! the `linux.process_stats` of the same tracing session is told, which describes them in the trace.
+//! the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session are told, which describe them in the trace.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -19,6 +19,7 @@ use super::data_source::{FtraceController, NAME, Weight, descriptor};
 use super::restore::JournalDir;
 use super::stats::encode_trouble;
 use super::tracefs::{Tracefs, TracefsError};
+use crate::inode_file_map::InodeFileMap;
 use crate::process_stats::ProcessStats;
 use ferretto_ipc::reactor::boot_now;
 
@@ -31,10 +32,33 @@ pub enum TracefsPolicy {
     MountIfMissing,
 }
 
+impl TracefsPolicy {
+    /// The tracefs of this machine. If it has to be mounted, the log is told.
+    pub(super) fn find(self, program: &dyn ProducerProgram) -> Result<Tracefs, TracefsError> {
+        match (Tracefs::find(), self) {
+            (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
+                let tracefs = Tracefs::mount()?;
+                let line = format!("mounted tracefs at {}", tracefs.root().display());
+                program.warning(&line);
+                Ok(tracefs)
+            }
+            (found, _) => found,
+        }
+    }
+}
+
+/// Data sources that describe what events refer to, for the same tracing session.
+pub struct Listeners {
+    /// Describes threads and the files that they open.
+    pub process_stats: Arc<Probes<ProcessStats>>,
+    /// Has the paths of files.
+    pub inode_file_map: Arc<Probes<InodeFileMap>>,
+}
+
 /// See the [module](self).
 pub struct Ftrace {
     program: Arc<dyn ProducerProgram>,
-    process_stats: Arc<Probes<ProcessStats>>,
+    listeners: Listeners,
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
     /// Behind a lock because data sources are shared. Only the runtime's thread takes it.
@@ -69,13 +93,13 @@ impl Ftrace {
     /// [`super::restore::replay`].
     pub fn new(
         program: Arc<dyn ProducerProgram>,
-        process_stats: Arc<Probes<ProcessStats>>,
+        listeners: Listeners,
         journal_dir: Option<JournalDir>,
         tracefs: TracefsPolicy,
     ) -> Ftrace {
         Ftrace {
             program,
-            process_stats,
+            listeners,
             journal_dir,
             tracefs,
             state: Mutex::default(),
@@ -110,18 +134,6 @@ impl Ftrace {
         self.program.warning(&format!("{NAME}: {what}"));
     }
 
-    fn find_tracefs(&self) -> Result<Tracefs, TracefsError> {
-        match (Tracefs::find(), self.tracefs) {
-            (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
-                let tracefs = Tracefs::mount()?;
-                let line = format!("mounted tracefs at {}", tracefs.root().display());
-                self.program.warning(&line);
-                Ok(tracefs)
-            }
-            (found, _) => found,
-        }
-    }
-
     /// Ends a session, and puts back what it had of the kernel.
     fn end(&self, state: &mut State, id: FtraceSessionId) {
         if let Some(controller) = &mut state.controller {
@@ -138,13 +150,19 @@ impl Ftrace {
         };
         for session in state.instances.values() {
             let threads = controller.take_threads(session.id);
-            self.process_stats
+            self.listeners
+                .process_stats
                 .for_session(session.tracing_session, |stats, sink| {
                     stats.on_threads_renamed(&threads.renamed);
                     stats.on_threads_seen(&threads.seen, now, sink);
                     if !threads.opened_files.is_empty() {
                         stats.on_files_seen(&threads.opened_files, now, sink);
                     }
+                });
+            self.listeners
+                .inode_file_map
+                .for_session(session.tracing_session, |map, sink| {
+                    map.on_files_seen(&threads.files, now, sink);
                 });
         }
         self.pass_on_incidents(state);
@@ -197,7 +215,10 @@ impl DataSource for Ftrace {
         let controller = match &mut state.controller {
             Some(controller) => controller,
             none => {
-                let tracefs = self.find_tracefs().map_err(|error| error.to_string())?;
+                let tracefs = self
+                    .tracefs
+                    .find(&*self.program)
+                    .map_err(|error| error.to_string())?;
                 none.insert(FtraceController::new(tracefs, self.journal_dir.clone()))
             }
         };
@@ -265,8 +286,9 @@ impl DataSource for Ftrace {
         if let Some(writer) = state.writers.get_mut(&id) {
             writer.flush();
         }
-        // Those threads belong to the same flush, and the service may have asked `linux.process_stats` first.
-        self.process_stats.flush_session(tracing_session);
+        // Those threads and files belong to the same flush, and the service may have asked their data sources first.
+        self.listeners.process_stats.flush_session(tracing_session);
+        self.listeners.inode_file_map.flush_session(tracing_session);
     }
 
     fn clear_incremental_state(&self, _slot: Slot) {
