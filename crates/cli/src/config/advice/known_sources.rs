@@ -2,7 +2,7 @@
 //!
 //! The names are those that upstream's daemons and its schema use, Chrome's and Android's as well.
 
-use ferretto_probes::{ftrace, process_stats, sys_stats, system_info};
+use ferretto_probes::{ftrace, inode_file_map, process_stats, sys_stats, system_info};
 use ferretto_proto::write::TracePacket;
 
 /// Who has a data source.
@@ -38,10 +38,10 @@ const KNOWN: &[(&str, Owner)] = &[
     (process_stats::NAME, Owner::Probes),
     (sys_stats::NAME, Owner::Probes),
     (system_info::NAME, Owner::Probes),
-    ("linux.inode_file_map", Owner::UpstreamProbes),
+    (inode_file_map::NAME, Owner::Probes),
+    (ftrace::frozen::NAME, Owner::Probes),
     ("linux.sysfs_power", Owner::UpstreamProbes),
     ("linux.systemd_journald", Owner::UpstreamProbes),
-    ("linux.frozen_ftrace", Owner::UpstreamProbes),
     ("perfetto.metatrace", Owner::UpstreamProbes),
     ("linux.perf", Owner::Program("traced_perf")),
     ("android.heapprofd", Owner::Program("heapprofd")),
