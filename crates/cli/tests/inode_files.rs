@@ -49,6 +49,10 @@ impl Mount {
         self.0.path().join("mounted").join(name)
     }
 
+    fn root(&self) -> String {
+        self.0.path().join("mounted").to_str().unwrap().to_owned()
+    }
+
     fn device(&self) -> u64 {
         fs::metadata(self.path("top")).unwrap().dev()
     }
@@ -131,8 +135,10 @@ fn record(
         "write_into_file: true file_write_period_ms: 100 flush_period_ms: 200 buffers {{ size_kb: 32768 }}
         data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{ ftrace_events: \"ext4/ext4_sync_file_enter\" }} }} }}
         data_sources {{ config {{ name: \"linux.inode_file_map\" inode_file_config {{
-            scan_delay_ms: 50 scan_interval_ms: 50 {config}
-        }} }} }}"
+            scan_delay_ms: 50 scan_interval_ms: 50 scan_mount_points: \"{}\" {config}
+        }} }} }}",
+        // Whoever else uses this machine's disk meanwhile makes events as well.
+        mount.root()
     );
     let recording = system.record(Side::Ours, &config);
     mount.touch();
@@ -186,7 +192,7 @@ fn either_probes_map_the_same_inodes_to_the_same_paths() {
             expected.insert(metadata.ino(), (kind, path.to_str().unwrap().to_owned()));
         }
     }
-    let root = mount.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+    let root = mount.root();
     let processor = TraceProcessor::find();
     for probes in [Side::Upstream, Side::Ours] {
         let (trace, mapped, _keep) = record(&programs, probes, &mount, "");
@@ -222,9 +228,9 @@ fn either_probes_scan_only_where_the_config_says() {
     let Some(_lock) = Tracefs::lock() else { return };
     let Some(mount) = Mount::new() else { return };
     mount.fill();
-    let root = mount.path("").to_str().unwrap().trim_end_matches('/').to_owned();
+    let root = mount.root();
     // Each of the files is below one of these.
-    let roots: String = ["a", "b", ""]
+    let roots: String = ["", "b", "a"]
         .map(|name| {
             format!(
                 "scan_roots: \"{}\" ",
@@ -232,9 +238,7 @@ fn either_probes_scan_only_where_the_config_says() {
             )
         })
         .concat();
-    let config = format!(
-        "scan_mount_points: \"{root}\" mount_point_mapping {{ mountpoint: \"{root}\" {roots} }} scan_batch_size: 5"
-    );
+    let config = format!("mount_point_mapping {{ mountpoint: \"{root}\" {roots} }} scan_batch_size: 5");
     let mut all = Vec::new();
     for probes in [Side::Upstream, Side::Ours] {
         let (_, mapped, _keep) = record(&programs, probes, &mount, &config);
