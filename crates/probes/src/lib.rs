@@ -1,13 +1,15 @@
-//! Data sources for Linux: linux.ftrace, linux.process_stats, linux.sys_stats, linux.sysfs_power, linux.system_info,
-//! linux.systemd_journald.
+//! Data sources for Linux: linux.frozen_ftrace, linux.ftrace, linux.inode_file_map, linux.process_stats, linux.sys_stats,
+//! linux.sysfs_power, linux.system_info, linux.systemd_journald, perfetto.metatrace.
 #![deny(unsafe_code)]
 
 pub mod ftrace;
+pub mod inode_file_map;
 pub mod journald;
 pub mod kernel_files;
 mod kernel_text;
 pub mod metatrace;
 pub mod notice;
+mod own_threads;
 pub mod pid_namespace;
 pub mod process_stats;
 pub mod producer;

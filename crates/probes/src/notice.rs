@@ -49,4 +49,34 @@ pub enum Notice {
         /// How many are sampled.
         used: usize,
     },
+    /// A scan for inodes could not begin.
+    #[error("linux.inode_file_map: cannot scan for inodes: {why}; they have no path in the trace")]
+    NoScan {
+        /// The reason.
+        why: String,
+    },
+    /// A scan met more directories than it can remember.
+    #[error(
+        "linux.inode_file_map: {left_out} directories were not looked into because there were too many, and files in them have no path in the trace; name the directories that matter in mount_point_mapping"
+    )]
+    DirectoriesLeftOut {
+        /// How many.
+        left_out: u64,
+    },
+    /// A scan ended before it had seen everything.
+    #[error(
+        "linux.inode_file_map: gave up a scan that found no end, and inodes that it looked for have no path in the trace; name the directories that matter in mount_point_mapping"
+    )]
+    ScanGaveUp,
+    /// More inodes were seen than are looked for at once.
+    #[error(
+        "linux.inode_file_map: more than {most} inodes wait for their paths; those beyond get one only if they are seen again"
+    )]
+    TooManyInodes {
+        /// How many may wait.
+        most: usize,
+    },
+    /// There are more static files than are kept.
+    #[error("linux.inode_file_map: /system has too many files to know them all; scans look for the others")]
+    StaticFilesCutOff,
 }

@@ -10,8 +10,10 @@ use ferretto_client::data_source::ConnectionId;
 use ferretto_client::runtime::probe::Probes;
 use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram, Runtime};
 
-use crate::ftrace::instances::{Ftrace, TracefsPolicy};
+use crate::ftrace::frozen::{self, FrozenFtrace};
+use crate::ftrace::instances::{Ftrace, Listeners, TracefsPolicy};
 use crate::ftrace::restore::JournalDir;
+use crate::inode_file_map::{self, InodeFileMap, KnownFiles};
 use crate::journald::Journald;
 use crate::kernel_files::KernelRoots;
 use crate::metatrace::{self, Metatrace};
@@ -61,14 +63,28 @@ pub fn add_sources(
         let roots = roots.clone();
         move |_| Ok(SysfsPower::new(&roots))
     });
+    let inode_file_map = Probes::new(inode_file_map::descriptor(), program.clone(), {
+        let roots = roots.clone();
+        let known = Arc::new(KnownFiles::default());
+        move |instance| Ok(InodeFileMap::from_config(&instance.config, &roots, known.clone()))
+    });
     let system_info = Probes::new(system_info::descriptor(), program.clone(), move |instance| {
         Ok(SystemInfo::from_config(&instance.config, &roots))
     });
     let metatrace = Probes::new(metatrace::descriptor(), program.clone(), |_| {
         Ok(Metatrace::default())
     });
+    let frozen_ftrace = Probes::new(frozen::descriptor(), program.clone(), {
+        let program = program.clone();
+        move |instance| FrozenFtrace::find(&instance.config, tracefs, &*program)
+    });
     let process_stats = Arc::new(process_stats);
-    let ftrace = Ftrace::new(program.clone(), process_stats.clone(), journal_dir, tracefs);
+    let inode_file_map = Arc::new(inode_file_map);
+    let listeners = Listeners {
+        process_stats: process_stats.clone(),
+        inode_file_map: inode_file_map.clone(),
+    };
+    let ftrace = Ftrace::new(program.clone(), listeners, journal_dir, tracefs);
     let ftrace = Arc::new(ftrace);
     // First, so that at a common deadline threads are seen before they are sampled.
     runtime.add_source(None, ftrace.clone());
@@ -78,5 +94,7 @@ pub fn add_sources(
     runtime.add_source(None, Arc::new(system_info));
     runtime.add_source(None, Arc::new(metatrace));
     runtime.add_source(None, Arc::new(Journald::new(program.clone())));
+    runtime.add_source(None, inode_file_map);
+    runtime.add_source(None, Arc::new(frozen_ftrace));
     ftrace
 }

@@ -110,7 +110,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.FieldDescriptorProto.Type",
     ],
     without: &[
-        ".perfetto.protos.DataSourceConfig.inode_file_config",
         ".perfetto.protos.DataSourceConfig.heapprofd_config",
         ".perfetto.protos.DataSourceConfig.java_hprof_config",
         ".perfetto.protos.DataSourceConfig.android_power_config",
@@ -123,7 +122,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.android_polled_state_config",
         ".perfetto.protos.DataSourceConfig.android_system_property_config",
         ".perfetto.protos.DataSourceConfig.statsd_tracing_config",
-        ".perfetto.protos.DataSourceConfig.frozen_ftrace_config",
         ".perfetto.protos.DataSourceConfig.v8_config",
         ".perfetto.protos.DataSourceConfig.network_packet_trace_config",
         ".perfetto.protos.DataSourceConfig.surfaceflinger_layers_config",

@@ -88,7 +88,8 @@ impl Offers {
     /// Returns the offers of our own probes, for a service that does not run yet and would be started with them.
     pub(crate) fn of_own_probes() -> Offers {
         use ferretto_probes::{
-            ftrace, journald, process_stats, producer, sys_stats, sysfs_power, system_info,
+            ftrace, inode_file_map, journald, metatrace, process_stats, producer, sys_stats, sysfs_power,
+            system_info,
         };
         let names = [
             ftrace::data_source::NAME,
@@ -97,6 +98,9 @@ impl Offers {
             sysfs_power::NAME,
             system_info::NAME,
             journald::NAME,
+            inode_file_map::NAME,
+            ftrace::frozen::NAME,
+            metatrace::NAME,
         ];
         Offers {
             producers: vec![Producer {

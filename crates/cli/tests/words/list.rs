@@ -167,7 +167,9 @@ fn sources_are_those_that_producers_offer() {
     assert_eq!(
         listed,
         [
+            ("linux.frozen_ftrace", probes, 0),
             ("linux.ftrace", probes, 0),
+            ("linux.inode_file_map", probes, 0),
             ("linux.process_stats", probes, 0),
             ("linux.sys_stats", probes, 0),
             ("linux.system_info", probes, 0),
@@ -187,7 +189,7 @@ fn sources_are_those_that_producers_offer() {
     let output = ferretto(&system, &["list", "sources", "--json"]);
     let value = check("list-sources", &output.stdout);
     assert_eq!(value["service"], serde_json::Value::Null);
-    assert_eq!(value["sources"].as_array().unwrap().len(), 4);
+    assert_eq!(value["sources"].as_array().unwrap().len(), 6);
     let said = text(&output.stderr);
     assert!(
         said.starts_with(&format!(

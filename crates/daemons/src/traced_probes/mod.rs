@@ -33,8 +33,8 @@ const SOCKET: Token = Token(0);
 /// The kernel's buffers.
 const WATERMARKS: Token = Token(1);
 
-/// The data sources of this machine, for a tracing service: linux.ftrace, linux.process_stats, linux.sys_stats,
-/// linux.sysfs_power, linux.system_info, linux.systemd_journald.
+/// The data sources of this machine, for a tracing service: linux.frozen_ftrace, linux.ftrace, linux.inode_file_map,
+/// linux.process_stats, linux.sys_stats, linux.sysfs_power, linux.system_info, linux.systemd_journald, perfetto.metatrace.
 ///
 /// Waits for the service if there is none, and for its successor if it goes away. Ends in good order on SIGINT, SIGTERM and SIGHUP: what
 /// it has changed in ftrace is put back.

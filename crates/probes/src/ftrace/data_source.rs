@@ -42,6 +42,7 @@ pub use watching::{Incident, Weight};
 use super::bundle::{BundleWriter, SymbolSource};
 use super::control::{ControlError, FtraceSessionId};
 use super::kallsyms::KernelSymbols;
+use super::metadata::FileId;
 use super::reader::CpuBuffer;
 use super::request::InstanceRole;
 use super::restore::JournalDir;
@@ -114,7 +115,7 @@ pub struct SetupReport {
     pub warnings: Vec<String>,
 }
 
-/// Threads that a session's events told of.
+/// Threads, and files, that a session's events told of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenThreads {
     /// Threads that events are about.
@@ -123,6 +124,8 @@ pub struct SeenThreads {
     pub renamed: BTreeSet<i32>,
     /// Files that they opened: thread and file descriptor.
     pub opened_files: BTreeSet<(i32, u64)>,
+    /// Files that events are about.
+    pub files: BTreeSet<FileId>,
 }
 
 /// One session's `linux.ftrace`.
@@ -371,7 +374,8 @@ impl FtraceController {
         errors
     }
 
-    /// Threads that events of the session told of since the last call, for `linux.process_stats` to describe.
+    /// Threads and files that events of the session told of since the last call, for `linux.process_stats` and `linux.inode_file_map` to
+    /// describe.
     pub fn take_threads(&mut self, id: FtraceSessionId) -> SeenThreads {
         self.sessions
             .get_mut(&id)

@@ -34,6 +34,7 @@ impl Encoder<'_> {
             out.varint_field(FtraceEvent::PID, extend(tid));
             self.metadata.add_thread(tid);
         }
+        self.metadata.begin_event(tid);
         match &plan.encoding {
             Encoding::Typed { number } => {
                 out.nested(*number, |message| self.write_fields(message, plan, payload));
@@ -116,8 +117,10 @@ impl Encoder<'_> {
                 self.metadata.add_thread(tid);
                 extend(tid)
             }
-            Read::Device32 => user_device(unsigned32(payload, at).into()),
-            Read::Device64 => user_device(unsigned64(payload, at)),
+            Read::Inode32 => self.note_inode(unsigned32(payload, at).into()),
+            Read::Inode64 => self.note_inode(unsigned64(payload, at)),
+            Read::Device32 => self.note_device(unsigned32(payload, at).into()),
+            Read::Device64 => self.note_device(unsigned64(payload, at)),
             Read::Address32 => self.metadata.intern_address(unsigned32(payload, at).into()),
             Read::Address64 => self.metadata.intern_address(unsigned64(payload, at)),
             Read::FixedString => {
@@ -145,6 +148,17 @@ impl Encoder<'_> {
             },
         };
         out.varint_field(number, value);
+    }
+
+    fn note_inode(&mut self, inode: u64) -> u64 {
+        self.metadata.note_inode(inode);
+        inode
+    }
+
+    fn note_device(&mut self, device: u64) -> u64 {
+        let device = user_device(device);
+        self.metadata.note_device(device);
+        device
     }
 
     /// Remembers the file descriptor that a system call returned, if it is one of those that do.

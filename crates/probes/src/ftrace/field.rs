@@ -146,8 +146,10 @@ impl FieldKind {
         let read = match (self, target) {
             (Self::Unsigned(One) | Self::Bool, Uint32 | Uint64 | Int32 | Int64) => Read::U8,
             (Self::Unsigned(Two), Uint32 | Uint64 | Int32 | Int64) => Read::U16,
-            (Self::Unsigned(Four) | Self::Inode(Four), Uint32 | Uint64 | Int64) => Read::U32,
-            (Self::Unsigned(Eight) | Self::Inode(Eight), Uint64) => Read::U64,
+            (Self::Unsigned(Four), Uint32 | Uint64 | Int64) => Read::U32,
+            (Self::Unsigned(Eight), Uint64) => Read::U64,
+            (Self::Inode(Four), Uint64) => Read::Inode32,
+            (Self::Inode(Eight), Uint64) => Read::Inode64,
             (Self::Signed(One), Int32 | Int64) => Read::I8,
             (Self::Signed(Two), Int32 | Int64) => Read::I16,
             (Self::Signed(Four), Int32 | Int64) => Read::I32,
@@ -282,6 +284,10 @@ pub enum Read {
     IfItFits(Integer),
     /// As `I32`, and the thread counts as seen.
     Pid,
+    /// As `U32`, and the file counts as seen.
+    Inode32,
+    /// As `U64`, and the file counts as seen.
+    Inode64,
     /// 32-bit device number, turned into what `stat` shows.
     Device32,
     /// 64-bit device number, turned into what `stat` shows.

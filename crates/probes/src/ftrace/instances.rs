@@ -1,7 +1,7 @@
 //! `linux.ftrace` as the producer's runtime drives it: an ftrace session for each of its instances.
 //!
 //! All of them share one [`FtraceController`], for ftrace is one for the whole machine. Whatever the sessions see of threads and files,
-//! the `linux.process_stats` of the same tracing session is told, which describes them in the trace.
+//! the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session are told, which describe them in the trace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +19,7 @@ use super::restore::JournalDir;
 use super::stats::encode_trouble;
 use super::tracefs::{Tracefs, TracefsError};
 use super::watermarks::Watermarks;
+use crate::inode_file_map::InodeFileMap;
 use crate::pid_namespace;
 use crate::process_stats::ProcessStats;
 use ferretto_ipc::reactor::boot_now;
@@ -32,10 +33,33 @@ pub enum TracefsPolicy {
     MountIfMissing,
 }
 
+impl TracefsPolicy {
+    /// The tracefs of this machine. If it has to be mounted, the log is told.
+    pub(super) fn find(self, program: &dyn ProducerProgram) -> Result<Tracefs, TracefsError> {
+        match (Tracefs::find(), self) {
+            (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
+                let tracefs = Tracefs::mount()?;
+                let line = format!("mounted tracefs at {}", tracefs.root().display());
+                program.warning(&line);
+                Ok(tracefs)
+            }
+            (found, _) => found,
+        }
+    }
+}
+
+/// Data sources that describe what events refer to, for the same tracing session.
+pub struct Listeners {
+    /// Describes threads and the files that they open.
+    pub process_stats: Arc<Probes<ProcessStats>>,
+    /// Has the paths of files.
+    pub inode_file_map: Arc<Probes<InodeFileMap>>,
+}
+
 /// See the [module](self).
 pub struct Ftrace {
     program: Arc<dyn ProducerProgram>,
-    process_stats: Arc<Probes<ProcessStats>>,
+    listeners: Listeners,
     journal_dir: Option<JournalDir>,
     tracefs: TracefsPolicy,
     thread_ids: ThreadIds,
@@ -90,7 +114,7 @@ impl Ftrace {
     /// crash, by [`super::restore::replay`].
     pub fn new(
         program: Arc<dyn ProducerProgram>,
-        process_stats: Arc<Probes<ProcessStats>>,
+        listeners: Listeners,
         journal_dir: Option<JournalDir>,
         tracefs: TracefsPolicy,
     ) -> Ftrace {
@@ -102,7 +126,7 @@ impl Ftrace {
         });
         Ftrace {
             program,
-            process_stats,
+            listeners,
             journal_dir,
             tracefs,
             thread_ids: match pid_namespace::is_initial() {
@@ -136,18 +160,6 @@ impl Ftrace {
 
     fn warn(&self, what: impl std::fmt::Display) {
         self.program.warning(&format!("{NAME}: {what}"));
-    }
-
-    fn find_tracefs(&self) -> Result<Tracefs, TracefsError> {
-        match (Tracefs::find(), self.tracefs) {
-            (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
-                let tracefs = Tracefs::mount()?;
-                let line = format!("mounted tracefs at {}", tracefs.root().display());
-                self.program.warning(&line);
-                Ok(tracefs)
-            }
-            (found, _) => found,
-        }
     }
 
     /// Ends a session, and puts back what it had of the kernel.
@@ -195,8 +207,13 @@ impl Ftrace {
         if let Some(writer) = state.writers.get_mut(&session.id) {
             writer.flush();
         }
-        // Those threads belong to the same flush, and the service may have asked `linux.process_stats` first.
-        self.process_stats.flush_session(session.tracing_session);
+        // These threads and files belong to the same flush, and the service may have asked their data sources first.
+        self.listeners
+            .process_stats
+            .flush_session(session.tracing_session);
+        self.listeners
+            .inode_file_map
+            .flush_session(session.tracing_session);
     }
 
     fn stop_now(&self, state: &mut State, slot: Slot) {
@@ -217,16 +234,21 @@ impl Ftrace {
         };
         for session in state.instances.values() {
             let threads = controller.take_threads(session.id);
-            if self.thread_ids == ThreadIds::OtherThanInProc {
-                continue;
+            if self.thread_ids == ThreadIds::AsInProc {
+                self.listeners
+                    .process_stats
+                    .for_session(session.tracing_session, |stats, sink| {
+                        stats.on_threads_renamed(&threads.renamed);
+                        stats.on_threads_seen(&threads.seen, now, sink);
+                        if !threads.opened_files.is_empty() {
+                            stats.on_files_seen(&threads.opened_files, now, sink);
+                        }
+                    });
             }
-            self.process_stats
-                .for_session(session.tracing_session, |stats, sink| {
-                    stats.on_threads_renamed(&threads.renamed);
-                    stats.on_threads_seen(&threads.seen, now, sink);
-                    if !threads.opened_files.is_empty() {
-                        stats.on_files_seen(&threads.opened_files, now, sink);
-                    }
+            self.listeners
+                .inode_file_map
+                .for_session(session.tracing_session, |map, sink| {
+                    map.on_files_seen(&threads.files, now, sink);
                 });
         }
         self.pass_on_incidents(state);
@@ -279,7 +301,10 @@ impl DataSource for Ftrace {
         let controller = match &mut state.controller {
             Some(controller) => controller,
             none => {
-                let tracefs = self.find_tracefs().map_err(|error| error.to_string())?;
+                let tracefs = self
+                    .tracefs
+                    .find(&*self.program)
+                    .map_err(|error| error.to_string())?;
                 none.insert(FtraceController::new(
                     tracefs,
                     self.journal_dir.clone(),

@@ -1,18 +1,35 @@
 //! What a session learns in passing while its events are written: which threads there are, which changed their name,
-//! which kernel addresses want a symbol, which file descriptors were opened.
+//! which kernel addresses want a symbol, which file descriptors were opened, which files events are about.
 //!
 //! Filled by the event encoders; emptied by the data source after each round over all CPUs, when it has told the others.
 //! Adding a thread must cost next to nothing, for it happens once per event.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::own_threads;
 
 /// The kernel never gives out thread ids from here on (`PID_MAX_LIMIT`).
 const THREAD_ID_LIMIT: usize = 4 << 20;
 
+/// Files that are noted between two [`Metadata::clear`]s at most.
+const MOST_FILES: usize = 100_000;
+
+/// A file as events name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// The number of its device as `stat` shows it, zero where the event has none.
+    pub device: u64,
+    /// The number of its inode.
+    pub inode: u64,
+}
+
 /// See the [module's documentation](self).
 #[derive(Debug, Default)]
 pub struct Metadata {
+    event: CurrentEvent,
+    own_process: OwnProcess,
+    files: HashSet<FileId, BuildHasherDefault<AddressHasher>>,
     threads: ThreadSet,
     renamed: BTreeSet<i32>,
     opened_fds: BTreeSet<(i32, u64)>,
@@ -36,13 +53,40 @@ impl Metadata {
         &self.opened_fds
     }
 
+    /// Files that events are about, but for those that only this process touched: upstream's reason is that a search for their names must
+    /// not start the next search.
+    pub fn files(&self) -> impl Iterator<Item = FileId> {
+        self.files.iter().copied()
+    }
+
     /// Starts over. The indices of kernel addresses start over too: the next packet that names symbols must (and will)
     /// say that what was interned before is void.
     pub fn clear(&mut self) {
         self.threads.clear();
         self.renamed.clear();
         self.opened_fds.clear();
+        self.files.clear();
         self.addresses.clear();
+    }
+
+    /// What is noted from here on is of an event that thread `tid` caused.
+    #[inline(always)]
+    pub(super) fn begin_event(&mut self, tid: i32) {
+        self.event = CurrentEvent { tid, device: 0 };
+    }
+
+    /// The event's inodes, as far as they come after this, are of this device.
+    #[inline]
+    pub(super) fn note_device(&mut self, device: u64) {
+        self.event.device = device;
+    }
+
+    #[inline]
+    pub(super) fn note_inode(&mut self, inode: u64) {
+        let CurrentEvent { tid, device } = self.event;
+        if self.files.len() < MOST_FILES && tid != self.own_process.0 && !own_threads::has_place(tid) {
+            self.files.insert(FileId { device, inode });
+        }
     }
 
     #[inline(always)]
@@ -79,6 +123,23 @@ impl Metadata {
     /// A packet has told the symbols of all addresses that have one.
     pub(super) fn mark_named(&mut self) {
         self.addresses.named = self.addresses.in_order.len();
+    }
+}
+
+/// The event being written.
+#[derive(Debug, Default)]
+struct CurrentEvent {
+    tid: i32,
+    device: u64,
+}
+
+/// The id of this process and of its first thread.
+#[derive(Debug)]
+struct OwnProcess(i32);
+
+impl Default for OwnProcess {
+    fn default() -> Self {
+        Self(rustix::process::getpid().as_raw_nonzero().get())
     }
 }
 
@@ -165,7 +226,7 @@ impl AddressTable {
     }
 }
 
-/// Spreads kernel addresses over a hash table. The keys come from the kernel, which is not out to make them collide.
+/// Spreads kernel addresses and numbers of files over a hash table. The keys come from the kernel, which is not out to make them collide.
 #[derive(Default)]
 struct AddressHasher(u64);
 
@@ -223,6 +284,44 @@ mod tests {
             metadata.threads.bits.len() <= 1,
             "a bogus id must not cost memory"
         );
+    }
+
+    #[test]
+    fn files_are_noted_once_with_the_device_of_their_event() {
+        let mut metadata = Metadata::default();
+        metadata.begin_event(1);
+        metadata.note_device(5);
+        metadata.note_inode(10);
+        metadata.note_inode(11);
+        metadata.begin_event(2);
+        metadata.note_inode(10);
+        metadata.note_device(5);
+        metadata.note_inode(10);
+        let files = |metadata: &Metadata| -> BTreeSet<(u64, u64)> {
+            metadata.files().map(|file| (file.device, file.inode)).collect()
+        };
+        assert_eq!(files(&metadata), BTreeSet::from([(0, 10), (5, 10), (5, 11)]));
+        metadata.clear();
+        assert_eq!(files(&metadata), BTreeSet::new());
+    }
+
+    #[test]
+    fn files_that_this_process_touches_are_not_noted() {
+        let scan = std::thread::spawn(|| {
+            let place = own_threads::Place::take().unwrap();
+            place.occupy();
+            let mut metadata = Metadata::default();
+            let own = [
+                rustix::thread::gettid().as_raw_nonzero().get(),
+                OwnProcess::default().0,
+            ];
+            for tid in own {
+                metadata.begin_event(tid);
+                metadata.note_inode(10);
+            }
+            metadata.files().count()
+        });
+        assert_eq!(scan.join().unwrap(), 0);
     }
 
     #[test]

@@ -20,8 +20,7 @@
 //! - `debug_ftrace_abi`: for upstream's developers, on debuggable Android builds only.
 //! - `initialize_ksyms_synchronously_for_testing`: obsolete, symbols are always read before the session counts as started.
 //!
-//! File descriptors that system calls open are not collected (upstream does for `resolve_process_fds` of
-//! `linux.process_stats`). The data source `linux.frozen_ftrace` does not exist yet.
+//! The data source `linux.frozen_ftrace` ([`frozen`]) has no part in all this but the decoding.
 
 pub mod bundle;
 pub mod categories;
@@ -34,6 +33,7 @@ pub mod field;
 #[cfg(test)]
 mod fixtures;
 pub mod format;
+pub mod frozen;
 pub mod generic;
 pub mod instances;
 pub mod kallsyms;

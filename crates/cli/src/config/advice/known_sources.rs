@@ -2,7 +2,9 @@
 //!
 //! [`sources`](super::sources) looks names up. The names are those of upstream's daemons and schema, including Chrome's and Android's.
 
-use ferretto_probes::{ftrace, journald, process_stats, sys_stats, sysfs_power, system_info};
+use ferretto_probes::{
+    ftrace, inode_file_map, journald, metatrace, process_stats, sys_stats, sysfs_power, system_info,
+};
 use ferretto_proto::write::TracePacket;
 
 /// The owner of a data source.
@@ -40,9 +42,9 @@ const KNOWN: &[(&str, Owner)] = &[
     (sysfs_power::NAME, Owner::Probes),
     (system_info::NAME, Owner::Probes),
     (journald::NAME, Owner::Probes),
-    ("linux.inode_file_map", Owner::UpstreamProbes),
-    ("linux.frozen_ftrace", Owner::UpstreamProbes),
-    ("perfetto.metatrace", Owner::UpstreamProbes),
+    (inode_file_map::NAME, Owner::Probes),
+    (ftrace::frozen::NAME, Owner::Probes),
+    (metatrace::NAME, Owner::Probes),
     ("linux.perf", Owner::Program("traced_perf")),
     ("android.heapprofd", Owner::Program("heapprofd")),
     (TRACK_EVENT, Owner::Applications),

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use ferretto_probes::process_stats;
+use ferretto_probes::{inode_file_map, process_stats};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{DataSourceConfig, Message};
 use ferretto_proto::text::nearest;
@@ -40,6 +40,7 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
     }
     twice(adviser);
     no_process_stats(adviser);
+    no_inodes(adviser);
 }
 
 /// A nested config that only one data source reads.
@@ -76,6 +77,16 @@ const CONFIGS: &[OwnConfig] = &[
         is_set: |config| config.journald_config.is_set(),
     },
     OwnConfig {
+        field: "inode_file_config",
+        reader: inode_file_map::NAME,
+        is_set: |config| config.inode_file_config.is_set(),
+    },
+    OwnConfig {
+        field: "frozen_ftrace_config",
+        reader: ferretto_probes::ftrace::frozen::NAME,
+        is_set: |config| config.frozen_ftrace_config.is_set(),
+    },
+    OwnConfig {
         field: "track_event_config",
         reader: TRACK_EVENT,
         is_set: |config| config.track_event_config.is_set(),
@@ -108,8 +119,7 @@ fn foreign_configs(adviser: &mut Adviser<'_>, path: &str, source: &DataSource) {
     } in CONFIGS
     {
         // Chrome's data sources read the config of track events.
-        let related = *reader == TRACK_EVENT && owner == Owner::Chrome
-            || *reader == FTRACE && name == "linux.frozen_ftrace";
+        let related = *reader == TRACK_EVENT && owner == Owner::Chrome;
         if is_set(&source.config) && *reader != name && !related {
             adviser.warn(
                 format!("{path}.config.{field}"),
@@ -280,6 +290,23 @@ fn no_process_stats(adviser: &mut Adviser<'_>) {
             "without \"linux.process_stats\" the trace does not say which threads belong to which process",
             "add `data_sources { config { name: \"linux.process_stats\" process_stats_config { scan_all_processes_on_start: true \
              } } }`",
+        );
+    }
+}
+
+/// Paths are looked for only for inodes that kernel events name.
+fn no_inodes(adviser: &mut Adviser<'_>) {
+    let sources = &adviser.config.data_sources;
+    let map = sources
+        .iter()
+        .position(|source| name_of(source) == inode_file_map::NAME);
+    let ftrace = sources.iter().any(|source| name_of(source) == FTRACE);
+    if let (Some(index), false) = (map, ftrace) {
+        adviser.warn(
+            format!("data_sources[{index}].config.name"),
+            "\"linux.inode_file_map\" has the paths of inodes that \"linux.ftrace\" sees, and there is no such data source",
+            "add `data_sources { config { name: \"linux.ftrace\" ftrace_config { ftrace_events: \"ext4/*\" } } }` or the events of \
+             your file system",
         );
     }
 }

@@ -158,7 +158,7 @@ fn data_sources_that_nobody_offers_with_the_reason() {
         ("linux.ftrcae", "did you mean \"linux.ftrace\"?"),
         ("linux.proces_stats", "did you mean \"linux.process_stats\"?"),
         ("linux.perf", "start `traced_perf`"),
-        ("linux.inode_file_map", "upstream's `traced_probes`"),
+        ("linux.sysfs_power", "upstream's `traced_probes`"),
         ("android.log", "Android only"),
         ("android.of_the_future", "Android only"),
         ("org.chromium.trace_event", "start Chrome"),
@@ -582,6 +582,18 @@ fn flushes_that_the_service_decides_about() {
     };
     nothing(&forced(1000));
     one(&forced(999), "fflush_post_write", &["every 999 ms"]);
+}
+
+#[test]
+fn paths_for_inodes_without_kernel_events() {
+    one(
+        &source("name: 'linux.inode_file_map'"),
+        "data_sources[0].config.name",
+        &["inodes that \"linux.ftrace\" sees", "ext4/*"],
+    );
+    nothing(&format!(
+        "{BUFFER}{DURATION}{SOURCES}data_sources {{ config {{ name: 'linux.inode_file_map' inode_file_config {{ }} }} }}"
+    ));
 }
 
 #[test]

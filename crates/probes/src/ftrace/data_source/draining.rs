@@ -510,6 +510,7 @@ impl Decoder<'_> {
             session.threads.seen.extend(metadata.threads());
             session.threads.renamed.extend(metadata.renamed_threads());
             session.threads.opened_files.extend(metadata.opened_fds());
+            session.threads.files.extend(metadata.files());
             metadata.clear();
         }
     }

@@ -20,6 +20,7 @@ pub struct DataSourceConfig {
     pub protovm_config: codec::MessageField<crate::messages::ProtoVmConfig>,
     #[cfg(feature = "probes")]
     pub ftrace_config: codec::MessageField<crate::messages::FtraceConfig>,
+    pub inode_file_config: codec::MessageField<crate::messages::InodeFileConfig>,
     #[cfg(feature = "probes")]
     pub process_stats_config: codec::MessageField<crate::messages::ProcessStatsConfig>,
     #[cfg(feature = "probes")]
@@ -28,6 +29,8 @@ pub struct DataSourceConfig {
     #[cfg(feature = "probes")]
     pub system_info_config: codec::MessageField<crate::messages::SystemInfoConfig>,
     pub prefer_suspend_clock_for_duration: Option<bool>,
+    pub frozen_ftrace_config: codec::MessageField<crate::messages::FrozenFtraceConfig>,
+    pub journald_config: codec::MessageField<crate::messages::SystemdJournaldConfig>,
     /// Since v59.
     pub supports_tracing_v2: Option<bool>,
     pub legacy_config: Option<String>,
@@ -49,6 +52,7 @@ impl DataSourceConfig {
         protovm_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         ftrace_config: codec::MessageField::none(),
+        inode_file_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         process_stats_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
@@ -57,6 +61,8 @@ impl DataSourceConfig {
         #[cfg(feature = "probes")]
         system_info_config: codec::MessageField::none(),
         prefer_suspend_clock_for_duration: None,
+        frozen_ftrace_config: codec::MessageField::none(),
+        journald_config: codec::MessageField::none(),
         supports_tracing_v2: None,
         legacy_config: None,
         unknown_fields: codec::UnknownFields::new(),
@@ -138,6 +144,7 @@ impl codec::Fields for DataSourceConfig {
         codec::visit::messages(visitor, 12, &self.protovm_config);
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 100, &self.ftrace_config);
+        codec::visit::messages(visitor, 102, &self.inode_file_config);
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 103, &self.process_stats_config);
         #[cfg(feature = "probes")]
@@ -146,13 +153,15 @@ impl codec::Fields for DataSourceConfig {
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 119, &self.system_info_config);
         codec::visit::scalar::<codec::scalar::Bool>(visitor, 122, &self.prefer_suspend_clock_for_duration);
+        codec::visit::messages(visitor, 136, &self.frozen_ftrace_config);
+        codec::visit::messages(visitor, 141, &self.journald_config);
         codec::visit::scalar::<codec::scalar::Bool>(visitor, 147, &self.supports_tracing_v2);
         codec::visit::string(visitor, 1000, &self.legacy_config);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     #[cfg(feature = "probes")]
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("DataSourceConfig", &[(1, "name"), (2, "target_buffer"), (3, "trace_duration_ms"), (4, "tracing_session_id"), (6, "enable_extra_guardrails"), (7, "stop_timeout_ms"), (8, "session_initiator"), (9, "buffer_exhausted_policy"), (10, "priority_boost"), (11, "target_buffer_name"), (12, "protovm_config"), (100, "ftrace_config"), (103, "process_stats_config"), (104, "sys_stats_config"), (113, "track_event_config"), (119, "system_info_config"), (122, "prefer_suspend_clock_for_duration"), (147, "supports_tracing_v2"), (1000, "legacy_config")])
+        ("DataSourceConfig", &[(1, "name"), (2, "target_buffer"), (3, "trace_duration_ms"), (4, "tracing_session_id"), (6, "enable_extra_guardrails"), (7, "stop_timeout_ms"), (8, "session_initiator"), (9, "buffer_exhausted_policy"), (10, "priority_boost"), (11, "target_buffer_name"), (12, "protovm_config"), (100, "ftrace_config"), (102, "inode_file_config"), (103, "process_stats_config"), (104, "sys_stats_config"), (113, "track_event_config"), (119, "system_info_config"), (122, "prefer_suspend_clock_for_duration"), (136, "frozen_ftrace_config"), (141, "journald_config"), (147, "supports_tracing_v2"), (1000, "legacy_config")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -169,6 +178,7 @@ impl codec::Fields for DataSourceConfig {
             12 => decoder.messages(field, &mut self.protovm_config),
             #[cfg(feature = "probes")]
             100 => decoder.messages(field, &mut self.ftrace_config),
+            102 => decoder.messages(field, &mut self.inode_file_config),
             #[cfg(feature = "probes")]
             103 => decoder.messages(field, &mut self.process_stats_config),
             #[cfg(feature = "probes")]
@@ -177,6 +187,8 @@ impl codec::Fields for DataSourceConfig {
             #[cfg(feature = "probes")]
             119 => decoder.messages(field, &mut self.system_info_config),
             122 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            136 => decoder.messages(field, &mut self.frozen_ftrace_config),
+            141 => decoder.messages(field, &mut self.journald_config),
             147 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_v2),
             1000 => codec::decode::string(field, &mut self.legacy_config),
             _ => self.unknown_fields.take(field),

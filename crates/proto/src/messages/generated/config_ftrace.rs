@@ -3,6 +3,41 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
+#[derive(Clone, PartialEq)]
+pub struct FrozenFtraceConfig {
+    /// Name of the instance of tracefs that has the buffer. It has to be given.
+    pub instance_name: Option<String>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+impl FrozenFtraceConfig {
+    const EMPTY: Self = Self {
+        instance_name: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+codec::message_impls!(FrozenFtraceConfig);
+impl codec::Fields for FrozenFtraceConfig {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::string(visitor, 1, &self.instance_name);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    #[cfg(feature = "probes")]
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("FrozenFtraceConfig", &[(1, "instance_name")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::string(field, &mut self.instance_name),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: FrozenFtraceConfig = FrozenFtraceConfig::EMPTY;
+        &EMPTY
+    }
+}
+
 /// Which tracepoints, and how the kernel's buffer is sized and drained.
 #[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]

@@ -6,10 +6,14 @@ pub use common::*;
 mod config;
 pub use config::*;
 
-#[cfg(feature = "probes")]
 mod config_ftrace;
-#[cfg(feature = "probes")]
 pub use config_ftrace::*;
+
+mod config_inode_file;
+pub use config_inode_file::*;
+
+mod config_linux;
+pub use config_linux::*;
 
 mod config_priority_boost;
 pub use config_priority_boost::*;
@@ -44,6 +48,9 @@ pub use protovm::*;
 mod trace;
 pub use trace::*;
 
+mod trace_filesystem;
+pub use trace_filesystem::*;
+
 mod trace_ftrace;
 pub use trace_ftrace::*;
 
@@ -55,8 +62,18 @@ mod trace_interned_data;
 #[cfg(feature = "trace")]
 pub use trace_interned_data::*;
 
+#[cfg(feature = "trace")]
+mod trace_linux;
+#[cfg(feature = "trace")]
+pub use trace_linux::*;
+
 mod trace_perfetto;
 pub use trace_perfetto::*;
+
+#[cfg(feature = "trace")]
+mod trace_power;
+#[cfg(feature = "trace")]
+pub use trace_power::*;
 
 mod trace_profiling;
 pub use trace_profiling::*;

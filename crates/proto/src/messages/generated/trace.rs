@@ -626,6 +626,7 @@ impl codec::Fields for TracePacket {
         match &self.data {
             Some(crate::messages::trace_packet::Data::FtraceEvents(value)) => codec::visit::nested(visitor, 1, &**value),
             Some(crate::messages::trace_packet::Data::ProcessTree(value)) => codec::visit::nested(visitor, 2, &**value),
+            Some(crate::messages::trace_packet::Data::InodeFileMap(value)) => codec::visit::nested(visitor, 4, &**value),
             Some(crate::messages::trace_packet::Data::ClockSnapshot(value)) => codec::visit::nested(visitor, 6, &**value),
             Some(crate::messages::trace_packet::Data::SysStats(value)) => codec::visit::nested(visitor, 7, &**value),
             Some(crate::messages::trace_packet::Data::ProcessStats(value)) => codec::visit::nested(visitor, 9, &**value),
@@ -634,6 +635,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::FtraceStats(value)) => codec::visit::nested(visitor, 34, &**value),
             Some(crate::messages::trace_packet::Data::TraceStats(value)) => codec::visit::nested(visitor, 35, &**value),
             Some(crate::messages::trace_packet::Data::SynchronizationMarker(value)) => codec::visit::contents(visitor, 36, value),
+            Some(crate::messages::trace_packet::Data::Battery(value)) => codec::visit::nested(visitor, 38, &**value),
             Some(crate::messages::trace_packet::Data::ProcessDescriptor(value)) => codec::visit::nested(visitor, 43, &**value),
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::visit::nested(visitor, 44, &**value),
             Some(crate::messages::trace_packet::Data::SystemInfo(value)) => codec::visit::nested(visitor, 45, &**value),
@@ -657,6 +659,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::TraceAttributes(value)) => codec::visit::nested(visitor, 126, &**value),
             Some(crate::messages::trace_packet::Data::GenericGpuFrequencyEvent(value)) => codec::visit::nested(visitor, 129, &**value),
             Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => codec::visit::nested(visitor, 130, &**value),
+            Some(crate::messages::trace_packet::Data::JournaldEvent(value)) => codec::visit::nested(visitor, 132, &**value),
             Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(value)) => codec::visit::contents(visitor, 133, value),
             Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(value)) => codec::visit::nested(visitor, 134, &**value),
             Some(crate::messages::trace_packet::Data::ForTesting(value)) => codec::visit::nested(visitor, 900, &**value),
@@ -683,7 +686,7 @@ impl codec::Fields for TracePacket {
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
+        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -702,6 +705,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::ProcessTree(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            4 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::InodeFileMap(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::InodeFileMap(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::InodeFileMap(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -773,6 +785,15 @@ impl codec::Fields for TracePacket {
                 codec::decode::bytes(field, &mut value)?;
                 self.data = value.map(crate::messages::trace_packet::Data::SynchronizationMarker).or(self.data.take());
                 Ok(())
+            }
+            38 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::Battery(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::Battery(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::Battery(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             43 => {
                 if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProcessDescriptor(_))) {
@@ -975,6 +996,15 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::InterruptInfo(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            132 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::JournaldEvent(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::JournaldEvent(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::JournaldEvent(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -1203,6 +1233,7 @@ pub mod trace_packet {
     pub enum Data {
         FtraceEvents(Box<crate::messages::FtraceEventBundle>),
         ProcessTree(Box<crate::messages::ProcessTree>),
+        InodeFileMap(Box<crate::messages::InodeFileMap>),
         ClockSnapshot(Box<crate::messages::ClockSnapshot>),
         SysStats(Box<crate::messages::SysStats>),
         ProcessStats(Box<crate::messages::ProcessStats>),
@@ -1211,6 +1242,7 @@ pub mod trace_packet {
         FtraceStats(Box<crate::messages::FtraceStats>),
         TraceStats(Box<crate::messages::TraceStats>),
         SynchronizationMarker(Vec<u8>),
+        Battery(Box<crate::messages::BatteryCounters>),
         ProcessDescriptor(Box<crate::messages::ProcessDescriptor>),
         ThreadDescriptor(Box<crate::messages::ThreadDescriptor>),
         SystemInfo(Box<crate::messages::SystemInfo>),
@@ -1234,6 +1266,7 @@ pub mod trace_packet {
         TraceAttributes(Box<crate::messages::TraceAttributes>),
         GenericGpuFrequencyEvent(Box<crate::messages::GenericGpuFrequencyEvent>),
         InterruptInfo(Box<crate::messages::InterruptInfo>),
+        JournaldEvent(Box<crate::messages::SystemdJournaldEvent>),
         ZstdCompressedPackets(Vec<u8>),
         ConcurrentSessionEvent(Box<crate::messages::ConcurrentSessionEvent>),
         ForTesting(Box<crate::messages::TestEvent>),

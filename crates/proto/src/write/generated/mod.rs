@@ -9,6 +9,9 @@ pub use ipc::*;
 mod trace;
 pub use trace::*;
 
+mod trace_filesystem;
+pub use trace_filesystem::*;
+
 #[cfg(feature = "probes")]
 mod trace_ftrace;
 #[cfg(feature = "probes")]
@@ -22,8 +25,14 @@ pub use trace_generic_kernel::*;
 mod trace_interned_data;
 pub use trace_interned_data::*;
 
+mod trace_linux;
+pub use trace_linux::*;
+
 mod trace_perfetto;
 pub use trace_perfetto::*;
+
+mod trace_power;
+pub use trace_power::*;
 
 #[cfg(feature = "probes")]
 mod trace_profiling;

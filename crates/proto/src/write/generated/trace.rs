@@ -496,14 +496,20 @@ impl TracePacket<'_> {
     pub const FTRACE_STATS: u32 = 34;
     /// Field number of `trace_stats`.
     pub const TRACE_STATS: u32 = 35;
+    /// Field number of `battery`.
+    pub const BATTERY: u32 = 38;
     /// Field number of `system_info`.
     pub const SYSTEM_INFO: u32 = 45;
     /// Field number of `trigger`.
     pub const TRIGGER: u32 = 46;
+    /// Field number of `inode_file_map`.
+    pub const INODE_FILE_MAP: u32 = 4;
     /// Field number of `cpu_info`.
     pub const CPU_INFO: u32 = 67;
     /// Field number of `service_event`.
     pub const SERVICE_EVENT: u32 = 69;
+    /// Field number of `journald_event`.
+    pub const JOURNALD_EVENT: u32 = 132;
     /// Field number of `concurrent_session_event`.
     pub const CONCURRENT_SESSION_EVENT: u32 = 134;
     /// Field number of `trace_provenance`.
@@ -692,6 +698,13 @@ impl TracePacket<'_> {
         self
     }
 
+    /// Writes `battery`, field 38.
+    #[inline]
+    pub fn battery(&mut self, fill: impl FnOnce(&mut crate::write::BatteryCounters<'_>)) -> &mut Self {
+        self.0.nested(38, |writer| fill(&mut crate::write::BatteryCounters::new(writer)));
+        self
+    }
+
     /// Writes `system_info`, field 45.
     #[inline]
     pub fn system_info(&mut self, fill: impl FnOnce(&mut crate::write::SystemInfo<'_>)) -> &mut Self {
@@ -703,6 +716,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn trigger(&mut self, fill: impl FnOnce(&mut crate::write::Trigger<'_>)) -> &mut Self {
         self.0.nested(46, |writer| fill(&mut crate::write::Trigger::new(writer)));
+        self
+    }
+
+    /// Writes `inode_file_map`, field 4.
+    #[inline]
+    pub fn inode_file_map(&mut self, fill: impl FnOnce(&mut crate::write::InodeFileMap<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::InodeFileMap::new(writer)));
         self
     }
 
@@ -718,6 +738,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn service_event(&mut self, fill: impl FnOnce(&mut crate::write::TracingServiceEvent<'_>)) -> &mut Self {
         self.0.nested(69, |writer| fill(&mut crate::write::TracingServiceEvent::new(writer)));
+        self
+    }
+
+    /// Writes `journald_event`, field 132.
+    #[inline]
+    pub fn journald_event(&mut self, fill: impl FnOnce(&mut crate::write::SystemdJournaldEvent<'_>)) -> &mut Self {
+        self.0.nested(132, |writer| fill(&mut crate::write::SystemdJournaldEvent::new(writer)));
         self
     }
 

@@ -1,0 +1,322 @@
+//! `linux.inode_file_map`: paths of the files that events of the kernel know by device and inode number only.
+//!
+//! `linux.ftrace` of the same session hands over the inodes that its events have, after each round over the CPUs. Those that are known
+//! already (`known.rs`) are written at once, each time that they are seen. For the others directories are scanned, after a delay in which
+//! more of them gather. A scan starts at the mount points of their devices and runs on a thread of its own (`scan.rs`, `walk.rs`); this
+//! takes what it has found ten times a second. While a scan runs, new inodes join it, and those that it has passed are looked for by the
+//! next one. An inode that was not found is forgotten until it is seen again.
+//!
+//! Guarantees: the runtime's thread asks no file system but procfs. Inodes, paths and packets under way are bounded, and so is the length
+//! of a scan; what is left out is told in the log. What scans do to file systems does not start scans
+//! (`own_threads.rs`).
+
+mod config;
+mod known;
+mod mounts;
+mod output;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+
+use self::config::Config;
+pub use self::known::KnownFiles;
+use self::mounts::Mounts;
+use self::output::Output;
+use self::scan::{Ending, Inodes, Pace, Scan};
+use crate::ftrace::metadata::FileId;
+use crate::kernel_files::KernelRoots;
+use crate::notice::Notice;
+use crate::time::next_multiple;
+
+/// The name it is registered with.
+pub const NAME: &str = "linux.inode_file_map";
+
+/// Inodes that wait for a scan, or for the static files, at most.
+const MOST_WAITING: usize = 200_000;
+/// Nanoseconds between two looks at what a scan has found.
+const LOOK_PERIOD: u64 = 100_000_000;
+/// Nanoseconds between two readings of the table of mounts because of a device that is not in it.
+const MOUNTS_PERIOD: u64 = 1_000_000_000;
+
+/// What services are told of it. Every packet stands alone.
+pub fn descriptor() -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(NAME.to_owned()),
+        ..Default::default()
+    }
+}
+
+/// What happens about inodes that are not known.
+#[derive(Debug)]
+enum Phase {
+    /// There are none.
+    Idle,
+    /// A scan begins then.
+    Planned(BootTime),
+    Scanning(Scan),
+}
+
+/// One instance of the data source.
+#[derive(Debug)]
+pub struct InodeFileMap {
+    config: Config,
+    known: Arc<KnownFiles>,
+    mountinfo: PathBuf,
+    mounts: Mounts,
+    /// When the table was read.
+    mounts_read: Option<BootTime>,
+    phase: Phase,
+    /// Looked for by the next scan.
+    missing: Inodes,
+    /// Seen before the static files were read.
+    early: BTreeSet<FileId>,
+    output: Output,
+    next_look: Option<BootTime>,
+    notices: Vec<Notice>,
+    /// Each of the kinds of trouble is told once.
+    told: BTreeSet<&'static str>,
+    losses: u64,
+}
+
+impl InodeFileMap {
+    /// Makes an instance that does what the `inode_file_config` in `config` says. Instances share what is `known`, and `roots` has the table
+    /// of mounts.
+    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots, known: Arc<KnownFiles>) -> Self {
+        known.read_static_files();
+        Self {
+            config: Config::new(&config.inode_file_config),
+            known,
+            mountinfo: roots.procfs.join("self/mountinfo"),
+            mounts: Mounts::default(),
+            mounts_read: None,
+            phase: Phase::Idle,
+            missing: Inodes::new(),
+            early: BTreeSet::new(),
+            output: Output::default(),
+            next_look: None,
+            notices: Vec::new(),
+            told: BTreeSet::new(),
+            losses: 0,
+        }
+    }
+
+    /// Files that events of `linux.ftrace` of the same session have named since the last call.
+    pub fn on_files_seen(&mut self, files: &BTreeSet<FileId>, now: BootTime, sink: &mut dyn PacketSink) {
+        if files.is_empty() {
+            return;
+        }
+        if self.known.are_static_files_read() {
+            self.resolve(files, now, sink);
+            return;
+        }
+        let room = MOST_WAITING.saturating_sub(self.early.len());
+        self.early.extend(files.iter().take(room));
+        if files.len() > room {
+            self.tell_of_full_list();
+        }
+        self.next_look.get_or_insert(next_multiple(now, LOOK_PERIOD));
+    }
+
+    fn resolve(&mut self, files: &BTreeSet<FileId>, now: BootTime, sink: &mut dyn PacketSink) {
+        let losses = sink.losses();
+        if std::mem::replace(&mut self.losses, losses) < losses {
+            self.output.forget();
+        }
+        let mut files = files.iter().peekable();
+        while let Some(first) = files.next() {
+            let device = first.device;
+            self.know_mounts_of(device, now);
+            let mut unknown = BTreeSet::new();
+            let mut cached = Vec::new();
+            let mut file = Some(first);
+            while let Some(&id) = file {
+                if let Some(found) = self.known.static_file(id) {
+                    self.output.add(id, found, &self.mounts, sink);
+                } else if let Some(found) = self.known.cached(id) {
+                    cached.push((id, found));
+                } else {
+                    unknown.insert(id.inode);
+                }
+                file = files.next_if(|id| id.device == device);
+            }
+            for (id, found) in &cached {
+                self.output.add(*id, found, &self.mounts, sink);
+            }
+            if !unknown.is_empty() && self.config.may_scan(device, &self.mounts) {
+                self.look_for(device, unknown, now);
+            }
+        }
+    }
+
+    fn look_for(&mut self, device: u64, mut inodes: BTreeSet<u64>, now: BootTime) {
+        let waiting: usize = self.missing.values().map(BTreeSet::len).sum();
+        let room = MOST_WAITING.saturating_sub(waiting);
+        if inodes.len() > room {
+            inodes = inodes.into_iter().take(room).collect();
+            self.tell_of_full_list();
+        }
+        if let Phase::Scanning(scan) = &self.phase {
+            scan.look_also_for(device, &inodes);
+        }
+        self.missing.entry(device).or_default().append(&mut inodes);
+        if matches!(self.phase, Phase::Idle) {
+            self.plan_scan(now);
+        }
+    }
+
+    fn plan_scan(&mut self, now: BootTime) {
+        self.phase = match self.missing.is_empty() {
+            true => Phase::Idle,
+            false => Phase::Planned(now.saturating_add(self.config.delay.as_nanos() as u64)),
+        };
+    }
+
+    fn start_scan(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        let wanted = std::mem::take(&mut self.missing);
+        let mut roots = Vec::new();
+        for &device in wanted.keys() {
+            self.know_mounts_of(device, now);
+            self.config.add_roots(device, &self.mounts, &mut roots);
+        }
+        let pace = Pace {
+            batch: self.config.batch,
+            rest: self.config.interval,
+        };
+        match Scan::start(roots, wanted.clone(), pace) {
+            Ok(scan) => {
+                self.phase = Phase::Scanning(scan);
+                self.next_look = Some(next_multiple(now, LOOK_PERIOD));
+            }
+            Err(why) => {
+                self.tell("thread", Notice::NoScan { why });
+                self.end_scan(wanted, now, sink);
+            }
+        }
+    }
+
+    /// Writes what other threads have found out since.
+    fn look(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        if !self.early.is_empty() && self.known.are_static_files_read() {
+            if self.known.are_static_files_cut_off() {
+                self.tell("static", Notice::StaticFilesCutOff);
+            }
+            let early = std::mem::take(&mut self.early);
+            self.resolve(&early, now, sink);
+        }
+        self.take_found(now, sink);
+    }
+
+    /// Writes what the scan has found until now.
+    fn take_found(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        let Phase::Scanning(scan) = &self.phase else {
+            return;
+        };
+        let (found, ending) = scan.take();
+        for found in found {
+            if let Some(missing) = self.missing.get_mut(&found.id.device) {
+                missing.remove(&found.id.inode);
+            }
+            let file = self.known.found(found.id, found.kind, found.path);
+            self.output.add(found.id, &file, &self.mounts, sink);
+        }
+        if let Some((Ending { left_out, gave_up }, not_found)) = ending {
+            if left_out > 0 {
+                self.tell("left out", Notice::DirectoriesLeftOut { left_out });
+            }
+            if gave_up {
+                self.tell("gave up", Notice::ScanGaveUp);
+            }
+            self.end_scan(not_found, now, sink);
+        }
+    }
+
+    fn end_scan(&mut self, not_found: Inodes, now: BootTime, sink: &mut dyn PacketSink) {
+        self.output.finish(&self.mounts, sink);
+        for &device in not_found.keys() {
+            self.output.add_device(device, &self.mounts, sink);
+        }
+        self.missing.retain(|_, inodes| !inodes.is_empty());
+        self.plan_scan(now);
+    }
+
+    /// Reads the table of mounts if it may have the device and the one that was read has not.
+    fn know_mounts_of(&mut self, device: u64, now: BootTime) {
+        let is_old = |read: BootTime| now.saturating_sub(read) >= MOUNTS_PERIOD;
+        if self.mounts.knows(device) || !self.mounts_read.is_none_or(is_old) {
+            return;
+        }
+        self.mounts_read = Some(now);
+        match Mounts::read(&self.mountinfo) {
+            Ok(mounts) => self.mounts = mounts,
+            Err(source) => {
+                let path = self.mountinfo.clone();
+                let field = NAME;
+                self.tell("mounts", Notice::Unreadable { field, path, source });
+            }
+        }
+    }
+
+    fn tell_of_full_list(&mut self) {
+        self.tell("full", Notice::TooManyInodes { most: MOST_WAITING });
+    }
+
+    fn tell(&mut self, kind: &'static str, notice: Notice) {
+        if self.told.insert(kind) {
+            self.notices.push(notice);
+        }
+    }
+}
+
+impl Probe for InodeFileMap {
+    /// Nothing is written before `linux.ftrace` has seen something.
+    fn start(&mut self, _now: BootTime, sink: &mut dyn PacketSink) {
+        self.losses = sink.losses();
+    }
+
+    fn next_deadline(&self) -> Option<BootTime> {
+        let planned = match self.phase {
+            Phase::Planned(due) => Some(due),
+            Phase::Idle | Phase::Scanning(_) => None,
+        };
+        [planned, self.next_look].into_iter().flatten().min()
+    }
+
+    fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        if self.next_look.is_some_and(|due| due <= now) {
+            self.next_look = None;
+            self.look(now, sink);
+            if !self.early.is_empty() || matches!(self.phase, Phase::Scanning(_)) {
+                self.next_look = Some(next_multiple(now, LOOK_PERIOD));
+            }
+        }
+        if matches!(self.phase, Phase::Planned(due) if due <= now) {
+            self.start_scan(now, sink);
+        }
+    }
+
+    fn flush(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.look(now, sink);
+        self.output.finish(&self.mounts, sink);
+    }
+
+    fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.flush(now, sink);
+    }
+
+    fn clear_incremental_state(&mut self) {
+        self.output.forget();
+    }
+
+    fn take_notices(&mut self) -> Vec<String> {
+        let notices = std::mem::take(&mut self.notices);
+        notices.iter().map(ToString::to_string).collect()
+    }
+}

@@ -1,0 +1,150 @@
+//! Which device is mounted where, from `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
+//!
+//! That file has the device number that events of the kernel have. Asking each mount point with `stat`, as upstream does, would wait for
+//! network file systems whose server is gone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use crate::kernel_files::for_each_line;
+use crate::kernel_text::{whole_u32, words};
+
+/// Mount points that are remembered at most.
+const MOST_MOUNTS: usize = 100_000;
+
+/// Mount points by device, in the kernel's order.
+#[derive(Debug, Default)]
+pub(super) struct Mounts {
+    by_device: BTreeMap<u64, Vec<Vec<u8>>>,
+}
+
+impl Mounts {
+    /// Reads the table at `path`.
+    pub(super) fn read(path: &Path) -> io::Result<Self> {
+        let mut all: Vec<(u64, Vec<u8>)> = Vec::new();
+        for_each_line(path, |line| {
+            if all.len() < MOST_MOUNTS {
+                all.extend(parse(line));
+            }
+        })?;
+        // Of several mounts at one place only the last can be seen.
+        let mut visible: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+        for (index, (_, point)) in all.iter().enumerate() {
+            visible.insert(point.clone(), index);
+        }
+        let mut mounts = Self::default();
+        for (index, (device, point)) in all.into_iter().enumerate() {
+            if visible.get(&point) == Some(&index) {
+                mounts.by_device.entry(device).or_default().push(point);
+            }
+        }
+        Ok(mounts)
+    }
+
+    pub(super) fn knows(&self, device: u64) -> bool {
+        self.by_device.contains_key(&device)
+    }
+
+    pub(super) fn points_of(&self, device: u64) -> impl Iterator<Item = &[u8]> {
+        self.by_device
+            .get(&device)
+            .into_iter()
+            .flatten()
+            .map(Vec::as_slice)
+    }
+}
+
+/// Device and mount point of a line `id parent major:minor root mount-point …`.
+fn parse(line: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let mut words = words(line).skip(2);
+    let device = words.next()?;
+    let colon = device.iter().position(|&byte| byte == b':')?;
+    let (major, minor) = (whole_u32(&device[..colon])?, whole_u32(&device[colon + 1..])?);
+    let point = words.nth(1)?;
+    Some((rustix::fs::makedev(major, minor), unescape(point)))
+}
+
+/// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, after)) = rest.split_first() {
+        let octal = match after {
+            [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..] if first == b'\\' => {
+                Some((a - b'0') << 6 | (b - b'0') << 3 | (c - b'0'))
+            }
+            _ => None,
+        };
+        bytes.push(octal.unwrap_or(first));
+        rest = match octal {
+            Some(_) => &after[3..],
+            None => after,
+        };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_files::{Mutator, TempDir};
+
+    const TABLE: &str = "\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 0:5 / /proc rw - proc proc rw
+23 21 8:17 /home /home rw - ext4 /dev/sdb1 rw
+24 21 8:17 /home /mnt/with\\040blank\\134 rw - ext4 /dev/sdb1 rw
+25 21 0:30 / /dev/shm rw - tmpfs tmpfs rw
+26 21 0:31 / /dev/shm rw - tmpfs tmpfs rw
+27 21 259:1048575 / /far rw - ext4 /dev/far rw
+";
+
+    fn read(table: &[u8]) -> Mounts {
+        let dir = TempDir::new("mounts");
+        dir.write("mountinfo", table);
+        Mounts::read(&dir.path().join("mountinfo")).unwrap()
+    }
+
+    fn points(mounts: &Mounts, major: u32, minor: u32) -> Vec<&[u8]> {
+        mounts.points_of(rustix::fs::makedev(major, minor)).collect()
+    }
+
+    #[test]
+    fn a_device_has_all_its_mount_points_in_order_and_without_escapes() {
+        let mounts = read(TABLE.as_bytes());
+        assert_eq!(points(&mounts, 8, 1), [b"/"]);
+        assert_eq!(
+            points(&mounts, 8, 17),
+            [b"/home".as_slice(), b"/mnt/with blank\\"]
+        );
+        assert_eq!(points(&mounts, 259, 1_048_575), [b"/far"]);
+        assert!(mounts.knows(rustix::fs::makedev(0, 5)));
+    }
+
+    #[test]
+    fn a_mount_that_another_hides_is_none() {
+        let mounts = read(TABLE.as_bytes());
+        assert!(!mounts.knows(rustix::fs::makedev(0, 30)));
+        assert_eq!(points(&mounts, 0, 31), [b"/dev/shm"]);
+    }
+
+    #[test]
+    fn damaged_tables_are_read_as_far_as_they_make_sense() {
+        for seed in 0..500 {
+            read(&Mutator::new(seed).damage(TABLE.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn this_machine_has_its_root() {
+        let root = std::fs::metadata("/").unwrap();
+        let mounts = Mounts::read(Path::new("/proc/self/mountinfo")).unwrap();
+        let device = std::os::unix::fs::MetadataExt::dev(&root);
+        if !mounts.knows(device) {
+            println!("skipped: the file system of / has other numbers for its files than for its mount");
+            return;
+        }
+        assert!(mounts.points_of(device).any(|point| point == b"/"));
+    }
+}

@@ -1,0 +1,169 @@
+//! A scan of directories for certain inodes, on a thread of its own, because a file system may take any time to answer.
+//!
+//! The thread looks at a batch of entries, rests, and goes on, until it has found all inodes or seen all directories. Whoever started the
+//! scan takes what was found now and then. No lock is held while a file system is asked. Dropping the [`Scan`] ends the thread as soon as
+//! the file system lets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ferretto_proto::messages::inode_file_map::entry::Type;
+
+use super::walk::{Step, Walk};
+use crate::ftrace::metadata::FileId;
+use crate::own_threads::Place;
+
+/// Entries that a scan looks at at most. A file system can be made of any number of them.
+const MOST_ENTRIES: u64 = 20_000_000;
+
+/// Inodes by device.
+pub(super) type Inodes = BTreeMap<u64, BTreeSet<u64>>;
+
+/// How much is looked at without a rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) batch: u32,
+    pub(super) rest: Duration,
+}
+
+/// A file that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) id: FileId,
+    pub(super) kind: Type,
+    pub(super) path: Vec<u8>,
+}
+
+/// How a scan ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// Directories that it did not look into because there were too many.
+    pub(super) left_out: u64,
+    /// It gave up after [`MOST_ENTRIES`].
+    pub(super) gave_up: bool,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Scan(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    cancelled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: Inodes,
+    found: Vec<Found>,
+    is_cancelled: bool,
+    ending: Option<Ending>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Scan {
+    /// Starts looking for `wanted` below `roots`.
+    ///
+    /// # Errors
+    /// If there cannot be another thread: a clause that says why.
+    pub(super) fn start(roots: Vec<Vec<u8>>, wanted: Inodes, pace: Pace) -> Result<Self, String> {
+        let shared = Arc::new(Shared::default());
+        shared.lock().wanted = wanted;
+        let place = Place::take().ok_or("too many other scans still wait for file systems")?;
+        let scan = Self(shared.clone());
+        let thread = std::thread::Builder::new().name("inode-scan".to_owned());
+        thread
+            .spawn(move || {
+                place.occupy();
+                run(&shared, Walk::new(roots), pace);
+            })
+            .map_err(|error| error.to_string())?;
+        Ok(scan)
+    }
+
+    /// Looks for these as well on the way, if others of the device are still looked for.
+    pub(super) fn look_also_for(&self, device: u64, inodes: &BTreeSet<u64>) {
+        if let Some(wanted) = self.0.lock().wanted.get_mut(&device) {
+            wanted.extend(inodes);
+        }
+    }
+
+    /// What was found since the last call, in this order; how it ended, if it has; and what was not found then.
+    pub(super) fn take(&self) -> (Vec<Found>, Option<(Ending, Inodes)>) {
+        let mut state = self.0.lock();
+        let found = std::mem::take(&mut state.found);
+        let ending = state.ending;
+        let ending = ending.map(|ending| (ending, std::mem::take(&mut state.wanted)));
+        (found, ending)
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        self.0.lock().is_cancelled = true;
+        self.0.cancelled.notify_one();
+    }
+}
+
+/// What a scan's thread does.
+fn run(shared: &Shared, mut walk: Walk, pace: Pace) {
+    let mut in_batch = 0;
+    let mut in_all = 0;
+    loop {
+        let step = walk.step();
+        let mut state = shared.lock();
+        if state.is_cancelled {
+            return;
+        }
+        match step {
+            Step::Entry { id, kind, path } if state.is_wanted(id) => {
+                state.found.push(Found { id, kind, path });
+            }
+            Step::Entry { .. } | Step::Nothing => {}
+            Step::Done => {
+                state.ending = Some(Ending {
+                    left_out: walk.directories_left_out(),
+                    gave_up: false,
+                });
+                return;
+            }
+        }
+        in_batch += 1;
+        in_all += 1;
+        if state.wanted.is_empty() || in_all == MOST_ENTRIES {
+            state.ending = Some(Ending {
+                left_out: 0,
+                gave_up: !state.wanted.is_empty(),
+            });
+            return;
+        }
+        if in_batch == pace.batch {
+            in_batch = 0;
+            let rested = shared
+                .cancelled
+                .wait_timeout_while(state, pace.rest, |state| !state.is_cancelled);
+            drop(rested.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+impl State {
+    /// Whether the file is looked for, which ends with this.
+    fn is_wanted(&mut self, id: FileId) -> bool {
+        let Some(inodes) = self.wanted.get_mut(&id.device) else {
+            return false;
+        };
+        let is_wanted = inodes.remove(&id.inode);
+        if inodes.is_empty() {
+            self.wanted.remove(&id.device);
+        }
+        is_wanted
+    }
+}
