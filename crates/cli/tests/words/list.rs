@@ -172,7 +172,10 @@ fn sources_are_those_that_producers_offer() {
             ("linux.inode_file_map", probes, 0),
             ("linux.process_stats", probes, 0),
             ("linux.sys_stats", probes, 0),
+            ("linux.sysfs_power", probes, 0),
             ("linux.system_info", probes, 0),
+            ("linux.systemd_journald", probes, 0),
+            ("perfetto.metatrace", probes, 0),
             ("track_event", "com.example.game", 1),
         ]
     );
@@ -189,7 +192,7 @@ fn sources_are_those_that_producers_offer() {
     let output = ferretto(&system, &["list", "sources", "--json"]);
     let value = check("list-sources", &output.stdout);
     assert_eq!(value["service"], serde_json::Value::Null);
-    assert_eq!(value["sources"].as_array().unwrap().len(), 6);
+    assert_eq!(value["sources"].as_array().unwrap().len(), 9);
     let said = text(&output.stderr);
     assert!(
         said.starts_with(&format!(

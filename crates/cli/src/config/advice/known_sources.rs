@@ -12,8 +12,6 @@ use ferretto_proto::write::TracePacket;
 pub(super) enum Owner {
     /// `traced_probes`, ours as well.
     Probes,
-    /// Upstream's `traced_probes` on Linux.
-    UpstreamProbes,
     /// A part of Android.
     Android,
     /// Another of upstream's programs.

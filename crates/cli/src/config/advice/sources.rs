@@ -147,9 +147,6 @@ fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
         // The name belongs to a known family but is not in the table, and it resembles a known name.
         (_, Some(similar)) if !listed => format!("did you mean \"{similar}\"?"),
         (Some(Owner::Probes), _) => "start `traced_probes`, which offers it".to_owned(),
-        (Some(Owner::UpstreamProbes), _) => {
-            "upstream's `traced_probes` has it: start that, or leave it out".to_owned()
-        }
         (Some(Owner::Android), _) => "it exists on Android only: leave it out".to_owned(),
         (Some(Owner::Program(program)), _) => format!("start `{program}`, which offers it"),
         (Some(Owner::Applications), _) => {

@@ -174,7 +174,7 @@ fn kernel_events_are_counted_and_their_times_are_data() {
         packet.ftrace_events(|bundle| {
             bundle.cpu(1);
             bundle.event(|event| {
-                event.timestamp(3000).pid(1).cpu_idle(|_| {});
+                event.timestamp(3000).pid(1).task_rename(|_| {});
             });
             bundle.compact_sched(|compact| {
                 compact
@@ -188,7 +188,7 @@ fn kernel_events_are_counted_and_their_times_are_data() {
         .iter()
         .map(|(kind, count)| (*kind, *count))
         .collect();
-    assert_eq!(events, [(4, 3), (13, 1), (20, 1)]);
+    assert_eq!(events, [(4, 3), (20, 1), (236, 1)]);
     let data = Span {
         first: 2000,
         last: 6500,
@@ -199,7 +199,7 @@ fn kernel_events_are_counted_and_their_times_are_data() {
         packet.ftrace_events(|bundle| {
             // The kernel's own clock, which shows 10 when boot time is 5000.
             bundle.event(|event| {
-                event.timestamp(12).cpu_idle(|_| {});
+                event.timestamp(12).task_rename(|_| {});
             });
             let writer = bundle.writer();
             writer.varint_field(FtraceEventBundle::FTRACE_CLOCK, 2);

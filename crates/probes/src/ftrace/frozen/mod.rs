@@ -270,7 +270,11 @@ impl Reading {
             },
         );
         let page_size = table.layout().page_size();
-        let buffers = CpuBuffer::open_all(tracefs)?;
+        let buffers = tracefs
+            .cpus()?
+            .into_iter()
+            .map(|cpu| CpuBuffer::open(tracefs, cpu));
+        let buffers = buffers.collect::<Result<Vec<_>, TracefsError>>()?;
         Ok(Self {
             cpus: buffers.iter().map(CpuBuffer::cpu).collect(),
             unread: buffers
