@@ -170,7 +170,9 @@ fn sources_are_those_that_producers_offer() {
             ("linux.ftrace", probes, 0),
             ("linux.process_stats", probes, 0),
             ("linux.sys_stats", probes, 0),
+            ("linux.sysfs_power", probes, 0),
             ("linux.system_info", probes, 0),
+            ("linux.systemd_journald", probes, 0),
             ("track_event", "com.example.game", 1),
         ]
     );
@@ -187,7 +189,7 @@ fn sources_are_those_that_producers_offer() {
     let output = ferretto(&system, &["list", "sources", "--json"]);
     let value = check("list-sources", &output.stdout);
     assert_eq!(value["service"], serde_json::Value::Null);
-    assert_eq!(value["sources"].as_array().unwrap().len(), 4);
+    assert_eq!(value["sources"].as_array().unwrap().len(), 6);
     let said = text(&output.stderr);
     assert!(
         said.starts_with(&format!(
