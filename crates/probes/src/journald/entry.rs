@@ -15,8 +15,8 @@ use ferretto_wire::Writer;
 
 use crate::kernel_text::whole_u32;
 
-/// Bytes of one field of an entry, with its name, of which more is cut off. It is what the library expands of a compressed field if
-/// nobody says otherwise, and so what upstream records of one.
+/// Bytes of one field of an entry, with its name; what is more is cut off. It is the library's own threshold for compressed fields
+/// (`sd_journal_get_data_threshold(3)`). The journal takes fields of hundreds of megabytes.
 pub(super) const LONGEST_FIELD: usize = 64 * 1024;
 
 /// Bytes of the longest name of a field that is looked for.

@@ -1,6 +1,6 @@
 //! `linux.systemd_journald`: what comes to the journal of systemd while a session records.
 //!
-//! Each entry becomes a packet with the time at which the journal received it, on the monotonic clock ([`entry`] has the fields). At each
+//! Each entry becomes a packet with the time at which the journal received it, on the monotonic clock (`entry.rs` has the fields). At each
 //! flush, and at the end, a packet says how many entries there were. Entries that were there at the start are not recorded. The config
 //! filters: entries have to have a priority of `min_prio` or one that matters more (0 is an emergency, 7 debugging; 7 if it is not set), and one of the
 //! identifiers and one of the units that it names, if it names any. As with upstream, an entry without a priority is never recorded.
