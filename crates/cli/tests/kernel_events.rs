@@ -27,7 +27,7 @@ const NOT_RECORDED: &[&str] = &[
     "ftrace", "syscalls", "initcall", "btrfs", "xfs", "kvm", "kvmmmu", "mei", "damon",
 ];
 
-/// Waits for a line, then has the kernel do this and that. Steps that a machine does not allow are left out.
+/// Waits for a line, then provokes kernel events. Steps that a machine does not allow are left out.
 const SCRIPT: &str = r#"
 read go
 d=$(mktemp -d)
@@ -158,7 +158,7 @@ impl Kernel {
         field.kind()
     }
 
-    /// Whether a trace has a number of its own choice in the place of the field's value.
+    /// Whether the trace has an interned id in place of the field's value.
     fn is_interned(&self, event: &str, field: &str) -> bool {
         matches!(self.kind(event, field), Some(FieldKind::KernelAddress(_)))
     }
@@ -354,7 +354,7 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
     assert!(described[0] > 0 && described[1] == 0, "{described:?}");
 }
 
-/// The slices and counters of the probes' own work, by name, with how many threads they are of.
+/// The names of the slices and counters of the probes' own work.
 fn metatrace(processor: &TraceProcessor, trace: &Path) -> [BTreeSet<String>; 2] {
     let queries = processor.query(
         trace,

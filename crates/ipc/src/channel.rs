@@ -1,5 +1,5 @@
-//! Hands values from thread to thread, in order: commands for the SDK's thread and for the threads of trace files, and the answers. For the SDK and
-//! hosts.
+//! Hands values from thread to thread, in order: commands for the SDK's thread, for the threads of trace files and for those that read the journal, and
+//! the answers. For the SDK, hosts and probes.
 //!
 //! A queue behind a lock, on none of the hot paths. It stands in for the standard library's channels, which are compiled anew for each type of value,
 //! 5000 lines of the compiler's each time: a sixth of the time that a build of the SDK took.

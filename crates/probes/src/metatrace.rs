@@ -22,7 +22,7 @@ mod tests;
 /// The name it is registered with.
 pub const NAME: &str = "perfetto.metatrace";
 
-/// Records that wait for being written; the oldest gives way to another one.
+/// Records that wait to be written. When there are so many, the oldest is dropped.
 const CAPACITY: usize = 8192;
 
 /// How often records are written into the trace.
@@ -32,7 +32,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
-    /// Everything that a session's flush takes out of the kernel's buffers.
+    /// The beginning of a session's flush: reading the kernel's buffers.
     FtraceCpuFlush = 10,
     /// Buffers that were drained because one was fuller than a session allows.
     FtraceCpuBufferWatermark = 11,
@@ -58,7 +58,7 @@ pub enum Event {
     LinuxPowerSysfsTick = 38,
 }
 
-/// A count of the probes' own.
+/// Something that the probes count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Counter {
@@ -88,14 +88,22 @@ enum Record {
 #[derive(Debug, Default)]
 struct Ring {
     records: VecDeque<(Record, i32)>,
-    overruns: bool,
+    overruns: Overruns,
+}
+
+/// Whether records had to be dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Overruns {
+    #[default]
+    None,
+    Some,
 }
 
 impl Ring {
     fn push(&mut self, record: Record, thread: i32) {
         if self.records.len() == CAPACITY {
             self.records.pop_front();
-            self.overruns = true;
+            self.overruns = Overruns::Some;
         }
         self.records.push_back((record, thread));
     }
@@ -106,7 +114,7 @@ static RECORDING: AtomicBool = AtomicBool::new(false);
 
 static RING: Mutex<Ring> = Mutex::new(Ring {
     records: VecDeque::new(),
-    overruns: false,
+    overruns: Overruns::None,
 });
 
 fn ring() -> MutexGuard<'static, Ring> {
@@ -242,7 +250,7 @@ impl Drop for Metatrace {
     }
 }
 
-fn encode(packet: &mut Writer, record: Record, thread: i32, overruns: bool) {
+fn encode(packet: &mut Writer, record: Record, thread: i32, overruns: Overruns) {
     let at = match record {
         Record::Span { began, .. } => began,
         Record::Count { at, .. } => at,
@@ -260,7 +268,7 @@ fn encode(packet: &mut Writer, record: Record, thread: i32, overruns: bool) {
             }
         }
         out.varint_field(PerfettoMetatrace::THREAD_ID, i64::from(thread) as u64);
-        if overruns {
+        if overruns == Overruns::Some {
             out.varint_field(PerfettoMetatrace::HAS_OVERRUNS, 1);
         }
     });

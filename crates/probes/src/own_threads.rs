@@ -1,4 +1,4 @@
-//! Threads of this process that read file systems, so that `linux.ftrace` does not take their doings for somebody else's.
+//! Threads of this process that read file systems. `linux.ftrace` ignores the files that they touch.
 //!
 //! The scans of [`inode_file_map`](crate::inode_file_map) register here, and [`ftrace::metadata`](crate::ftrace::metadata) asks: an inode
 //! that a scan itself has touched must not start the next scan. The number of places bounds the number of such threads.
@@ -10,6 +10,20 @@ const PLACES: usize = 16;
 
 /// Thread ids, zero where a place is free.
 static THREADS: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
+
+/// Runs `work` on a thread with this name, which has a place until it ends.
+///
+/// # Errors
+/// If there are too many such threads, or the system has no more: a clause that says why.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let place = Place::take().ok_or("too many other scans still wait for file systems")?;
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let started = thread.spawn(move || {
+        place.occupy();
+        work();
+    });
+    started.map(drop).map_err(|error| error.to_string())
+}
 
 /// A place for one thread, free again when this is dropped.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! The generated modules: one for each folder of the schema, and one that has them all.
 //!
-//! A type's public path does not tell in which folder it is declared; only the files follow the folders.
+//! A type's public path does not depend on its folder. Only the files follow the folders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -45,8 +45,8 @@ impl Modules {
         module.types.insert(full_name, code);
     }
 
-    /// The files below `path`, each beginning with `imports`. Where all types of a folder need one feature, builds without it do not even read
-    /// the file.
+    /// The files below `path`, each beginning with `imports`. If all types of a folder need one feature, builds without it do not read
+    /// its file.
     pub(crate) fn outputs(self, path: &str, imports: &str) -> Vec<Output> {
         let path = Path::new(path);
         let mut root = format!("{HEADER}, with a module for each of its folders. Do not edit.\n");

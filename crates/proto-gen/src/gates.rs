@@ -1,5 +1,5 @@
-//! Which types need a feature of `ferretto-proto` to be compiled: decided by the lists in [`selection`](crate::selection), asked by both
-//! generators of code.
+//! Which types are compiled only with a feature of `ferretto-proto`. The lists in [`selection`](crate::selection) decide it, and both generators of
+//! code ask.
 
 use std::collections::BTreeSet;
 
@@ -57,7 +57,7 @@ impl Gates {
         })
     }
 
-    /// The attribute that the declaration of a struct or an enum needs, and all that is about it.
+    /// The attribute for the declaration of a struct or an enum, and for everything that refers to it.
     pub(crate) fn of_type(&self, full_name: &str) -> Option<&'static str> {
         if self.always.contains(full_name) {
             None

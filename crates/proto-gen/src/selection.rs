@@ -152,7 +152,7 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
     ],
-    // Of 600 kernel events those that the tests compare with the kernel's own rendering.
+    // The tests compare these of 600 kernel events with the kernel's own rendering.
     only: &[(
         ".perfetto.protos.FtraceEvent",
         &[
@@ -184,13 +184,16 @@ pub const MESSAGES: Selection = Selection {
 /// feature `trace` of `ferretto-proto` alone.
 pub const ONLY_IN_TRACES: &[&str] = &[".perfetto.protos.Trace"];
 
-/// Fields of [`MESSAGES`] that belong to data sources of the daemons. What only they reach is compiled with the feature `probes` of
-/// `ferretto-proto`, as they are; without it they stay in the unknown fields, as the configs of others' data sources always do.
+/// Fields of [`MESSAGES`] that belong to data sources of the daemons. Types that only these fields reach are compiled with the feature
+/// `probes` of `ferretto-proto`, like the fields. Without it the fields stay unknown, as the configs of others' data sources always do.
 pub const ONLY_FOR_PROBES: &[&str] = &[
     ".perfetto.protos.DataSourceConfig.ftrace_config",
     ".perfetto.protos.DataSourceConfig.process_stats_config",
     ".perfetto.protos.DataSourceConfig.sys_stats_config",
     ".perfetto.protos.DataSourceConfig.system_info_config",
+    ".perfetto.protos.DataSourceConfig.journald_config",
+    ".perfetto.protos.DataSourceConfig.inode_file_config",
+    ".perfetto.protos.DataSourceConfig.frozen_ftrace_config",
 ];
 
 /// Folders of the schema whose [`WRITERS`] need that feature too, and so do the writers that no other one reaches.

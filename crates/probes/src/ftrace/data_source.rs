@@ -1,7 +1,7 @@
 //! The data source `linux.ftrace`: sessions, their deadlines, and the way of the events from the kernel's buffers into
 //! each session's [`PacketSink`].
 //!
-//! Driven by the producer of `traced_probes`, in its one thread. For each session: [`FtraceController::setup_session`]
+//! Driven by the producer of `traced_probes`, on its main thread. For each session: [`FtraceController::setup_session`]
 //! when the service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed,
 //! [`flush`] when the service asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the
 //! producer gets back to its socket; if the kernel has more, the next deadline is now. A flush may take several drains:

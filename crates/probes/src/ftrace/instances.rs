@@ -189,6 +189,7 @@ impl Ftrace {
                         drop(flushed);
                     }
                     Some(AfterFlush::Stop(slot, stopped)) => {
+                        self.pass_on_what_was_seen(state, now);
                         self.stop_now(state, slot);
                         drop(stopped);
                     }
@@ -244,12 +245,12 @@ impl Ftrace {
                             stats.on_files_seen(&threads.opened_files, now, sink);
                         }
                     });
+                self.listeners
+                    .inode_file_map
+                    .for_session(session.tracing_session, |map, sink| {
+                        map.on_files_seen(&threads.files, now, sink);
+                    });
             }
-            self.listeners
-                .inode_file_map
-                .for_session(session.tracing_session, |map, sink| {
-                    map.on_files_seen(&threads.files, now, sink);
-                });
         }
         self.pass_on_incidents(state);
     }
@@ -321,7 +322,7 @@ impl DataSource for Ftrace {
         }
         if self.thread_ids == ThreadIds::OtherThanInProc {
             self.warn(
-                "kernel events name threads by the machine's ids, which this container's /proc does not have: they get no names. \
+                "kernel events name threads by the machine's ids, which this container's /proc does not have: they get no names, and their files no paths. \
                  Run traced_probes in the machine's pid namespace (docker run --pid=host)",
             );
         }

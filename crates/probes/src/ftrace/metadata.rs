@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::own_threads;
 
@@ -22,6 +23,26 @@ pub struct FileId {
     pub device: u64,
     /// The number of its inode.
     pub inode: u64,
+}
+
+/// The number of [`FilesWanted`]: while there is none, events with inodes cost a load more.
+static FILES_WANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Has files noted as long as it exists.
+#[derive(Debug)]
+pub(crate) struct FilesWanted(());
+
+impl FilesWanted {
+    pub(crate) fn new() -> Self {
+        FILES_WANTED.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for FilesWanted {
+    fn drop(&mut self) {
+        FILES_WANTED.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// See the [module's documentation](self).
@@ -83,6 +104,9 @@ impl Metadata {
 
     #[inline]
     pub(super) fn note_inode(&mut self, inode: u64) {
+        if FILES_WANTED.load(Ordering::Relaxed) == 0 {
+            return;
+        }
         let CurrentEvent { tid, device } = self.event;
         if self.files.len() < MOST_FILES && tid != self.own_process.0 && !own_threads::has_place(tid) {
             self.files.insert(FileId { device, inode });
@@ -288,6 +312,7 @@ mod tests {
 
     #[test]
     fn files_are_noted_once_with_the_device_of_their_event() {
+        let _wanted = FilesWanted::new();
         let mut metadata = Metadata::default();
         metadata.begin_event(1);
         metadata.note_device(5);
@@ -307,6 +332,7 @@ mod tests {
 
     #[test]
     fn files_that_this_process_touches_are_not_noted() {
+        let _wanted = FilesWanted::new();
         let scan = std::thread::spawn(|| {
             let place = own_threads::Place::take().unwrap();
             place.occupy();

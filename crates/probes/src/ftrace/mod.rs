@@ -20,7 +20,7 @@
 //! - `debug_ftrace_abi`: for upstream's developers, on debuggable Android builds only.
 //! - `initialize_ksyms_synchronously_for_testing`: obsolete, symbols are always read before the session counts as started.
 //!
-//! The data source `linux.frozen_ftrace` ([`frozen`]) has no part in all this but the decoding.
+//! The data source `linux.frozen_ftrace` ([`frozen`]) shares the reader, the decoding and the statistics. It changes no setting.
 
 pub mod bundle;
 pub mod categories;

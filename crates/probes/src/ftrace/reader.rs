@@ -18,9 +18,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ferretto_wire::bulk::PageAligned;
 use rustix::io::Errno;
 
-use super::page::LENGTH_MASK;
+use super::page::{LENGTH_MASK, ParseStatus};
 use super::tracefs::{Tracefs, TracefsError};
 
+/// Pages assumed of a CPU's buffer that does not tell its size: 64 MiB.
+pub(super) const ASSUMED_PAGES: usize = 16 << 10;
 /// Pages of one batch: enough that system calls do not count, few enough (128 KiB) to stay in a core's cache until
 /// every session has parsed them.
 pub const BATCH_PAGES: usize = 32;
@@ -59,8 +61,21 @@ pub enum BatchEnd {
     CaughtUp,
     /// A read returned less than a page, which the kernel never should.
     PartialPage,
-    /// A read failed for a reason that is not one of the usual.
+    /// A read failed for a reason that passes: memory is short, the buffer is being resized, or the CPU is off.
+    NotNow,
+    /// A read failed for another reason.
     Failed(Errno),
+}
+
+impl BatchEnd {
+    /// The name that statistics have for it, if it is an error.
+    pub(super) fn parse_error(self) -> Option<ParseStatus> {
+        match self {
+            BatchEnd::Limit | BatchEnd::CaughtUp | BatchEnd::NotNow => None,
+            BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
+            BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
+        }
+    }
 }
 
 /// Pages as they came from one CPU, in order.
@@ -124,8 +139,8 @@ impl CpuBuffer {
                     // page at a time would look the same.
                 }
                 Err(Errno::INTR) => {}
-                // No data; out of memory or buffer being resized; CPU switched off. All pass.
-                Err(Errno::AGAIN | Errno::NOMEM | Errno::BUSY | Errno::NODEV) => break BatchEnd::CaughtUp,
+                Err(Errno::AGAIN) => break BatchEnd::CaughtUp,
+                Err(Errno::NOMEM | Errno::BUSY | Errno::NODEV) => break BatchEnd::NotNow,
                 Err(errno) => break BatchEnd::Failed(errno),
             }
         };

@@ -24,30 +24,30 @@ const NO_WAIT: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// A buffer, in the caller's words: it gives them when it has the buffer watched, and gets them back.
+/// The caller's name for a buffer: given to [`Watermarks::watch`], and returned by [`Watermarks::take_full`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BufferId {
+pub struct CpuBufferId {
     /// The tracefs directory.
     pub instance: u32,
     /// The CPU.
     pub cpu: u32,
 }
 
-impl BufferId {
+impl CpuBufferId {
     fn data(self) -> EventData {
         EventData::new_u64(u64::from(self.instance) << 32 | u64::from(self.cpu))
     }
 
-    fn of(data: EventData) -> BufferId {
+    fn of(data: EventData) -> CpuBufferId {
         let number = data.u64();
-        BufferId {
+        CpuBufferId {
             instance: (number >> 32) as u32,
             cpu: number as u32,
         }
     }
 }
 
-/// Whether the kernel tells of a buffer.
+/// Whether the kernel reports that a buffer fills up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// It does.
@@ -76,9 +76,9 @@ impl Watermarks {
         Ok(Some(Watermarks { epoll }))
     }
 
-    /// Reports `buffer`, by that id, when it has filled up. Does so until it is closed or given to [`Watermarks::forget`].
-    pub fn watch(&self, id: BufferId, buffer: BorrowedFd<'_>) -> Watched {
-        // It would report an error at once, and so again and again.
+    /// Starts to watch `buffer`. [`Watermarks::take_full`] reports `id` once it has filled up, unless it was closed or forgotten before.
+    pub fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) -> Watched {
+        // epoll would report an error for it at once, and again after each look.
         if has_never_been_on(buffer) {
             return Watched::No;
         }
@@ -94,7 +94,7 @@ impl Watermarks {
     }
 
     /// Reports `buffer` again the next time that it is full, which may be now.
-    pub fn watch_again(&self, id: BufferId, buffer: BorrowedFd<'_>) {
+    pub fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
         // What fails is drained by the deadline.
         let _ = epoll::modify(
             &self.epoll,
@@ -111,12 +111,12 @@ impl Watermarks {
     }
 
     /// Adds to `full` the buffers that have filled up and were not reported since.
-    pub fn take_full(&self, full: &mut Vec<BufferId>) {
+    pub fn take_full(&self, full: &mut Vec<CpuBufferId>) {
         let mut events = [MaybeUninit::<Event>::uninit(); MOST_REPORTED];
         loop {
             match epoll::wait(&self.epoll, &mut events, Some(&NO_WAIT)) {
                 Ok((events, _)) => {
-                    full.extend(events.iter().map(|event| BufferId::of(event.data)));
+                    full.extend(events.iter().map(|event| CpuBufferId::of(event.data)));
                     if events.len() < MOST_REPORTED {
                         return;
                     }

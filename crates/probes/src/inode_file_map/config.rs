@@ -66,9 +66,10 @@ impl Config {
         }
     }
 
-    /// Whether inodes of a device are scanned for: not if it is mounted anywhere but where the config allows it.
+    /// Whether inodes of a device are scanned for: only if it is mounted, and the config allows all of its mount points.
     pub(super) fn may_scan(&self, device: u64, mounts: &Mounts) -> bool {
         self.scanning == Scanning::Allowed
+            && mounts.knows(device)
             && (self.only.is_empty() || mounts.points_of(device).all(|point| self.only.contains(point)))
     }
 

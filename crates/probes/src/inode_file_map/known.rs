@@ -8,7 +8,7 @@ use ferretto_proto::messages::inode_file_map::entry::Type;
 
 use super::walk::{Step, Walk};
 use crate::ftrace::metadata::FileId;
-use crate::own_threads::Place;
+use crate::own_threads;
 
 /// As many files as upstream keeps of what scans have found.
 const CACHED_FILES: usize = 1000;
@@ -50,21 +50,16 @@ impl KnownFiles {
         }
     }
 
-    /// Starts reading the static files on a thread of their own, unless somebody has.
+    /// Starts reading the static files on a thread of their own, if that has not started yet.
     pub(super) fn read_static_files(self: &Arc<Self>) {
         if self.began.set(()).is_err() {
             return;
         }
         let known = self.clone();
-        let read = move |place: Place| {
-            place.occupy();
+        let started = own_threads::spawn("static-inodes", move || {
             let _ = known.static_files.set(StaticFiles::read(&known.static_root));
-        };
-        let started = Place::take().is_some_and(|place| {
-            let thread = std::thread::Builder::new().name("static-inodes".to_owned());
-            thread.spawn(move || read(place)).is_ok()
         });
-        if !started {
+        if started.is_err() {
             // Their files are looked for like others.
             let _ = self.static_files.set(StaticFiles::default());
         }

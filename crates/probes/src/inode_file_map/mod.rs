@@ -1,14 +1,13 @@
 //! `linux.inode_file_map`: paths of the files that events of the kernel know by device and inode number only.
 //!
-//! `linux.ftrace` of the same session hands over the inodes that its events have, after each round over the CPUs. Those that are known
-//! already (`known.rs`) are written at once, each time that they are seen. For the others directories are scanned, after a delay in which
-//! more of them gather. A scan starts at the mount points of their devices and runs on a thread of its own (`scan.rs`, `walk.rs`); this
-//! takes what it has found ten times a second. While a scan runs, new inodes join it, and those that it has passed are looked for by the
-//! next one. An inode that was not found is forgotten until it is seen again.
+//! `linux.ftrace` of the same session hands over the inodes that its events have, after each round over the CPUs. Inodes that are known
+//! already (`known.rs`) are written at once, each time they are seen. For the others a scan begins after a delay, in which more of them
+//! gather. It starts at the mount points of their devices, on a thread of its own (`scan.rs`, `walk.rs`). This module takes its results ten
+//! times a second. New inodes join a running scan. The next scan looks for those that it has already passed. An inode that was not found is
+//! forgotten until it is seen again.
 //!
 //! Guarantees: the runtime's thread asks no file system but procfs. Inodes, paths and packets under way are bounded, and so is the length
-//! of a scan; what is left out is told in the log. What scans do to file systems does not start scans
-//! (`own_threads.rs`).
+//! of a scan. The log tells what is left out. The accesses of a scan do not start another one (`own_threads.rs`).
 
 mod config;
 mod known;
@@ -31,7 +30,7 @@ pub use self::known::KnownFiles;
 use self::mounts::Mounts;
 use self::output::Output;
 use self::scan::{Ending, Inodes, Pace, Scan};
-use crate::ftrace::metadata::FileId;
+use crate::ftrace::metadata::{FileId, FilesWanted};
 use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
 use crate::time::next_multiple;
@@ -44,7 +43,7 @@ const MOST_WAITING: usize = 200_000;
 /// Nanoseconds between two looks at what a scan has found.
 const LOOK_PERIOD: u64 = 100_000_000;
 /// Nanoseconds between two readings of the table of mounts because of a device that is not in it.
-const MOUNTS_PERIOD: u64 = 1_000_000_000;
+const MOUNTS_PERIOD: u64 = 5_000_000_000;
 
 /// What services are told of it. Every packet stands alone.
 pub fn descriptor() -> DataSourceDescriptor {
@@ -54,7 +53,7 @@ pub fn descriptor() -> DataSourceDescriptor {
     }
 }
 
-/// What happens about inodes that are not known.
+/// The search for unknown inodes.
 #[derive(Debug)]
 enum Phase {
     /// There are none.
@@ -69,6 +68,8 @@ enum Phase {
 pub struct InodeFileMap {
     config: Config,
     known: Arc<KnownFiles>,
+    /// Held for `linux.ftrace`, which notes files only if somebody wants them.
+    _wanted: FilesWanted,
     mountinfo: PathBuf,
     mounts: Mounts,
     /// When the table was read.
@@ -94,6 +95,7 @@ impl InodeFileMap {
         Self {
             config: Config::new(&config.inode_file_config),
             known,
+            _wanted: FilesWanted::new(),
             mountinfo: roots.procfs.join("self/mountinfo"),
             mounts: Mounts::default(),
             mounts_read: None,
@@ -250,7 +252,8 @@ impl InodeFileMap {
     /// Reads the table of mounts if it may have the device and the one that was read has not.
     fn know_mounts_of(&mut self, device: u64, now: BootTime) {
         let is_old = |read: BootTime| now.saturating_sub(read) >= MOUNTS_PERIOD;
-        if self.mounts.knows(device) || !self.mounts_read.is_none_or(is_old) {
+        // Events without a device have 0.
+        if device == 0 || self.mounts.knows(device) || !self.mounts_read.is_none_or(is_old) {
             return;
         }
         self.mounts_read = Some(now);

@@ -1,7 +1,7 @@
 //! Which device is mounted where, from `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
 //!
-//! That file has the device number that events of the kernel have. Asking each mount point with `stat`, as upstream does, would wait for
-//! network file systems whose server is gone.
+//! The file has the device numbers that kernel events have. A `stat` of each mount point, as in upstream, would wait for network file systems
+//! whose server is gone.
 
 use std::collections::BTreeMap;
 use std::io;

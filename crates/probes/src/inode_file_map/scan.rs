@@ -12,7 +12,7 @@ use ferretto_proto::messages::inode_file_map::entry::Type;
 
 use super::walk::{Step, Walk};
 use crate::ftrace::metadata::FileId;
-use crate::own_threads::Place;
+use crate::own_threads;
 
 /// Entries that a scan looks at at most. A file system can be made of any number of them.
 const MOST_ENTRIES: u64 = 20_000_000;
@@ -76,15 +76,8 @@ impl Scan {
     pub(super) fn start(roots: Vec<Vec<u8>>, wanted: Inodes, pace: Pace) -> Result<Self, String> {
         let shared = Arc::new(Shared::default());
         shared.lock().wanted = wanted;
-        let place = Place::take().ok_or("too many other scans still wait for file systems")?;
         let scan = Self(shared.clone());
-        let thread = std::thread::Builder::new().name("inode-scan".to_owned());
-        thread
-            .spawn(move || {
-                place.occupy();
-                run(&shared, Walk::new(roots), pace);
-            })
-            .map_err(|error| error.to_string())?;
+        own_threads::spawn("inode-scan", move || run(&shared, Walk::new(roots), pace))?;
         Ok(scan)
     }
 

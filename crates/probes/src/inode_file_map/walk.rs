@@ -2,7 +2,7 @@
 //! last.
 //!
 //! No link is followed below a root, and no other file system is entered: its mount points are roots of their own, where they are wanted.
-//! Between two steps at most the one directory is open that is being read. Directories that are still to be visited are bounded
+//! Between two steps only the directory that is being read is open. Directories that are still to be visited are bounded
 //! ([`MOST_PENDING_BYTES`]); those beyond are counted.
 
 use ferretto_proto::messages::inode_file_map::entry::Type;
@@ -13,8 +13,10 @@ use std::sync::Arc;
 
 use crate::ftrace::metadata::FileId;
 
-/// Bytes that the paths of directories still to be visited may take.
+/// Bytes that directories still to be visited may take.
 pub(super) const MOST_PENDING_BYTES: usize = 16 << 20;
+/// Bytes that a directory takes besides its path: its entry in the list, which doubles as it grows, and the allocator's own.
+const PENDING_BYTES: usize = 2 * size_of::<Pending>() + 32;
 /// The kernel takes no longer path (`PATH_MAX`).
 const LONGEST_PATH: usize = 4096;
 
@@ -83,7 +85,9 @@ impl Walk {
             let Some(next) = self.pending.pop() else {
                 return Step::Done;
             };
-            self.pending_bytes -= next.below.len();
+            self.pending_bytes = self
+                .pending_bytes
+                .saturating_sub(next.below.len() + PENDING_BYTES);
             // One that cannot be opened is passed over, as by upstream: it may be gone, or be somebody's secret.
             self.open = Open::new(next).ok();
             return Step::Nothing;
@@ -108,10 +112,12 @@ impl Walk {
             inode: entry.ino(),
         };
         if kind == Type::DIRECTORY {
-            if self.pending_bytes + below.len() > MOST_PENDING_BYTES || path.len() > LONGEST_PATH {
+            if self.pending_bytes + below.len() + PENDING_BYTES > MOST_PENDING_BYTES
+                || path.len() > LONGEST_PATH
+            {
                 self.left_out += 1;
             } else {
-                self.pending_bytes += below.len();
+                self.pending_bytes += below.len() + PENDING_BYTES;
                 self.pending.push(Pending {
                     root: open.root.clone(),
                     below,

@@ -25,7 +25,7 @@ const LONGEST_NAME: usize = "SYSLOG_IDENTIFIER".len();
 /// The highest number of a priority: debug messages.
 const LOWEST_PRIORITY: u32 = 7;
 
-/// What was taken of an entry.
+/// The part of an entry that was recorded.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
     /// A bit for the number of each field of `SystemdJournaldEvent`.
@@ -35,7 +35,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Notes the field of this number. Whether it was not taken before: of several with the same name, one is.
+    /// Notes that the field of this number was recorded. Returns whether it is the first of its name; later ones are left out.
     fn is_first(&mut self, number: u32) -> bool {
         let before = self.fields;
         self.fields |= 1 << number;
@@ -68,7 +68,7 @@ impl Filters {
         self.identifiers.len() + self.units.len()
     }
 
-    /// What fields have to be: one of those that are given for the same field.
+    /// Conditions that the library checks, as `FIELD=value`. Conditions on one field are alternatives.
     pub(super) fn matches(&self) -> impl Iterator<Item = String> {
         let priorities = (0..=self.min_prio).map(|priority| format!("PRIORITY={priority}"));
         let identifiers = self

@@ -87,7 +87,7 @@ functions! {
     open_directory: fn(*mut *mut SdJournal, *const std::ffi::c_char, c_int) -> c_int;
 }
 
-/// The library, loaded once. It stays, for nobody knows what it leaves behind. A failure is not kept: the library may be installed
+/// The library, loaded once. It stays loaded, because it may have started what unloading would break. A failure is not kept: the library may be installed
 /// before the next session.
 fn functions() -> Result<&'static Functions, Error> {
     static LOADED: OnceLock<Functions> = OnceLock::new();
@@ -177,7 +177,7 @@ impl Journal {
         check("sd_journal_add_match", result).map(drop)
     }
 
-    /// Goes to where only entries follow that are not there yet.
+    /// Moves behind the last entry that matches, so that only new entries follow.
     pub(super) fn seek_to_end(&mut self) -> Result<(), Error> {
         // SAFETY: the handle is open.
         check("sd_journal_seek_tail", unsafe {

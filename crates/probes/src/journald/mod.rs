@@ -13,9 +13,9 @@
 //! | `thread.rs` | when to read |
 //! | `place.rs` | why there may be nothing to read |
 //!
-//! Each instance has a thread of its own, because the library reads files: from a slow disk it takes as long as that takes. Guarantees
-//! that neither the journal nor a flood of messages holds up other data sources, that memory is bounded, and that an instance
-//! that cannot read the journal says why in the daemon's log, while its session records the rest.
+//! Each instance has a thread of its own, because the library reads files, and a slow disk may take any time. Guarantees that neither the
+//! journal nor a flood of messages holds up other data sources, and that memory is bounded. If an instance cannot read the journal, the
+//! daemon's log says why, and the session records the rest.
 
 mod entry;
 mod libsystemd;
@@ -50,7 +50,7 @@ const MOST_INSTANCES: usize = 64;
 /// See the [module](self).
 pub struct Journald {
     program: Arc<dyn ProducerProgram>,
-    /// Those that have started. Behind a lock because data sources are shared. Only the runtime's thread takes it.
+    /// The instances that have started. Behind a lock because data sources are shared; only the runtime's thread takes it.
     running: Mutex<BTreeMap<Slot, Running>>,
 }
 

@@ -15,7 +15,7 @@ pub(super) enum Absence {
         list(_0)
     )]
     NoJournal(Vec<PathBuf>),
-    /// There are files, which others may read.
+    /// There are files, but this user may not read them.
     #[error(
         "this user may not read the journal ({}); start traced_probes as root or as a member of the group systemd-journal",
         _0.display()
@@ -26,7 +26,7 @@ pub(super) enum Absence {
 /// Why there may be less to read than is expected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Remark {
-    /// Files of others, and of the system, are closed.
+    /// This user may not read the files of the system and of other users.
     #[error(
         "of the journal only what this user may read is recorded, which does not include {}; \
          start traced_probes as root or as a member of the group systemd-journal",
@@ -43,7 +43,7 @@ pub(super) enum Remark {
 pub(super) struct Places {
     /// Folders of journals, for this boot and for longer.
     folders: Vec<PathBuf>,
-    /// With the name of the folder in those that has this machine's journal.
+    /// Has the name of the folder with this machine's journal, which is in one of `folders`.
     machine_id: PathBuf,
     /// Where programs send their messages.
     socket: PathBuf,

@@ -41,7 +41,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Puts the reader to the end of the journal, of which it will see those entries that `filters` let through.
+    /// Moves to the end of the journal. From there the reader sees new entries that `filters` let through.
     pub(super) fn new(mut journal: Journal, filters: &Filters) -> Result<Reader, Error> {
         // One byte more tells that a field is longer.
         journal.set_data_threshold(LONGEST_FIELD + 1)?;
@@ -102,7 +102,7 @@ impl Reader {
         Ok(Progress::UpTo(reached))
     }
 
-    /// Makes the packet of the current entry. When the journal received it, in nanoseconds of the monotonic clock.
+    /// Makes the packet of the current entry. Returns when the journal received the entry, in nanoseconds of the monotonic clock.
     fn encode_entry(&mut self) -> Result<u64, Error> {
         let Reader { journal, packet, .. } = self;
         let usec = journal.monotonic_usec()?;

@@ -27,7 +27,7 @@ const TURN: Duration = Duration::from_millis(10);
 
 const JOURNAL: Token = Token(0);
 
-/// What the runtime says.
+/// A command from the runtime.
 pub(super) struct Command {
     pub(super) what: What,
     /// To be dropped when it is done.
@@ -41,6 +41,15 @@ pub(super) enum What {
     Flush,
     /// As a flush, and then no more.
     Stop,
+}
+
+/// Whether anybody still waits for this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runtime {
+    /// Commands have to be carried out, or may come.
+    Commands,
+    /// The data source is gone without a stop.
+    Gone,
 }
 
 /// Why the journal is not read.
@@ -63,12 +72,13 @@ pub(super) struct JournalThread {
     pub(super) writer: TraceWriter,
     pub(super) commands: Receiver<Command>,
     pub(super) reactor: Reactor,
-    /// Commands that wait until all is read that the journal had received at that time of the monotonic clock.
+    /// Commands, each with the time on the monotonic clock when it came. They wait until all entries that the journal received before that time
+    /// have been read.
     pub(super) waiting: Vec<(u64, Command)>,
 }
 
 impl JournalThread {
-    /// Works until it is told to stop. Drops `started` when entries that come will be recorded.
+    /// Works until it is told to stop. Drops `started` once new entries will be recorded.
     pub(super) fn run(mut self, started: Acknowledge) {
         self.program.join_instance(self.instance);
         let mut reader = match self.open() {
@@ -76,7 +86,7 @@ impl JournalThread {
             Err(trouble) => {
                 self.warn(format_args!("could not be started: {trouble}"));
                 self.await_stop();
-                // Now that the instance has ended, nobody is told that it had started.
+                // The instance has ended by now, so the service is not told that it had started.
                 return drop(started);
             }
         };
@@ -113,16 +123,12 @@ impl JournalThread {
         Ok(reader)
     }
 
-    /// Reads on until it is told to stop. Gives the acknowledgement of that, if there is anybody who waits for it.
+    /// Reads on until it is told to stop. Returns the acknowledgement of the stop, or `None` if the data source is gone.
     fn follow(&mut self, reader: &mut Reader) -> Result<Option<Acknowledge>, Trouble> {
         let mut events = Events::new();
         loop {
-            loop {
-                match self.commands.try_receive() {
-                    Ok(command) => self.waiting.push((monotonic_now(), command)),
-                    Err(Nothing::SoFar) => break,
-                    Err(Nothing::EverAgain) => return Ok(None),
-                }
+            if self.take_commands() == Runtime::Gone {
+                return Ok(None);
             }
             let began = monotonic_now();
             let progress = self.read(reader)?;
@@ -140,6 +146,24 @@ impl JournalThread {
             };
             self.reactor
                 .wait(&mut events, deadline.map(Deadline::Monotonic))?;
+        }
+    }
+
+    /// Takes the commands that have come.
+    fn take_commands(&mut self) -> Runtime {
+        loop {
+            match self.commands.try_receive() {
+                Ok(command) => self.waiting.push((monotonic_now(), command)),
+                Err(Nothing::SoFar) => return Runtime::Commands,
+                // The stop is the last command, and usually comes together with the end of the channel.
+                Err(Nothing::EverAgain) => {
+                    let is_stop = |(_, command): &(u64, Command)| command.what == What::Stop;
+                    return match self.waiting.iter().any(is_stop) {
+                        true => Runtime::Commands,
+                        false => Runtime::Gone,
+                    };
+                }
+            }
         }
     }
 

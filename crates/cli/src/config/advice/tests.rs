@@ -158,7 +158,6 @@ fn data_sources_that_nobody_offers_with_the_reason() {
         ("linux.ftrcae", "did you mean \"linux.ftrace\"?"),
         ("linux.proces_stats", "did you mean \"linux.process_stats\"?"),
         ("linux.perf", "start `traced_perf`"),
-        ("linux.sysfs_power", "upstream's `traced_probes`"),
         ("android.log", "Android only"),
         ("android.of_the_future", "Android only"),
         ("org.chromium.trace_event", "start Chrome"),

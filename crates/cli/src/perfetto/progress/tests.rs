@@ -9,14 +9,14 @@ use crate::account::watch::Watch;
 use crate::account::{Case, Wording};
 use crate::config::length::Length;
 
-fn stats(overwritten: u64, discarded: u64) -> TraceStats {
+fn stats(overwritten: u64, gaps: u64) -> TraceStats {
     TraceStats {
         buffer_stats: vec![BufferStats {
             buffer_size: Some(4 << 20),
             bytes_written: Some(1 << 20),
             chunks_overwritten: Some(overwritten),
-            chunks_discarded: Some(discarded),
-            patches_failed: Some(discarded),
+            trace_writer_packet_loss: Some(gaps),
+            patches_failed: Some(gaps),
             ..Default::default()
         }],
         ..Default::default()
@@ -49,7 +49,7 @@ fn the_line_tells_times_fill_bytes_rate_and_losses() {
     );
     assert_eq!(
         line(moment(&stats(0, 7))),
-        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, LOST 7 chunks of buffer 0 and 1 more"
+        "recording 1.5 s, buffer 25%, 1.0 MiB, 682.7 KiB/s, LOST 7 gaps in buffer 0 and 1 more"
     );
     assert_eq!(
         line(moment(&stats(9, 0))),

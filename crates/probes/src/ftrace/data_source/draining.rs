@@ -1,8 +1,8 @@
-//! The way of the events from the kernel's buffers into each session's sink, in turns.
+//! How events get from the kernel's buffers into each session's sink, in turns.
 //!
-//! A turn lasts about as long as it may, however many CPUs there are: it reads one buffer after the other, and the next turn goes on
-//! where it ended. A flush spans as many turns as it needs to read each buffer as far as it was filled when the flush began, and
-//! ends unfinished rather than late.
+//! However many CPUs there are, a turn takes about `TURN`: it reads one buffer after the other, and the next turn goes on where it ended. A
+//! flush takes as many turns as it needs to read each buffer as far as it was filled when the flush began. After `LONGEST_FLUSH` it ends
+//! unfinished.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,7 @@ use super::{FtraceController, Instance, Session, SessionSinks, SymbolsWanted, We
 use crate::ftrace::bundle::{BundleWriter, ClockSnapshot, CpuRead, SymbolSource};
 use crate::ftrace::control::FtraceSessionId;
 use crate::ftrace::kallsyms::KernelSymbols;
-use crate::ftrace::page::ParseStatus;
-use crate::ftrace::reader::{BATCH_PAGES, Batch, BatchEnd};
+use crate::ftrace::reader::{ASSUMED_PAGES, BATCH_PAGES, Batch, BatchEnd};
 use crate::ftrace::stats::FtraceStats;
 use crate::ftrace::table::Table;
 use crate::ftrace::watch::Depth;
@@ -28,8 +27,6 @@ pub(super) const TURN: BootTime = 20_000_000;
 const LONGEST_FLUSH: BootTime = 3_000_000_000;
 /// Most pages taken from one CPU in a turn: 1 MiB, some 2 ms of work.
 const MOST_PAGES_PER_TURN: usize = 256;
-/// Most pages taken from one CPU in a flush when the size of its buffer is not known: 64 MiB.
-const MOST_PAGES_PER_FLUSH: usize = 16 << 10;
 
 /// A flush of one session; different for any two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +86,7 @@ enum CpuEnd {
     OutOfTime,
 }
 
-/// What it takes to give a batch to all sessions.
+/// The parts of the controller that giving a batch to all sessions needs.
 struct Decoder<'a> {
     sessions: &'a mut BTreeMap<FtraceSessionId, Session>,
     bundles: &'a mut BundleWriter,
@@ -142,10 +139,10 @@ impl FtraceController {
     }
 
     /// Begins to write out all that was recorded for the session until now, the partly filled pages too, and the statistics. Other
-    /// sessions of the same instance get theirs on the way. If it is over, [`FtraceController::take_flushed`] tells; if not, it goes on
+    /// sessions of the same instance get theirs on the way. [`FtraceController::take_flushed`] tells when it is over; until then it goes on
     /// with each [`FtraceController::drain`] and ends after three seconds at the latest.
     pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) -> FlushId {
-        self.flush_looking(id, Depth::Regular, now, sinks)
+        self.begin_flush(id, Depth::Regular, now, sinks)
     }
 
     /// The same for the last time, before [`FtraceController::stop_session`].
@@ -155,10 +152,10 @@ impl FtraceController {
         now: BootTime,
         sinks: &mut dyn SessionSinks,
     ) -> FlushId {
-        self.flush_looking(id, Depth::Whole, now, sinks)
+        self.begin_flush(id, Depth::Whole, now, sinks)
     }
 
-    fn flush_looking(
+    fn begin_flush(
         &mut self,
         session: FtraceSessionId,
         depth: Depth,
@@ -180,7 +177,7 @@ impl FtraceController {
         self.look_at_settings(&name, depth, now);
         if let Some(instance) = self.instances.get_mut(&name) {
             let pages = match instance.control.buffer_pages() {
-                0 => MOST_PAGES_PER_FLUSH,
+                0 => ASSUMED_PAGES,
                 pages => pages as usize,
             };
             let rest = Rest {
@@ -244,7 +241,7 @@ impl FtraceController {
         progress
     }
 
-    /// One of so many `instances`, which have a turn together.
+    /// Drains one instance. So many `instances` share a turn.
     fn drain_instance(
         &mut self,
         name: &str,
@@ -331,7 +328,7 @@ impl FtraceController {
         }
     }
 
-    /// The session has ended, and with it what it waits for.
+    /// Ends the flushes of a session that has ended.
     pub(super) fn give_up_flushes(&mut self, session: FtraceSessionId) {
         for instance in self.instances.values_mut() {
             instance.flushes.retain(|flush| {
@@ -362,7 +359,7 @@ impl Instance {
             .take(count)
         {
             let cpu = self.buffers[index].cpu();
-            // Whoever waits for a flush is not to wait for what was recorded since.
+            // A flush must not wait for events that were recorded after it began.
             let is_wanted = |flush: &Flush| flush.rests.contains_key(&cpu);
             if !self.flushes.is_empty() && !self.flushes.iter().any(is_wanted) {
                 continue;
@@ -471,11 +468,7 @@ impl Decoder<'_> {
         read: &CpuRead<'_>,
         batch: &Batch<'_>,
     ) -> Option<u64> {
-        let read_error = match batch.end {
-            BatchEnd::Limit | BatchEnd::CaughtUp => None,
-            BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
-            BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
-        };
+        let read_error = batch.end.parse_error();
         // The same for each session; unknown if none has a sink any more.
         let mut records = (batch.count == 0).then_some(0);
         for id in started {
@@ -496,7 +489,7 @@ impl Decoder<'_> {
                 records = self.bundles.encode(table, decoding, read, symbols, sink);
             }
         }
-        // What the kernel could not hand over it counts as read.
+        // The kernel counts pages that it could not hand over as read.
         records.filter(|_| read_error.is_none())
     }
 

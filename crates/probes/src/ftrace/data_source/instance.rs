@@ -23,7 +23,7 @@ use crate::ftrace::table::{EventPlan, Table};
 use crate::ftrace::tracefs::{EventName, Setting, Tracefs, TracefsError};
 use crate::ftrace::watch::Watch;
 use crate::ftrace::watch::writers::Writers;
-use crate::ftrace::watermarks::{BufferId, Watermarks};
+use crate::ftrace::watermarks::{CpuBufferId, Watermarks};
 use ferretto_client::runtime::probe::BootTime;
 
 /// Larger sub-buffers no kernel has.
@@ -129,8 +129,8 @@ impl Instance {
         self.unreadable.clear();
     }
 
-    fn buffer_id(&self, buffer: &CpuBuffer) -> BufferId {
-        BufferId {
+    fn buffer_id(&self, buffer: &CpuBuffer) -> CpuBufferId {
+        CpuBufferId {
             instance: self.serial,
             cpu: buffer.cpu(),
         }

@@ -4,10 +4,9 @@
 //! and `trace_instance`; `Documentation/trace/debugging.rst` of the Linux source). After the next boot the instance has what was recorded before,
 //! until somebody records into it. Any instance that has stopped looks the same to a reader, and is read as well.
 //!
-//! One instance of the data source reads one instance of tracefs to its end: first the formats of all events, then the pages, a bounded
-//! amount in each turn, because the buffer may have any of these events. The packets are those of `linux.ftrace`, each event with all its
-//! fields and with the time that the buffer has. Threads, files and kernel addresses of another boot mean nothing to this one, so nobody
-//! is asked about them.
+//! One instance of the data source reads one instance of tracefs to its end, a bounded amount in each turn. It reads the formats of all events
+//! first, because the buffer may have any of them, and then the pages. The packets are those of `linux.ftrace`, each event with all its
+//! fields and with the time that the buffer has. Threads, files and kernel addresses of another boot mean nothing now, so they are not looked up.
 //!
 //! Guarantees: no setting of tracefs is changed. Reading takes the events out of the buffer. When the session ends after all was read, the
 //! buffer is emptied, so that the next boot does not find the same again. If the session ends before, trace and log say so and the rest
@@ -27,9 +26,8 @@ use ferretto_wire::Writer;
 use super::bundle::{BundleWriter, CpuRead};
 use super::format::PageLayout;
 use super::instances::TracefsPolicy;
-use super::page::ParseStatus;
 use super::printk_formats::PrintkFormats;
-use super::reader::{BATCH_PAGES, BatchEnd, CpuBuffer, PagePool};
+use super::reader::{ASSUMED_PAGES, BATCH_PAGES, BatchEnd, CpuBuffer, PagePool};
 use super::session::{DecodeConfig, SchedEncoding, Session};
 use super::stats::{FtraceStats, encode_preserved_buffer, encode_trouble};
 use super::table::Table;
@@ -42,8 +40,6 @@ pub const NAME: &str = "linux.frozen_ftrace";
 const FORMATS_PER_TURN: usize = 100;
 /// Pages that are read in a turn: about a millisecond.
 const PAGES_PER_TURN: usize = 4 * BATCH_PAGES;
-/// Pages of a CPU whose buffer does not say how large it is: 64 MiB.
-const MOST_PAGES: usize = 16 << 10;
 
 /// What services are told of it. Every packet stands alone.
 pub fn descriptor() -> DataSourceDescriptor {
@@ -118,8 +114,10 @@ enum State {
         events: std::vec::IntoIter<EventName>,
     },
     Reading(Box<Reading>),
-    /// All was read.
-    Done,
+    /// All was read that can be, but for the rest of the buffers of so many CPUs.
+    Done {
+        cut_off: usize,
+    },
     /// Nothing can be read.
     Failed,
 }
@@ -135,6 +133,8 @@ struct Reading {
     /// Buffers that may have more.
     unread: Vec<Unread>,
     pages: u64,
+    /// CPUs whose buffers could not be read to their end.
+    cut_off: usize,
 }
 
 /// A CPU's buffer, and how many pages it can have at most: one that still records has no end.
@@ -223,7 +223,7 @@ impl FrozenFtrace {
     }
 
     /// Reads some pages; tells the rest when it has all.
-    fn read(&mut self, sink: &mut dyn PacketSink) {
+    fn read(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         let State::Reading(reading) = &mut self.state else {
             return;
         };
@@ -231,13 +231,28 @@ impl FrozenFtrace {
         if !reading.unread.is_empty() {
             return;
         }
-        if reading.pages == 0 {
+        let (pages, cut_off) = (reading.pages, reading.cut_off);
+        self.write_stats(sink);
+        if cut_off > 0 {
+            let what = format!(
+                "could not be read to the end for {cut_off} CPUs: record it again to get the rest, which is still there"
+            );
+            self.tell_trace_too(&what, now, sink);
+        } else if pages == 0 {
             self.tell(
                 "is empty: nothing was recorded there, its memory did not survive the reboot, or somebody has read it already",
             );
         }
-        self.write_stats(sink);
-        self.state = State::Done;
+        self.state = State::Done { cut_off };
+    }
+
+    /// Tells the log, and the trace.
+    fn tell_trace_too(&mut self, what: &str, now: BootTime, sink: &mut dyn PacketSink) {
+        self.tell(what);
+        let trouble = format!("{NAME}: {} {what}", self.tracefs.root().display());
+        self.packet.clear();
+        encode_trouble(now, &trouble, &mut self.packet);
+        sink.write_packet(self.packet.as_slice());
     }
 
     fn write_stats(&mut self, sink: &mut dyn PacketSink) {
@@ -246,7 +261,7 @@ impl FrozenFtrace {
         };
         let mut stats = FtraceStats::default();
         // What cannot be read is missing from the packet, as in upstream's.
-        let _ = stats.read_cpus(&self.tracefs, &reading.cpus);
+        stats.read_cpus(&self.tracefs, &reading.cpus);
         let pages = self.tracefs.buffer_pages(rustix::param::page_size());
         stats.buffer_pages = pages.ok().flatten().unwrap_or_default();
         self.packet.clear();
@@ -289,6 +304,7 @@ impl Reading {
             session,
             table,
             pages: 0,
+            cut_off: 0,
         })
     }
 
@@ -301,12 +317,8 @@ impl Reading {
             left = left.saturating_sub(batch.count.max(1));
             unread.pages -= batch.count;
             self.pages += batch.count as u64;
-            let failed = match batch.end {
-                // A page that is mostly empty may be anywhere in a buffer that a crash has left.
-                BatchEnd::Limit | BatchEnd::CaughtUp => None,
-                BatchEnd::PartialPage => Some(ParseStatus::PartialPageRead),
-                BatchEnd::Failed(_) => Some(ParseStatus::UnexpectedReadError),
-            };
+            // A page that is mostly empty may be anywhere in a buffer that a crash has left, so only errors end the reading early.
+            let failed = batch.end.parse_error();
             if let Some(status) = failed {
                 self.session.add_parse_error(status);
             }
@@ -315,13 +327,15 @@ impl Reading {
                     cpu: unread.buffer.cpu(),
                     pages: batch.pages,
                     page_size: self.table.layout().page_size(),
-                    // Which says that it is the boot clock. Of another boot's clock nothing is known now.
+                    // No snapshot means the boot clock. Nothing is known now about another boot's clock.
                     clock: None,
                 };
                 self.bundles
                     .encode(&self.table, &mut self.session, &read, None, sink);
             }
-            if batch.count == 0 || failed.is_some() || unread.pages == 0 {
+            let is_cut_off = failed.is_some() || batch.end == BatchEnd::NotNow;
+            self.cut_off += usize::from(is_cut_off);
+            if batch.count == 0 || is_cut_off || unread.pages == 0 {
                 self.unread.pop();
             }
         }
@@ -334,7 +348,7 @@ fn pages_of(tracefs: &Tracefs, cpu: u32, page_size: usize) -> usize {
     let bytes = kib
         .and_then(|kib| kib.parse::<usize>().ok())
         .and_then(|kib| kib.checked_mul(1024));
-    bytes.map_or(MOST_PAGES, |bytes| bytes.div_ceil(page_size) + 1)
+    bytes.map_or(ASSUMED_PAGES, |bytes| bytes.div_ceil(page_size) + 1)
 }
 
 impl Probe for FrozenFtrace {
@@ -364,35 +378,37 @@ impl Probe for FrozenFtrace {
     fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         match &self.state {
             State::Describing { .. } => self.describe(),
-            State::Reading(_) => self.read(sink),
-            State::Done | State::Failed => {}
+            State::Reading(_) => self.read(now, sink),
+            State::Done { .. } | State::Failed => {}
         }
         self.next = match self.state {
             State::Describing { .. } | State::Reading(_) => Some(now),
-            State::Done | State::Failed => None,
+            State::Done { .. } | State::Failed => None,
         };
     }
 
     fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.next = None;
         if matches!(self.state, State::Describing { .. } | State::Reading(_)) {
-            let what = "was not read to its end because the recording was stopped: record longer to get the rest, which is still there";
-            self.tell(what);
             self.write_stats(sink);
-            let trouble = format!("{NAME}: {} {what}", self.tracefs.root().display());
-            self.packet.clear();
-            encode_trouble(now, &trouble, &mut self.packet);
-            sink.write_packet(self.packet.as_slice());
+            let what = "was not read to its end because the recording was stopped: record longer to get the rest, which is still there";
+            self.tell_trace_too(what, now, sink);
             return;
         }
-        // What still records has events that nobody has read.
-        if matches!(self.state, State::Done)
-            && self.recording == Recording::Off
-            && let Err(error) = self.tracefs.clear_buffers()
-        {
-            self.tell(&format!(
-                "could not be emptied, so the next boot may find the same events again: {error}"
-            ));
+        // Somebody may have begun to record into it meanwhile.
+        let records_now = !matches!(self.tracefs.recording(), Ok(Recording::Off));
+        match (&self.state, self.recording) {
+            (State::Done { cut_off: 0 }, Recording::Off) if records_now => {
+                self.tell("records again, so it was not emptied");
+            }
+            (State::Done { cut_off: 0 }, Recording::Off) => {
+                if let Err(error) = self.tracefs.clear_buffers() {
+                    self.tell(&format!(
+                        "could not be emptied, so the next boot may find the same events again: {error}"
+                    ));
+                }
+            }
+            _ => {}
         }
     }
 

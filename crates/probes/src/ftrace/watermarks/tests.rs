@@ -44,8 +44,8 @@ fn watched(watermarks: &Watermarks) -> Option<(TestInstance, Vec<CpuBuffer>)> {
     Some((instance, buffers))
 }
 
-fn id(buffer: &CpuBuffer) -> BufferId {
-    BufferId {
+fn id(buffer: &CpuBuffer) -> CpuBufferId {
+    CpuBufferId {
         instance: 7,
         cpu: buffer.cpu(),
     }
@@ -74,7 +74,7 @@ fn is_readable(watermarks: &Watermarks) -> bool {
     polled[0].revents().contains(PollFlags::IN)
 }
 
-fn full(watermarks: &Watermarks) -> Vec<BufferId> {
+fn full(watermarks: &Watermarks) -> Vec<CpuBufferId> {
     let mut full = Vec::new();
     watermarks.take_full(&mut full);
     full
@@ -95,7 +95,7 @@ fn a_buffer_filled_beyond_its_watermark_is_reported_once() {
     assert!(!is_readable(&watermarks), "it is still full, but was reported");
     assert_eq!(full(&watermarks), []);
 
-    let of = |reported: &BufferId| buffers.iter().find(|buffer| id(buffer) == *reported).unwrap();
+    let of = |reported: &CpuBufferId| buffers.iter().find(|buffer| id(buffer) == *reported).unwrap();
     watermarks.watch_again(reported[0], of(&reported[0]).as_fd());
     assert_eq!(full(&watermarks), reported[..1], "it is full");
     let mut pool = PagePool::new(4096);

@@ -1,4 +1,4 @@
-//! What generated messages show their fields to: the wire, or a formatter. Fields that are not set show nothing.
+//! The receivers of generated messages' fields: the wire, or a formatter. Fields that are not set are skipped.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ pub(crate) fn debug(message: &dyn Fields, f: &mut fmt::Formatter<'_>) -> fmt::Re
     to.finish()
 }
 
-/// A scalar that is there.
+/// A scalar that is set.
 #[inline]
 pub(crate) fn value<S: Scalar>(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: S::Value) {
     match &mut visitor.0 {
@@ -119,7 +119,7 @@ pub(crate) fn enums(visitor: &mut Visitor<'_, '_, '_>, number: u32, values: &dyn
     }
 }
 
-/// A text that is there.
+/// A text that is set.
 #[inline]
 pub(crate) fn text(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &str) {
     match &mut visitor.0 {
@@ -161,7 +161,7 @@ pub(crate) fn bytes(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &Opti
     }
 }
 
-/// Several of bytes.
+/// Several byte strings.
 #[inline(never)]
 pub(crate) fn bytes_list(visitor: &mut Visitor<'_, '_, '_>, number: u32, values: &[Vec<u8>]) {
     for value in values {
@@ -169,7 +169,7 @@ pub(crate) fn bytes_list(visitor: &mut Visitor<'_, '_, '_>, number: u32, values:
     }
 }
 
-/// A message that is there.
+/// A message that is set.
 #[inline(never)]
 pub(crate) fn nested(visitor: &mut Visitor<'_, '_, '_>, number: u32, value: &dyn Fields) {
     match &mut visitor.0 {

@@ -20,6 +20,7 @@ pub struct DataSourceConfig {
     pub protovm_config: codec::MessageField<crate::messages::ProtoVmConfig>,
     #[cfg(feature = "probes")]
     pub ftrace_config: codec::MessageField<crate::messages::FtraceConfig>,
+    #[cfg(feature = "probes")]
     pub inode_file_config: codec::MessageField<crate::messages::InodeFileConfig>,
     #[cfg(feature = "probes")]
     pub process_stats_config: codec::MessageField<crate::messages::ProcessStatsConfig>,
@@ -29,7 +30,9 @@ pub struct DataSourceConfig {
     #[cfg(feature = "probes")]
     pub system_info_config: codec::MessageField<crate::messages::SystemInfoConfig>,
     pub prefer_suspend_clock_for_duration: Option<bool>,
+    #[cfg(feature = "probes")]
     pub frozen_ftrace_config: codec::MessageField<crate::messages::FrozenFtraceConfig>,
+    #[cfg(feature = "probes")]
     pub journald_config: codec::MessageField<crate::messages::SystemdJournaldConfig>,
     /// Since v59.
     pub supports_tracing_v2: Option<bool>,
@@ -52,6 +55,7 @@ impl DataSourceConfig {
         protovm_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         ftrace_config: codec::MessageField::none(),
+        #[cfg(feature = "probes")]
         inode_file_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         process_stats_config: codec::MessageField::none(),
@@ -61,7 +65,9 @@ impl DataSourceConfig {
         #[cfg(feature = "probes")]
         system_info_config: codec::MessageField::none(),
         prefer_suspend_clock_for_duration: None,
+        #[cfg(feature = "probes")]
         frozen_ftrace_config: codec::MessageField::none(),
+        #[cfg(feature = "probes")]
         journald_config: codec::MessageField::none(),
         supports_tracing_v2: None,
         legacy_config: None,
@@ -144,6 +150,7 @@ impl codec::Fields for DataSourceConfig {
         codec::visit::messages(visitor, 12, &self.protovm_config);
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 100, &self.ftrace_config);
+        #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 102, &self.inode_file_config);
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 103, &self.process_stats_config);
@@ -153,7 +160,9 @@ impl codec::Fields for DataSourceConfig {
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 119, &self.system_info_config);
         codec::visit::scalar::<codec::scalar::Bool>(visitor, 122, &self.prefer_suspend_clock_for_duration);
+        #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 136, &self.frozen_ftrace_config);
+        #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 141, &self.journald_config);
         codec::visit::scalar::<codec::scalar::Bool>(visitor, 147, &self.supports_tracing_v2);
         codec::visit::string(visitor, 1000, &self.legacy_config);
@@ -178,6 +187,7 @@ impl codec::Fields for DataSourceConfig {
             12 => decoder.messages(field, &mut self.protovm_config),
             #[cfg(feature = "probes")]
             100 => decoder.messages(field, &mut self.ftrace_config),
+            #[cfg(feature = "probes")]
             102 => decoder.messages(field, &mut self.inode_file_config),
             #[cfg(feature = "probes")]
             103 => decoder.messages(field, &mut self.process_stats_config),
@@ -187,7 +197,9 @@ impl codec::Fields for DataSourceConfig {
             #[cfg(feature = "probes")]
             119 => decoder.messages(field, &mut self.system_info_config),
             122 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.prefer_suspend_clock_for_duration),
+            #[cfg(feature = "probes")]
             136 => decoder.messages(field, &mut self.frozen_ftrace_config),
+            #[cfg(feature = "probes")]
             141 => decoder.messages(field, &mut self.journald_config),
             147 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.supports_tracing_v2),
             1000 => codec::decode::string(field, &mut self.legacy_config),

@@ -3,6 +3,7 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
+#[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
 pub struct FrozenFtraceConfig {
     /// Name of the instance of tracefs that has the buffer. It has to be given.
@@ -10,19 +11,21 @@ pub struct FrozenFtraceConfig {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "probes")]
 impl FrozenFtraceConfig {
     const EMPTY: Self = Self {
         instance_name: None,
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "probes")]
 codec::message_impls!(FrozenFtraceConfig);
+#[cfg(feature = "probes")]
 impl codec::Fields for FrozenFtraceConfig {
     fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
         codec::visit::string(visitor, 1, &self.instance_name);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
-    #[cfg(feature = "probes")]
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
         ("FrozenFtraceConfig", &[(1, "instance_name")])
     }

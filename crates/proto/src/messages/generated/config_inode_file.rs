@@ -3,6 +3,7 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
+#[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
 pub struct InodeFileConfig {
     /// Pause between two batches of a scan; 10 s if it is 0.
@@ -20,6 +21,7 @@ pub struct InodeFileConfig {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "probes")]
 impl InodeFileConfig {
     const EMPTY: Self = Self {
         scan_interval_ms: None,
@@ -31,7 +33,9 @@ impl InodeFileConfig {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "probes")]
 codec::message_impls!(InodeFileConfig);
+#[cfg(feature = "probes")]
 impl codec::Fields for InodeFileConfig {
     fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
         codec::visit::scalar::<codec::scalar::Uint32>(visitor, 1, &self.scan_interval_ms);
@@ -42,7 +46,6 @@ impl codec::Fields for InodeFileConfig {
         codec::visit::messages(visitor, 6, &self.mount_point_mapping);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
-    #[cfg(feature = "probes")]
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
         ("InodeFileConfig", &[(1, "scan_interval_ms"), (2, "scan_delay_ms"), (3, "scan_batch_size"), (4, "do_not_scan"), (5, "scan_mount_points"), (6, "mount_point_mapping")])
     }
@@ -65,6 +68,7 @@ impl codec::Fields for InodeFileConfig {
 pub mod inode_file_config {
     #[allow(unused_imports)]
     use crate::messages::codec;
+    #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
     pub struct MountPointMappingEntry {
         pub mountpoint: Option<String>,
@@ -72,6 +76,7 @@ pub mod inode_file_config {
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
+    #[cfg(feature = "probes")]
     impl MountPointMappingEntry {
         const EMPTY: Self = Self {
             mountpoint: None,
@@ -79,14 +84,15 @@ pub mod inode_file_config {
             unknown_fields: codec::UnknownFields::new(),
         };
     }
+    #[cfg(feature = "probes")]
     codec::message_impls!(MountPointMappingEntry);
+    #[cfg(feature = "probes")]
     impl codec::Fields for MountPointMappingEntry {
         fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
             codec::visit::string(visitor, 1, &self.mountpoint);
             codec::visit::strings(visitor, 2, &self.scan_roots);
             codec::visit::unknown(visitor, &self.unknown_fields);
         }
-        #[cfg(feature = "probes")]
         fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
             ("MountPointMappingEntry", &[(1, "mountpoint"), (2, "scan_roots")])
         }

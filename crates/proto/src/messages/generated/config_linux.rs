@@ -3,6 +3,7 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
+#[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
 pub struct SystemdJournaldConfig {
     pub min_prio: Option<u32>,
@@ -11,6 +12,7 @@ pub struct SystemdJournaldConfig {
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
 }
+#[cfg(feature = "probes")]
 impl SystemdJournaldConfig {
     const EMPTY: Self = Self {
         min_prio: None,
@@ -19,7 +21,9 @@ impl SystemdJournaldConfig {
         unknown_fields: codec::UnknownFields::new(),
     };
 }
+#[cfg(feature = "probes")]
 codec::message_impls!(SystemdJournaldConfig);
+#[cfg(feature = "probes")]
 impl codec::Fields for SystemdJournaldConfig {
     fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
         codec::visit::scalar::<codec::scalar::Uint32>(visitor, 1, &self.min_prio);
@@ -27,7 +31,6 @@ impl codec::Fields for SystemdJournaldConfig {
         codec::visit::strings(visitor, 3, &self.filter_units);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
-    #[cfg(feature = "probes")]
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
         ("SystemdJournaldConfig", &[(1, "min_prio"), (2, "filter_identifiers"), (3, "filter_units")])
     }

@@ -6,13 +6,19 @@ pub use common::*;
 mod config;
 pub use config::*;
 
+#[cfg(feature = "probes")]
 mod config_ftrace;
+#[cfg(feature = "probes")]
 pub use config_ftrace::*;
 
+#[cfg(feature = "probes")]
 mod config_inode_file;
+#[cfg(feature = "probes")]
 pub use config_inode_file::*;
 
+#[cfg(feature = "probes")]
 mod config_linux;
+#[cfg(feature = "probes")]
 pub use config_linux::*;
 
 mod config_priority_boost;
