@@ -175,7 +175,6 @@ fn sources_are_those_that_producers_offer() {
             ("linux.sysfs_power", probes, 0),
             ("linux.system_info", probes, 0),
             ("linux.systemd_journald", probes, 0),
-            ("perfetto.metatrace", probes, 0),
             ("track_event", "com.example.game", 1),
         ]
     );

@@ -87,7 +87,7 @@ fn status_lists_a_services_clients_and_sessions() {
     let (value, code) = status(&system);
     assert_eq!(code, Some(0));
     assert_eq!(value["probes"]["pid"], probes);
-    assert_eq!(value["producers"][0]["sources"][0], "linux.ftrace");
+    assert_eq!(value["producers"][0]["sources"][0], "linux.frozen_ftrace");
     assert_eq!(value["producers"][1]["name"], "com.example.game");
     assert_eq!(value["sessions"][0]["name"], "mine");
     let strangers: HashSet<u64> = value["other_daemons"]

@@ -66,10 +66,9 @@ impl Config {
         }
     }
 
-    /// Whether inodes of a device are scanned for: only if it is mounted, and the config allows all of its mount points.
+    /// Whether inodes of a device are scanned for: only if the config allows all of its mount points.
     pub(super) fn may_scan(&self, device: u64, mounts: &Mounts) -> bool {
         self.scanning == Scanning::Allowed
-            && mounts.knows(device)
             && (self.only.is_empty() || mounts.points_of(device).all(|point| self.only.contains(point)))
     }
 

@@ -43,7 +43,7 @@ const MOST_WAITING: usize = 200_000;
 /// Nanoseconds between two looks at what a scan has found.
 const LOOK_PERIOD: u64 = 100_000_000;
 /// Nanoseconds between two readings of the table of mounts because of a device that is not in it.
-const MOUNTS_PERIOD: u64 = 5_000_000_000;
+const MOUNTS_PERIOD: u64 = 1_000_000_000;
 
 /// What services are told of it. Every packet stands alone.
 pub fn descriptor() -> DataSourceDescriptor {
