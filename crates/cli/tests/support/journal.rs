@@ -41,6 +41,8 @@ impl PrivateJournal {
         };
         let address = journal.root().join("run/systemd/journal/socket");
         journal.socket.connect(address).unwrap();
+        // The daemon's own entries about its start come first.
+        journal.settle();
         Some(journal)
     }
 
