@@ -45,7 +45,7 @@ pub(super) enum What {
 
 /// Whether anybody still waits for this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Runtime {
+pub(super) enum Runtime {
     /// Commands have to be carried out, or may come.
     Commands,
     /// The data source is gone without a stop.
@@ -75,6 +75,24 @@ pub(super) struct JournalThread {
     /// Commands, each with the time on the monotonic clock when it came. They wait until all entries that the journal received before that time
     /// have been read.
     pub(super) waiting: Vec<(u64, Command)>,
+}
+
+/// Takes the commands that have come.
+pub(super) fn take_commands(commands: &Receiver<Command>, waiting: &mut Vec<(u64, Command)>) -> Runtime {
+    loop {
+        match commands.try_receive() {
+            Ok(command) => waiting.push((monotonic_now(), command)),
+            Err(Nothing::SoFar) => return Runtime::Commands,
+            // The stop is the last command, and usually comes together with the end of the channel.
+            Err(Nothing::EverAgain) => {
+                let is_stop = |(_, command): &(u64, Command)| command.what == What::Stop;
+                return match waiting.iter().any(is_stop) {
+                    true => Runtime::Commands,
+                    false => Runtime::Gone,
+                };
+            }
+        }
+    }
 }
 
 impl JournalThread {
@@ -127,7 +145,7 @@ impl JournalThread {
     fn follow(&mut self, reader: &mut Reader) -> Result<Option<Acknowledge>, Trouble> {
         let mut events = Events::new();
         loop {
-            if self.take_commands() == Runtime::Gone {
+            if take_commands(&self.commands, &mut self.waiting) == Runtime::Gone {
                 return Ok(None);
             }
             let began = monotonic_now();
@@ -146,24 +164,6 @@ impl JournalThread {
             };
             self.reactor
                 .wait(&mut events, deadline.map(Deadline::Monotonic))?;
-        }
-    }
-
-    /// Takes the commands that have come.
-    fn take_commands(&mut self) -> Runtime {
-        loop {
-            match self.commands.try_receive() {
-                Ok(command) => self.waiting.push((monotonic_now(), command)),
-                Err(Nothing::SoFar) => return Runtime::Commands,
-                // The stop is the last command, and usually comes together with the end of the channel.
-                Err(Nothing::EverAgain) => {
-                    let is_stop = |(_, command): &(u64, Command)| command.what == What::Stop;
-                    return match self.waiting.iter().any(is_stop) {
-                        true => Runtime::Commands,
-                        false => Runtime::Gone,
-                    };
-                }
-            }
         }
     }
 

@@ -225,6 +225,9 @@ fn a_buffer_that_breaks_off_is_read_as_far_as_it_goes_and_the_trace_says_so() {
     assert_eq!(stats[1].ftrace_parse_errors.len(), 1, "{stats:?}");
     let events: usize = source.bundles().iter().map(|bundle| bundle.event.len()).sum();
     assert_eq!(events, SCHED.lines().len());
+    source.stop();
+    assert_eq!(folder.read("trace"), "what is left");
+    source.tells(&["could not be read to the end for 1 CPUs", "still there"]);
 }
 
 #[test]
@@ -238,6 +241,18 @@ fn the_buffer_is_emptied_when_the_session_ends_and_not_before() {
     assert_eq!(folder.read("trace"), "");
     assert_eq!(folder.read("tracing_on"), "0\n", "nothing else is changed");
     assert_eq!(source.frozen.take_notices(), Vec::<String>::new());
+}
+
+#[test]
+fn a_buffer_that_records_again_is_not_emptied() {
+    let folder = Folder::new(SCHED.pages);
+    let mut source = folder.source();
+    source.start();
+    source.run();
+    folder.write("tracing_on", "1\n");
+    source.stop();
+    assert_eq!(folder.read("trace"), "what is left");
+    source.tells(&["records again", "not emptied"]);
 }
 
 #[test]
