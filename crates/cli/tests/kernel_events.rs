@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 use crate::support::tracefs::Tracefs;
-use crate::support::{Program, Programs, Side, System};
+use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use ferretto_probes::ftrace::field::FieldKind;
 use ferretto_probes::ftrace::format::EventFormat;
 use ferretto_probes::ftrace::typed;
@@ -62,7 +62,7 @@ rm -r $d
 struct Instance(PathBuf);
 
 impl Instance {
-    fn new(side: Side, script: &Child) -> Option<Instance> {
+    fn new(side: Side, script: u32) -> Option<Instance> {
         let name = format!("ferretto-events-{}-{side}", std::process::id());
         let instance = Instance(Path::new(TRACEFS).join("instances").join(name));
         if let Err(error) = std::fs::create_dir(&instance.0) {
@@ -71,7 +71,7 @@ impl Instance {
         }
         for (file, value) in [
             ("options/event-fork", "1".to_owned()),
-            ("set_event_pid", script.id().to_string()),
+            ("set_event_pid", script.to_string()),
         ] {
             std::fs::write(instance.0.join(file), value).unwrap();
         }
@@ -192,16 +192,16 @@ fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
         return;
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut script = Command::new("bash")
+    let script = Command::new("bash")
         .args(["-c", SCRIPT])
         .env("PORT", listener.local_addr().unwrap().port().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut script = Running(script.unwrap());
     let Some(instances) = [Side::Upstream, Side::Ours]
         .into_iter()
-        .map(|side| Instance::new(side, &script).map(|instance| (side, instance)))
+        .map(|side| Instance::new(side, script.pid()).map(|instance| (side, instance)))
         .collect::<Option<Vec<_>>>()
     else {
         return;
@@ -221,8 +221,8 @@ fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
         .iter()
         .map(|(system, instance)| system.record(Side::Ours, &instance.config(&groups)))
         .collect();
-    script.stdin.take().unwrap().write_all(b"go\n").unwrap();
-    script.wait().unwrap();
+    script.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    assert!(script.wait(PATIENCE).is_some(), "the script does not end");
     let traces: Vec<_> = recordings
         .into_iter()
         .map(|recording| recording.interrupt())
