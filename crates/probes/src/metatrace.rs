@@ -1,7 +1,7 @@
 //! `perfetto.metatrace`: the work of the probes themselves, for people who ask what a recording costs.
 //!
 //! Data sources mark their work with [`span`] and [`count`]. While no session records it, a mark costs a load and a branch. Otherwise it goes
-//! into one ring of [`CAPACITY`] records, which the data source writes into the trace every [`PERIOD`], at flushes and at the stop. As with
+//! into one ring of `CAPACITY` records, which the data source writes into the trace every `PERIOD`, at flushes and at the stop. As with
 //! upstream's, only one session at a time gets the records. Numbers of events and counters are upstream's
 //! (`include/perfetto/ext/base/metatrace_events.h`), by which the trace processor names the slices and counters.
 
