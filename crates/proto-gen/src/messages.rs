@@ -512,7 +512,7 @@ impl<'a> Code<'a> {
         }
         self.line("codec::visit::unknown(visitor, &self.unknown_fields);");
         self.close();
-        // What needs a feature has it already.
+        // A type that needs a feature has the attribute already.
         let gates = self.gates;
         self.attribute(gates.of_type(full).is_none().then_some(PROBES));
         self.open("fn names(&self) -> (&'static str, &'static [(u32, &'static str)])");

@@ -83,7 +83,7 @@ fn emit(
         }
         for field in &message.field {
             body.push('\n');
-            // What needs a feature has it already.
+            // A writer that needs a feature has the attribute already.
             let gates = gate.is_none().then_some(gates);
             setter(&mut body, gates, field, &pad)?;
         }

@@ -285,7 +285,7 @@ impl Control {
         Ok(setup)
     }
 
-    /// First session: ftrace becomes ours. What is returned are warnings.
+    /// Takes ftrace over for the first session. Returns warnings.
     fn take_over(&mut self, request: &Request) -> Result<Vec<String>, ControlError> {
         let tracer = self
             .restorer

@@ -262,7 +262,7 @@ impl FtraceController {
 
     /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
     /// are wanted, which takes about a hundred milliseconds: the session should be called started only when this returns.
-    /// What is returned are warnings. On an error nothing is recorded, and the session is to be stopped.
+    /// Returns warnings. On an error nothing is recorded, and the session is to be stopped.
     ///
     /// # Errors
     /// If there is no such session, the kernel refuses to record, or its buffers cannot be opened.
@@ -339,8 +339,8 @@ impl FtraceController {
         self.next_drain
     }
 
-    /// Ends the session. What was recorded for it since its last flush is lost. With the last session of an instance, tracefs
-    /// is put back; what could not be is returned. The session may never have started, or not exist.
+    /// Ends the session. Events since its last flush are lost. With the last session of an instance, tracefs is put back; returns the
+    /// errors of that. The session may never have started, or not exist.
     pub fn stop_session(&mut self, id: FtraceSessionId, now: BootTime) -> Vec<TracefsError> {
         self.give_up_flushes(id);
         let Some(session) = self.sessions.remove(&id) else {

@@ -90,7 +90,7 @@ impl Metadata {
         self.addresses.clear();
     }
 
-    /// What is noted from here on is of an event that thread `tid` caused.
+    /// Begins an event that thread `tid` caused. All notes that follow belong to it.
     #[inline(always)]
     pub(super) fn begin_event(&mut self, tid: i32) {
         self.event = CurrentEvent { tid, device: 0 };

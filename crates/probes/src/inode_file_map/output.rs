@@ -10,7 +10,7 @@ use super::known::File;
 use super::mounts::Mounts;
 use crate::ftrace::metadata::FileId;
 
-/// A packet with this many bytes of files is finished, so that what was found does not gather here.
+/// Bytes of files at which a packet is finished, so that files do not gather here.
 const ENOUGH_BYTES: usize = 32 << 10;
 
 /// See the [module](self).

@@ -302,7 +302,7 @@ mod tests {
         // Procfs is mounted below the root of every machine.
         let mut walk = Walk::new(vec![root(Path::new("/"))]);
         let mut proc_seen = false;
-        // Only the root's own entries; what is below is somebody's disk.
+        // Only the root's own entries: the folders below may be huge.
         while walk.open.is_none() {
             walk.step();
         }

@@ -15,7 +15,7 @@ use ferretto_wire::Writer;
 
 use crate::kernel_text::whole_u32;
 
-/// Bytes of one field of an entry, with its name; what is more is cut off. It is the library's own threshold for compressed fields
+/// The most bytes of one field of an entry, with its name, that are recorded. It is the library's own threshold for compressed fields
 /// (`sd_journal_get_data_threshold(3)`). The journal takes fields of hundreds of megabytes.
 pub(super) const LONGEST_FIELD: usize = 64 * 1024;
 

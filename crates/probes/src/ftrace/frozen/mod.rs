@@ -260,7 +260,7 @@ impl FrozenFtrace {
             return;
         };
         let mut stats = FtraceStats::default();
-        // What cannot be read is missing from the packet, as in upstream's.
+        // The packet lacks statistics that cannot be read, as upstream's does.
         stats.read_cpus(&self.tracefs, &reading.cpus);
         let pages = self.tracefs.buffer_pages(rustix::param::page_size());
         stats.buffer_pages = pages.ok().flatten().unwrap_or_default();
