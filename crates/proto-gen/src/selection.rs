@@ -117,7 +117,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.gpu_counter_config",
         ".perfetto.protos.DataSourceConfig.android_game_intervention_list_config",
         ".perfetto.protos.DataSourceConfig.packages_list_config",
-        ".perfetto.protos.DataSourceConfig.perf_event_config",
         ".perfetto.protos.DataSourceConfig.vulkan_memory_config",
         ".perfetto.protos.DataSourceConfig.android_polled_state_config",
         ".perfetto.protos.DataSourceConfig.android_system_property_config",
@@ -149,8 +148,17 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.interceptor_config",
         ".perfetto.protos.DataSourceConfig.for_testing",
         ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
-        ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
+        ".perfetto.protos.TracePacket.profile_packet",
+        ".perfetto.protos.TracePacket.streaming_allocation",
+        ".perfetto.protos.TracePacket.streaming_free",
+        ".perfetto.protos.TracePacket.streaming_profile_packet",
+        ".perfetto.protos.TracePacket.stack_sample",
+        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
+        ".perfetto.protos.InternedData.stack_sample_task_contexts",
+        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
+        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
+        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
     // The tests compare these of 600 kernel events with the kernel's own rendering.
     only: &[(
@@ -194,6 +202,7 @@ pub const ONLY_FOR_PROBES: &[&str] = &[
     ".perfetto.protos.DataSourceConfig.journald_config",
     ".perfetto.protos.DataSourceConfig.inode_file_config",
     ".perfetto.protos.DataSourceConfig.frozen_ftrace_config",
+    ".perfetto.protos.DataSourceConfig.perf_event_config",
 ];
 
 /// Folders of the schema whose [`WRITERS`] need that feature too, and so do the writers that no other one reaches.
@@ -270,8 +279,17 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.trace_config",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
-        ".perfetto.protos.TracePacket.module_symbols",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
+        ".perfetto.protos.TracePacket.profile_packet",
+        ".perfetto.protos.TracePacket.streaming_allocation",
+        ".perfetto.protos.TracePacket.streaming_free",
+        ".perfetto.protos.TracePacket.streaming_profile_packet",
+        ".perfetto.protos.TracePacket.stack_sample",
+        ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
+        ".perfetto.protos.InternedData.stack_sample_task_contexts",
+        ".perfetto.protos.InternedData.stack_sample_execution_contexts",
+        ".perfetto.protos.InternedData.stack_sample_counter_descriptors",
+        ".perfetto.protos.InternedData.stack_sample_async_context_descriptors",
     ],
     // The probes write kernel events by the table that `ftrace_events` makes. These are the events that code treats by name.
     only: &[(

@@ -421,6 +421,88 @@ pub mod field_descriptor_proto {
     }
 }
 
+#[cfg(feature = "probes")]
+#[derive(Clone, PartialEq)]
+pub struct FollowerEvent {
+    pub event: Option<crate::messages::follower_event::Event>,
+    pub name: Option<String>,
+    pub modifiers: Vec<crate::messages::perf_events::EventModifier>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "probes")]
+impl FollowerEvent {
+    const EMPTY: Self = Self {
+        event: None,
+        name: None,
+        modifiers: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "probes")]
+codec::message_impls!(FollowerEvent);
+#[cfg(feature = "probes")]
+impl codec::Fields for FollowerEvent {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        match &self.event {
+            Some(crate::messages::follower_event::Event::Counter(value)) => codec::visit::enums(visitor, 1, &Some(*value)),
+            Some(crate::messages::follower_event::Event::Tracepoint(value)) => codec::visit::nested(visitor, 2, &**value),
+            Some(crate::messages::follower_event::Event::RawEvent(value)) => codec::visit::nested(visitor, 3, &**value),
+            None => {}
+        }
+        codec::visit::string(visitor, 4, &self.name);
+        codec::visit::enums(visitor, 5, &self.modifiers);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("FollowerEvent", &[(1, "counter"), (2, "tracepoint"), (3, "raw_event"), (4, "name"), (5, "modifiers")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => {
+                let mut value = None;
+                codec::decode::enums(field, &mut value, &mut self.unknown_fields)?;
+                self.event = value.map(crate::messages::follower_event::Event::Counter).or(self.event.take());
+                Ok(())
+            }
+            2 => {
+                if !matches!(self.event, Some(crate::messages::follower_event::Event::Tracepoint(_))) {
+                    self.event = Some(crate::messages::follower_event::Event::Tracepoint(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::follower_event::Event::Tracepoint(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            3 => {
+                if !matches!(self.event, Some(crate::messages::follower_event::Event::RawEvent(_))) {
+                    self.event = Some(crate::messages::follower_event::Event::RawEvent(Box::new(Default::default())));
+                }
+                match &mut self.event {
+                    Some(crate::messages::follower_event::Event::RawEvent(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            4 => codec::decode::string(field, &mut self.name),
+            5 => codec::decode::enums_packed(field, &mut self.modifiers, &mut self.unknown_fields),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: FollowerEvent = FollowerEvent::EMPTY;
+        &EMPTY
+    }
+}
+pub mod follower_event {
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum Event {
+        Counter(crate::messages::perf_events::Counter),
+        Tracepoint(Box<crate::messages::perf_events::Tracepoint>),
+        RawEvent(Box<crate::messages::perf_events::RawEvent>),
+    }
+}
+
 #[derive(Clone, PartialEq)]
 pub struct FtraceDescriptor {
     pub atrace_categories: Vec<crate::messages::ftrace_descriptor::AtraceCategory>,
@@ -820,6 +902,369 @@ pub mod observable_events {
             Some(match number {
                 1 => Self::DATA_SOURCE_INSTANCE_STATE_STOPPED,
                 2 => Self::DATA_SOURCE_INSTANCE_STATE_STARTED,
+                _ => return None,
+            })
+        }
+    }
+}
+
+pub mod perf_events {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    /// Which event drives the sampling, and how often.
+    #[cfg(feature = "probes")]
+    #[derive(Clone, PartialEq)]
+    pub struct Timebase {
+        pub interval: Option<crate::messages::perf_events::timebase::Interval>,
+        pub event: Option<crate::messages::perf_events::timebase::Event>,
+        pub name: Option<String>,
+        pub timestamp_clock: Option<crate::messages::perf_events::PerfClock>,
+        pub modifiers: Vec<crate::messages::perf_events::EventModifier>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "probes")]
+    impl Timebase {
+        const EMPTY: Self = Self {
+            interval: None,
+            event: None,
+            name: None,
+            timestamp_clock: None,
+            modifiers: Vec::new(),
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "probes")]
+    codec::message_impls!(Timebase);
+    #[cfg(feature = "probes")]
+    impl codec::Fields for Timebase {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            match &self.interval {
+                Some(crate::messages::perf_events::timebase::Interval::Period(value)) => codec::visit::value::<codec::scalar::Uint64>(visitor, 1, *value),
+                Some(crate::messages::perf_events::timebase::Interval::Frequency(value)) => codec::visit::value::<codec::scalar::Uint64>(visitor, 2, *value),
+                Some(crate::messages::perf_events::timebase::Interval::PollPeriodMs(value)) => codec::visit::value::<codec::scalar::Uint32>(visitor, 6, *value),
+                None => {}
+            }
+            match &self.event {
+                Some(crate::messages::perf_events::timebase::Event::Tracepoint(value)) => codec::visit::nested(visitor, 3, &**value),
+                Some(crate::messages::perf_events::timebase::Event::Counter(value)) => codec::visit::enums(visitor, 4, &Some(*value)),
+                Some(crate::messages::perf_events::timebase::Event::RawEvent(value)) => codec::visit::nested(visitor, 5, &**value),
+                None => {}
+            }
+            codec::visit::string(visitor, 10, &self.name);
+            codec::visit::enums(visitor, 11, &self.timestamp_clock);
+            codec::visit::enums(visitor, 12, &self.modifiers);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("Timebase", &[(1, "period"), (2, "frequency"), (6, "poll_period_ms"), (3, "tracepoint"), (4, "counter"), (5, "raw_event"), (10, "name"), (11, "timestamp_clock"), (12, "modifiers")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.interval = value.map(crate::messages::perf_events::timebase::Interval::Period).or(self.interval.take());
+                    Ok(())
+                }
+                2 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint64>(field, &mut value)?;
+                    self.interval = value.map(crate::messages::perf_events::timebase::Interval::Frequency).or(self.interval.take());
+                    Ok(())
+                }
+                6 => {
+                    let mut value = None;
+                    codec::decode::scalar::<codec::scalar::Uint32>(field, &mut value)?;
+                    self.interval = value.map(crate::messages::perf_events::timebase::Interval::PollPeriodMs).or(self.interval.take());
+                    Ok(())
+                }
+                3 => {
+                    if !matches!(self.event, Some(crate::messages::perf_events::timebase::Event::Tracepoint(_))) {
+                        self.event = Some(crate::messages::perf_events::timebase::Event::Tracepoint(Box::new(Default::default())));
+                    }
+                    match &mut self.event {
+                        Some(crate::messages::perf_events::timebase::Event::Tracepoint(value)) => decoder.nested(field, &mut **value),
+                        _ => Ok(()),
+                    }
+                }
+                4 => {
+                    let mut value = None;
+                    codec::decode::enums(field, &mut value, &mut self.unknown_fields)?;
+                    self.event = value.map(crate::messages::perf_events::timebase::Event::Counter).or(self.event.take());
+                    Ok(())
+                }
+                5 => {
+                    if !matches!(self.event, Some(crate::messages::perf_events::timebase::Event::RawEvent(_))) {
+                        self.event = Some(crate::messages::perf_events::timebase::Event::RawEvent(Box::new(Default::default())));
+                    }
+                    match &mut self.event {
+                        Some(crate::messages::perf_events::timebase::Event::RawEvent(value)) => decoder.nested(field, &mut **value),
+                        _ => Ok(()),
+                    }
+                }
+                10 => codec::decode::string(field, &mut self.name),
+                11 => codec::decode::enums(field, &mut self.timestamp_clock, &mut self.unknown_fields),
+                12 => codec::decode::enums_packed(field, &mut self.modifiers, &mut self.unknown_fields),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Timebase = Timebase::EMPTY;
+            &EMPTY
+        }
+    }
+    pub mod timebase {
+        #[cfg(feature = "probes")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Interval {
+            Period(u64),
+            Frequency(u64),
+            PollPeriodMs(u32),
+        }
+        #[cfg(feature = "probes")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Event {
+            Tracepoint(Box<crate::messages::perf_events::Tracepoint>),
+            Counter(crate::messages::perf_events::Counter),
+            RawEvent(Box<crate::messages::perf_events::RawEvent>),
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, PartialEq)]
+    pub struct Tracepoint {
+        pub name: Option<String>,
+        pub filter: Option<String>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "probes")]
+    impl Tracepoint {
+        const EMPTY: Self = Self {
+            name: None,
+            filter: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "probes")]
+    codec::message_impls!(Tracepoint);
+    #[cfg(feature = "probes")]
+    impl codec::Fields for Tracepoint {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::string(visitor, 1, &self.name);
+            codec::visit::string(visitor, 2, &self.filter);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("Tracepoint", &[(1, "name"), (2, "filter")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::string(field, &mut self.name),
+                2 => codec::decode::string(field, &mut self.filter),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Tracepoint = Tracepoint::EMPTY;
+            &EMPTY
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, PartialEq)]
+    pub struct RawEvent {
+        pub r#type: Option<u32>,
+        pub config: Option<u64>,
+        pub config1: Option<u64>,
+        pub config2: Option<u64>,
+        pub pmu_name: Option<String>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "probes")]
+    impl RawEvent {
+        const EMPTY: Self = Self {
+            r#type: None,
+            config: None,
+            config1: None,
+            config2: None,
+            pmu_name: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "probes")]
+    codec::message_impls!(RawEvent);
+    #[cfg(feature = "probes")]
+    impl codec::Fields for RawEvent {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::scalar::<codec::scalar::Uint32>(visitor, 1, &self.r#type);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 2, &self.config);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 3, &self.config1);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 4, &self.config2);
+            codec::visit::string(visitor, 5, &self.pmu_name);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("RawEvent", &[(1, "type"), (2, "config"), (3, "config1"), (4, "config2"), (5, "pmu_name")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.r#type),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.config),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.config1),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.config2),
+                5 => codec::decode::string(field, &mut self.pmu_name),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: RawEvent = RawEvent::EMPTY;
+            &EMPTY
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Counter {
+        #[default]
+        UNKNOWN_COUNTER = 0,
+        SW_CPU_CLOCK = 1,
+        SW_PAGE_FAULTS = 2,
+        SW_TASK_CLOCK = 3,
+        SW_CONTEXT_SWITCHES = 4,
+        SW_CPU_MIGRATIONS = 5,
+        SW_PAGE_FAULTS_MIN = 6,
+        SW_PAGE_FAULTS_MAJ = 7,
+        SW_ALIGNMENT_FAULTS = 8,
+        SW_EMULATION_FAULTS = 9,
+        SW_DUMMY = 20,
+        HW_CPU_CYCLES = 10,
+        HW_INSTRUCTIONS = 11,
+        HW_CACHE_REFERENCES = 12,
+        HW_CACHE_MISSES = 13,
+        HW_BRANCH_INSTRUCTIONS = 14,
+        HW_BRANCH_MISSES = 15,
+        HW_BUS_CYCLES = 16,
+        HW_STALLED_CYCLES_FRONTEND = 17,
+        HW_STALLED_CYCLES_BACKEND = 18,
+        HW_REF_CPU_CYCLES = 19,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for Counter {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::UNKNOWN_COUNTER, "UNKNOWN_COUNTER"),
+            (Self::SW_CPU_CLOCK, "SW_CPU_CLOCK"),
+            (Self::SW_PAGE_FAULTS, "SW_PAGE_FAULTS"),
+            (Self::SW_TASK_CLOCK, "SW_TASK_CLOCK"),
+            (Self::SW_CONTEXT_SWITCHES, "SW_CONTEXT_SWITCHES"),
+            (Self::SW_CPU_MIGRATIONS, "SW_CPU_MIGRATIONS"),
+            (Self::SW_PAGE_FAULTS_MIN, "SW_PAGE_FAULTS_MIN"),
+            (Self::SW_PAGE_FAULTS_MAJ, "SW_PAGE_FAULTS_MAJ"),
+            (Self::SW_ALIGNMENT_FAULTS, "SW_ALIGNMENT_FAULTS"),
+            (Self::SW_EMULATION_FAULTS, "SW_EMULATION_FAULTS"),
+            (Self::SW_DUMMY, "SW_DUMMY"),
+            (Self::HW_CPU_CYCLES, "HW_CPU_CYCLES"),
+            (Self::HW_INSTRUCTIONS, "HW_INSTRUCTIONS"),
+            (Self::HW_CACHE_REFERENCES, "HW_CACHE_REFERENCES"),
+            (Self::HW_CACHE_MISSES, "HW_CACHE_MISSES"),
+            (Self::HW_BRANCH_INSTRUCTIONS, "HW_BRANCH_INSTRUCTIONS"),
+            (Self::HW_BRANCH_MISSES, "HW_BRANCH_MISSES"),
+            (Self::HW_BUS_CYCLES, "HW_BUS_CYCLES"),
+            (Self::HW_STALLED_CYCLES_FRONTEND, "HW_STALLED_CYCLES_FRONTEND"),
+            (Self::HW_STALLED_CYCLES_BACKEND, "HW_STALLED_CYCLES_BACKEND"),
+            (Self::HW_REF_CPU_CYCLES, "HW_REF_CPU_CYCLES"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNKNOWN_COUNTER,
+                1 => Self::SW_CPU_CLOCK,
+                2 => Self::SW_PAGE_FAULTS,
+                3 => Self::SW_TASK_CLOCK,
+                4 => Self::SW_CONTEXT_SWITCHES,
+                5 => Self::SW_CPU_MIGRATIONS,
+                6 => Self::SW_PAGE_FAULTS_MIN,
+                7 => Self::SW_PAGE_FAULTS_MAJ,
+                8 => Self::SW_ALIGNMENT_FAULTS,
+                9 => Self::SW_EMULATION_FAULTS,
+                20 => Self::SW_DUMMY,
+                10 => Self::HW_CPU_CYCLES,
+                11 => Self::HW_INSTRUCTIONS,
+                12 => Self::HW_CACHE_REFERENCES,
+                13 => Self::HW_CACHE_MISSES,
+                14 => Self::HW_BRANCH_INSTRUCTIONS,
+                15 => Self::HW_BRANCH_MISSES,
+                16 => Self::HW_BUS_CYCLES,
+                17 => Self::HW_STALLED_CYCLES_FRONTEND,
+                18 => Self::HW_STALLED_CYCLES_BACKEND,
+                19 => Self::HW_REF_CPU_CYCLES,
+                _ => return None,
+            })
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum PerfClock {
+        #[default]
+        UNKNOWN_PERF_CLOCK = 0,
+        PERF_CLOCK_REALTIME = 1,
+        PERF_CLOCK_MONOTONIC = 2,
+        PERF_CLOCK_MONOTONIC_RAW = 3,
+        PERF_CLOCK_BOOTTIME = 4,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for PerfClock {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::UNKNOWN_PERF_CLOCK, "UNKNOWN_PERF_CLOCK"),
+            (Self::PERF_CLOCK_REALTIME, "PERF_CLOCK_REALTIME"),
+            (Self::PERF_CLOCK_MONOTONIC, "PERF_CLOCK_MONOTONIC"),
+            (Self::PERF_CLOCK_MONOTONIC_RAW, "PERF_CLOCK_MONOTONIC_RAW"),
+            (Self::PERF_CLOCK_BOOTTIME, "PERF_CLOCK_BOOTTIME"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNKNOWN_PERF_CLOCK,
+                1 => Self::PERF_CLOCK_REALTIME,
+                2 => Self::PERF_CLOCK_MONOTONIC,
+                3 => Self::PERF_CLOCK_MONOTONIC_RAW,
+                4 => Self::PERF_CLOCK_BOOTTIME,
+                _ => return None,
+            })
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum EventModifier {
+        #[default]
+        UNKNOWN_EVENT_MODIFIER = 0,
+        EVENT_MODIFIER_COUNT_USERSPACE = 1,
+        EVENT_MODIFIER_COUNT_KERNEL = 2,
+        EVENT_MODIFIER_COUNT_HYPERVISOR = 3,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for EventModifier {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::UNKNOWN_EVENT_MODIFIER, "UNKNOWN_EVENT_MODIFIER"),
+            (Self::EVENT_MODIFIER_COUNT_USERSPACE, "EVENT_MODIFIER_COUNT_USERSPACE"),
+            (Self::EVENT_MODIFIER_COUNT_KERNEL, "EVENT_MODIFIER_COUNT_KERNEL"),
+            (Self::EVENT_MODIFIER_COUNT_HYPERVISOR, "EVENT_MODIFIER_COUNT_HYPERVISOR"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNKNOWN_EVENT_MODIFIER,
+                1 => Self::EVENT_MODIFIER_COUNT_USERSPACE,
+                2 => Self::EVENT_MODIFIER_COUNT_KERNEL,
+                3 => Self::EVENT_MODIFIER_COUNT_HYPERVISOR,
                 _ => return None,
             })
         }

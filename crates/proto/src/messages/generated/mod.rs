@@ -29,6 +29,11 @@ mod config_process_stats;
 #[cfg(feature = "probes")]
 pub use config_process_stats::*;
 
+#[cfg(feature = "probes")]
+mod config_profiling;
+#[cfg(feature = "probes")]
+pub use config_profiling::*;
+
 mod config_protovm;
 pub use config_protovm::*;
 

@@ -643,6 +643,8 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::PerfettoMetatrace(value)) => codec::visit::nested(visitor, 49, &**value),
             Some(crate::messages::trace_packet::Data::CompressedPackets(value)) => codec::visit::contents(visitor, 50, value),
             Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => codec::visit::nested(visitor, 60, &**value),
+            Some(crate::messages::trace_packet::Data::ModuleSymbols(value)) => codec::visit::nested(visitor, 61, &**value),
+            Some(crate::messages::trace_packet::Data::PerfSample(value)) => codec::visit::nested(visitor, 66, &**value),
             Some(crate::messages::trace_packet::Data::CpuInfo(value)) => codec::visit::nested(visitor, 67, &**value),
             Some(crate::messages::trace_packet::Data::ServiceEvent(value)) => codec::visit::nested(visitor, 69, &**value),
             Some(crate::messages::trace_packet::Data::ExtensionDescriptor(value)) => codec::visit::nested(visitor, 72, &**value),
@@ -686,7 +688,7 @@ impl codec::Fields for TracePacket {
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
+        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (61, "module_symbols"), (66, "perf_sample"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -852,6 +854,24 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::TrackDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            61 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ModuleSymbols(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ModuleSymbols(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ModuleSymbols(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            66 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::PerfSample(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::PerfSample(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::PerfSample(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -1250,6 +1270,8 @@ pub mod trace_packet {
         PerfettoMetatrace(Box<crate::messages::PerfettoMetatrace>),
         CompressedPackets(Vec<u8>),
         TrackDescriptor(Box<crate::messages::TrackDescriptor>),
+        ModuleSymbols(Box<crate::messages::ModuleSymbols>),
+        PerfSample(Box<crate::messages::PerfSample>),
         CpuInfo(Box<crate::messages::CpuInfo>),
         ServiceEvent(Box<crate::messages::TracingServiceEvent>),
         ExtensionDescriptor(Box<crate::messages::ExtensionDescriptor>),
@@ -1288,6 +1310,7 @@ pub mod trace_packet {
 #[derive(Clone, PartialEq)]
 pub struct TracePacketDefaults {
     pub track_event_defaults: codec::MessageField<crate::messages::TrackEventDefaults>,
+    pub perf_sample_defaults: codec::MessageField<crate::messages::PerfSampleDefaults>,
     pub timestamp_clock_id: Option<u32>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -1296,6 +1319,7 @@ pub struct TracePacketDefaults {
 impl TracePacketDefaults {
     const EMPTY: Self = Self {
         track_event_defaults: codec::MessageField::none(),
+        perf_sample_defaults: codec::MessageField::none(),
         timestamp_clock_id: None,
         unknown_fields: codec::UnknownFields::new(),
     };
@@ -1306,15 +1330,17 @@ codec::message_impls!(TracePacketDefaults);
 impl codec::Fields for TracePacketDefaults {
     fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
         codec::visit::messages(visitor, 11, &self.track_event_defaults);
+        codec::visit::messages(visitor, 12, &self.perf_sample_defaults);
         codec::visit::scalar::<codec::scalar::Uint32>(visitor, 58, &self.timestamp_clock_id);
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("TracePacketDefaults", &[(11, "track_event_defaults"), (58, "timestamp_clock_id")])
+        ("TracePacketDefaults", &[(11, "track_event_defaults"), (12, "perf_sample_defaults"), (58, "timestamp_clock_id")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
             11 => decoder.messages(field, &mut self.track_event_defaults),
+            12 => decoder.messages(field, &mut self.perf_sample_defaults),
             58 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.timestamp_clock_id),
             _ => self.unknown_fields.take(field),
         }

@@ -3,6 +3,47 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct AddressSymbols {
+    pub address: Option<u64>,
+    pub lines: Vec<crate::messages::Line>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl AddressSymbols {
+    const EMPTY: Self = Self {
+        address: None,
+        lines: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(AddressSymbols);
+#[cfg(feature = "trace")]
+impl codec::Fields for AddressSymbols {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.address);
+        codec::visit::messages(visitor, 2, &self.lines);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("AddressSymbols", &[(1, "address"), (2, "lines")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.address),
+            2 => decoder.messages(field, &mut self.lines),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: AddressSymbols = AddressSymbols::EMPTY;
+        &EMPTY
+    }
+}
+
 /// Frames from the outermost to the innermost.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
@@ -215,6 +256,51 @@ impl codec::Fields for InternedString {
 
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
+pub struct Line {
+    pub function_name: Option<String>,
+    pub source_file_name: Option<String>,
+    pub line_number: Option<u32>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl Line {
+    const EMPTY: Self = Self {
+        function_name: None,
+        source_file_name: None,
+        line_number: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(Line);
+#[cfg(feature = "trace")]
+impl codec::Fields for Line {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::string(visitor, 1, &self.function_name);
+        codec::visit::string(visitor, 2, &self.source_file_name);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 3, &self.line_number);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("Line", &[(1, "function_name"), (2, "source_file_name"), (3, "line_number")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::string(field, &mut self.function_name),
+            2 => codec::decode::string(field, &mut self.source_file_name),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.line_number),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: Line = Line::EMPTY;
+        &EMPTY
+    }
+}
+
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
 pub struct Mapping {
     pub iid: Option<u64>,
     pub build_id: Option<u64>,
@@ -275,5 +361,431 @@ impl codec::Fields for Mapping {
     fn empty() -> &'static Self {
         static EMPTY: Mapping = Mapping::EMPTY;
         &EMPTY
+    }
+}
+
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct ModuleSymbols {
+    pub path: Option<String>,
+    pub build_id: Option<String>,
+    pub address_symbols: Vec<crate::messages::AddressSymbols>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl ModuleSymbols {
+    const EMPTY: Self = Self {
+        path: None,
+        build_id: None,
+        address_symbols: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(ModuleSymbols);
+#[cfg(feature = "trace")]
+impl codec::Fields for ModuleSymbols {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::string(visitor, 1, &self.path);
+        codec::visit::string(visitor, 2, &self.build_id);
+        codec::visit::messages(visitor, 3, &self.address_symbols);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("ModuleSymbols", &[(1, "path"), (2, "build_id"), (3, "address_symbols")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::string(field, &mut self.path),
+            2 => codec::decode::string(field, &mut self.build_id),
+            3 => decoder.messages(field, &mut self.address_symbols),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: ModuleSymbols = ModuleSymbols::EMPTY;
+        &EMPTY
+    }
+}
+
+/// One sample of linux.perf: counters and perhaps a call stack. Others tell what is missing.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct PerfSample {
+    pub cpu: Option<u32>,
+    pub pid: Option<u32>,
+    pub tid: Option<u32>,
+    pub callstack_iid: Option<u64>,
+    pub cpu_mode: Option<crate::messages::profiling::CpuMode>,
+    pub timebase_count: Option<u64>,
+    pub follower_counts: Vec<u64>,
+    pub optional_unwind_error: Option<crate::messages::perf_sample::OptionalUnwindError>,
+    pub kernel_records_lost: Option<u64>,
+    pub optional_sample_skipped_reason: Option<crate::messages::perf_sample::OptionalSampleSkippedReason>,
+    pub producer_event: codec::MessageField<crate::messages::perf_sample::ProducerEvent>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl PerfSample {
+    const EMPTY: Self = Self {
+        cpu: None,
+        pid: None,
+        tid: None,
+        callstack_iid: None,
+        cpu_mode: None,
+        timebase_count: None,
+        follower_counts: Vec::new(),
+        optional_unwind_error: None,
+        kernel_records_lost: None,
+        optional_sample_skipped_reason: None,
+        producer_event: codec::MessageField::none(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(PerfSample);
+#[cfg(feature = "trace")]
+impl codec::Fields for PerfSample {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 1, &self.cpu);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 2, &self.pid);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 3, &self.tid);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 4, &self.callstack_iid);
+        codec::visit::enums(visitor, 5, &self.cpu_mode);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 6, &self.timebase_count);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 7, &self.follower_counts);
+        match &self.optional_unwind_error {
+            Some(crate::messages::perf_sample::OptionalUnwindError::UnwindError(value)) => codec::visit::enums(visitor, 16, &Some(*value)),
+            None => {}
+        }
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 17, &self.kernel_records_lost);
+        match &self.optional_sample_skipped_reason {
+            Some(crate::messages::perf_sample::OptionalSampleSkippedReason::SampleSkippedReason(value)) => codec::visit::enums(visitor, 18, &Some(*value)),
+            None => {}
+        }
+        codec::visit::messages(visitor, 19, &self.producer_event);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("PerfSample", &[(1, "cpu"), (2, "pid"), (3, "tid"), (4, "callstack_iid"), (5, "cpu_mode"), (6, "timebase_count"), (7, "follower_counts"), (16, "unwind_error"), (17, "kernel_records_lost"), (18, "sample_skipped_reason"), (19, "producer_event")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.cpu),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.pid),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.tid),
+            4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.callstack_iid),
+            5 => codec::decode::enums(field, &mut self.cpu_mode, &mut self.unknown_fields),
+            6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timebase_count),
+            7 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.follower_counts),
+            16 => {
+                let mut value = None;
+                codec::decode::enums(field, &mut value, &mut self.unknown_fields)?;
+                self.optional_unwind_error = value.map(crate::messages::perf_sample::OptionalUnwindError::UnwindError).or(self.optional_unwind_error.take());
+                Ok(())
+            }
+            17 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.kernel_records_lost),
+            18 => {
+                let mut value = None;
+                codec::decode::enums(field, &mut value, &mut self.unknown_fields)?;
+                self.optional_sample_skipped_reason = value.map(crate::messages::perf_sample::OptionalSampleSkippedReason::SampleSkippedReason).or(self.optional_sample_skipped_reason.take());
+                Ok(())
+            }
+            19 => decoder.messages(field, &mut self.producer_event),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: PerfSample = PerfSample::EMPTY;
+        &EMPTY
+    }
+}
+pub mod perf_sample {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    /// What happened to the data source itself.
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct ProducerEvent {
+        pub optional_source_stop_reason: Option<crate::messages::perf_sample::producer_event::OptionalSourceStopReason>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl ProducerEvent {
+        const EMPTY: Self = Self {
+            optional_source_stop_reason: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    codec::message_impls!(ProducerEvent);
+    #[cfg(feature = "trace")]
+    impl codec::Fields for ProducerEvent {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            match &self.optional_source_stop_reason {
+                Some(crate::messages::perf_sample::producer_event::OptionalSourceStopReason::SourceStopReason(value)) => codec::visit::enums(visitor, 1, &Some(*value)),
+                None => {}
+            }
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("ProducerEvent", &[(1, "source_stop_reason")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => {
+                    let mut value = None;
+                    codec::decode::enums(field, &mut value, &mut self.unknown_fields)?;
+                    self.optional_source_stop_reason = value.map(crate::messages::perf_sample::producer_event::OptionalSourceStopReason::SourceStopReason).or(self.optional_source_stop_reason.take());
+                    Ok(())
+                }
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: ProducerEvent = ProducerEvent::EMPTY;
+            &EMPTY
+        }
+    }
+    pub mod producer_event {
+        #[allow(unused_imports)]
+        use crate::messages::codec;
+        #[cfg(feature = "probes")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum DataSourceStopReason {
+            #[default]
+            PROFILER_STOP_UNKNOWN = 0,
+            PROFILER_STOP_GUARDRAIL = 1,
+        }
+        #[cfg(feature = "probes")]
+        impl codec::Enumeration for DataSourceStopReason {
+            const VALUES: &'static [(Self, &'static str)] = &[
+                (Self::PROFILER_STOP_UNKNOWN, "PROFILER_STOP_UNKNOWN"),
+                (Self::PROFILER_STOP_GUARDRAIL, "PROFILER_STOP_GUARDRAIL"),
+            ];
+            #[inline]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::PROFILER_STOP_UNKNOWN,
+                    1 => Self::PROFILER_STOP_GUARDRAIL,
+                    _ => return None,
+                })
+            }
+        }
+        #[cfg(feature = "trace")]
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum OptionalSourceStopReason {
+            SourceStopReason(crate::messages::perf_sample::producer_event::DataSourceStopReason),
+        }
+    }
+    /// Why a sample has no call stack.
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum SampleSkipReason {
+        #[default]
+        PROFILER_SKIP_UNKNOWN = 0,
+        PROFILER_SKIP_READ_STAGE = 1,
+        PROFILER_SKIP_UNWIND_STAGE = 2,
+        PROFILER_SKIP_UNWIND_ENQUEUE = 3,
+        PROFILER_SKIP_NOT_IN_SCOPE = 4,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for SampleSkipReason {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::PROFILER_SKIP_UNKNOWN, "PROFILER_SKIP_UNKNOWN"),
+            (Self::PROFILER_SKIP_READ_STAGE, "PROFILER_SKIP_READ_STAGE"),
+            (Self::PROFILER_SKIP_UNWIND_STAGE, "PROFILER_SKIP_UNWIND_STAGE"),
+            (Self::PROFILER_SKIP_UNWIND_ENQUEUE, "PROFILER_SKIP_UNWIND_ENQUEUE"),
+            (Self::PROFILER_SKIP_NOT_IN_SCOPE, "PROFILER_SKIP_NOT_IN_SCOPE"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::PROFILER_SKIP_UNKNOWN,
+                1 => Self::PROFILER_SKIP_READ_STAGE,
+                2 => Self::PROFILER_SKIP_UNWIND_STAGE,
+                3 => Self::PROFILER_SKIP_UNWIND_ENQUEUE,
+                4 => Self::PROFILER_SKIP_NOT_IN_SCOPE,
+                _ => return None,
+            })
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum OptionalUnwindError {
+        UnwindError(crate::messages::profiling::StackUnwindError),
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, Debug, PartialEq)]
+    pub enum OptionalSampleSkippedReason {
+        SampleSkippedReason(crate::messages::perf_sample::SampleSkipReason),
+    }
+}
+
+/// What was counted, and which processes were left out by chance.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct PerfSampleDefaults {
+    pub timebase: codec::MessageField<crate::messages::perf_events::Timebase>,
+    pub process_shard_count: Option<u32>,
+    pub chosen_process_shard: Option<u32>,
+    pub followers: Vec<crate::messages::FollowerEvent>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl PerfSampleDefaults {
+    const EMPTY: Self = Self {
+        timebase: codec::MessageField::none(),
+        process_shard_count: None,
+        chosen_process_shard: None,
+        followers: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(PerfSampleDefaults);
+#[cfg(feature = "trace")]
+impl codec::Fields for PerfSampleDefaults {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::messages(visitor, 1, &self.timebase);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 2, &self.process_shard_count);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 3, &self.chosen_process_shard);
+        codec::visit::messages(visitor, 4, &self.followers);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("PerfSampleDefaults", &[(1, "timebase"), (2, "process_shard_count"), (3, "chosen_process_shard"), (4, "followers")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => decoder.messages(field, &mut self.timebase),
+            2 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.process_shard_count),
+            3 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.chosen_process_shard),
+            4 => decoder.messages(field, &mut self.followers),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: PerfSampleDefaults = PerfSampleDefaults::EMPTY;
+        &EMPTY
+    }
+}
+
+pub mod profiling {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum CpuMode {
+        #[default]
+        MODE_UNKNOWN = 0,
+        MODE_KERNEL = 1,
+        MODE_USER = 2,
+        MODE_HYPERVISOR = 3,
+        MODE_GUEST_KERNEL = 4,
+        MODE_GUEST_USER = 5,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for CpuMode {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::MODE_UNKNOWN, "MODE_UNKNOWN"),
+            (Self::MODE_KERNEL, "MODE_KERNEL"),
+            (Self::MODE_USER, "MODE_USER"),
+            (Self::MODE_HYPERVISOR, "MODE_HYPERVISOR"),
+            (Self::MODE_GUEST_KERNEL, "MODE_GUEST_KERNEL"),
+            (Self::MODE_GUEST_USER, "MODE_GUEST_USER"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::MODE_UNKNOWN,
+                1 => Self::MODE_KERNEL,
+                2 => Self::MODE_USER,
+                3 => Self::MODE_HYPERVISOR,
+                4 => Self::MODE_GUEST_KERNEL,
+                5 => Self::MODE_GUEST_USER,
+                _ => return None,
+            })
+        }
+    }
+    #[cfg(feature = "probes")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum StackUnwindError {
+        #[default]
+        UNWIND_ERROR_UNKNOWN = 0,
+        UNWIND_ERROR_NONE = 1,
+        UNWIND_ERROR_MEMORY_INVALID = 2,
+        UNWIND_ERROR_UNWIND_INFO = 3,
+        UNWIND_ERROR_UNSUPPORTED = 4,
+        UNWIND_ERROR_INVALID_MAP = 5,
+        UNWIND_ERROR_MAX_FRAMES_EXCEEDED = 6,
+        UNWIND_ERROR_REPEATED_FRAME = 7,
+        UNWIND_ERROR_INVALID_ELF = 8,
+        UNWIND_ERROR_SYSTEM_CALL = 9,
+        UNWIND_ERROR_THREAD_TIMEOUT = 10,
+        UNWIND_ERROR_THREAD_DOES_NOT_EXIST = 11,
+        UNWIND_ERROR_BAD_ARCH = 12,
+        UNWIND_ERROR_MAPS_PARSE = 13,
+        UNWIND_ERROR_INVALID_PARAMETER = 14,
+        UNWIND_ERROR_PTRACE_CALL = 15,
+    }
+    #[cfg(feature = "probes")]
+    impl codec::Enumeration for StackUnwindError {
+        const VALUES: &'static [(Self, &'static str)] = &[
+            (Self::UNWIND_ERROR_UNKNOWN, "UNWIND_ERROR_UNKNOWN"),
+            (Self::UNWIND_ERROR_NONE, "UNWIND_ERROR_NONE"),
+            (Self::UNWIND_ERROR_MEMORY_INVALID, "UNWIND_ERROR_MEMORY_INVALID"),
+            (Self::UNWIND_ERROR_UNWIND_INFO, "UNWIND_ERROR_UNWIND_INFO"),
+            (Self::UNWIND_ERROR_UNSUPPORTED, "UNWIND_ERROR_UNSUPPORTED"),
+            (Self::UNWIND_ERROR_INVALID_MAP, "UNWIND_ERROR_INVALID_MAP"),
+            (Self::UNWIND_ERROR_MAX_FRAMES_EXCEEDED, "UNWIND_ERROR_MAX_FRAMES_EXCEEDED"),
+            (Self::UNWIND_ERROR_REPEATED_FRAME, "UNWIND_ERROR_REPEATED_FRAME"),
+            (Self::UNWIND_ERROR_INVALID_ELF, "UNWIND_ERROR_INVALID_ELF"),
+            (Self::UNWIND_ERROR_SYSTEM_CALL, "UNWIND_ERROR_SYSTEM_CALL"),
+            (Self::UNWIND_ERROR_THREAD_TIMEOUT, "UNWIND_ERROR_THREAD_TIMEOUT"),
+            (Self::UNWIND_ERROR_THREAD_DOES_NOT_EXIST, "UNWIND_ERROR_THREAD_DOES_NOT_EXIST"),
+            (Self::UNWIND_ERROR_BAD_ARCH, "UNWIND_ERROR_BAD_ARCH"),
+            (Self::UNWIND_ERROR_MAPS_PARSE, "UNWIND_ERROR_MAPS_PARSE"),
+            (Self::UNWIND_ERROR_INVALID_PARAMETER, "UNWIND_ERROR_INVALID_PARAMETER"),
+            (Self::UNWIND_ERROR_PTRACE_CALL, "UNWIND_ERROR_PTRACE_CALL"),
+        ];
+        #[inline]
+        fn to_i32(self) -> i32 {
+            self as i32
+        }
+        fn from_i32(number: i32) -> Option<Self> {
+            Some(match number {
+                0 => Self::UNWIND_ERROR_UNKNOWN,
+                1 => Self::UNWIND_ERROR_NONE,
+                2 => Self::UNWIND_ERROR_MEMORY_INVALID,
+                3 => Self::UNWIND_ERROR_UNWIND_INFO,
+                4 => Self::UNWIND_ERROR_UNSUPPORTED,
+                5 => Self::UNWIND_ERROR_INVALID_MAP,
+                6 => Self::UNWIND_ERROR_MAX_FRAMES_EXCEEDED,
+                7 => Self::UNWIND_ERROR_REPEATED_FRAME,
+                8 => Self::UNWIND_ERROR_INVALID_ELF,
+                9 => Self::UNWIND_ERROR_SYSTEM_CALL,
+                10 => Self::UNWIND_ERROR_THREAD_TIMEOUT,
+                11 => Self::UNWIND_ERROR_THREAD_DOES_NOT_EXIST,
+                12 => Self::UNWIND_ERROR_BAD_ARCH,
+                13 => Self::UNWIND_ERROR_MAPS_PARSE,
+                14 => Self::UNWIND_ERROR_INVALID_PARAMETER,
+                15 => Self::UNWIND_ERROR_PTRACE_CALL,
+                _ => return None,
+            })
+        }
     }
 }

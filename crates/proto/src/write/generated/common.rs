@@ -548,6 +548,61 @@ impl FileDescriptorSet<'_> {
     }
 }
 
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `FollowerEvent`.
+    FollowerEvent
+);
+
+#[cfg(feature = "probes")]
+impl FollowerEvent<'_> {
+    /// Field number of `counter`.
+    pub const COUNTER: u32 = 1;
+    /// Field number of `tracepoint`.
+    pub const TRACEPOINT: u32 = 2;
+    /// Field number of `raw_event`.
+    pub const RAW_EVENT: u32 = 3;
+    /// Field number of `modifiers`.
+    pub const MODIFIERS: u32 = 5;
+    /// Field number of `name`.
+    pub const NAME: u32 = 4;
+
+    /// Writes `counter`, field 1.
+    #[inline]
+    pub fn counter(&mut self, value: crate::messages::perf_events::Counter) -> &mut Self {
+        self.0.varint_field(1, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `tracepoint`, field 2.
+    #[inline]
+    pub fn tracepoint(&mut self, fill: impl FnOnce(&mut crate::write::perf_events::Tracepoint<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::perf_events::Tracepoint::new(writer)));
+        self
+    }
+
+    /// Writes `raw_event`, field 3.
+    #[inline]
+    pub fn raw_event(&mut self, fill: impl FnOnce(&mut crate::write::perf_events::RawEvent<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::perf_events::RawEvent::new(writer)));
+        self
+    }
+
+    /// Appends one `modifiers`, field 5.
+    #[inline]
+    pub fn modifiers(&mut self, value: crate::messages::perf_events::EventModifier) -> &mut Self {
+        self.0.varint_field(5, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `name`, field 4.
+    #[inline]
+    pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(4, value.as_ref());
+        self
+    }
+}
+
 message_writer!(
     /// Writes a `OneofDescriptorProto`.
     OneofDescriptorProto
@@ -564,6 +619,193 @@ impl OneofDescriptorProto<'_> {
     pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
         self.0.bytes_field(1, value.as_ref());
         self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `PerfEvents`.
+    PerfEvents
+);
+
+#[cfg(feature = "probes")]
+impl PerfEvents<'_> {
+}
+
+/// Messages nested in `PerfEvents`.
+pub mod perf_events {
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `Timebase`.
+        Timebase
+    );
+
+    #[cfg(feature = "probes")]
+    impl Timebase<'_> {
+        /// Field number of `frequency`.
+        pub const FREQUENCY: u32 = 2;
+        /// Field number of `period`.
+        pub const PERIOD: u32 = 1;
+        /// Field number of `poll_period_ms`.
+        pub const POLL_PERIOD_MS: u32 = 6;
+        /// Field number of `counter`.
+        pub const COUNTER: u32 = 4;
+        /// Field number of `tracepoint`.
+        pub const TRACEPOINT: u32 = 3;
+        /// Field number of `raw_event`.
+        pub const RAW_EVENT: u32 = 5;
+        /// Field number of `modifiers`.
+        pub const MODIFIERS: u32 = 12;
+        /// Field number of `timestamp_clock`.
+        pub const TIMESTAMP_CLOCK: u32 = 11;
+        /// Field number of `name`.
+        pub const NAME: u32 = 10;
+
+        /// Writes `frequency`, field 2.
+        #[inline]
+        pub fn frequency(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(2, value);
+            self
+        }
+
+        /// Writes `period`, field 1.
+        #[inline]
+        pub fn period(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `poll_period_ms`, field 6.
+        #[inline]
+        pub fn poll_period_ms(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(6, u64::from(value));
+            self
+        }
+
+        /// Writes `counter`, field 4.
+        #[inline]
+        pub fn counter(&mut self, value: crate::messages::perf_events::Counter) -> &mut Self {
+            self.0.varint_field(4, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `tracepoint`, field 3.
+        #[inline]
+        pub fn tracepoint(&mut self, fill: impl FnOnce(&mut crate::write::perf_events::Tracepoint<'_>)) -> &mut Self {
+            self.0.nested(3, |writer| fill(&mut crate::write::perf_events::Tracepoint::new(writer)));
+            self
+        }
+
+        /// Writes `raw_event`, field 5.
+        #[inline]
+        pub fn raw_event(&mut self, fill: impl FnOnce(&mut crate::write::perf_events::RawEvent<'_>)) -> &mut Self {
+            self.0.nested(5, |writer| fill(&mut crate::write::perf_events::RawEvent::new(writer)));
+            self
+        }
+
+        /// Appends one `modifiers`, field 12.
+        #[inline]
+        pub fn modifiers(&mut self, value: crate::messages::perf_events::EventModifier) -> &mut Self {
+            self.0.varint_field(12, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `timestamp_clock`, field 11.
+        #[inline]
+        pub fn timestamp_clock(&mut self, value: crate::messages::perf_events::PerfClock) -> &mut Self {
+            self.0.varint_field(11, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `name`, field 10.
+        #[inline]
+        pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(10, value.as_ref());
+            self
+        }
+    }
+
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `Tracepoint`.
+        Tracepoint
+    );
+
+    #[cfg(feature = "probes")]
+    impl Tracepoint<'_> {
+        /// Field number of `name`.
+        pub const NAME: u32 = 1;
+        /// Field number of `filter`.
+        pub const FILTER: u32 = 2;
+
+        /// Writes `name`, field 1.
+        #[inline]
+        pub fn name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(1, value.as_ref());
+            self
+        }
+
+        /// Writes `filter`, field 2.
+        #[inline]
+        pub fn filter(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(2, value.as_ref());
+            self
+        }
+    }
+
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `RawEvent`.
+        RawEvent
+    );
+
+    #[cfg(feature = "probes")]
+    impl RawEvent<'_> {
+        /// Field number of `type`.
+        pub const TYPE: u32 = 1;
+        /// Field number of `config`.
+        pub const CONFIG: u32 = 2;
+        /// Field number of `config1`.
+        pub const CONFIG1: u32 = 3;
+        /// Field number of `config2`.
+        pub const CONFIG2: u32 = 4;
+        /// Field number of `pmu_name`.
+        pub const PMU_NAME: u32 = 5;
+
+        /// Writes `type`, field 1.
+        #[inline]
+        pub fn r#type(&mut self, value: u32) -> &mut Self {
+            self.0.varint_field(1, u64::from(value));
+            self
+        }
+
+        /// Writes `config`, field 2.
+        #[inline]
+        pub fn config(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(2, value);
+            self
+        }
+
+        /// Writes `config1`, field 3.
+        #[inline]
+        pub fn config1(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(3, value);
+            self
+        }
+
+        /// Writes `config2`, field 4.
+        #[inline]
+        pub fn config2(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(4, value);
+            self
+        }
+
+        /// Writes `pmu_name`, field 5.
+        #[inline]
+        pub fn pmu_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(5, value.as_ref());
+            self
+        }
     }
 }
 

@@ -520,6 +520,18 @@ impl TracePacket<'_> {
     pub const TRACE_ATTRIBUTES: u32 = 126;
     /// Field number of `interrupt_info`.
     pub const INTERRUPT_INFO: u32 = 130;
+    /// Field number of `profile_packet`.
+    pub const PROFILE_PACKET: u32 = 37;
+    /// Field number of `streaming_allocation`.
+    pub const STREAMING_ALLOCATION: u32 = 74;
+    /// Field number of `streaming_free`.
+    pub const STREAMING_FREE: u32 = 75;
+    /// Field number of `streaming_profile_packet`.
+    pub const STREAMING_PROFILE_PACKET: u32 = 54;
+    /// Field number of `perf_sample`.
+    pub const PERF_SAMPLE: u32 = 66;
+    /// Field number of `stack_sample`.
+    pub const STACK_SAMPLE: u32 = 135;
     /// Field number of `module_symbols`.
     pub const MODULE_SYMBOLS: u32 = 61;
     /// Field number of `process_descriptor`.
@@ -784,6 +796,22 @@ impl TracePacket<'_> {
         self
     }
 
+    /// Writes `perf_sample`, field 66.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn perf_sample(&mut self, fill: impl FnOnce(&mut crate::write::PerfSample<'_>)) -> &mut Self {
+        self.0.nested(66, |writer| fill(&mut crate::write::PerfSample::new(writer)));
+        self
+    }
+
+    /// Writes `module_symbols`, field 61.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn module_symbols(&mut self, fill: impl FnOnce(&mut crate::write::ModuleSymbols<'_>)) -> &mut Self {
+        self.0.nested(61, |writer| fill(&mut crate::write::ModuleSymbols::new(writer)));
+        self
+    }
+
     /// Writes `process_descriptor`, field 43.
     #[inline]
     pub fn process_descriptor(&mut self, fill: impl FnOnce(&mut crate::write::ProcessDescriptor<'_>)) -> &mut Self {
@@ -989,6 +1017,10 @@ impl TracePacketDefaults<'_> {
     pub const TIMESTAMP_CLOCK_ID: u32 = 58;
     /// Field number of `track_event_defaults`.
     pub const TRACK_EVENT_DEFAULTS: u32 = 11;
+    /// Field number of `perf_sample_defaults`.
+    pub const PERF_SAMPLE_DEFAULTS: u32 = 12;
+    /// Field number of `stack_sample_defaults`.
+    pub const STACK_SAMPLE_DEFAULTS: u32 = 100;
 
     /// Writes `timestamp_clock_id`, field 58.
     #[inline]
@@ -1001,6 +1033,14 @@ impl TracePacketDefaults<'_> {
     #[inline]
     pub fn track_event_defaults(&mut self, fill: impl FnOnce(&mut crate::write::TrackEventDefaults<'_>)) -> &mut Self {
         self.0.nested(11, |writer| fill(&mut crate::write::TrackEventDefaults::new(writer)));
+        self
+    }
+
+    /// Writes `perf_sample_defaults`, field 12.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn perf_sample_defaults(&mut self, fill: impl FnOnce(&mut crate::write::PerfSampleDefaults<'_>)) -> &mut Self {
+        self.0.nested(12, |writer| fill(&mut crate::write::PerfSampleDefaults::new(writer)));
         self
     }
 }

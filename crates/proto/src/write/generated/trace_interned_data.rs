@@ -32,6 +32,14 @@ impl InternedData<'_> {
     pub const FRAMES: u32 = 6;
     /// Field number of `callstacks`.
     pub const CALLSTACKS: u32 = 7;
+    /// Field number of `stack_sample_task_contexts`.
+    pub const STACK_SAMPLE_TASK_CONTEXTS: u32 = 48;
+    /// Field number of `stack_sample_execution_contexts`.
+    pub const STACK_SAMPLE_EXECUTION_CONTEXTS: u32 = 49;
+    /// Field number of `stack_sample_counter_descriptors`.
+    pub const STACK_SAMPLE_COUNTER_DESCRIPTORS: u32 = 50;
+    /// Field number of `stack_sample_async_context_descriptors`.
+    pub const STACK_SAMPLE_ASYNC_CONTEXT_DESCRIPTORS: u32 = 51;
     /// Field number of `source_locations`.
     pub const SOURCE_LOCATIONS: u32 = 4;
     /// Field number of `unsymbolized_source_locations`.

@@ -2,6 +2,34 @@
 
 #[cfg(feature = "probes")]
 message_writer!(
+    /// Writes a `AddressSymbols`.
+    AddressSymbols
+);
+
+#[cfg(feature = "probes")]
+impl AddressSymbols<'_> {
+    /// Field number of `address`.
+    pub const ADDRESS: u32 = 1;
+    /// Field number of `lines`.
+    pub const LINES: u32 = 2;
+
+    /// Writes `address`, field 1.
+    #[inline]
+    pub fn address(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(1, value);
+        self
+    }
+
+    /// Appends one `lines`, field 2.
+    #[inline]
+    pub fn lines(&mut self, fill: impl FnOnce(&mut crate::write::Line<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::Line::new(writer)));
+        self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
     /// Writes a `Callstack`.
     Callstack
 );
@@ -140,6 +168,43 @@ impl InternedString<'_> {
 
 #[cfg(feature = "probes")]
 message_writer!(
+    /// Writes a `Line`.
+    Line
+);
+
+#[cfg(feature = "probes")]
+impl Line<'_> {
+    /// Field number of `function_name`.
+    pub const FUNCTION_NAME: u32 = 1;
+    /// Field number of `source_file_name`.
+    pub const SOURCE_FILE_NAME: u32 = 2;
+    /// Field number of `line_number`.
+    pub const LINE_NUMBER: u32 = 3;
+
+    /// Writes `function_name`, field 1.
+    #[inline]
+    pub fn function_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `source_file_name`, field 2.
+    #[inline]
+    pub fn source_file_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+
+    /// Writes `line_number`, field 3.
+    #[inline]
+    pub fn line_number(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(3, u64::from(value));
+        self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
     /// Writes a `Mapping`.
     Mapping
 );
@@ -218,4 +283,228 @@ impl Mapping<'_> {
         self.0.varint_field(7, value);
         self
     }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `ModuleSymbols`.
+    ModuleSymbols
+);
+
+#[cfg(feature = "probes")]
+impl ModuleSymbols<'_> {
+    /// Field number of `path`.
+    pub const PATH: u32 = 1;
+    /// Field number of `build_id`.
+    pub const BUILD_ID: u32 = 2;
+    /// Field number of `address_symbols`.
+    pub const ADDRESS_SYMBOLS: u32 = 3;
+
+    /// Writes `path`, field 1.
+    #[inline]
+    pub fn path(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `build_id`, field 2.
+    #[inline]
+    pub fn build_id(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+
+    /// Appends one `address_symbols`, field 3.
+    #[inline]
+    pub fn address_symbols(&mut self, fill: impl FnOnce(&mut crate::write::AddressSymbols<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::AddressSymbols::new(writer)));
+        self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `PerfSample`.
+    PerfSample
+);
+
+#[cfg(feature = "probes")]
+impl PerfSample<'_> {
+    /// Field number of `cpu`.
+    pub const CPU: u32 = 1;
+    /// Field number of `pid`.
+    pub const PID: u32 = 2;
+    /// Field number of `tid`.
+    pub const TID: u32 = 3;
+    /// Field number of `cpu_mode`.
+    pub const CPU_MODE: u32 = 5;
+    /// Field number of `timebase_count`.
+    pub const TIMEBASE_COUNT: u32 = 6;
+    /// Field number of `follower_counts`.
+    pub const FOLLOWER_COUNTS: u32 = 7;
+    /// Field number of `callstack_iid`.
+    pub const CALLSTACK_IID: u32 = 4;
+    /// Field number of `unwind_error`.
+    pub const UNWIND_ERROR: u32 = 16;
+    /// Field number of `kernel_records_lost`.
+    pub const KERNEL_RECORDS_LOST: u32 = 17;
+    /// Field number of `sample_skipped_reason`.
+    pub const SAMPLE_SKIPPED_REASON: u32 = 18;
+    /// Field number of `producer_event`.
+    pub const PRODUCER_EVENT: u32 = 19;
+
+    /// Writes `cpu`, field 1.
+    #[inline]
+    pub fn cpu(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(1, u64::from(value));
+        self
+    }
+
+    /// Writes `pid`, field 2.
+    #[inline]
+    pub fn pid(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
+        self
+    }
+
+    /// Writes `tid`, field 3.
+    #[inline]
+    pub fn tid(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(3, u64::from(value));
+        self
+    }
+
+    /// Writes `cpu_mode`, field 5.
+    #[inline]
+    pub fn cpu_mode(&mut self, value: crate::messages::profiling::CpuMode) -> &mut Self {
+        self.0.varint_field(5, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `timebase_count`, field 6.
+    #[inline]
+    pub fn timebase_count(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(6, value);
+        self
+    }
+
+    /// Appends one `follower_counts`, field 7.
+    #[inline]
+    pub fn follower_counts(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(7, value);
+        self
+    }
+
+    /// Writes `callstack_iid`, field 4.
+    #[inline]
+    pub fn callstack_iid(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(4, value);
+        self
+    }
+
+    /// Writes `unwind_error`, field 16.
+    #[inline]
+    pub fn unwind_error(&mut self, value: crate::messages::profiling::StackUnwindError) -> &mut Self {
+        self.0.varint_field(16, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `kernel_records_lost`, field 17.
+    #[inline]
+    pub fn kernel_records_lost(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(17, value);
+        self
+    }
+
+    /// Writes `sample_skipped_reason`, field 18.
+    #[inline]
+    pub fn sample_skipped_reason(&mut self, value: crate::messages::perf_sample::SampleSkipReason) -> &mut Self {
+        self.0.varint_field(18, i64::from(value as i32) as u64);
+        self
+    }
+
+    /// Writes `producer_event`, field 19.
+    #[inline]
+    pub fn producer_event(&mut self, fill: impl FnOnce(&mut crate::write::perf_sample::ProducerEvent<'_>)) -> &mut Self {
+        self.0.nested(19, |writer| fill(&mut crate::write::perf_sample::ProducerEvent::new(writer)));
+        self
+    }
+}
+
+/// Messages nested in `PerfSample`.
+pub mod perf_sample {
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `ProducerEvent`.
+        ProducerEvent
+    );
+
+    #[cfg(feature = "probes")]
+    impl ProducerEvent<'_> {
+        /// Field number of `source_stop_reason`.
+        pub const SOURCE_STOP_REASON: u32 = 1;
+
+        /// Writes `source_stop_reason`, field 1.
+        #[inline]
+        pub fn source_stop_reason(&mut self, value: crate::messages::perf_sample::producer_event::DataSourceStopReason) -> &mut Self {
+            self.0.varint_field(1, i64::from(value as i32) as u64);
+            self
+        }
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `PerfSampleDefaults`.
+    PerfSampleDefaults
+);
+
+#[cfg(feature = "probes")]
+impl PerfSampleDefaults<'_> {
+    /// Field number of `timebase`.
+    pub const TIMEBASE: u32 = 1;
+    /// Field number of `followers`.
+    pub const FOLLOWERS: u32 = 4;
+    /// Field number of `process_shard_count`.
+    pub const PROCESS_SHARD_COUNT: u32 = 2;
+    /// Field number of `chosen_process_shard`.
+    pub const CHOSEN_PROCESS_SHARD: u32 = 3;
+
+    /// Writes `timebase`, field 1.
+    #[inline]
+    pub fn timebase(&mut self, fill: impl FnOnce(&mut crate::write::perf_events::Timebase<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::perf_events::Timebase::new(writer)));
+        self
+    }
+
+    /// Appends one `followers`, field 4.
+    #[inline]
+    pub fn followers(&mut self, fill: impl FnOnce(&mut crate::write::FollowerEvent<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::FollowerEvent::new(writer)));
+        self
+    }
+
+    /// Writes `process_shard_count`, field 2.
+    #[inline]
+    pub fn process_shard_count(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
+        self
+    }
+
+    /// Writes `chosen_process_shard`, field 3.
+    #[inline]
+    pub fn chosen_process_shard(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(3, u64::from(value));
+        self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `Profiling`.
+    Profiling
+);
+
+#[cfg(feature = "probes")]
+impl Profiling<'_> {
 }
