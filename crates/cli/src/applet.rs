@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
-use ferretto_daemons::{traced, traced_probes};
+use ferretto_daemons::{traced, traced_perf, traced_probes};
 
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
@@ -90,6 +90,13 @@ pub const TRACED_PROBES: Applet = Applet {
     run: traced_probes::run,
 };
 
+/// The producer of CPU profiles.
+pub const TRACED_PERF: Applet = Applet {
+    name: "traced_perf",
+    command: traced_perf::command,
+    run: traced_perf::run,
+};
+
 /// Activates triggers.
 pub const TRIGGER_PERFETTO: Applet = Applet {
     name: "trigger_perfetto",
@@ -116,6 +123,7 @@ pub(crate) const APPLETS: &[Applet] = &[
     PERFETTO,
     TRACED,
     TRACED_PROBES,
+    TRACED_PERF,
     TRIGGER_PERFETTO,
     WEBSOCKET_BRIDGE,
     TRACEBOX,

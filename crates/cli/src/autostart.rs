@@ -1,7 +1,7 @@
-//! Starts a private service with probes.
+//! Starts a private service with producers.
 //!
 //! `ferretto` does so when no service is listening. [`tracebox`](crate::tracebox) does so unless it is told of a socket on which a service listens,
-//! or `tracebox ctl` has started one. Service and probes run as children of this process, from the same binary. Their sockets are in a private
+//! or `tracebox ctl` has started one. Service, probes and profiler run as children of this process, from the same binary. Their sockets are in a private
 //! folder, unless others should find them. The children are told to end when the recording is over, and end by themselves if this process dies. This
 //! process passes on what they log, because it knows what else is on the terminal. `tracebox ctl` starts them [in the
 //! background](start_in_background) instead, where they outlive this process.
@@ -36,7 +36,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time that a child has to end. For the probes that includes restoring tracefs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with probes.
+/// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with producers.
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
     match is_there(&usual) {
@@ -48,9 +48,9 @@ pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> 
     }
 }
 
-/// The children. Dropping this ends them in the order of the fields: without a service, the probes would wait for another one.
+/// The children. Dropping this ends them in the order of the fields: without a service, the producers would wait for another one.
 struct Daemons {
-    _probes: Option<Daemon>,
+    _producers: Vec<Daemon>,
     _traced: Daemon,
     /// The folder of the sockets, which is removed last.
     _folder: SocketFolder,
@@ -91,7 +91,7 @@ impl Sockets {
     };
 }
 
-/// Starts service and probes as children.
+/// Starts the service, probes and profiler as children.
 ///
 /// # Errors
 /// If one of them does not start.
@@ -114,11 +114,13 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     };
     let traced = launcher.start(&TRACED)?;
     let mut daemons = Daemons {
-        _probes: None,
+        _producers: Vec::new(),
         _traced: traced,
         _folder: folder,
     };
-    daemons._probes = Some(launcher.start(&TRACED_PROBES)?);
+    for producer in [&TRACED_PROBES, &TRACED_PERF] {
+        daemons._producers.push(launcher.start(producer)?);
+    }
     Ok(Service {
         consumer_socket,
         started: Some(StartedService {
@@ -142,6 +144,10 @@ const TRACED: Applet = Applet {
 const TRACED_PROBES: Applet = Applet {
     name: "traced_probes",
     notify: "TRACED_PROBES_NOTIFY_FD",
+};
+const TRACED_PERF: Applet = Applet {
+    name: "traced_perf",
+    notify: "TRACED_PERF_NOTIFY_FD",
 };
 
 /// A daemon in the background.

@@ -17,6 +17,7 @@
 mod commands;
 mod connection;
 pub mod daemon;
+pub mod instance_threads;
 mod inbox;
 mod instances;
 mod link;

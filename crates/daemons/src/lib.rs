@@ -1,8 +1,8 @@
-//! The daemons, `traced` and `traced_probes`, and the start of every process that serves others: its log, its inheritance from the process that
+//! The daemons, `traced`, `traced_probes` and `traced_perf`, and the start of every process that serves others: its log, its inheritance from the process that
 //! started it, and the background.
 //!
 //! The daemons run with privileges. So this crate contains no tool: code that reads traces, judges configs or talks to browsers is in `ferretto-cli`,
-//! whose binaries `traced` and `traced_probes` have the code of this crate only.
+//! whose binaries of these names have the code of this crate only.
 #![deny(unsafe_code)]
 
 pub mod background;
@@ -11,8 +11,10 @@ pub mod inherited;
 pub mod log;
 mod open_files;
 mod priority;
+mod producer_daemon;
 pub mod starter;
 pub mod traced;
+pub mod traced_perf;
 pub mod traced_probes;
 
 /// The version that `--version` prints, and that traces give for the service that recorded them: the release of Perfetto that we are compatible with,

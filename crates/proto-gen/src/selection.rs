@@ -229,6 +229,7 @@ pub const NUMBERED: &[&str] = &[
     ".perfetto.protos.TraceConfig.TriggerConfig.Trigger",
     ".perfetto.protos.DataSourceConfig",
     ".perfetto.protos.FtraceConfig",
+    ".perfetto.protos.PerfEventConfig.CallstackSampling",
     ".perfetto.protos.TrackEventConfig",
     ".perfetto.protos.VmInstruction",
     ".perfetto.protos.VmOpRegLoad",

@@ -5,31 +5,22 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::ThreadId;
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ferretto_client::data_source::ConnectionId;
-use ferretto_client::runtime::daemon::ServiceSocket;
-use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
-use ferretto_ipc::reactor::{Events, Interest, Token};
+use ferretto_client::runtime::{ProducerProgram, Runtime};
+use ferretto_ipc::reactor::{Interest, Token};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::{Address, Reactor, socket_names};
 use ferretto_probes::ftrace::instances::TracefsPolicy;
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer;
-use ferretto_proto::messages::PriorityBoostConfig;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
 use crate::open_files;
-use crate::priority::Boosts;
+use crate::producer_daemon::{self, ProducerDaemon, SERVICE};
 
-/// The only connection.
-const SERVICE: ConnectionId = ConnectionId(0);
-
-const SOCKET: Token = Token(0);
 /// The kernel's buffers.
 const WATERMARKS: Token = Token(1);
 
@@ -100,16 +91,10 @@ impl Daemon for Args {
         // In the background, this process is about to change its folder.
         let address = socket_names::producer_address()?.absolute();
         let mut reactor = Reactor::new()?;
-        let signals = daemon::ending_signals();
-        reactor.watch_signals(&signals)?;
-        // A writer that waits for the service does not see the loop's signals, so it checks this flag.
-        let ending = Arc::new(AtomicBool::new(false));
-        for signal in signals {
-            signal_hook::flag::register(signal.number(), Arc::clone(&ending))?;
-        }
+        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
         let journal_dir = journals();
         startup.started()?;
-        serve(address, &mut reactor, &ending, journal_dir, startup)
+        serve(address, &mut reactor, &program, journal_dir, startup)
     }
 }
 
@@ -126,15 +111,10 @@ fn reset() -> Result<(), Box<dyn Error>> {
 fn serve(
     address: Address,
     reactor: &mut Reactor,
-    ending: &Arc<AtomicBool>,
+    program: &Arc<dyn ProducerProgram>,
     journal_dir: Option<JournalDir>,
     startup: &mut Startup,
 ) -> Result<(), Box<dyn Error>> {
-    let program: Arc<dyn ProducerProgram> = Arc::new(ProbesDaemon {
-        ending: Arc::clone(ending),
-        boosts: Mutex::new(Boosts::of_this_thread()),
-        thread: std::thread::current().id(),
-    });
     let tracefs = match std::env::var_os(crate::starter::MOUNT_TRACEFS) {
         Some(_) => TracefsPolicy::MountIfMissing,
         None => TracefsPolicy::AsFound,
@@ -142,37 +122,15 @@ fn serve(
     let mut runtime = Runtime::new(program.clone(), reactor.waker());
     runtime.add_connection(producer::connection(SERVICE, crate::VERSION));
     // With the runtime go the settings that sessions have changed in tracefs.
-    let ftrace = producer::add_sources(&mut runtime, &program, journal_dir, tracefs);
-    let mut service = ServiceSocket::new(SERVICE, address, SOCKET);
+    let ftrace = producer::add_sources(&mut runtime, program, journal_dir, tracefs);
     if let Some(watermarks) = ftrace.watermarks() {
         reactor.register(watermarks, WATERMARKS, Interest::Readable)?;
     }
-    let mut events = Events::new();
-    loop {
+    producer_daemon::serve(address, reactor, &mut runtime, startup, |events| {
         if events.ready().iter().any(|event| event.token == WATERMARKS) {
             ftrace.on_watermark();
         }
-        let waiting = format!("waiting for the service at {}", service.address());
-        service.turn(&mut runtime, reactor, &events, |runtime, event| match event {
-            Event::Connected(_) => {
-                log::info(format_args!("connected to the service"));
-                // The answer comes after the data sources were registered.
-                let _ = runtime.sync(SERVICE);
-            }
-            Event::Synced(..) => startup.ready("the service knows all data sources"),
-            Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
-            Event::Disconnected { news, .. } => {
-                let reason = news.as_deref().unwrap_or("as before");
-                log::warning(format_args!("disconnected from the service: {reason}"));
-            }
-            // The probes have no startup sessions.
-            Event::StartupEnded(..) => {}
-        });
-        reactor.wait(&mut events, runtime.deadlines())?;
-        if !events.signals().is_empty() {
-            return Ok(());
-        }
-    }
+    })
 }
 
 /// Undoes the changes that crashed predecessors left in tracefs, and returns the folder where this daemon notes its own changes.
@@ -206,47 +164,4 @@ fn journals() -> Option<JournalDir> {
         Err(error) => log::warning(format_args!("{error}")),
     }
     Some(dir)
-}
-
-struct ProbesDaemon {
-    /// Set by a signal's handler.
-    ending: Arc<AtomicBool>,
-    boosts: Mutex<Boosts>,
-    /// The one that gives the runtime its turns. Data sources have others.
-    thread: ThreadId,
-}
-
-impl ProducerProgram for ProbesDaemon {
-    fn info(&self, line: &str) {
-        log::info(format_args!("{line}"));
-    }
-
-    fn warning(&self, line: &str) {
-        log::warning(format_args!("{line}"));
-    }
-
-    fn is_own_thread(&self) -> bool {
-        std::thread::current().id() == self.thread
-    }
-
-    fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
-    }
-
-    fn raise_priority(&self, instance: u32, config: &PriorityBoostConfig) -> Result<(), String> {
-        let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
-        boosts.add(instance.into(), config)
-    }
-
-    fn join_instance(&self, instance: u32) {
-        let boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = boosts.apply_to_this_thread(instance.into()) {
-            log::warning(format_args!("priority_boost: {error}"));
-        }
-    }
-
-    fn lower_priority(&self, instance: u32) {
-        let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
-        boosts.remove(instance.into());
-    }
 }

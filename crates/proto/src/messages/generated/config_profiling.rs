@@ -139,6 +139,9 @@ pub mod perf_event_config {
             user_frames: None,
             unknown_fields: codec::UnknownFields::new(),
         };
+        pub const SCOPE: u32 = 1;
+        pub const KERNEL_FRAMES: u32 = 2;
+        pub const USER_FRAMES: u32 = 3;
     }
     #[cfg(feature = "probes")]
     codec::message_impls!(CallstackSampling);

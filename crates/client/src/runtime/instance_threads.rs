@@ -1,0 +1,116 @@
+//! Instances of a data source that each have a thread of their own, for data sources that read what may take long.
+//!
+//! The data source [starts](InstanceThreads::start) a thread for an instance and passes on what the runtime says as a [`Command`]. The thread takes
+//! commands in the order in which they came; dropping a command's `done` tells the service. If a thread is gone, its commands are done at once.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
+use ferretto_ipc::reactor::{Reactor, Waker};
+
+use crate::data_source::{Acknowledge, Slot};
+
+/// What the runtime says to an instance.
+#[derive(Debug)]
+pub struct Command {
+    /// What to do.
+    pub what: What,
+    /// To be dropped when it is done.
+    pub done: Acknowledge,
+}
+
+/// See [`Command`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Write out what there is so far.
+    Flush,
+    /// As a flush, and then no more.
+    Stop,
+    /// Repeat what later packets refer to. Nobody waits for it.
+    ClearIncrementalState,
+}
+
+/// The end of a thread: its event loop, which commands wake, and the commands.
+#[derive(Debug)]
+pub struct Inbox {
+    /// The thread's event loop.
+    pub reactor: Reactor,
+    commands: Receiver<Command>,
+}
+
+impl Inbox {
+    /// The next command, if there is one.
+    ///
+    /// # Errors
+    /// [`Nothing::EverAgain`] if the data source is gone.
+    pub fn try_receive(&self) -> Result<Command, Nothing> {
+        self.commands.try_receive()
+    }
+
+    /// Waits for the command to stop; others are done at once. `None` if the data source is gone.
+    pub fn await_stop(&self) -> Option<Acknowledge> {
+        while let Some(command) = self.commands.receive() {
+            if command.what == What::Stop {
+                return Some(command.done);
+            }
+        }
+        None
+    }
+}
+
+/// The way to a thread.
+struct Running {
+    commands: Sender<Command>,
+    waker: Waker,
+}
+
+/// The threads of a data source's instances. Only the runtime's thread uses it; it is behind a lock because data sources are shared.
+#[derive(Default)]
+pub struct InstanceThreads(Mutex<BTreeMap<Slot, Running>>);
+
+impl std::fmt::Debug for InstanceThreads {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("InstanceThreads").finish_non_exhaustive()
+    }
+}
+
+impl InstanceThreads {
+    fn running(&self) -> MutexGuard<'_, BTreeMap<Slot, Running>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the thread of an instance.
+    ///
+    /// # Errors
+    /// If the system has no thread or no event loop for it: a clause that says so.
+    pub fn start(&self, slot: Slot, name: &str, work: impl FnOnce(Inbox) + Send + 'static) -> Result<(), String> {
+        let reactor = Reactor::new().map_err(|error| error.to_string())?;
+        let waker = reactor.waker();
+        let (commands, receiver) = channel();
+        let inbox = Inbox {
+            reactor,
+            commands: receiver,
+        };
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || work(inbox))
+            .map_err(|error| format!("there is no thread for it: {error}"))?;
+        self.running().insert(slot, Running { commands, waker });
+        Ok(())
+    }
+
+    /// Says something to an instance. If it has no thread, that is done.
+    pub fn tell(&self, slot: Slot, what: What, done: Acknowledge) {
+        let mut running = self.running();
+        let stopped = match what {
+            What::Stop => running.remove(&slot),
+            What::Flush | What::ClearIncrementalState => None,
+        };
+        if let Some(instance) = stopped.as_ref().or_else(|| running.get(&slot))
+            && instance.commands.send(Command { what, done }).is_ok()
+        {
+            instance.waker.wake();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! A daemon that is a producer: the program behind its runtime, and its event loop. `traced_probes` and `traced_perf` are such daemons.
+//!
+//! [`ProducerDaemon::new`] prepares signals and flags; [`serve`] then gives the runtime its turns until a signal comes.
+
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::ThreadId;
+
+use ferretto_client::data_source::ConnectionId;
+use ferretto_client::runtime::daemon::ServiceSocket;
+use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
+use ferretto_ipc::reactor::{Events, Token};
+use ferretto_ipc::{Address, Reactor};
+use ferretto_proto::messages::PriorityBoostConfig;
+
+use crate::daemon::{self, Startup};
+use crate::log;
+use crate::priority::Boosts;
+
+/// The only connection.
+pub(crate) const SERVICE: ConnectionId = ConnectionId(0);
+
+/// The connection's place in the event loop. Data sources have others.
+const SOCKET: Token = Token(0);
+
+/// See the [module](self).
+pub(crate) struct ProducerDaemon {
+    /// Set by a signal's handler.
+    ending: Arc<AtomicBool>,
+    boosts: Mutex<Boosts>,
+    /// The one that gives the runtime its turns. Data sources have others.
+    thread: ThreadId,
+}
+
+impl ProducerDaemon {
+    /// The program of this thread. From now on signals end its event loop.
+    pub(crate) fn new(reactor: &mut Reactor) -> Result<Arc<ProducerDaemon>, Box<dyn Error>> {
+        let signals = daemon::ending_signals();
+        reactor.watch_signals(&signals)?;
+        // A writer that waits for the service does not see the loop's signals, so it checks this flag.
+        let ending = Arc::new(AtomicBool::new(false));
+        for signal in signals {
+            signal_hook::flag::register(signal.number(), Arc::clone(&ending))?;
+        }
+        Ok(Arc::new(ProducerDaemon {
+            ending,
+            boosts: Mutex::new(Boosts::of_this_thread()),
+            thread: std::thread::current().id(),
+        }))
+    }
+}
+
+/// Records for the service at this address, whenever it is there, until a signal comes. `on_events` is called with the events of descriptors that data
+/// sources have registered.
+pub(crate) fn serve(
+    address: Address,
+    reactor: &mut Reactor,
+    runtime: &mut Runtime,
+    startup: &mut Startup,
+    on_events: impl Fn(&Events),
+) -> Result<(), Box<dyn Error>> {
+    let mut service = ServiceSocket::new(SERVICE, address, SOCKET);
+    let mut events = Events::new();
+    loop {
+        on_events(&events);
+        let waiting = format!("waiting for the service at {}", service.address());
+        service.turn(runtime, reactor, &events, |runtime, event| match event {
+            Event::Connected(_) => {
+                log::info(format_args!("connected to the service"));
+                // The answer comes after the data sources were registered.
+                let _ = runtime.sync(SERVICE);
+            }
+            Event::Synced(..) => startup.ready("the service knows all data sources"),
+            Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
+            Event::Disconnected { news, .. } => {
+                let reason = news.as_deref().unwrap_or("as before");
+                log::warning(format_args!("disconnected from the service: {reason}"));
+            }
+            // Daemons have no startup sessions.
+            Event::StartupEnded(..) => {}
+        });
+        reactor.wait(&mut events, runtime.deadlines())?;
+        if !events.signals().is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+impl ProducerProgram for ProducerDaemon {
+    fn info(&self, line: &str) {
+        log::info(format_args!("{line}"));
+    }
+
+    fn warning(&self, line: &str) {
+        log::warning(format_args!("{line}"));
+    }
+
+    fn is_own_thread(&self) -> bool {
+        std::thread::current().id() == self.thread
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    fn raise_priority(&self, instance: u32, config: &PriorityBoostConfig) -> Result<(), String> {
+        let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
+        boosts.add(instance.into(), config)
+    }
+
+    fn join_instance(&self, instance: u32) {
+        let boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = boosts.apply_to_this_thread(instance.into()) {
+            log::warning(format_args!("priority_boost: {error}"));
+        }
+    }
+
+    fn lower_priority(&self, instance: u32) {
+        let mut boosts = self.boosts.lock().unwrap_or_else(PoisonError::into_inner);
+        boosts.remove(instance.into());
+    }
+}

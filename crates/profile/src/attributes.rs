@@ -1,0 +1,119 @@
+//! From a config to the structures that `perf_event_open` takes.
+//!
+//! [`cpu`](crate::cpu) opens what this describes. The choice of what samples hold decides how [`record`](crate::record) reads them.
+
+use ferretto_unwind::Arch;
+use perf_event_open_sys::bindings as sys;
+
+use crate::config::{Clock, Interval, Mode, PerfConfig, Sampling, UserFrames};
+use crate::event::Event;
+use crate::perf_event::Attributes;
+use crate::record::{RegisterCount, SampleLayout};
+
+/// Bytes of stack that a sample has at most. The kernel's bound is the next multiple of 8 below 64 KiB, which the rest of the record needs, too.
+const STACK_BYTES: u32 = (1 << 16) - 256;
+
+/// The leader and its followers.
+pub(crate) struct Group {
+    pub(crate) leader: Attributes,
+    pub(crate) followers: Vec<Attributes>,
+    /// What its samples hold; `None` if there are none.
+    pub(crate) samples: Option<SampleLayout>,
+}
+
+impl Group {
+    /// What the config asks for. A ring wakes its reader when `wakeup_bytes` of it are full.
+    pub(crate) fn of(config: &PerfConfig, wakeup_bytes: u32) -> Group {
+        let mut leader = counting(&config.leader);
+        // Those that it leads count when it does.
+        leader.set_disabled(1);
+        let samples = match &config.mode {
+            Mode::Polling(_) => {
+                leader.read_format = u64::from(sys::PERF_FORMAT_GROUP);
+                None
+            }
+            Mode::Sampling(sampling) => Some(sample(&mut leader, sampling, !config.followers.is_empty(), wakeup_bytes)),
+        };
+        let follower = |event: &Event| {
+            let mut follower = counting(event);
+            follower.sample_type = leader.sample_type;
+            follower.clockid = leader.clockid;
+            follower.set_use_clockid(leader.use_clockid());
+            follower
+        };
+        Group {
+            followers: config.followers.iter().map(follower).collect(),
+            leader,
+            samples,
+        }
+    }
+}
+
+fn counting(event: &Event) -> Attributes {
+    let [config, config1, config2] = event.attr_config;
+    let mut attributes = Attributes {
+        type_: event.attr_type,
+        size: size_of::<Attributes>() as u32,
+        config,
+        ..Default::default()
+    };
+    attributes.__bindgen_anon_3.config1 = config1;
+    attributes.__bindgen_anon_4.config2 = config2;
+    attributes.set_exclude_user(event.scope.exclude_user.into());
+    attributes.set_exclude_kernel(event.scope.exclude_kernel.into());
+    attributes.set_exclude_hv(event.scope.exclude_hypervisor.into());
+    attributes
+}
+
+fn sample(leader: &mut Attributes, sampling: &Sampling, has_followers: bool, wakeup_bytes: u32) -> SampleLayout {
+    match sampling.interval {
+        Interval::Frequency(frequency) => {
+            leader.set_freq(1);
+            leader.__bindgen_anon_1.sample_freq = frequency;
+        }
+        Interval::Period(period) => leader.__bindgen_anon_1.sample_period = period,
+    }
+    leader.clockid = match sampling.clock {
+        Clock::Realtime => libc::CLOCK_REALTIME,
+        Clock::Monotonic => libc::CLOCK_MONOTONIC,
+        Clock::MonotonicRaw => libc::CLOCK_MONOTONIC_RAW,
+        Clock::Boottime => libc::CLOCK_BOOTTIME,
+    };
+    leader.set_use_clockid(1);
+    leader.set_watermark(1);
+    leader.__bindgen_anon_2.wakeup_watermark = wakeup_bytes;
+
+    let mut sample_type = sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_READ;
+    if has_followers {
+        leader.read_format = u64::from(sys::PERF_FORMAT_GROUP);
+    }
+    let mut layout = SampleLayout {
+        is_group: has_followers,
+        has_callchain: false,
+        stack: None,
+    };
+    if let Some(stacks) = &sampling.stacks {
+        if let Some(arch) = Arch::current().filter(|_| stacks.user.copies_stack()) {
+            sample_type |= sys::PERF_SAMPLE_REGS_USER | sys::PERF_SAMPLE_STACK_USER;
+            leader.sample_regs_user = arch.perf_mask();
+            leader.sample_stack_user = STACK_BYTES;
+            layout.stack = Some(RegisterCount(arch.perf_mask().count_ones()));
+        }
+        let by_kernel = stacks.user == UserFrames::KernelFramePointers;
+        if stacks.kernel || by_kernel {
+            sample_type |= sys::PERF_SAMPLE_CALLCHAIN;
+            leader.set_exclude_callchain_kernel((!stacks.kernel).into());
+            leader.set_exclude_callchain_user((!by_kernel).into());
+            layout.has_callchain = true;
+        }
+        leader.set_sample_id_all(1);
+        // Which programs processes run, and which files they map: so that a process that is gone by the time can still be unwound.
+        leader.set_task(1);
+        leader.set_comm(1);
+        leader.set_comm_exec(1);
+        leader.set_mmap(1);
+        leader.set_mmap2(1);
+    }
+    leader.sample_type = sample_type.into();
+    layout
+}

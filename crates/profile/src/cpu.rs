@@ -1,0 +1,161 @@
+//! The events of one CPU: a leader, its followers, and the ring buffer of their samples.
+//!
+//! [`LinuxPerf`](crate::source::LinuxPerf) opens them when an instance starts, and [`Profiler`](crate::profiler::Profiler) reads them.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::param::page_size;
+
+use crate::attributes::Group;
+use crate::config::{Mode, PerfConfig};
+use crate::event::{Event, Kind};
+use crate::perf_event::{PerfEvent, Ring};
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct CpuEvents {
+    pub(crate) cpu: u32,
+    leader: PerfEvent,
+    /// They count as long as they are open.
+    _followers: Vec<PerfEvent>,
+    /// `None` if counters are polled.
+    pub(crate) ring: Option<Ring>,
+}
+
+/// Why an event cannot be counted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// The processor, or the virtual machine, cannot count it.
+    #[error("this machine's processors do not count {0}")]
+    NoCounter(String),
+    /// Another reason.
+    #[error("cannot count {event} on CPU {cpu}: {error}{advice}")]
+    Other {
+        event: String,
+        cpu: u32,
+        error: io::Error,
+        advice: String,
+    },
+}
+
+impl AsFd for CpuEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.leader.as_fd()
+    }
+}
+
+/// Memory pages of a ring. The config counts pages of 4 KiB.
+fn pages_of_ring(ring_pages: u32) -> usize {
+    (ring_pages as usize * 4096 / page_size()).max(1)
+}
+
+impl CpuEvents {
+    /// Opens what the config asks for on a CPU. Nothing is counted yet.
+    ///
+    /// # Errors
+    /// If one of the events cannot be opened.
+    pub(crate) fn open(config: &PerfConfig, cpu: u32) -> Result<CpuEvents, OpenError> {
+        let ring_pages = match &config.mode {
+            Mode::Sampling(sampling) => Some(pages_of_ring(sampling.ring_pages)),
+            Mode::Polling(_) => None,
+        };
+        let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / 2);
+        let group = Group::of(config, u32::try_from(wakeup_bytes).unwrap_or(u32::MAX));
+        let leader = PerfEvent::open(&group.leader, cpu, None).map_err(|error| open_error(&config.leader, cpu, error))?;
+        filter(&leader, &config.leader, cpu)?;
+        let mut followers = Vec::new();
+        for (attributes, event) in group.followers.iter().zip(&config.followers) {
+            let follower =
+                PerfEvent::open(attributes, cpu, Some(&leader)).map_err(|error| open_error(event, cpu, error))?;
+            filter(&follower, event, cpu)?;
+            followers.push(follower);
+        }
+        let ring = ring_pages.map(|pages| {
+            Ring::map(&leader, pages).map_err(|error| OpenError::Other {
+                event: describe(&config.leader),
+                cpu,
+                advice: match Errno::from_io_error(&error) {
+                    Some(Errno::PERM | Errno::NOMEM) => {
+                        "; its ring buffer is larger than this user may have: use fewer ring_buffer_pages".to_owned()
+                    }
+                    _ => String::new(),
+                },
+                error,
+            })
+        });
+        Ok(CpuEvents {
+            cpu,
+            leader,
+            _followers: followers,
+            ring: ring.transpose()?,
+        })
+    }
+
+    /// Begins to count.
+    pub(crate) fn enable(&self) -> io::Result<()> {
+        self.leader.enable()
+    }
+
+    /// Counts no more.
+    pub(crate) fn disable(&self) -> io::Result<()> {
+        self.leader.disable()
+    }
+
+    /// The counts so far, the leader's first.
+    pub(crate) fn read_counts(&self, counts: &mut Vec<u64>) -> io::Result<()> {
+        self.leader.read_counts(counts)
+    }
+}
+
+fn filter(opened: &PerfEvent, event: &Event, cpu: u32) -> Result<(), OpenError> {
+    match &event.kind {
+        Kind::Tracepoint { filter, .. } if !filter.is_empty() => {
+            opened.set_filter(filter).map_err(|error| OpenError::Other {
+                event: describe(event),
+                cpu,
+                error,
+                advice: format!("; the kernel does not take the filter {filter:?}"),
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The event as people call it.
+pub(crate) fn describe(event: &Event) -> String {
+    match &event.kind {
+        Kind::Counter(counter) => format!("{counter:?}"),
+        Kind::Tracepoint { name, .. } => format!("the tracepoint {name}"),
+        Kind::Raw => format!("the raw event {}/{:#x}/", event.attr_type, event.attr_config[0]),
+    }
+}
+
+fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
+    let advice = match Errno::from_io_error(&error) {
+        Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NODEV) if event.needs_hardware() => {
+            return OpenError::NoCounter(describe(event));
+        }
+        Some(Errno::ACCESS | Errno::PERM) => {
+            let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+            format!(
+                "; run as root or with CAP_PERFMON, or lower /proc/sys/kernel/perf_event_paranoid, which is {}",
+                paranoid.trim()
+            )
+        }
+        Some(Errno::INVAL) => {
+            "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware".to_owned()
+        }
+        Some(Errno::MFILE | Errno::NFILE) => "; each event takes a descriptor for each CPU: raise the limit".to_owned(),
+        Some(Errno::NOSYS) => "; this kernel is built without performance events".to_owned(),
+        _ => String::new(),
+    };
+    OpenError::Other {
+        event: describe(event),
+        cpu,
+        error,
+        advice,
+    }
+}

@@ -1,0 +1,82 @@
+//! Which CPUs an instance samples.
+//!
+//! [`LinuxPerf`](crate::source::LinuxPerf) asks when an instance starts. Source: the kernel's `Documentation/admin-guide/cputopology.rst`.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use crate::config::PerfConfig;
+
+/// More CPUs than any kernel supports.
+const MOST_CPUS: u32 = 1 << 16;
+
+/// The CPUs that are online and that the config names, in order.
+///
+/// # Errors
+/// If there is none, or the kernel does not say: a sentence's end.
+pub(crate) fn of(config: &PerfConfig, sysfs: &Path) -> Result<Vec<u32>, String> {
+    let path = sysfs.join("devices/system/cpu/online");
+    let list = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let online = parse_list(list.trim()).ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))?;
+    let wanted = online.iter().copied().filter(|cpu| config.cpus.is_empty() || config.cpus.contains(cpu));
+    let mut wanted: Vec<u32> = wanted.collect();
+    if wanted.is_empty() {
+        return Err(format!("target_cpu names no CPU that is online; online are {}", list.trim()));
+    }
+    if !config.cpu_ids.is_empty() {
+        let has_id = |cpu: &u32| {
+            let id = arm_id(sysfs, *cpu);
+            id.is_ok_and(|id| config.cpu_ids.iter().any(|wanted| id.starts_with(wanted.as_str())))
+        };
+        wanted.retain(has_id);
+        if wanted.is_empty() {
+            return Err(format!("cpuid: no CPU that is online has an id that begins with {}", config.cpu_ids.join(" or ")));
+        }
+    }
+    Ok(wanted)
+}
+
+/// The numbers in a list like `0-3,8`.
+fn parse_list(list: &str) -> Option<Vec<u32>> {
+    let mut numbers = Vec::new();
+    for range in list.split(',').filter(|range| !range.is_empty()) {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= MOST_CPUS {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
+}
+
+/// Implementer, part, variant and revision of an ARM CPU, in hexadecimal digits one after the other, as upstream.
+fn arm_id(sysfs: &Path, cpu: u32) -> io::Result<String> {
+    let path = sysfs.join(format!("devices/system/cpu/cpu{cpu}/regs/identification/midr_el1"));
+    let text = fs::read_to_string(path)?;
+    let digits = text.trim().trim_start_matches("0x");
+    let register = u64::from_str_radix(digits, 16).map_err(|_| io::ErrorKind::InvalidData)?;
+    let (implementer, variant, part, revision) = (
+        register >> 24 & 0xff,
+        register >> 20 & 0xf,
+        register >> 4 & 0xfff,
+        register & 0xf,
+    );
+    Ok(format!("{implementer:x}{part:x}{variant:x}{revision:x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_numbers_and_ranges() {
+        assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_list("5"), Some(vec![5]));
+        assert_eq!(parse_list(""), Some(vec![]));
+        for wrong in ["a", "1-", "0-70000", "-1", "1-2-3"] {
+            assert_eq!(parse_list(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! CPU profiles for Linux: the data source `linux.perf`, as upstream's `traced_perf` offers it.
+//!
+//! The kernel counts an event on each CPU and writes a sample whenever the config says so: who ran, what was counted, and where. Each instance has a
+//! thread that reads these samples, finds their stacks and writes packets.
+//!
+//! | module | has |
+//! |---|---|
+//! | `config`, `event`, `cpus` | what a config asks for |
+//! | `attributes`, `perf_event`, `cpu` | the kernel's events and rings |
+//! | `record` | what is in a ring |
+//! | `scope`, `glob` | which processes are sampled |
+//! | `stacks` | from a sample to frames |
+//! | `interning`, `output` | from frames to packets |
+//! | `profiler`, `queue`, `thread` | when what is read |
+//! | `source`, `producer` | the data source, and the producer of the daemon |
+//!
+//! Guarantees that neither a program that is hard to unwind nor a slow file holds up other data sources, that memory is bounded, and that each sample
+//! of the kernel ends in a packet: with a stack, or with the reason why there is none.
+#![deny(unsafe_code)]
+
+mod attributes;
+pub mod config;
+mod cpu;
+mod cpus;
+pub mod event;
+mod glob;
+pub mod interning;
+pub mod output;
+mod perf_event;
+mod profiler;
+mod queue;
+pub mod producer;
+pub mod record;
+pub mod scope;
+pub mod source;
+mod stacks;
+mod thread;

@@ -1,0 +1,315 @@
+//! One instance's work: from the rings of all CPUs to packets, in turns.
+//!
+//! [`thread`](crate::thread) gives it turns. A turn reads what is in the rings, and takes some 10 ms at most: samples are unwound where they are until
+//! half of that is over; the rest is copied into the [`Queue`], from which the turn takes until its time is up. So the kernel always gets its memory
+//! back soon, even when a program has large files to be read for the first time.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use ferretto_client::runtime::probe::PacketSink;
+use ferretto_ipc::reactor::boot_now;
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
+use ferretto_proto::messages::perf_sample::producer_event::DataSourceStopReason;
+use perf_event_open_sys::bindings as sys;
+
+use crate::attributes::Group;
+use crate::config::{Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
+use crate::cpu::CpuEvents;
+use crate::output::Output;
+use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
+use crate::record::{Record, Sample};
+use crate::scope::{LONGEST_CMDLINE, ProcessFilter};
+use crate::stacks::{Found, Stacks};
+
+/// Samples are unwound where they are for so long, in each turn.
+const IN_PLACE: Duration = Duration::from_millis(5);
+
+/// A turn ends after this time.
+const TURN: Duration = Duration::from_millis(10);
+
+/// How far a turn came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// To the end of all rings.
+    CaughtUp,
+    /// Records wait.
+    MoreToDo,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Profiler {
+    cpus: Vec<CpuEvents>,
+    samples: Samples,
+    output: Output,
+    counts: Vec<u64>,
+}
+
+/// What is known about samples. Apart from the rings, so that a record in a ring can be handled.
+#[derive(Debug)]
+struct Samples {
+    /// `None` if samples have no stacks.
+    stacks: Option<(StacksConfig, Stacks)>,
+    filter: ProcessFilter,
+    verdicts: HashMap<i32, Verdict>,
+    queue: Queue,
+}
+
+/// Whether the samples of a process are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Kept,
+    NotInScope,
+}
+
+impl Profiler {
+    /// Reads the events of these CPUs.
+    pub(crate) fn new(config: &PerfConfig, cpus: Vec<CpuEvents>) -> Profiler {
+        let sampling = match &config.mode {
+            Mode::Sampling(sampling) => Some(sampling),
+            Mode::Polling(_) => None,
+        };
+        let stacks = config.stacks().cloned();
+        Profiler {
+            cpus,
+            samples: Samples {
+                filter: ProcessFilter::new(stacks.as_ref().map(|stacks| stacks.scope.clone()).unwrap_or_default()),
+                stacks: stacks.map(|stacks| {
+                    let known = Stacks::new(&stacks);
+                    (stacks, known)
+                }),
+                verdicts: HashMap::new(),
+                queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
+            },
+            output: Output::new(config),
+            counts: Vec::new(),
+        }
+    }
+
+    /// The events that wake the thread when rings fill.
+    pub(crate) fn cpus(&self) -> &[CpuEvents] {
+        &self.cpus
+    }
+
+    /// Begins to count, and writes what the trace begins with.
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    pub(crate) fn enable(&mut self, sink: &mut dyn PacketSink) -> io::Result<()> {
+        self.output.begin(boot_now(), sink);
+        self.cpus.iter().try_for_each(CpuEvents::enable)
+    }
+
+    /// Counts no more. What is in the rings can still be read.
+    pub(crate) fn disable(&mut self) {
+        for cpu in &self.cpus {
+            // The event goes away soon, whatever the kernel says.
+            let _ = cpu.disable();
+        }
+    }
+
+    /// Has everything repeated that later packets refer to.
+    pub(crate) fn clear_incremental_state(&mut self) {
+        self.output.clear_incremental_state();
+    }
+
+    /// Forgets what is known about processes and their files.
+    pub(crate) fn clear_unwind_state(&mut self) {
+        if let Some((_, stacks)) = &mut self.samples.stacks {
+            stacks.clear();
+        }
+    }
+
+    /// Writes that nothing follows, because the daemon needs too much memory.
+    pub(crate) fn write_guardrail(&mut self, sink: &mut dyn PacketSink) {
+        self.output.begin(boot_now(), sink);
+        self.output
+            .stopped(boot_now(), DataSourceStopReason::PROFILER_STOP_GUARDRAIL, sink);
+    }
+
+    /// Writes the counters of all CPUs.
+    pub(crate) fn poll(&mut self, sink: &mut dyn PacketSink) {
+        for cpu in &self.cpus {
+            if cpu.read_counts(&mut self.counts).is_ok() {
+                self.output.begin(boot_now(), sink);
+                self.output.polled(boot_now(), cpu.cpu, &self.counts, sink);
+            }
+        }
+    }
+
+    /// A turn, as the [module](self) says.
+    pub(crate) fn turn(&mut self, group: &Group, sink: &mut dyn PacketSink) -> Progress {
+        let Some(layout) = group.samples else {
+            return Progress::CaughtUp;
+        };
+        let began = Instant::now();
+        let Profiler {
+            cpus, samples, output, ..
+        } = self;
+        for events in cpus {
+            let cpu = events.cpu;
+            let Some(ring) = &mut events.ring else { continue };
+            // The kernel writes while this reads: not more than the ring holds.
+            let mut left = ring.size();
+            while left > 0
+                && let Some(record) = ring.next_record()
+            {
+                let length = record.len();
+                match Record::parse(record, layout) {
+                    Some(Record::Lost(records)) => {
+                        output.begin(boot_now(), sink);
+                        output.lost(boot_now(), cpu, records, sink);
+                    }
+                    Some(record) => samples.on_record(cpu, &record, began, output, sink),
+                    None => {}
+                }
+                ring.consume(length);
+                left = left.saturating_sub(length);
+            }
+        }
+        while let Some(item) = samples.queue.pop() {
+            samples.on_item(item, output, sink);
+            if began.elapsed() >= TURN {
+                break;
+            }
+        }
+        match samples.queue.is_empty() {
+            true => {
+                if let Some((_, stacks)) = &mut samples.stacks {
+                    stacks.forget_exited();
+                }
+                Progress::CaughtUp
+            }
+            false => Progress::MoreToDo,
+        }
+    }
+}
+
+impl Samples {
+    /// Handles a record, or puts it into the queue.
+    fn on_record(&mut self, cpu: u32, record: &Record<'_>, began: Instant, output: &mut Output, sink: &mut dyn PacketSink) {
+        let can_wait = !self.queue.is_empty();
+        match record {
+            Record::Sample(sample) => {
+                let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
+                    return;
+                };
+                if !can_wait && began.elapsed() < IN_PLACE {
+                    self.unwind(cpu, sample, output, sink);
+                } else if self.queue.has_room_for(sample) {
+                    self.queue.push(Item::Sample(cpu, OwnedSample::from(sample)));
+                } else {
+                    output.begin(boot_now(), sink);
+                    output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE, sink);
+                }
+            }
+            Record::Exec { pid, timestamp } => {
+                self.verdicts.remove(pid);
+                let item = Item::Exec {
+                    pid: *pid,
+                    timestamp: *timestamp,
+                };
+                self.on_change(item, can_wait);
+            }
+            Record::Exit { pid, tid } if pid == tid => {
+                self.verdicts.remove(pid);
+                self.on_change(Item::Exit { pid: *pid }, can_wait);
+            }
+            Record::Mapped(mapped) => self.on_change(Item::Mapped(OwnedMapped::from(mapped)), can_wait),
+            Record::Exit { .. } | Record::Lost(_) | Record::Other => {}
+        }
+    }
+
+    /// A change of a process's memory: at once, or behind the samples that wait.
+    fn on_change(&mut self, item: Item, can_wait: bool) {
+        if can_wait {
+            self.queue.push(item);
+        } else if let Some((_, stacks)) = &mut self.stacks {
+            stacks.on_change(&item);
+        }
+    }
+
+    /// Handles something that waited.
+    fn on_item(&mut self, item: Item, output: &mut Output, sink: &mut dyn PacketSink) {
+        match item {
+            Item::Sample(cpu, sample) => self.unwind(cpu, &sample.borrowed(), output, sink),
+            change => self.on_change(change, false),
+        }
+    }
+
+    /// Writes samples that have no stack; the others are to be unwound.
+    fn sort_out(&mut self, cpu: u32, sample: &Sample<'_>, output: &mut Output, sink: &mut dyn PacketSink) -> ControlFlow<()> {
+        let Some((config, _)) = &self.stacks else {
+            output.begin(boot_now(), sink);
+            output.counts(cpu, sample, sink);
+            return ControlFlow::Break(());
+        };
+        let verdict = match self.verdicts.get(&sample.pid) {
+            Some(verdict) => *verdict,
+            None => {
+                let verdict = judge(config, &mut self.filter, sample);
+                self.verdicts.insert(sample.pid, verdict);
+                verdict
+            }
+        };
+        if verdict == Verdict::NotInScope {
+            output.begin(boot_now(), sink);
+            output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE, sink);
+            return ControlFlow::Break(());
+        }
+        // There are no frames to be had.
+        if config.user == UserFrames::Skip && u32::from(sample.cpu_mode) == sys::PERF_RECORD_MISC_USER {
+            output.begin(boot_now(), sink);
+            output.counts(cpu, sample, sink);
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Writes a sample with its stack.
+    fn unwind(&mut self, cpu: u32, sample: &Sample<'_>, output: &mut Output, sink: &mut dyn PacketSink) {
+        let Some((_, stacks)) = &mut self.stacks else { return };
+        if output.begin(boot_now(), sink) {
+            stacks.forget_numbers();
+        }
+        match stacks.find(sample, output.interning()) {
+            Found::Stack(unwound) => output.stack(cpu, sample, unwound, sink),
+            Found::Skipped(reason) => output.skipped(cpu, sample, reason, sink),
+        }
+    }
+}
+
+/// Whether a process that was not met before is sampled.
+fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>) -> Verdict {
+    let is_kernel_thread = match config.user {
+        UserFrames::Dwarf | UserFrames::FramePointers => sample.registers.is_none(),
+        UserFrames::KernelFramePointers => !sample.callchain.iter().any(|address| address == CONTEXT_USER),
+        UserFrames::Skip => false,
+    };
+    if is_kernel_thread && !config.kernel {
+        return Verdict::NotInScope;
+    }
+    let cmdline = match is_kernel_thread {
+        true => None,
+        false => cmdline(sample.pid),
+    };
+    match filter.accepts(sample.pid, cmdline.as_deref()) {
+        true => Verdict::Kept,
+        false => Verdict::NotInScope,
+    }
+}
+
+/// The mark in call chains before addresses of user space.
+pub(crate) const CONTEXT_USER: u64 = sys::PERF_CONTEXT_USER as u64;
+
+/// The beginning of a process's command line.
+fn cmdline(pid: i32) -> Option<Vec<u8>> {
+    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut cmdline = Vec::new();
+    file.take(LONGEST_CMDLINE as u64).read_to_end(&mut cmdline).ok()?;
+    Some(cmdline)
+}

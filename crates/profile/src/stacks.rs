@@ -1,0 +1,380 @@
+//! From a sample to its call stack.
+//!
+//! [`Profiler`](crate::profiler::Profiler) asks for the stack of each sample that it keeps. Frames of the kernel get the names of functions; frames of user space
+//! get an address in their file, found as the config says. Frames that were seen before, at the same address of the same process, keep their number, so
+//! that a frame costs one look into a table. If a stack ends too early, its outermost frame says why, as upstream's do.
+
+use std::collections::HashMap;
+
+use ferretto_ipc::reactor::boot_now;
+use ferretto_probes::ftrace::kallsyms::KernelSymbols;
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
+use ferretto_proto::messages::profiling::StackUnwindError;
+use ferretto_unwind::{Arch, End, Frame, FrameKind, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder};
+use perf_event_open_sys::bindings as sys;
+
+use crate::config::{Stacks as StacksConfig, UserFrames};
+use crate::interning::{FrameId, Interning, Mapping};
+use crate::output::Unwound;
+use crate::profiler::CONTEXT_USER;
+use crate::queue::Item;
+use crate::record::Sample;
+
+/// As upstream.
+const MOST_FRAMES: usize = 1000;
+
+/// Bytes of unwind tables that stay in memory.
+const MOST_TABLE_BYTES: usize = 64 << 20;
+
+/// Processes that are known at a time. Each has a descriptor.
+const MOST_PROCESSES: usize = 4096;
+
+/// Frames of one process that keep their number at a time.
+const MOST_FRAMES_OF_PROCESS: usize = 1 << 16;
+
+/// The mappings of a process are read again at most this often, in nanoseconds.
+const REFRESH_INTERVAL: u64 = 100_000_000;
+
+/// Marks in call chains are above this: they are small negative numbers.
+const FIRST_MARK: u64 = sys::PERF_CONTEXT_MAX as u64;
+
+/// What came of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// A stack, whole or not.
+    Stack(Unwound),
+    /// Nothing of it could be found.
+    Skipped(SampleSkipReason),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    user: UserFrames,
+    cache: ModuleCache,
+    unwinder: Unwinder,
+    processes: HashMap<i32, Known>,
+    /// Those that have ended since the rings were last empty: samples of before may come yet.
+    exited: Vec<i32>,
+    kernel: KernelFrames,
+    /// Of the stack that is being put together, callees before callers.
+    numbers: Vec<FrameId>,
+    frames: Vec<Frame>,
+}
+
+/// Frames of the kernel.
+#[derive(Debug, Default)]
+struct KernelFrames {
+    /// Read when the first is met.
+    symbols: Option<KernelSymbols>,
+    numbers: HashMap<u64, FrameId>,
+    name: String,
+}
+
+/// A process that was sampled.
+#[derive(Debug)]
+struct Known {
+    /// `None` if it was gone before it was met.
+    process: Option<Process>,
+    /// When it began to run its program, on the clock of samples; 0 if that is not known.
+    since: u64,
+    /// The generation of the process that the numbers are of.
+    generation: u64,
+    /// By address, and whether it is the return address of a call.
+    numbers: HashMap<(u64, bool), FrameId>,
+}
+
+impl Known {
+    fn meet(pid: i32, since: u64) -> Known {
+        let process = u32::try_from(pid).ok().and_then(|pid| {
+            let mut process = Process::open(pid).ok()?;
+            process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
+            Some(process)
+        });
+        Known {
+            process,
+            since,
+            generation: 0,
+            numbers: HashMap::new(),
+        }
+    }
+}
+
+impl Stacks {
+    pub(crate) fn new(config: &StacksConfig) -> Stacks {
+        Stacks {
+            user: config.user,
+            cache: ModuleCache::new(MOST_TABLE_BYTES),
+            unwinder: Unwinder::new(MOST_FRAMES),
+            processes: HashMap::new(),
+            exited: Vec::new(),
+            kernel: KernelFrames::default(),
+            numbers: Vec::new(),
+            frames: Vec::new(),
+        }
+    }
+
+    /// Forgets all that is known about processes and files.
+    pub(crate) fn clear(&mut self) {
+        self.processes.clear();
+        self.exited.clear();
+        self.cache.clear();
+        self.unwinder.clear();
+    }
+
+    /// The numbers of frames are void.
+    pub(crate) fn forget_numbers(&mut self) {
+        self.kernel.numbers.clear();
+        for known in self.processes.values_mut() {
+            known.numbers.clear();
+        }
+    }
+
+    /// All samples of processes that have ended are handled.
+    pub(crate) fn forget_exited(&mut self) {
+        for pid in self.exited.drain(..) {
+            self.processes.remove(&pid);
+        }
+    }
+
+    /// A process has begun or ended, or has mapped a file.
+    pub(crate) fn on_change(&mut self, item: &Item) {
+        match item {
+            Item::Exec { pid, timestamp } => {
+                // It is met anew with its next sample. Older samples must not be taken for those of its new program.
+                self.processes.insert(*pid, Known::meet(*pid, *timestamp));
+                self.bound_processes();
+            }
+            Item::Exit { pid } => self.exited.push(*pid),
+            Item::Mapped(_) | Item::Sample(..) => {}
+        }
+    }
+
+    fn bound_processes(&mut self) {
+        if self.processes.len() > MOST_PROCESSES {
+            self.processes.clear();
+        }
+    }
+
+    /// The stack of a sample.
+    pub(crate) fn find(&mut self, sample: &Sample<'_>, interning: &mut Interning) -> Found {
+        self.numbers.clear();
+        let mut chain = sample.callchain.iter();
+        for address in chain.by_ref().take_while(|&address| address != CONTEXT_USER) {
+            if address < FIRST_MARK {
+                self.numbers.push(self.kernel.number(address, interning));
+            }
+        }
+        let error = match self.user {
+            UserFrames::Skip => None,
+            UserFrames::KernelFramePointers => {
+                // Nothing is left of the chain of a thread of the kernel.
+                let addresses: Vec<u64> = chain.filter(|&address| address < FIRST_MARK).collect();
+                match addresses.is_empty() {
+                    true => None,
+                    false => self.user_frames(sample, interning, |_, process, _, frames| {
+                        frames.clear();
+                        let kinds = std::iter::once(FrameKind::Sampled).chain(std::iter::repeat(FrameKind::Caller));
+                        frames.extend(addresses.iter().zip(kinds).map(|(pc, kind)| process.frame_at(*pc, kind)));
+                        match process.maps().find(addresses[0]) {
+                            Some(_) => End::Complete,
+                            None => End::UnknownMapping,
+                        }
+                    }),
+                }
+            }
+            UserFrames::Dwarf | UserFrames::FramePointers => match registers(sample) {
+                Ok(None) => None,
+                Ok(Some(registers)) => {
+                    let stack = StackCopy {
+                        base: registers.stack_pointer(),
+                        bytes: sample.stack,
+                    };
+                    let by_frame_pointers = self.user == UserFrames::FramePointers;
+                    self.user_frames(sample, interning, |unwinder, process, _, frames| match by_frame_pointers {
+                        true => unwinder.walk_frame_pointers(process, &registers, &stack, frames),
+                        false => unwinder.unwind(process, &registers, &stack, frames),
+                    })
+                }
+                Err(error) => Some(error),
+            },
+        };
+        let error = match error {
+            Some(Problem::Gone) if self.numbers.is_empty() => {
+                return Found::Skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE);
+            }
+            Some(Problem::Gone) => Some(StackUnwindError::UNWIND_ERROR_SYSTEM_CALL),
+            Some(Problem::Error(error)) => Some(error),
+            None => None,
+        };
+        if let Some(error) = error {
+            let nowhere = interning.mapping(&Mapping::default());
+            let name = format!("ERROR {}", name_of(error));
+            self.numbers.push(interning.frame(nowhere, name.as_bytes(), 0));
+        }
+        if self.numbers.is_empty() {
+            return Found::Skipped(SampleSkipReason::PROFILER_SKIP_UNWIND_STAGE);
+        }
+        Found::Stack(Unwound {
+            callstack: interning.callstack(&self.numbers),
+            error,
+        })
+    }
+
+    /// Adds the frames that `unwind` finds, which is called again as long as something has to be read for it.
+    fn user_frames(
+        &mut self,
+        sample: &Sample<'_>,
+        interning: &mut Interning,
+        mut unwind: impl FnMut(&mut Unwinder, &Process, &ModuleCache, &mut Vec<Frame>) -> End,
+    ) -> Option<Problem> {
+        self.bound_processes();
+        let known = self
+            .processes
+            .entry(sample.pid)
+            .or_insert_with(|| Known::meet(sample.pid, 0));
+        if sample.timestamp < known.since {
+            return Some(Problem::Gone);
+        }
+        let Some(process) = &mut known.process else {
+            return Some(Problem::Gone);
+        };
+        let mut has_refreshed = false;
+        let end = loop {
+            match unwind(&mut self.unwinder, process, &self.cache, &mut self.frames) {
+                End::ModuleNeeded(mapping) => process.load(mapping, &self.cache),
+                // Behind the end of a copy anything may be found.
+                End::UnknownMapping if !has_refreshed && !sample.is_stack_cut => {
+                    has_refreshed = true;
+                    match process.refresh(boot_now(), REFRESH_INTERVAL) {
+                        Ok(Refreshed::Read) => {}
+                        Ok(Refreshed::TooSoon) | Err(_) => break End::UnknownMapping,
+                    }
+                }
+                end => break end,
+            }
+        };
+        // A frame's mapping is known by its file, so that its build id and load bias are.
+        for index in 0..self.frames.len() {
+            if let Some(mapping) = self.frames[index].mapping
+                && process.module(mapping).is_none()
+            {
+                process.load(mapping, &self.cache);
+            }
+        }
+        if known.generation != process.generation() || known.numbers.len() > MOST_FRAMES_OF_PROCESS {
+            known.generation = process.generation();
+            known.numbers.clear();
+        }
+        for frame in &self.frames {
+            let is_call = matches!(frame.kind, FrameKind::Caller);
+            let number = *known
+                .numbers
+                .entry((frame.pc, is_call))
+                .or_insert_with(|| number(process, frame, interning));
+            self.numbers.push(number);
+        }
+        error_of(end).map(Problem::Error)
+    }
+}
+
+/// Why a stack is not whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Problem {
+    /// The process, or the program that it ran, is gone.
+    Gone,
+    /// Unwinding ended with this.
+    Error(StackUnwindError),
+}
+
+impl KernelFrames {
+    fn number(&mut self, address: u64, interning: &mut Interning) -> FrameId {
+        if let Some(known) = self.numbers.get(&address) {
+            return *known;
+        }
+        // Without the list of symbols frames have no names, as upstream's.
+        let symbols = self
+            .symbols
+            .get_or_insert_with(|| KernelSymbols::of_this_kernel().unwrap_or_default());
+        if !symbols.lookup(address, &mut self.name) {
+            self.name.clear();
+        }
+        // No address leaves the daemon, for it would tell where the kernel is.
+        let mapping = interning.mapping(&Mapping {
+            path: b"kernel",
+            ..Mapping::default()
+        });
+        let number = interning.frame(mapping, self.name.as_bytes(), 0);
+        self.numbers.insert(address, number);
+        number
+    }
+}
+
+/// The registers of user space; `None` in threads of the kernel.
+fn registers(sample: &Sample<'_>) -> Result<Option<Registers>, Problem> {
+    let unsupported = Problem::Error(StackUnwindError::UNWIND_ERROR_UNSUPPORTED);
+    let Some(arch) = Arch::current() else {
+        return Err(unsupported);
+    };
+    let Some(sampled) = sample.registers else {
+        return Ok(None);
+    };
+    if !sampled.is_64_bit {
+        return Err(Problem::Error(StackUnwindError::UNWIND_ERROR_BAD_ARCH));
+    }
+    let mut values = [0; 64];
+    let count = sampled.values.len().min(values.len());
+    for (value, sampled) in values.iter_mut().zip(sampled.values.iter()) {
+        *value = sampled;
+    }
+    Registers::from_perf(arch, arch.perf_mask(), &values[..count])
+        .map(Some)
+        .ok_or(unsupported)
+}
+
+fn number(process: &Process, frame: &Frame, interning: &mut Interning) -> FrameId {
+    let mapped = frame.mapping.and_then(|index| Some((index, process.mapping(index)?)));
+    let mapping = match mapped {
+        Some((index, mapping)) => {
+            let module = process.module(index).and_then(Result::ok);
+            interning.mapping(&Mapping {
+                build_id: module.map_or(b"", |module| module.build_id()),
+                exact_offset: mapping.offset,
+                start_offset: 0,
+                start: mapping.start,
+                end: mapping.end,
+                load_bias: module.map_or(0, |module| module.load_bias()),
+                path: &mapping.name,
+            })
+        }
+        None => interning.mapping(&Mapping::default()),
+    };
+    interning.frame(mapping, b"", process.relative_pc(frame))
+}
+
+/// libunwindstack's error for the end of a stack.
+fn error_of(end: End) -> Option<StackUnwindError> {
+    Some(match end {
+        End::Complete => return None,
+        End::StackEnds | End::Inconsistent(_) => StackUnwindError::UNWIND_ERROR_MEMORY_INVALID,
+        End::UnknownMapping => StackUnwindError::UNWIND_ERROR_INVALID_MAP,
+        End::NoUnwindInformation(_) | End::MalformedTables(_) => StackUnwindError::UNWIND_ERROR_UNWIND_INFO,
+        End::ModuleNeeded(_) | End::UnusableModule(_) => StackUnwindError::UNWIND_ERROR_INVALID_ELF,
+        End::TooManyFrames => StackUnwindError::UNWIND_ERROR_MAX_FRAMES_EXCEEDED,
+    })
+}
+
+/// The name of an error in frames, as upstream writes it.
+fn name_of(error: StackUnwindError) -> &'static str {
+    match error {
+        StackUnwindError::UNWIND_ERROR_MEMORY_INVALID => "MEMORY_INVALID",
+        StackUnwindError::UNWIND_ERROR_UNWIND_INFO => "UNWIND_INFO",
+        StackUnwindError::UNWIND_ERROR_UNSUPPORTED => "UNSUPPORTED",
+        StackUnwindError::UNWIND_ERROR_INVALID_MAP => "INVALID_MAP",
+        StackUnwindError::UNWIND_ERROR_MAX_FRAMES_EXCEEDED => "MAX_FRAME_EXCEEDED",
+        StackUnwindError::UNWIND_ERROR_INVALID_ELF => "INVALID_ELF",
+        StackUnwindError::UNWIND_ERROR_SYSTEM_CALL => "SYSTEM_CALL",
+        StackUnwindError::UNWIND_ERROR_BAD_ARCH => "BAD_ARCH",
+        _ => "UNKNOWN",
+    }
+}

@@ -1,0 +1,224 @@
+//! The thread of an instance: reads rings when they fill or it is time, and does what the runtime says.
+//!
+//! [`LinuxPerf`](crate::source::LinuxPerf) starts it. Flushes and the stop are done when everything that the kernel had written by then is in packets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_client::data_source::Acknowledge;
+use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_ipc::channel::Nothing;
+use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now};
+
+use crate::attributes::Group;
+use crate::config::{Mode, PerfConfig};
+use crate::profiler::{Profiler, Progress};
+use crate::source::NAME;
+
+/// How often the daemon's memory is looked at, as upstream.
+const MEMORY_PERIOD: Duration = Duration::from_secs(1);
+
+const RINGS: Token = Token(0);
+
+/// See the [module](self).
+pub(crate) struct PerfThread {
+    pub(crate) program: Arc<dyn ProducerProgram>,
+    /// The instance's serial number.
+    pub(crate) instance: u32,
+    pub(crate) config: PerfConfig,
+    pub(crate) profiler: Profiler,
+    pub(crate) writer: TraceWriter,
+}
+
+/// Something that is due again and again, at multiples of its period.
+#[derive(Clone, Copy, Debug)]
+struct Periodic {
+    /// In nanoseconds.
+    period: u64,
+    next: u64,
+}
+
+impl Periodic {
+    fn new(period: Duration) -> Periodic {
+        let period = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let mut periodic = Periodic { period, next: 0 };
+        periodic.plan(boot_now());
+        periodic
+    }
+
+    fn plan(&mut self, now: u64) {
+        self.next = (now - now % self.period).saturating_add(self.period);
+    }
+
+    /// Whether it is due; then the next time is planned.
+    fn is_due(&mut self, now: u64) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.plan(now);
+        }
+        is_due
+    }
+}
+
+/// What comes again and again.
+struct Schedule {
+    read: Periodic,
+    memory: Option<(Periodic, u64)>,
+    clear: Option<Periodic>,
+}
+
+impl Schedule {
+    fn of(config: &PerfConfig) -> Schedule {
+        match &config.mode {
+            Mode::Polling(period) => Schedule {
+                read: Periodic::new(*period),
+                memory: None,
+                clear: None,
+            },
+            Mode::Sampling(sampling) => Schedule {
+                read: Periodic::new(sampling.read_period),
+                memory: sampling
+                    .most_daemon_memory_kb
+                    .map(|most_kb| (Periodic::new(MEMORY_PERIOD), most_kb)),
+                clear: sampling.stacks.as_ref().map(|_| Periodic::new(sampling.clear_period)),
+            },
+        }
+    }
+
+    fn next(&self) -> u64 {
+        let memory = self.memory.iter().map(|(periodic, _)| periodic);
+        let others = memory.chain(&self.clear).map(|periodic| periodic.next);
+        others.fold(self.read.next, u64::min)
+    }
+}
+
+/// Why the loop has ended.
+enum Ended {
+    /// The runtime wants it, and is told by dropping this.
+    Stopped(Acknowledge),
+    /// The data source is gone.
+    Abandoned,
+    /// The daemon has more memory than the config allows.
+    TooMuchMemory,
+}
+
+impl PerfThread {
+    /// Works until it is told to stop. Drops `started` once samples are taken.
+    pub(crate) fn run(mut self, mut inbox: Inbox, started: Acknowledge) {
+        self.program.join_instance(self.instance);
+        if let Err(error) = self.begin(&inbox) {
+            self.program.warning(&format!("{NAME}: could not be started: {error}"));
+            drop(inbox.await_stop());
+            // The instance has ended by now, so the service is not told that it had started.
+            return drop(started);
+        }
+        drop(started);
+        match self.follow(&mut inbox) {
+            Ok(Ended::Stopped(stopped)) => {
+                // With the writer goes the last chunk, before the service hears that the instance has stopped.
+                drop(self);
+                drop(stopped);
+            }
+            Ok(Ended::Abandoned) => {}
+            Ok(Ended::TooMuchMemory) => {
+                self.profiler.disable();
+                self.profiler.write_guardrail(&mut self.writer);
+                self.writer.flush();
+                self.program.warning(&format!(
+                    "{NAME}: the daemon needs more than max_daemon_memory_kb; nothing more is sampled"
+                ));
+                // Rings and what is known about processes go now.
+                drop(self);
+                drop(inbox.await_stop());
+            }
+            Err(error) => {
+                self.program
+                    .warning(&format!("{NAME}: nothing more is sampled: {error}"));
+                drop(self);
+                drop(inbox.await_stop());
+            }
+        }
+    }
+
+    fn begin(&mut self, inbox: &Inbox) -> Result<(), Box<dyn std::error::Error>> {
+        for cpu in self.profiler.cpus() {
+            inbox.reactor.register(cpu, RINGS, Interest::Readable)?;
+        }
+        self.profiler.enable(&mut self.writer)?;
+        self.writer.flush();
+        Ok(())
+    }
+
+    fn follow(&mut self, inbox: &mut Inbox) -> Result<Ended, ReactorError> {
+        let group = Group::of(&self.config, 0);
+        let mut schedule = Schedule::of(&self.config);
+        let mut events = Events::new();
+        loop {
+            loop {
+                match inbox.try_receive() {
+                    Ok(Command { what, done }) => match what {
+                        What::ClearIncrementalState => self.profiler.clear_incremental_state(),
+                        What::Flush => {
+                            self.catch_up(&group);
+                            self.writer.flush();
+                            drop(done);
+                        }
+                        What::Stop => {
+                            self.profiler.disable();
+                            self.catch_up(&group);
+                            self.writer.flush();
+                            return Ok(Ended::Stopped(done));
+                        }
+                    },
+                    Err(Nothing::SoFar) => break,
+                    Err(Nothing::EverAgain) => return Ok(Ended::Abandoned),
+                }
+            }
+            let now = boot_now();
+            let is_time = schedule.read.is_due(now);
+            let progress = match &self.config.mode {
+                Mode::Polling(_) => {
+                    if is_time {
+                        self.profiler.poll(&mut self.writer);
+                    }
+                    Progress::CaughtUp
+                }
+                Mode::Sampling(_) => self.profiler.turn(&group, &mut self.writer),
+            };
+            if let Some((periodic, most_kb)) = &mut schedule.memory
+                && periodic.is_due(now)
+                && daemon_memory_kb().is_some_and(|kb| kb > *most_kb)
+            {
+                return Ok(Ended::TooMuchMemory);
+            }
+            if schedule.clear.as_mut().is_some_and(|clear| clear.is_due(now)) {
+                self.profiler.clear_unwind_state();
+            }
+            let deadline = match progress {
+                Progress::CaughtUp => schedule.next(),
+                Progress::MoreToDo => now,
+            };
+            inbox.reactor.wait(&mut events, Some(Deadline::Boot(deadline)))?;
+        }
+    }
+
+    /// Reads and unwinds what the kernel had written when it was called, and perhaps more.
+    fn catch_up(&mut self, group: &Group) {
+        match &self.config.mode {
+            Mode::Polling(_) => self.profiler.poll(&mut self.writer),
+            Mode::Sampling(_) => while self.profiler.turn(group, &mut self.writer) == Progress::MoreToDo {},
+        }
+    }
+}
+
+/// This process's anonymous memory, in memory and swapped out, in KiB.
+fn daemon_memory_kb() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let figure = |name: &str| -> Option<u64> {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse().ok()
+    };
+    Some(figure("RssAnon:")? + figure("VmSwap:").unwrap_or(0))
+}
