@@ -1,0 +1,35 @@
+//! Call stacks of other processes, from samples of their registers and copies of their stacks.
+//!
+//! `perf_event_open` delivers such samples (`PERF_SAMPLE_REGS_USER`, `PERF_SAMPLE_STACK_USER`). The CPU profiler and the heap profiler call this crate
+//! to turn them into frames, with the unwind tables in the files that the process has mapped, and with frame pointers where there are no tables.
+//!
+//! - [`Process`] has a process's [`Maps`] and the [`Module`]s in them.
+//! - [`ModuleCache`] has the modules of all processes, under a limit of memory.
+//! - [`Unwinder`] makes [`Frame`]s of [`Registers`] and a [`StackCopy`].
+//!
+//! All input is hostile: processes choose the names, files and tables that they map. Everything is bounded, and nothing that they map makes
+//! unwinding loop or panic. The crate has no clock and no threads, and unwinding itself does no I/O: where it needs a module or newer mappings, it ends
+//! with that as its [`End`], and the caller decides when to get them.
+#![deny(unsafe_code)]
+
+mod cache;
+mod elf;
+mod mapping_file;
+mod maps;
+mod module;
+mod process;
+mod registers;
+mod rule;
+mod stack;
+mod tables;
+mod unwinder;
+
+pub use cache::ModuleCache;
+pub use elf::{Image, Unusable};
+pub use mapping_file::LoadRequest;
+pub use maps::{MOST_BYTES, MOST_MAPPINGS, Mapping, MappingKind, Maps};
+pub use module::Module;
+pub use process::{Process, Refreshed};
+pub use registers::{Arch, Registers};
+pub use stack::StackCopy;
+pub use unwinder::{End, Frame, FrameKind, Unwinder};

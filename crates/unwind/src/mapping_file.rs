@@ -1,0 +1,162 @@
+//! The way from a mapping to the bytes that are mapped.
+//!
+//! A path in `/proc/PID/maps` means something in the process's mount namespace only, and there may be another file of this name by now. So the
+//! first way is `/proc/PID/map_files/START-END`, which is the mapped file itself, whatever became of its name; the kernel allows it with
+//! `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`. The second is the path below `/proc/PID/root`, if it has the inode that is mapped. The device
+//! is not compared: on btrfs and overlayfs, the mapping and the file have different ones.
+//!
+//! Only regular files are opened for reading, because opening anything else may have effects. A file system in user space or on a network can
+//! hold up whoever reads its files; see [`LoadRequest`].
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use crate::elf::Unusable;
+use crate::maps::{Mapping, MappingKind};
+
+/// Bytes of a vdso that are read at most. There are two to four pages of it.
+const LARGEST_VDSO: u64 = 256 << 10;
+
+/// The directory of a process in procfs. It never becomes that of another process: everything below it is gone when the process is.
+#[derive(Debug, Clone)]
+pub(crate) struct ProcessDir(Arc<OwnedFd>);
+
+impl ProcessDir {
+    pub(crate) fn open(pid: u32) -> io::Result<ProcessDir> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty())?;
+        Ok(ProcessDir(Arc::new(directory)))
+    }
+
+    pub(crate) fn open_file(&self, name: &str) -> Result<File, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        openat(&self.0, name, flags, Mode::empty()).map(File::from)
+    }
+
+    /// Opens a regular file by a path that follows links.
+    fn open_regular(&self, path: &Path) -> Result<File, Unusable> {
+        let unusable = |error: Errno| match error {
+            Errno::SRCH => Unusable::ProcessGone,
+            error => Unusable::Unreadable(error.raw_os_error()),
+        };
+        // Names the file without opening it.
+        let file = openat(&self.0, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
+        let file = File::from(file);
+        let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
+        if !metadata.is_file() {
+            return Err(Unusable::NotRegular);
+        }
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        openat(CWD, again, flags, Mode::empty())
+            .map(File::from)
+            .map_err(unusable)
+    }
+}
+
+/// What identifies the content of a file without reading it. Every write changes the time of the last change, which no program can set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Identity {
+    File {
+        device: u64,
+        inode: u64,
+        size: u64,
+        changed: (i64, i64),
+    },
+    /// The content itself. All processes have the same few.
+    Memory(Arc<[u8]>),
+}
+
+#[derive(Debug)]
+pub(crate) enum MappedFile {
+    File(File),
+    Memory(Arc<[u8]>),
+}
+
+impl MappedFile {
+    pub(crate) fn identity(&self) -> Result<Identity, Unusable> {
+        match self {
+            MappedFile::File(file) => {
+                let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
+                Ok(Identity::File {
+                    device: metadata.dev(),
+                    inode: metadata.ino(),
+                    size: metadata.len(),
+                    changed: (metadata.ctime(), metadata.ctime_nsec()),
+                })
+            }
+            MappedFile::Memory(bytes) => Ok(Identity::Memory(bytes.clone())),
+        }
+    }
+}
+
+/// Everything that it takes to load the module of one mapping: hand it to [`ModuleCache::load`](crate::ModuleCache::load).
+///
+/// Loading opens and reads files, which may be on a file system whose server takes its time. A caller that must not wait for that takes the request
+/// to another thread, and gives [`Process::provide`](crate::Process::provide) what comes of it.
+#[derive(Debug, Clone)]
+pub struct LoadRequest {
+    pub(crate) directory: Option<ProcessDir>,
+    pub(crate) mapping: Mapping,
+}
+
+impl LoadRequest {
+    pub(crate) fn open(&self) -> Result<MappedFile, Unusable> {
+        let directory = self.directory.as_ref().ok_or(Unusable::NoFile)?;
+        match self.mapping.kind() {
+            MappingKind::File | MappingKind::DeletedFile => self.open_file(directory),
+            MappingKind::Vdso => self.read_memory(directory),
+            MappingKind::Device => Err(Unusable::NotRegular),
+            MappingKind::Anonymous | MappingKind::Special | MappingKind::Stack => Err(Unusable::NoFile),
+        }
+    }
+
+    fn open_file(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
+        let mapping = &self.mapping;
+        let mapped = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let refused = match directory.open_regular(Path::new(&mapped)) {
+            Ok(file) => return Ok(MappedFile::File(file)),
+            Err(refused) => refused,
+        };
+        if refused == Unusable::NotRegular || refused == Unusable::ProcessGone {
+            return Err(refused);
+        }
+        let path = mapping.path().filter(|path| path.starts_with(b"/"));
+        let Some(path) = path else { return Err(refused) };
+        let mut below_root = b"root".to_vec();
+        below_root.extend_from_slice(path);
+        let file = match directory.open_regular(Path::new(std::ffi::OsStr::from_bytes(&below_root))) {
+            Err(Unusable::Unreadable(error)) if error == Errno::NOENT.raw_os_error() => {
+                return Err(Unusable::Replaced);
+            }
+            file => file?,
+        };
+        let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
+        if metadata.ino() != mapping.inode {
+            return Err(Unusable::Replaced);
+        }
+        Ok(MappedFile::File(file))
+    }
+
+    fn read_memory(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
+        let memory = directory
+            .open_file("mem")
+            .map_err(|error| Unusable::Unreadable(error.raw_os_error()))?;
+        let size = (self.mapping.end - self.mapping.start).min(LARGEST_VDSO);
+        let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+        // This reads nothing once the process has ended.
+        match memory.read_exact_at(&mut bytes, self.mapping.start) {
+            Ok(()) => Ok(MappedFile::Memory(bytes.into())),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Unusable::ProcessGone),
+            Err(error) => Err(Unusable::from_io(&error)),
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! A process's address space: its mappings, and the modules that are mapped.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use crate::cache::ModuleCache;
+use crate::elf::Unusable;
+use crate::mapping_file::{LoadRequest, ProcessDir};
+use crate::maps::{Mapping, MappingKind, Maps};
+use crate::module::Module;
+use crate::unwinder::{Frame, FrameKind};
+
+/// The mappings of a process and the modules in them. Modules are loaded when a frame first lies in one.
+///
+/// It holds one file descriptor, of the process's directory in procfs, so that it never reads anything of another process that gets the same pid.
+/// Indexes of mappings hold until [`generation`](Self::generation) changes.
+#[derive(Debug)]
+pub struct Process {
+    directory: Option<ProcessDir>,
+    maps: Maps,
+    /// By the index of the mapping.
+    regions: Vec<Region>,
+    modules: Vec<ModuleState>,
+    generation: u64,
+    /// Time at which the mappings were last read, in nanoseconds.
+    read_at: Option<u64>,
+}
+
+/// What unwinding needs of a mapping.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Region {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// Added to a pc, it gives the address as the module counts them.
+    pub(crate) to_module: u64,
+    /// The module's serial number; 0 if there is none.
+    pub(crate) serial: u64,
+    /// Index in `modules`.
+    module: u32,
+}
+
+impl Region {
+    pub(crate) fn contains(&self, pc: u64) -> bool {
+        (self.start..self.end).contains(&pc)
+    }
+}
+
+/// A module of a process. Mappings of the same file share it.
+#[derive(Debug, Clone)]
+enum ModuleState {
+    NotLoaded,
+    Loaded(Arc<Module>),
+    Unusable(Unusable),
+}
+
+/// What became of reading the mappings again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refreshed {
+    /// They are up to date. Indexes of mappings have changed.
+    Read,
+    /// They were read too short a time ago.
+    TooSoon,
+}
+
+impl Process {
+    /// The process with this id in the pid namespace of `/proc`. Reads its mappings at the first [`refresh`](Self::refresh).
+    ///
+    /// # Errors
+    /// If there is no such process, or its directory cannot be opened.
+    pub fn open(pid: u32) -> io::Result<Process> {
+        let mut process = Process::with_maps(Maps::default());
+        process.directory = Some(ProcessDir::open(pid)?);
+        Ok(process)
+    }
+
+    /// A process with these mappings that is not there: no module can be loaded, only [provided](Self::provide).
+    pub fn with_maps(maps: Maps) -> Process {
+        let mut process = Process {
+            directory: None,
+            maps: Maps::default(),
+            regions: Vec::new(),
+            modules: Vec::new(),
+            generation: 0,
+            read_at: None,
+        };
+        process.set_maps(maps);
+        process
+    }
+
+    /// Reads the mappings, unless that was done less than `interval` before `now` (both in nanoseconds, of any clock). Modules stay loaded.
+    ///
+    /// # Errors
+    /// If they cannot be read, for instance because the process has ended. What was known of it stays.
+    pub fn refresh(&mut self, now: u64, interval: u64) -> io::Result<Refreshed> {
+        if self
+            .read_at
+            .is_some_and(|read_at| now < read_at.saturating_add(interval))
+        {
+            return Ok(Refreshed::TooSoon);
+        }
+        self.read_at = Some(now);
+        if let Some(directory) = &self.directory {
+            let maps = Maps::read(directory.open_file("maps")?)?;
+            self.set_maps(maps);
+        }
+        Ok(Refreshed::Read)
+    }
+
+    fn set_maps(&mut self, maps: Maps) {
+        let mut loaded: HashMap<(u64, u64, Arc<[u8]>), u32> = HashMap::new();
+        let mut modules: Vec<ModuleState> = Vec::new();
+        let mut regions = Vec::with_capacity(maps.mappings().len());
+        for mapping in maps.mappings() {
+            let device = u64::from(mapping.device.0) << 32 | u64::from(mapping.device.1);
+            let module = *loaded
+                .entry((device, mapping.inode, mapping.name.clone()))
+                .or_insert_with(|| {
+                    modules.push(match mapping.kind() {
+                        MappingKind::File | MappingKind::DeletedFile | MappingKind::Vdso => {
+                            ModuleState::NotLoaded
+                        }
+                        MappingKind::Device => ModuleState::Unusable(Unusable::NotRegular),
+                        _ => ModuleState::Unusable(Unusable::NoFile),
+                    });
+                    (modules.len() - 1) as u32
+                });
+            regions.push(Region {
+                start: mapping.start,
+                end: mapping.end,
+                to_module: 0,
+                serial: 0,
+                module,
+            });
+        }
+        // What was loaded stays so, where the same file is still mapped at the same place.
+        for (mapping, region) in self.maps.mappings().iter().zip(&self.regions) {
+            let same = maps
+                .find(mapping.start)
+                .filter(|&index| maps.mappings()[index] == *mapping);
+            if let Some(index) = same {
+                let state = &self.modules[region.module as usize];
+                modules[regions[index].module as usize] = state.clone();
+            }
+        }
+        self.maps = maps;
+        self.regions = regions;
+        self.modules = modules;
+        for module in 0..self.modules.len() {
+            self.settle(module as u32);
+        }
+        self.generation += 1;
+    }
+
+    /// Brings the regions of a module up to date with its state.
+    fn settle(&mut self, module: u32) {
+        let ModuleState::Loaded(loaded) = &self.modules[module as usize] else {
+            return;
+        };
+        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
+            if region.module == module
+                && let Some(address) = loaded.address_of(mapping.offset)
+            {
+                region.serial = loaded.serial();
+                region.to_module = address.wrapping_sub(mapping.start);
+            }
+        }
+    }
+
+    /// Forgets modules and mappings, as a config's `unwind_state_clear_period_ms` asks for.
+    pub fn clear(&mut self) {
+        self.maps = Maps::default();
+        self.regions.clear();
+        self.modules.clear();
+        self.read_at = None;
+        self.generation += 1;
+    }
+
+    /// Changes whenever indexes of mappings lose their meaning.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The executable mappings.
+    pub fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// The mapping with this index.
+    pub fn mapping(&self, index: u32) -> Option<&Mapping> {
+        self.maps.mappings().get(index as usize)
+    }
+
+    /// The module in a mapping.
+    ///
+    /// # Errors
+    /// Why there is none. `None` if it was not loaded yet, or there is no such mapping.
+    pub fn module(&self, mapping: u32) -> Option<Result<&Arc<Module>, &Unusable>> {
+        let region = self.regions.get(mapping as usize)?;
+        match &self.modules[region.module as usize] {
+            ModuleState::NotLoaded => None,
+            ModuleState::Loaded(module) => Some(Ok(module)),
+            ModuleState::Unusable(reason) => Some(Err(reason)),
+        }
+    }
+
+    /// What it takes to load the module in a mapping. `None` if there is no such mapping.
+    pub fn load_request(&self, mapping: u32) -> Option<LoadRequest> {
+        Some(LoadRequest {
+            directory: self.directory.clone(),
+            mapping: self.mapping(mapping)?.clone(),
+        })
+    }
+
+    /// Sets the module of a mapping, and of all other mappings of the same file: what came of its [`load_request`](Self::load_request).
+    pub fn provide(&mut self, mapping: u32, outcome: Result<Arc<Module>, Unusable>) {
+        let Some(region) = self.regions.get(mapping as usize) else {
+            return;
+        };
+        let module = region.module;
+        self.modules[module as usize] = match outcome {
+            Ok(loaded) => ModuleState::Loaded(loaded),
+            Err(reason) => ModuleState::Unusable(reason),
+        };
+        self.settle(module);
+    }
+
+    /// Loads the module of a mapping, in this thread.
+    pub fn load(&mut self, mapping: u32, cache: &ModuleCache) {
+        if let Some(request) = self.load_request(mapping) {
+            self.provide(mapping, cache.load(&request));
+        }
+    }
+
+    pub(crate) fn find(&self, pc: u64) -> Option<(u32, &Region)> {
+        let after = self.regions.partition_point(|region| region.start <= pc);
+        let index = after.checked_sub(1)?;
+        let region = &self.regions[index];
+        (pc < region.end).then_some((index as u32, region))
+    }
+
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The bits of a pointer that are an address. On aarch64, others may sign return addresses; user space has at least 48 bits.
+    pub(crate) fn address_mask(&self) -> u64 {
+        let highest = self.regions.last().map_or(0, |region| region.end);
+        let bits = (u64::BITS - highest.leading_zeros()).max(48);
+        u64::MAX >> (u64::BITS - bits)
+    }
+
+    /// `Frame.rel_pc` of traces, as upstream's `traced_perf` writes it: the pc less the mapping's start, plus the mapping's offset in the file, plus the module's
+    /// [load bias](Module::load_bias), which makes it an address as the file's symbols count them. In memory without a file it counts from the mapping's
+    /// start. Without a mapping it is the pc.
+    ///
+    /// Of every frame but the first, and but the one that signal handlers return to, it is lowered by 1 (on aarch64 by 4), to be within the call.
+    pub fn relative_pc(&self, frame: &Frame) -> u64 {
+        let Some(index) = frame.mapping else {
+            return frame.pc;
+        };
+        let Some(mapping) = self.mapping(index) else {
+            return frame.pc;
+        };
+        let module = self.module(index).and_then(Result::ok);
+        let relative = (frame.pc - mapping.start)
+            .wrapping_add(mapping.offset)
+            .wrapping_add(module.map_or(0, |module| module.load_bias()));
+        let lowered = match frame.kind {
+            FrameKind::Sampled | FrameKind::SignalReturn => 0,
+            FrameKind::Caller | FrameKind::Interrupted => frame.arch.call_length(),
+        };
+        relative.checked_sub(lowered).unwrap_or(relative)
+    }
+}

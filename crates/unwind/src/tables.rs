@@ -1,0 +1,459 @@
+//! The tables of a module that say how its functions are left: `.eh_frame` with its index `.eh_frame_hdr`, and `.debug_frame`.
+//!
+//! The formats are those of the DWARF standard (section 6.4, call frame information) and of the Linux Standard Base (`.eh_frame`, `.eh_frame_hdr`).
+//! `gimli` reads them. A module's maker may have written anything into its tables, so that what they say is bounded here: the length of the
+//! instructions for a function, and the steps of an expression, which may jump back.
+
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation,
+    EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation, Register,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, Value,
+};
+
+use crate::elf::{Headers, Image, Unusable};
+use crate::registers::{Arch, Registers};
+use crate::rule::{LOST, Rule, RuleKind, Slot, Stop, UNCHANGED, advances};
+use crate::stack::StackCopy;
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+type Entry<'a> = FrameDescriptionEntry<Bytes<'a>>;
+type Row = UnwindTableRow<usize>;
+
+/// Bytes of instructions for one function, and for what functions have in common. The longest seen has 3,000.
+const LONGEST_ENTRY: usize = 256 << 10;
+/// Steps of one expression. The longest seen, that of the procedure linkage table, has eight.
+const MOST_STEPS: u32 = 1000;
+/// Values that one expression may ask for.
+const MOST_QUESTIONS: u32 = 100;
+
+/// Why tables have no rule for an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRule {
+    /// They do not mention it.
+    NotCovered,
+    /// What they say of it cannot be understood.
+    Malformed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tables {
+    arch: Arch,
+    bases: BaseAddresses,
+    eh_frame: Box<[u8]>,
+    /// Sorted table of functions, made by the linker. Without it, `index` has them.
+    eh_frame_hdr: Box<[u8]>,
+    index: Box<[Function]>,
+    debug_frame: Box<[u8]>,
+    debug_index: Box<[Function]>,
+}
+
+/// Where the entry of a function is in a table.
+#[derive(Debug, Clone, Copy)]
+struct Function {
+    start: u64,
+    entry: u32,
+}
+
+impl Tables {
+    /// Reads the tables of the file with these headers. Without any, it is empty, and covers no instruction.
+    ///
+    /// # Errors
+    /// If they are outside of the file, too large, or cannot be read.
+    pub(crate) fn read(image: &dyn Image, headers: &Headers) -> Result<Tables, Unusable> {
+        let content = |section, what| match section {
+            Some(section) => headers.content(image, section, what),
+            None => Ok(Vec::new()),
+        };
+        let header_section = headers.section(b".eh_frame_hdr").or(headers.eh_frame_hdr);
+        let eh_frame_hdr = content(header_section, "index of unwind tables")?;
+        let mut bases = BaseAddresses::default();
+        if let Some(section) = header_section {
+            bases = bases.set_eh_frame_hdr(section.address);
+        }
+        // Without section headers, the index says where the table is, and it ends with its segment at the latest.
+        let found = || {
+            let header = EhFrameHdr::new(&eh_frame_hdr, LittleEndian)
+                .parse(&bases, 8)
+                .ok()?;
+            headers.segment_from(header.eh_frame_ptr().direct().ok()?)
+        };
+        let section = headers.section(b".eh_frame").or_else(found);
+        let eh_frame = content(section, "unwind tables")?;
+        if let Some(section) = section {
+            bases = bases.set_eh_frame(section.address);
+        }
+        for (name, set) in [
+            (
+                b".text".as_slice(),
+                BaseAddresses::set_text as fn(BaseAddresses, u64) -> BaseAddresses,
+            ),
+            (b".got", BaseAddresses::set_got),
+        ] {
+            if let Some(section) = headers.section(name) {
+                bases = set(bases, section.address);
+            }
+        }
+        let section = headers
+            .section(b".debug_frame")
+            .filter(|section| !section.compressed);
+        let debug_frame = content(section, "unwind tables for debuggers")?;
+        let mut tables = Tables {
+            arch: headers.arch,
+            bases,
+            eh_frame: eh_frame.into(),
+            eh_frame_hdr: eh_frame_hdr.into(),
+            index: Box::default(),
+            debug_frame: debug_frame.into(),
+            debug_index: Box::default(),
+        };
+        if !tables.has_sorted_header() {
+            tables.eh_frame_hdr = Box::default();
+            tables.index = index(&tables.eh_frame(), &tables.bases);
+        }
+        tables.debug_index = index(&tables.debug_frame(), &tables.bases);
+        Ok(tables)
+    }
+
+    /// Bytes that the tables take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let functions = self.index.len() + self.debug_index.len();
+        self.eh_frame.len()
+            + self.eh_frame_hdr.len()
+            + self.debug_frame.len()
+            + functions * size_of::<Function>()
+    }
+
+    /// Whether there is anything in them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.eh_frame.is_empty() && self.debug_frame.is_empty()
+    }
+
+    fn has_sorted_header(&self) -> bool {
+        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8);
+        header.is_ok_and(|header| header.table().is_some())
+    }
+
+    fn eh_frame(&self) -> EhFrame<Bytes<'_>> {
+        let mut section = EhFrame::new(&self.eh_frame, LittleEndian);
+        section.set_address_size(8);
+        section.set_vendor(self.vendor());
+        section
+    }
+
+    fn debug_frame(&self) -> DebugFrame<Bytes<'_>> {
+        let mut section = DebugFrame::new(&self.debug_frame, LittleEndian);
+        section.set_address_size(8);
+        section.set_vendor(self.vendor());
+        section
+    }
+
+    fn vendor(&self) -> gimli::Vendor {
+        match self.arch {
+            Arch::X86_64 => gimli::Vendor::Default,
+            Arch::Aarch64 => gimli::Vendor::AArch64,
+        }
+    }
+
+    /// The rule for the instruction at `address`, as the module counts addresses.
+    pub(crate) fn rule(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Rule, NoRule> {
+        self.with_row(address, context, &mut |row, entry, section| {
+            Ok(rule(self.arch, row, entry, section))
+        })
+    }
+
+    /// Follows the tables without a rule.
+    pub(crate) fn evaluate(
+        &self,
+        address: u64,
+        context: &mut UnwindContext<usize>,
+        registers: &mut Registers,
+        stack: &StackCopy<'_>,
+    ) -> Result<Result<bool, Stop>, NoRule> {
+        self.with_row(address, context, &mut |row, entry, section| {
+            Ok(evaluate(row, entry, section, registers, stack))
+        })
+    }
+
+    fn with_row<T>(
+        &self,
+        address: u64,
+        context: &mut UnwindContext<usize>,
+        then: &mut dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule>,
+    ) -> Result<T, NoRule> {
+        let offset = if self.eh_frame_hdr.is_empty() {
+            find(&self.index, address)
+        } else {
+            self.in_header(address)
+        };
+        let found = match offset {
+            Some(offset) => row_at(&self.eh_frame(), &self.bases, offset, address, context, then),
+            None => Err(NoRule::NotCovered),
+        };
+        match (found, find(&self.debug_index, address)) {
+            (Err(NoRule::NotCovered), Some(offset)) => {
+                row_at(&self.debug_frame(), &self.bases, offset, address, context, then)
+            }
+            (found, _) => found,
+        }
+    }
+
+    fn in_header(&self, address: u64) -> Option<usize> {
+        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian)
+            .parse(&self.bases, 8)
+            .ok()?;
+        let table = header.table()?;
+        let entry = table.lookup(address, &self.bases).ok()?;
+        table.pointer_to_offset(entry).ok().map(|offset| offset.0)
+    }
+}
+
+/// The functions in a table, sorted.
+fn index<'a, S: UnwindSection<Bytes<'a>>>(section: &S, bases: &BaseAddresses) -> Box<[Function]> {
+    let mut functions = Vec::new();
+    let mut entries = section.entries(bases);
+    // Behind something malformed there is no telling where the next entry starts.
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let entry = u32::try_from(partial.offset());
+        if let (Ok(entry), Ok(parsed)) = (entry, partial.parse(S::cie_from_offset)) {
+            functions.push(Function {
+                start: parsed.initial_address(),
+                entry,
+            });
+        }
+    }
+    functions.sort_unstable_by_key(|function| function.start);
+    functions.into()
+}
+
+fn find(functions: &[Function], address: u64) -> Option<usize> {
+    let after = functions.partition_point(|function| function.start <= address);
+    Some(functions.get(after.checked_sub(1)?)?.entry as usize)
+}
+
+/// Finds the row for `address` in the entry at `offset`.
+fn row_at<'a, T, S: UnwindSection<Bytes<'a>>>(
+    section: &S,
+    bases: &BaseAddresses,
+    offset: usize,
+    address: u64,
+    context: &mut UnwindContext<usize>,
+    then: &mut dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule>,
+) -> Result<T, NoRule>
+where
+    S: Expressions,
+{
+    let entry = section
+        .fde_from_offset(bases, S::Offset::from(offset), S::cie_from_offset)
+        .map_err(|_| NoRule::Malformed)?;
+    if !entry.contains(address) {
+        return Err(NoRule::NotCovered);
+    }
+    if entry.entry_len() > LONGEST_ENTRY || entry.cie().entry_len() > LONGEST_ENTRY {
+        return Err(NoRule::Malformed);
+    }
+    let row = entry
+        .unwind_info_for_address(section, bases, context, address)
+        .map_err(|_| NoRule::Malformed)?;
+    then(row, &entry, section)
+}
+
+/// The expressions in a table, whichever it is.
+trait Expressions {
+    fn expression(&self, at: &UnwindExpression<usize>) -> Option<Expression<Bytes<'_>>>;
+}
+
+impl Expressions for EhFrame<Bytes<'_>> {
+    fn expression(&self, at: &UnwindExpression<usize>) -> Option<Expression<Bytes<'_>>> {
+        at.get(self).ok()
+    }
+}
+
+impl Expressions for DebugFrame<Bytes<'_>> {
+    fn expression(&self, at: &UnwindExpression<usize>) -> Option<Expression<Bytes<'_>>> {
+        at.get(self).ok()
+    }
+}
+
+/// The rule that a row of the table is, or that it is none.
+fn rule(arch: Arch, row: &Row, entry: &Entry<'_>, section: &dyn Expressions) -> Rule {
+    let return_address = row.register(entry.cie().return_address_register());
+    if is_root(arch, return_address.as_ref()) {
+        return Rule::ROOT;
+    }
+    simple_rule(arch, row, entry, section, return_address).unwrap_or(Rule::EVALUATED)
+}
+
+fn simple_rule(
+    arch: Arch,
+    row: &Row,
+    entry: &Entry<'_>,
+    section: &dyn Expressions,
+    return_address: Option<RegisterRule<usize>>,
+) -> Option<Rule> {
+    let (kind, register, offset) = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => (RuleKind::Register, *register, *offset),
+        // Functions that align their stack save where their caller's ended.
+        CfaRule::Expression(at) => {
+            let mut operations = section.expression(at)?.operations(entry.cie().encoding());
+            let Some(Operation::RegisterOffset { register, offset, .. }) = operations.next().ok()? else {
+                return None;
+            };
+            let Some(Operation::Deref {
+                size: 8,
+                space: false,
+                ..
+            }) = operations.next().ok()?
+            else {
+                return None;
+            };
+            if operations.next().ok()?.is_some() {
+                return None;
+            }
+            (RuleKind::InStack, register, offset)
+        }
+    };
+    if entry.is_signal_trampoline() {
+        return None;
+    }
+    let mut rule = Rule {
+        kind,
+        base: u8::try_from(register.0).ok().filter(|&number| number < 32)?,
+        offset: i32::try_from(offset).ok()?,
+        return_address: slot(return_address)?,
+        ..Rule::ROOT
+    };
+    for (place, &number) in rule.saved.iter_mut().zip(arch.preserved()) {
+        *place = slot(row.register(Register(number.into())))?;
+    }
+    Some(rule)
+}
+
+/// Where a register is saved; `None` if that takes more than a slot.
+fn slot(rule: Option<RegisterRule<usize>>) -> Option<Slot> {
+    match rule {
+        None | Some(RegisterRule::SameValue) => Some(UNCHANGED),
+        Some(RegisterRule::Undefined) => Some(LOST),
+        Some(RegisterRule::Offset(offset)) if offset % 8 == 0 => Slot::try_from(offset / 8)
+            .ok()
+            .filter(|&slot| slot != UNCHANGED && slot != LOST),
+        Some(_) => None,
+    }
+}
+
+/// Whether tables say with this rule for the return address that there is no caller. On aarch64 many functions that do not save the link register
+/// have no rule at all.
+fn is_root(arch: Arch, return_address: Option<&RegisterRule<usize>>) -> bool {
+    match return_address {
+        Some(RegisterRule::Undefined) => true,
+        None => arch == Arch::X86_64,
+        Some(_) => false,
+    }
+}
+
+/// Goes to the caller as `row` says. Returns whether the function was that which signal handlers return to.
+fn evaluate(
+    row: &Row,
+    entry: &Entry<'_>,
+    section: &dyn Expressions,
+    registers: &mut Registers,
+    stack: &StackCopy<'_>,
+) -> Result<bool, Stop> {
+    let arch = registers.arch();
+    let caller = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => registers
+            .get(register.0)
+            .ok_or(Stop::Broken)?
+            .wrapping_add_signed(*offset),
+        CfaRule::Expression(at) => compute(section, at, entry, registers, stack, None)?,
+    };
+    let value = |number: u16, rule: Option<RegisterRule<usize>>| match rule {
+        None | Some(RegisterRule::SameValue) => registers.get(number).ok_or(Stop::Broken),
+        Some(RegisterRule::Offset(offset)) => Ok(stack.read(caller.wrapping_add_signed(offset))?),
+        Some(RegisterRule::ValOffset(offset)) => Ok(caller.wrapping_add_signed(offset)),
+        Some(RegisterRule::Register(other)) => registers.get(other.0).ok_or(Stop::Broken),
+        Some(RegisterRule::Expression(at)) => {
+            let address = compute(section, &at, entry, registers, stack, Some(caller))?;
+            Ok(stack.read(address)?)
+        }
+        Some(RegisterRule::ValExpression(at)) => compute(section, &at, entry, registers, stack, Some(caller)),
+        Some(_) => Err(Stop::Broken),
+    };
+    let column = entry.cie().return_address_register();
+    let pc = value(column.0, row.register(column))?;
+    let signal = entry.is_signal_trampoline();
+    advances(registers, caller, signal)?;
+
+    let mut after = *registers;
+    for &number in arch.preserved() {
+        match value(number.into(), row.register(Register(number.into()))) {
+            Ok(value) => after.set(number.into(), value),
+            Err(_) => after.forget(number.into()),
+        }
+    }
+    if signal {
+        // The interrupted function had all its registers.
+        for number in (0..32).filter(|number| !arch.preserved().contains(number)) {
+            if let Ok(value) = value(
+                number.into(),
+                row.register(Register(number.into()))
+                    .or(Some(RegisterRule::Undefined)),
+            ) {
+                after.set(number.into(), value);
+            }
+        }
+    }
+    if signal {
+        after.resume(pc, caller);
+    } else {
+        after.leave(pc, caller);
+    }
+    *registers = after;
+    Ok(signal)
+}
+
+/// The value of an expression. `first` is on its stack to begin with.
+fn compute(
+    section: &dyn Expressions,
+    at: &UnwindExpression<usize>,
+    entry: &Entry<'_>,
+    registers: &Registers,
+    stack: &StackCopy<'_>,
+    first: Option<u64>,
+) -> Result<u64, Stop> {
+    let expression = section.expression(at).ok_or(Stop::Broken)?;
+    let mut evaluation: Evaluation<Bytes<'_>> = expression.evaluation(entry.cie().encoding());
+    evaluation.set_max_iterations(MOST_STEPS);
+    if let Some(first) = first {
+        evaluation.set_initial_value(first);
+    }
+    let mut result = evaluation.evaluate().map_err(|_| Stop::Broken)?;
+    for _ in 0..MOST_QUESTIONS {
+        result = match result {
+            EvaluationResult::Complete => {
+                return match evaluation.as_result().last().map(|piece| &piece.location) {
+                    Some(Location::Address { address }) => Ok(*address),
+                    _ => Err(Stop::Broken),
+                };
+            }
+            EvaluationResult::RequiresRegister { register, .. } => {
+                // The column of the return address is the pc.
+                let value = if register.0 == 16 && registers.arch() == Arch::X86_64 {
+                    registers.pc()
+                } else {
+                    registers.get(register.0).ok_or(Stop::Broken)?
+                };
+                evaluation.resume_with_register(Value::Generic(value))
+            }
+            EvaluationResult::RequiresMemory {
+                address,
+                size: 8,
+                space: None,
+                ..
+            } => evaluation.resume_with_memory(Value::Generic(stack.read(address)?)),
+            _ => return Err(Stop::Broken),
+        }
+        .map_err(|_| Stop::Broken)?;
+    }
+    Err(Stop::Broken)
+}

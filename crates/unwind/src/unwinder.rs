@@ -1,0 +1,320 @@
+//! From a sample to frames.
+
+use gimli::UnwindContext;
+
+use crate::module::Module;
+use crate::process::{Process, Region};
+use crate::registers::{Arch, Registers};
+use crate::rule::{Rule, RuleKind, Stop};
+use crate::stack::StackCopy;
+use crate::tables::NoRule;
+
+/// Rules that an [`Unwinder`] keeps; 56 bytes each.
+const RULES: usize = 1 << 12;
+
+/// A function that was active when the sample was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// Where it was: of the first frame, the pc of the sample; of callers, where the call returns to.
+    pub pc: u64,
+    /// The index of the mapping that it is in; `None` if it is in none that is known.
+    pub mapping: Option<u32>,
+    /// How it comes to be active.
+    pub kind: FrameKind,
+    pub(crate) arch: Arch,
+}
+
+/// How a function comes to be active.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameKind {
+    /// It was running.
+    Sampled,
+    /// It has called the function of the frame before.
+    Caller,
+    /// It is the one that a signal handler, the function of the frame before, returns to.
+    SignalReturn,
+    /// It was interrupted by a signal.
+    Interrupted,
+}
+
+/// How unwinding ended.
+///
+/// Upstream's `traced_perf` writes an error of libunwindstack for all but the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// At the thread's first function: the tables say that nothing called it, or the return address or frame pointer is 0.
+    Complete,
+    /// The copy of the stack ends before the stack does.
+    StackEnds,
+    /// The module in this mapping has not been loaded, or the cache has dropped its tables. Load it, and unwind again.
+    ModuleNeeded(u32),
+    /// The last frame's pc is in no mapping that is known. It may be new: [refresh](Process::refresh) the process, and unwind again.
+    UnknownMapping,
+    /// Nothing says how to leave the last frame's function, which is in this mapping, and there is no frame pointer.
+    NoUnwindInformation(u32),
+    /// The same, because the module in this mapping is [unusable](Process::module).
+    UnusableModule(u32),
+    /// The tables of the module in this mapping are damaged.
+    MalformedTables(u32),
+    /// The last frame's function, which is in this mapping, cannot be left as the tables say: they ask for something that is not in the sample.
+    Inconsistent(u32),
+    /// There are more frames than were asked for.
+    TooManyFrames,
+}
+
+/// Unwinds the stacks of one thread of the profiler: it has the rules that were used lately, for all processes.
+#[derive(Debug)]
+pub struct Unwinder {
+    most_frames: usize,
+    rules: Box<[Cached]>,
+    context: Box<UnwindContext<usize>>,
+}
+
+/// A rule and what it is for.
+#[derive(Debug, Clone, Copy)]
+struct Cached {
+    serial: u64,
+    address: u64,
+    rule: Rule,
+}
+
+const NO_RULE: Cached = Cached {
+    serial: 0,
+    address: 0,
+    rule: Rule::ROOT,
+};
+
+impl Unwinder {
+    /// An unwinder for stacks of at most `most_frames` frames.
+    pub fn new(most_frames: usize) -> Unwinder {
+        Unwinder {
+            most_frames,
+            rules: vec![NO_RULE; RULES].into(),
+            context: Box::default(),
+        }
+    }
+
+    /// Forgets all rules.
+    pub fn clear(&mut self) {
+        self.rules.fill(NO_RULE);
+    }
+
+    /// Replaces `frames` by those of a thread of `process`, innermost first. It reads no files and waits for nothing; for the same sample it can
+    /// be called again after the process was refreshed or a module was loaded.
+    pub fn unwind(
+        &mut self,
+        process: &Process,
+        registers: &Registers,
+        stack: &StackCopy<'_>,
+        frames: &mut Vec<Frame>,
+    ) -> End {
+        frames.clear();
+        let arch = registers.arch();
+        let mut registers = *registers;
+        let mut kind = FrameKind::Sampled;
+        let mut index = 0;
+        loop {
+            if frames.len() >= self.most_frames {
+                return End::TooManyFrames;
+            }
+            let pc = registers.pc();
+            let interrupted = matches!(kind, FrameKind::Sampled | FrameKind::Interrupted);
+            // A call may be the last instruction of its function.
+            let lookup = pc - u64::from(!interrupted);
+            let region = match process.regions().get(index as usize) {
+                Some(region) if region.contains(lookup) => *region,
+                _ => match process.find(lookup) {
+                    Some((found, region)) => {
+                        index = found;
+                        *region
+                    }
+                    None => {
+                        frames.push(Frame {
+                            pc,
+                            mapping: None,
+                            kind,
+                            arch,
+                        });
+                        return End::UnknownMapping;
+                    }
+                },
+            };
+            frames.push(Frame {
+                pc,
+                mapping: Some(index),
+                kind,
+                arch,
+            });
+            match self.step(
+                process,
+                index,
+                &region,
+                lookup,
+                &mut registers,
+                stack,
+                interrupted,
+            ) {
+                Ok(Stepped::ToCaller) => kind = FrameKind::Caller,
+                Ok(Stepped::OverSignal) => {
+                    if let Some(frame) = frames.last_mut() {
+                        frame.kind = FrameKind::SignalReturn;
+                    }
+                    kind = FrameKind::Interrupted;
+                }
+                Err(end) => return end,
+            }
+            if arch == Arch::Aarch64 {
+                registers.set_pc(registers.pc() & process.address_mask());
+            }
+            if registers.pc() == 0 {
+                return End::Complete;
+            }
+        }
+    }
+
+    /// Goes from a function to its caller.
+    #[expect(clippy::too_many_arguments, reason = "one frame of the loop above")]
+    fn step(
+        &mut self,
+        process: &Process,
+        index: u32,
+        region: &Region,
+        lookup: u64,
+        registers: &mut Registers,
+        stack: &StackCopy<'_>,
+        interrupted: bool,
+    ) -> Result<Stepped, End> {
+        if region.serial == 0 {
+            return match process.module(index) {
+                None => Err(End::ModuleNeeded(index)),
+                Some(_) => by_frame_pointer(process, registers, stack, End::UnusableModule(index)),
+            };
+        }
+        let address = lookup.wrapping_add(region.to_module);
+        let place = (address ^ region.serial << 5) as usize % RULES;
+        let cached = &self.rules[place];
+        let rule = if cached.address == address && cached.serial == region.serial {
+            cached.rule
+        } else {
+            match self.find_rule(process, index, address)? {
+                Ok(rule) => {
+                    self.rules[place] = Cached {
+                        serial: region.serial,
+                        address,
+                        rule,
+                    };
+                    rule
+                }
+                Err(NoRule::NotCovered) => {
+                    if interrupted && let Some(stepped) = by_return_address(process, registers, stack) {
+                        return Ok(stepped);
+                    }
+                    return by_frame_pointer(process, registers, stack, End::NoUnwindInformation(index));
+                }
+                Err(NoRule::Malformed) => return Err(End::MalformedTables(index)),
+            }
+        };
+        let stepped = match rule.kind {
+            RuleKind::Evaluated => self.evaluate(process, index, address, registers, stack)?,
+            _ => rule
+                .step(registers, stack, interrupted)
+                .map(|()| Stepped::ToCaller),
+        };
+        stepped.map_err(|stop| match stop {
+            Stop::Root => End::Complete,
+            Stop::StackEnds => End::StackEnds,
+            Stop::Broken => End::Inconsistent(index),
+        })
+    }
+
+    fn find_rule(
+        &mut self,
+        process: &Process,
+        index: u32,
+        address: u64,
+    ) -> Result<Result<Rule, NoRule>, End> {
+        let tables = loaded(process, index).and_then(Module::tables);
+        let tables = tables.ok_or(End::ModuleNeeded(index))?;
+        Ok(tables.rule(address, &mut self.context))
+    }
+
+    fn evaluate(
+        &mut self,
+        process: &Process,
+        index: u32,
+        address: u64,
+        registers: &mut Registers,
+        stack: &StackCopy<'_>,
+    ) -> Result<Result<Stepped, Stop>, End> {
+        let tables = loaded(process, index).and_then(Module::tables);
+        let tables = tables.ok_or(End::ModuleNeeded(index))?;
+        match tables.evaluate(address, &mut self.context, registers, stack) {
+            Ok(signal) => Ok(signal.map(|signal| match signal {
+                true => Stepped::OverSignal,
+                false => Stepped::ToCaller,
+            })),
+            Err(_) => Err(End::MalformedTables(index)),
+        }
+    }
+}
+
+enum Stepped {
+    ToCaller,
+    OverSignal,
+}
+
+fn loaded(process: &Process, index: u32) -> Option<&Module> {
+    Some(process.module(index)?.ok()?.as_ref())
+}
+
+/// A function that was interrupted and that its module's tables do not mention is often a stub that uses no stack. Its return address is on top of
+/// the stack, or in the link register.
+fn by_return_address(process: &Process, registers: &mut Registers, stack: &StackCopy<'_>) -> Option<Stepped> {
+    let (pc, caller) = match registers.arch() {
+        Arch::X86_64 => {
+            let top = registers.stack_pointer();
+            (stack.read(top).ok()?, top.wrapping_add(8))
+        }
+        Arch::Aarch64 => {
+            let pc = registers.get(Arch::Aarch64.return_address())?;
+            (pc & process.address_mask(), registers.stack_pointer())
+        }
+    };
+    process.find(pc.wrapping_sub(1))?;
+    registers.leave(pc, caller);
+    Some(Stepped::ToCaller)
+}
+
+/// Where there are no tables, functions may have frame pointers: just-in-time compilers and Go write them. If what is found does not look like one,
+/// `otherwise` is how unwinding ends.
+fn by_frame_pointer(
+    process: &Process,
+    registers: &mut Registers,
+    stack: &StackCopy<'_>,
+    otherwise: End,
+) -> Result<Stepped, End> {
+    let arch = registers.arch();
+    let frame = registers.get(arch.frame_pointer()).ok_or(otherwise)?;
+    if frame == 0 {
+        return Err(End::Complete);
+    }
+    if frame < registers.stack_pointer() {
+        return Err(otherwise);
+    }
+    let outside = |outside| match Stop::from(outside) {
+        Stop::StackEnds => End::StackEnds,
+        _ => otherwise,
+    };
+    let caller_frame = stack.read(frame).map_err(outside)?;
+    let mut pc = stack.read(frame.wrapping_add(8)).map_err(outside)?;
+    if arch == Arch::Aarch64 {
+        pc &= process.address_mask();
+    }
+    // A register that is used for something else may point anywhere.
+    if pc != 0 && process.find(pc.wrapping_sub(1)).is_none() {
+        return Err(otherwise);
+    }
+    registers.set(arch.frame_pointer(), caller_frame);
+    registers.leave(pc, frame.wrapping_add(16));
+    Ok(Stepped::ToCaller)
+}

@@ -1,0 +1,4 @@
+//! Real processes, stopped at places that are known, unwound.
+
+mod stacks;
+mod stopped;

@@ -1,0 +1,109 @@
+//! Each shape of frame is unwound, from the innermost function to the thread's first.
+
+use ferretto_unwind::{End, Frame, ModuleCache, Process, StackCopy, Unwinder};
+
+use crate::stopped::{Program, compile};
+
+const SHAPES: &str = include_str!("shapes.c");
+
+/// Unwinds as a profiler does: what is missing is loaded.
+fn unwind(process: &mut Process, program: &Program) -> (Vec<Frame>, End) {
+    let cache = ModuleCache::new(64 << 20);
+    let mut unwinder = Unwinder::new(128);
+    let (registers, stack) = program.sample();
+    let stack = StackCopy {
+        base: registers.stack_pointer(),
+        bytes: &stack,
+    };
+    let mut frames = Vec::new();
+    loop {
+        match unwinder.unwind(process, &registers, &stack, &mut frames) {
+            End::ModuleNeeded(mapping) => process.load(mapping, &cache),
+            end => return (frames, end),
+        }
+    }
+}
+
+/// The program's functions in a stack; `-` for those of other modules.
+fn names(process: &Process, program: &Program, frames: &[Frame]) -> Vec<String> {
+    let own = std::fs::read_link(format!("/proc/{}/exe", program.pid())).expect("a link");
+    let name = |frame: &Frame| {
+        let mapping = process
+            .mapping(frame.mapping.expect("a mapping"))
+            .expect("a mapping");
+        if mapping.path() == Some(own.as_os_str().as_encoded_bytes()) {
+            program.function(frame.pc - 1).to_owned()
+        } else {
+            "-".to_owned()
+        }
+    };
+    let mut names: Vec<String> = frames.iter().map(name).collect();
+    names.dedup();
+    names
+}
+
+fn stack_of_shapes(flags: &[&str]) -> Option<(Vec<String>, End)> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = Program::start(&compile(folder.path(), "shapes", SHAPES, flags)?);
+    let mut process = Process::open(program.pid()).expect("a process");
+    process.refresh(0, 0).expect("mappings");
+    let (frames, end) = unwind(&mut process, &program);
+    Some((names(&process, &program, &frames), end))
+}
+
+const WITHOUT_FRAME_POINTERS: &str = "-fomit-frame-pointer";
+const FUNCTIONS: [&str; 5] = ["bottom", "many_registers", "aligned", "variable", "large"];
+
+#[test]
+fn every_shape_of_frame_is_unwound_without_frame_pointers() {
+    let flags = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=0"];
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
+    let expected: Vec<&str> = [&["-"][..], &FUNCTIONS, &["interrupted", "thread", "-"]].concat();
+    assert_eq!(names, expected);
+    assert_eq!(end, End::Complete);
+}
+
+#[test]
+fn a_signal_handler_s_stack_leads_to_the_function_that_was_interrupted() {
+    let flags = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=1"];
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
+    // The signal was raised in the C library.
+    let expected: Vec<&str> = [
+        &["-"][..],
+        &FUNCTIONS,
+        &["on_signal", "-", "interrupted", "thread", "-"],
+    ]
+    .concat();
+    assert_eq!(names, expected);
+    assert_eq!(end, End::Complete);
+}
+
+#[test]
+fn code_of_the_kernel_in_the_process_is_unwound() {
+    let flags = [
+        "-O2",
+        WITHOUT_FRAME_POINTERS,
+        "-DWAIT={struct timespec now;clock_gettime(CLOCK_MONOTONIC,&now);}",
+        "-DSIGNAL=0",
+    ];
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
+    assert_eq!(
+        names[names.len() - 7..],
+        [
+            "many_registers",
+            "aligned",
+            "variable",
+            "large",
+            "interrupted",
+            "thread",
+            "-"
+        ]
+    );
+    assert_eq!(end, End::Complete);
+}
