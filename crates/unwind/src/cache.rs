@@ -54,7 +54,11 @@ impl ModuleCache {
     pub fn load(&self, request: &LoadRequest) -> Result<Arc<Module>, Unusable> {
         let file = request.open()?;
         let identity = file.identity()?;
-        let known = self.files().known.get(&identity).map(|known| known.outcome.clone());
+        let known = self
+            .files()
+            .known
+            .get(&identity)
+            .map(|known| known.outcome.clone());
         let before = match known {
             Some(Ok(module)) if !module.has_tables() => Some(module),
             Some(outcome) => return outcome,
@@ -87,7 +91,11 @@ impl ModuleCache {
         Ok(module)
     }
 
-    fn remember(&self, identity: Identity, outcome: Result<Arc<Module>, Unusable>) -> Result<Arc<Module>, Unusable> {
+    fn remember(
+        &self,
+        identity: Identity,
+        outcome: Result<Arc<Module>, Unusable>,
+    ) -> Result<Arc<Module>, Unusable> {
         // What has nothing to do with the content may be different the next time.
         if let Err(Unusable::Unreadable(_)) = outcome {
             return outcome;
@@ -163,7 +171,9 @@ impl Files {
             if self.bytes <= most_bytes && self.known.len() <= most_files {
                 return;
             }
-            let Some(known) = self.known.get_mut(&identity) else { continue };
+            let Some(known) = self.known.get_mut(&identity) else {
+                continue;
+            };
             self.bytes -= std::mem::take(&mut known.bytes);
             if let Ok(module) = &known.outcome {
                 module.drop_tables();

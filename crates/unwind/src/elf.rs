@@ -75,7 +75,11 @@ pub enum Unusable {
 
 impl Unusable {
     pub(crate) fn from_io(error: &io::Error) -> Unusable {
-        Unusable::Unreadable(error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error()))
+        Unusable::Unreadable(
+            error
+                .raw_os_error()
+                .unwrap_or(rustix::io::Errno::IO.raw_os_error()),
+        )
     }
 }
 
@@ -125,7 +129,10 @@ pub(crate) fn read_part(
     limit: u64,
     what: &'static str,
 ) -> Result<Vec<u8>, Unusable> {
-    let bytes = part.end.checked_sub(part.start).ok_or(Unusable::Truncated(what))?;
+    let bytes = part
+        .end
+        .checked_sub(part.start)
+        .ok_or(Unusable::Truncated(what))?;
     if part.end > image_size {
         return Err(Unusable::Truncated(what));
     }
@@ -227,8 +234,8 @@ impl Headers {
             table as u64,
             "program headers",
         )?;
-        let (program_headers, _) =
-            slice_from_bytes::<ProgramHeader>(&bytes, count).map_err(|()| Unusable::Truncated("program headers"))?;
+        let (program_headers, _) = slice_from_bytes::<ProgramHeader>(&bytes, count)
+            .map_err(|()| Unusable::Truncated("program headers"))?;
         let mut headers = Headers {
             arch,
             segments: Vec::new(),
@@ -238,7 +245,10 @@ impl Headers {
             image_size,
         };
         for program_header in program_headers {
-            let (offset, size) = (program_header.p_offset.get(endian), program_header.p_filesz.get(endian));
+            let (offset, size) = (
+                program_header.p_offset.get(endian),
+                program_header.p_filesz.get(endian),
+            );
             let address = program_header.p_vaddr.get(endian);
             match program_header.p_type.get(endian) {
                 elf::PT_LOAD => headers.segments.push(Segment {
@@ -257,7 +267,8 @@ impl Headers {
                 }
                 elf::PT_NOTE if headers.build_id.is_empty() => {
                     // Not having a build id is no reason to have no frames.
-                    let notes = part(offset..offset.saturating_add(size), LONGEST_NOTES, "notes").unwrap_or_default();
+                    let notes =
+                        part(offset..offset.saturating_add(size), LONGEST_NOTES, "notes").unwrap_or_default();
                     headers.build_id = build_id(&notes, program_header.p_align.get(endian));
                 }
                 _ => {}
@@ -269,7 +280,8 @@ impl Headers {
 
     /// The section called `name`, if it is in the file.
     pub(crate) fn section(&self, name: &[u8]) -> Option<Section> {
-        let (headers, _) = slice_from_bytes::<SectionHeader>(&self.sections.headers, self.sections.count).ok()?;
+        let (headers, _) =
+            slice_from_bytes::<SectionHeader>(&self.sections.headers, self.sections.count).ok()?;
         headers.iter().find_map(|header| {
             let start = header.sh_name.get(LittleEndian) as usize;
             let rest = self.sections.names.get(start..)?.strip_prefix(name)?;
@@ -284,7 +296,12 @@ impl Headers {
     }
 
     /// The bytes of a section.
-    pub(crate) fn content(&self, image: &dyn Image, section: Section, what: &'static str) -> Result<Vec<u8>, Unusable> {
+    pub(crate) fn content(
+        &self,
+        image: &dyn Image,
+        section: Section,
+        what: &'static str,
+    ) -> Result<Vec<u8>, Unusable> {
         read_part(image, self.image_size, section.range(), LONGEST_TABLE, what)
     }
 
@@ -328,7 +345,11 @@ impl SectionTable {
         let start = names.sh_offset.get(LittleEndian);
         let end = start.checked_add(names.sh_size.get(LittleEndian))?;
         let names = read_part(image, image_size, start..end, LONGEST_NAMES, "names of sections").ok()?;
-        Some(SectionTable { headers, count, names })
+        Some(SectionTable {
+            headers,
+            count,
+            names,
+        })
     }
 }
 
@@ -338,7 +359,8 @@ fn build_id(notes: &[u8], align: u64) -> Vec<u8> {
         return Vec::new();
     };
     while let Ok(Some(note)) = notes.next() {
-        let is_build_id = note.name() == elf::ELF_NOTE_GNU && note.n_type(LittleEndian) == elf::NT_GNU_BUILD_ID;
+        let is_build_id =
+            note.name() == elf::ELF_NOTE_GNU && note.n_type(LittleEndian) == elf::NT_GNU_BUILD_ID;
         if is_build_id && note.desc().len() <= LONGEST_BUILD_ID {
             return note.desc().to_vec();
         }

@@ -134,7 +134,9 @@ impl LoadRequest {
         let mut below_root = b"root".to_vec();
         below_root.extend_from_slice(path);
         let file = match directory.open_regular(Path::new(std::ffi::OsStr::from_bytes(&below_root))) {
-            Err(Unusable::Unreadable(error)) if error == Errno::NOENT.raw_os_error() => return Err(Unusable::Replaced),
+            Err(Unusable::Unreadable(error)) if error == Errno::NOENT.raw_os_error() => {
+                return Err(Unusable::Replaced);
+            }
             file => file?,
         };
         let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;

@@ -63,7 +63,9 @@ impl Module {
 
     /// The address, as the module counts them, of what is at `offset` in the file.
     pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
-        self.segments.iter().find_map(|segment| segment.address_of(offset))
+        self.segments
+            .iter()
+            .find_map(|segment| segment.address_of(offset))
     }
 
     /// The tables, unless they were dropped.
@@ -93,7 +95,9 @@ impl Module {
 
     /// Bytes that the tables take.
     pub(crate) fn table_bytes(&self) -> usize {
-        self.locked_tables().as_ref().map_or(0, |tables| tables.memory_bytes())
+        self.locked_tables()
+            .as_ref()
+            .map_or(0, |tables| tables.memory_bytes())
     }
 
     fn locked_tables(&self) -> MutexGuard<'_, Option<Arc<Tables>>> {

@@ -94,7 +94,10 @@ impl Process {
     /// # Errors
     /// If they cannot be read, for instance because the process has ended. What was known of it stays.
     pub fn refresh(&mut self, now: u64, interval: u64) -> io::Result<Refreshed> {
-        if self.read_at.is_some_and(|read_at| now < read_at.saturating_add(interval)) {
+        if self
+            .read_at
+            .is_some_and(|read_at| now < read_at.saturating_add(interval))
+        {
             return Ok(Refreshed::TooSoon);
         }
         self.read_at = Some(now);
@@ -115,7 +118,9 @@ impl Process {
                 .entry((device, mapping.inode, mapping.name.clone()))
                 .or_insert_with(|| {
                     modules.push(match mapping.kind() {
-                        MappingKind::File | MappingKind::DeletedFile | MappingKind::Vdso => ModuleState::NotLoaded,
+                        MappingKind::File | MappingKind::DeletedFile | MappingKind::Vdso => {
+                            ModuleState::NotLoaded
+                        }
                         MappingKind::Device => ModuleState::Unusable(Unusable::NotRegular),
                         _ => ModuleState::Unusable(Unusable::NoFile),
                     });
@@ -131,7 +136,9 @@ impl Process {
         }
         // What was loaded stays so, where the same file is still mapped at the same place.
         for (mapping, region) in self.maps.mappings().iter().zip(&self.regions) {
-            let same = maps.find(mapping.start).filter(|&index| maps.mappings()[index] == *mapping);
+            let same = maps
+                .find(mapping.start)
+                .filter(|&index| maps.mappings()[index] == *mapping);
             if let Some(index) = same {
                 let state = &self.modules[region.module as usize];
                 modules[regions[index].module as usize] = state.clone();
@@ -148,7 +155,9 @@ impl Process {
 
     /// Brings the regions of a module up to date with its state.
     fn settle(&mut self, module: u32) {
-        let ModuleState::Loaded(loaded) = &self.modules[module as usize] else { return };
+        let ModuleState::Loaded(loaded) = &self.modules[module as usize] else {
+            return;
+        };
         for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
             if region.module == module
                 && let Some(address) = loaded.address_of(mapping.offset)
@@ -206,7 +215,9 @@ impl Process {
 
     /// Sets the module of a mapping, and of all other mappings of the same file: what came of its [`load_request`](Self::load_request).
     pub fn provide(&mut self, mapping: u32, outcome: Result<Arc<Module>, Unusable>) {
-        let Some(region) = self.regions.get(mapping as usize) else { return };
+        let Some(region) = self.regions.get(mapping as usize) else {
+            return;
+        };
         let module = region.module;
         self.modules[module as usize] = match outcome {
             Ok(loaded) => ModuleState::Loaded(loaded),
@@ -258,8 +269,12 @@ impl Process {
     ///
     /// Of every frame but the first, and but the one that signal handlers return to, it is lowered by 1 (on aarch64 by 4), to be within the call.
     pub fn relative_pc(&self, frame: &Frame) -> u64 {
-        let Some(index) = frame.mapping else { return frame.pc };
-        let Some(mapping) = self.mapping(index) else { return frame.pc };
+        let Some(index) = frame.mapping else {
+            return frame.pc;
+        };
+        let Some(mapping) = self.mapping(index) else {
+            return frame.pc;
+        };
         let module = self.module(index).and_then(Result::ok);
         let relative = (frame.pc - mapping.start)
             .wrapping_add(mapping.offset)

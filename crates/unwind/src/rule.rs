@@ -73,7 +73,12 @@ impl Rule {
     }
 
     /// Replaces `registers` by those of the caller. `interrupted`: the thread was stopped at the pc, it is not one that a callee returns to.
-    pub(crate) fn step(&self, registers: &mut Registers, stack: &StackCopy<'_>, interrupted: bool) -> Result<(), Stop> {
+    pub(crate) fn step(
+        &self,
+        registers: &mut Registers,
+        stack: &StackCopy<'_>,
+        interrupted: bool,
+    ) -> Result<(), Stop> {
         if self.kind == RuleKind::Root {
             return Err(Stop::Root);
         }

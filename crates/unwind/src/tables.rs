@@ -5,9 +5,9 @@
 //! instructions for a function, and the steps of an expression, which may jump back.
 
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation, EvaluationResult, Expression,
-    FrameDescriptionEntry, LittleEndian, Location, Operation, Register, RegisterRule, UnwindContext, UnwindExpression,
-    UnwindSection, UnwindTableRow, Value,
+    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation,
+    EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation, Register,
+    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, Value,
 };
 
 use crate::elf::{Headers, Image, Unusable};
@@ -72,7 +72,9 @@ impl Tables {
         }
         // Without section headers, the index says where the table is, and it ends with its segment at the latest.
         let found = || {
-            let header = EhFrameHdr::new(&eh_frame_hdr, LittleEndian).parse(&bases, 8).ok()?;
+            let header = EhFrameHdr::new(&eh_frame_hdr, LittleEndian)
+                .parse(&bases, 8)
+                .ok()?;
             headers.segment_from(header.eh_frame_ptr().direct().ok()?)
         };
         let section = headers.section(b".eh_frame").or_else(found);
@@ -81,14 +83,19 @@ impl Tables {
             bases = bases.set_eh_frame(section.address);
         }
         for (name, set) in [
-            (b".text".as_slice(), BaseAddresses::set_text as fn(BaseAddresses, u64) -> BaseAddresses),
+            (
+                b".text".as_slice(),
+                BaseAddresses::set_text as fn(BaseAddresses, u64) -> BaseAddresses,
+            ),
             (b".got", BaseAddresses::set_got),
         ] {
             if let Some(section) = headers.section(name) {
                 bases = set(bases, section.address);
             }
         }
-        let section = headers.section(b".debug_frame").filter(|section| !section.compressed);
+        let section = headers
+            .section(b".debug_frame")
+            .filter(|section| !section.compressed);
         let debug_frame = content(section, "unwind tables for debuggers")?;
         let mut tables = Tables {
             arch: headers.arch,
@@ -110,7 +117,10 @@ impl Tables {
     /// Bytes that the tables take.
     pub(crate) fn memory_bytes(&self) -> usize {
         let functions = self.index.len() + self.debug_index.len();
-        self.eh_frame.len() + self.eh_frame_hdr.len() + self.debug_frame.len() + functions * size_of::<Function>()
+        self.eh_frame.len()
+            + self.eh_frame_hdr.len()
+            + self.debug_frame.len()
+            + functions * size_of::<Function>()
     }
 
     /// Whether there is anything in them.
@@ -146,7 +156,9 @@ impl Tables {
 
     /// The rule for the instruction at `address`, as the module counts addresses.
     pub(crate) fn rule(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Rule, NoRule> {
-        self.with_row(address, context, &mut |row, entry, section| Ok(rule(self.arch, row, entry, section)))
+        self.with_row(address, context, &mut |row, entry, section| {
+            Ok(rule(self.arch, row, entry, section))
+        })
     }
 
     /// Follows the tables without a rule.
@@ -186,7 +198,9 @@ impl Tables {
     }
 
     fn in_header(&self, address: u64) -> Option<usize> {
-        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8).ok()?;
+        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian)
+            .parse(&self.bases, 8)
+            .ok()?;
         let table = header.table()?;
         let entry = table.lookup(address, &self.bases).ok()?;
         table.pointer_to_offset(entry).ok().map(|offset| offset.0)
@@ -285,7 +299,12 @@ fn simple_rule(
             let Some(Operation::RegisterOffset { register, offset, .. }) = operations.next().ok()? else {
                 return None;
             };
-            let Some(Operation::Deref { size: 8, space: false, .. }) = operations.next().ok()? else {
+            let Some(Operation::Deref {
+                size: 8,
+                space: false,
+                ..
+            }) = operations.next().ok()?
+            else {
                 return None;
             };
             if operations.next().ok()?.is_some() {
@@ -342,9 +361,10 @@ fn evaluate(
 ) -> Result<bool, Stop> {
     let arch = registers.arch();
     let caller = match row.cfa() {
-        CfaRule::RegisterAndOffset { register, offset } => {
-            registers.get(register.0).ok_or(Stop::Broken)?.wrapping_add_signed(*offset)
-        }
+        CfaRule::RegisterAndOffset { register, offset } => registers
+            .get(register.0)
+            .ok_or(Stop::Broken)?
+            .wrapping_add_signed(*offset),
         CfaRule::Expression(at) => compute(section, at, entry, registers, stack, None)?,
     };
     let value = |number: u16, rule: Option<RegisterRule<usize>>| match rule {
@@ -374,7 +394,11 @@ fn evaluate(
     if signal {
         // The interrupted function had all its registers.
         for number in (0..32).filter(|number| !arch.preserved().contains(number)) {
-            if let Ok(value) = value(number.into(), row.register(Register(number.into())).or(Some(RegisterRule::Undefined))) {
+            if let Ok(value) = value(
+                number.into(),
+                row.register(Register(number.into()))
+                    .or(Some(RegisterRule::Undefined)),
+            ) {
                 after.set(number.into(), value);
             }
         }
@@ -421,9 +445,12 @@ fn compute(
                 };
                 evaluation.resume_with_register(Value::Generic(value))
             }
-            EvaluationResult::RequiresMemory { address, size: 8, space: None, .. } => {
-                evaluation.resume_with_memory(Value::Generic(stack.read(address)?))
-            }
+            EvaluationResult::RequiresMemory {
+                address,
+                size: 8,
+                space: None,
+                ..
+            } => evaluation.resume_with_memory(Value::Generic(stack.read(address)?)),
             _ => return Err(Stop::Broken),
         }
         .map_err(|_| Stop::Broken)?;

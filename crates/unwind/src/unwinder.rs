@@ -145,7 +145,15 @@ impl Unwinder {
                 kind,
                 arch,
             });
-            match self.step(process, index, &region, lookup, &mut registers, stack, interrupted) {
+            match self.step(
+                process,
+                index,
+                &region,
+                lookup,
+                &mut registers,
+                stack,
+                interrupted,
+            ) {
                 Ok(Stepped::ToCaller) => kind = FrameKind::Caller,
                 Ok(Stepped::OverSignal) => {
                     if let Some(frame) = frames.last_mut() {
@@ -238,7 +246,9 @@ impl Unwinder {
         };
         let stepped = match rule.kind {
             RuleKind::Evaluated => self.evaluate(process, index, address, registers, stack)?,
-            _ => rule.step(registers, stack, interrupted).map(|()| Stepped::ToCaller),
+            _ => rule
+                .step(registers, stack, interrupted)
+                .map(|()| Stepped::ToCaller),
         };
         stepped.map_err(|stop| match stop {
             Stop::Root => End::Complete,
@@ -247,7 +257,12 @@ impl Unwinder {
         })
     }
 
-    fn find_rule(&mut self, process: &Process, index: u32, address: u64) -> Result<Result<Rule, NoRule>, End> {
+    fn find_rule(
+        &mut self,
+        process: &Process,
+        index: u32,
+        address: u64,
+    ) -> Result<Result<Rule, NoRule>, End> {
         let tables = loaded(process, index).and_then(Module::tables);
         let tables = tables.ok_or(End::ModuleNeeded(index))?;
         Ok(tables.rule(address, &mut self.context))

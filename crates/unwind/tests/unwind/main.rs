@@ -1,4 +1,4 @@
 //! Real processes, stopped at places that are known, unwound.
 
-mod stopped;
 mod stacks;
+mod stopped;

@@ -28,7 +28,9 @@ fn unwind(process: &mut Process, program: &Program) -> (Vec<Frame>, End) {
 fn names(process: &Process, program: &Program, frames: &[Frame]) -> Vec<String> {
     let own = std::fs::read_link(format!("/proc/{}/exe", program.pid())).expect("a link");
     let name = |frame: &Frame| {
-        let mapping = process.mapping(frame.mapping.expect("a mapping")).expect("a mapping");
+        let mapping = process
+            .mapping(frame.mapping.expect("a mapping"))
+            .expect("a mapping");
         if mapping.path() == Some(own.as_os_str().as_encoded_bytes()) {
             program.function(frame.pc - 1).to_owned()
         } else {
@@ -55,7 +57,9 @@ const FUNCTIONS: [&str; 5] = ["bottom", "many_registers", "aligned", "variable",
 #[test]
 fn every_shape_of_frame_is_unwound_without_frame_pointers() {
     let flags = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=0"];
-    let Some((names, end)) = stack_of_shapes(&flags) else { return };
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
     let expected: Vec<&str> = [&["-"][..], &FUNCTIONS, &["interrupted", "thread", "-"]].concat();
     assert_eq!(names, expected);
     assert_eq!(end, End::Complete);
@@ -64,9 +68,16 @@ fn every_shape_of_frame_is_unwound_without_frame_pointers() {
 #[test]
 fn a_signal_handler_s_stack_leads_to_the_function_that_was_interrupted() {
     let flags = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=1"];
-    let Some((names, end)) = stack_of_shapes(&flags) else { return };
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
     // The signal was raised in the C library.
-    let expected: Vec<&str> = [&["-"][..], &FUNCTIONS, &["on_signal", "-", "interrupted", "thread", "-"]].concat();
+    let expected: Vec<&str> = [
+        &["-"][..],
+        &FUNCTIONS,
+        &["on_signal", "-", "interrupted", "thread", "-"],
+    ]
+    .concat();
     assert_eq!(names, expected);
     assert_eq!(end, End::Complete);
 }
@@ -79,7 +90,20 @@ fn code_of_the_kernel_in_the_process_is_unwound() {
         "-DWAIT={struct timespec now;clock_gettime(CLOCK_MONOTONIC,&now);}",
         "-DSIGNAL=0",
     ];
-    let Some((names, end)) = stack_of_shapes(&flags) else { return };
-    assert_eq!(names[names.len() - 7..], ["many_registers", "aligned", "variable", "large", "interrupted", "thread", "-"]);
+    let Some((names, end)) = stack_of_shapes(&flags) else {
+        return;
+    };
+    assert_eq!(
+        names[names.len() - 7..],
+        [
+            "many_registers",
+            "aligned",
+            "variable",
+            "large",
+            "interrupted",
+            "thread",
+            "-"
+        ]
+    );
     assert_eq!(end, End::Complete);
 }

@@ -14,19 +14,30 @@ use nix::unistd::Pid;
 const STACK: usize = 32 << 10;
 
 /// Compiles a C program into `folder`. `None`, with a word about it, if there is no compiler.
-pub fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+pub(crate) fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
     let (from, to) = (folder.join(format!("{name}.c")), folder.join(name));
     std::fs::write(&from, source).expect("a file");
-    let Ok(output) = Command::new("cc").args(flags).arg("-o").arg(&to).arg(&from).arg("-pthread").output() else {
+    let Ok(output) = Command::new("cc")
+        .args(flags)
+        .arg("-o")
+        .arg(&to)
+        .arg(&from)
+        .arg("-pthread")
+        .output()
+    else {
         println!("skipped: there is no C compiler");
         return None;
     };
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     Some(to)
 }
 
 /// A running program. It prints `NAME ADDRESS` for its functions, then `ready THREAD`.
-pub struct Program {
+pub(crate) struct Program {
     child: Child,
     thread: Pid,
     functions: Vec<(u64, String)>,
@@ -34,8 +45,11 @@ pub struct Program {
 
 impl Program {
     /// Starts it and waits until it is ready.
-    pub fn start(path: &Path) -> Program {
-        let mut child = Command::new(path).stdout(Stdio::piped()).spawn().expect("a program that starts");
+    pub(crate) fn start(path: &Path) -> Program {
+        let mut child = Command::new(path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program that starts");
         let mut functions = Vec::new();
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         for line in output.lines() {
@@ -57,18 +71,18 @@ impl Program {
     }
 
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// The name of the function of the program that `pc` is in or behind.
-    pub fn function(&self, pc: u64) -> &str {
+    pub(crate) fn function(&self, pc: u64) -> &str {
         let after = self.functions.partition_point(|&(start, _)| start <= pc);
         after.checked_sub(1).map_or("?", |index| &self.functions[index].1)
     }
 
     /// Stops the thread that said that it was ready, and takes a sample. It goes on afterwards.
-    pub fn sample(&self) -> (Registers, Vec<u8>) {
+    pub(crate) fn sample(&self) -> (Registers, Vec<u8>) {
         ptrace::seize(self.thread, Options::empty()).expect("a thread that may be traced");
         ptrace::interrupt(self.thread).expect("a traced thread");
         waitpid(self.thread, Some(WaitPidFlag::__WALL)).expect("a stopped thread");
