@@ -215,12 +215,21 @@ impl Samples {
                 };
                 self.on_change(item, can_wait);
             }
+            Record::Fork { pid, parent } if pid != parent => {
+                let item = Item::Fork {
+                    pid: *pid,
+                    parent: *parent,
+                };
+                self.on_change(item, can_wait);
+            }
             Record::Exit { pid, tid } if pid == tid => {
                 self.verdicts.remove(pid);
                 self.on_change(Item::Exit { pid: *pid }, can_wait);
             }
-            Record::Mapped(mapped) => self.on_change(Item::Mapped(OwnedMapped::from(mapped)), can_wait),
-            Record::Exit { .. } | Record::Lost(_) | Record::Other => {}
+            Record::Mapped(mapped) if mapped.is_executable() => {
+                self.on_change(Item::Mapped(OwnedMapped::from(mapped)), can_wait);
+            }
+            Record::Mapped(_) | Record::Fork { .. } | Record::Exit { .. } | Record::Lost(_) | Record::Other => {}
         }
     }
 
@@ -229,7 +238,7 @@ impl Samples {
         if can_wait {
             self.queue.push(item);
         } else if let Some((_, stacks)) = &mut self.stacks {
-            stacks.on_change(&item);
+            stacks.on_change(item);
         }
     }
 

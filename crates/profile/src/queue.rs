@@ -15,6 +15,7 @@ const DEFAULT_MOST_BYTES: u64 = 64 << 20;
 pub(crate) enum Item {
     Sample(u32, OwnedSample),
     Exec { pid: i32, timestamp: u64 },
+    Fork { pid: i32, parent: i32 },
     Exit { pid: i32 },
     Mapped(OwnedMapped),
 }
@@ -62,7 +63,7 @@ impl Item {
         let owned = match self {
             Item::Sample(_, sample) => sample.stack.len() + 8 * sample.words.len(),
             Item::Mapped(mapped) => mapped.path.len(),
-            Item::Exec { .. } | Item::Exit { .. } => 0,
+            Item::Exec { .. } | Item::Fork { .. } | Item::Exit { .. } => 0,
         };
         (owned + size_of::<Item>()) as u64
     }

@@ -34,6 +34,13 @@ pub enum Record<'a> {
         /// When, on the clock of samples.
         timestamp: u64,
     },
+    /// A process has made another, which has the same memory at first.
+    Fork {
+        /// The new process.
+        pid: i32,
+        /// The one that made it.
+        parent: i32,
+    },
     /// A process has ended: its last thread, or so it seems.
     Exit {
         /// The process.
@@ -98,6 +105,13 @@ pub struct Mapped<'a> {
     pub protection: u32,
     /// The file's path, or a name in brackets or like `//anon`.
     pub path: &'a [u8],
+}
+
+impl Mapped<'_> {
+    /// Whether code in it can run.
+    pub fn is_executable(&self) -> bool {
+        self.protection & libc::PROT_EXEC.cast_unsigned() != 0
+    }
 }
 
 /// Numbers of 64 bits in a record.
@@ -181,6 +195,13 @@ impl<'a> Record<'a> {
                 Record::Exec {
                     pid: rest.pid()?,
                     timestamp: timestamp(record)?,
+                }
+            }
+            sys::PERF_RECORD_FORK => {
+                let pid = rest.pid()?;
+                Record::Fork {
+                    pid,
+                    parent: rest.pid()?,
                 }
             }
             sys::PERF_RECORD_EXIT => {

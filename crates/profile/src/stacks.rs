@@ -10,7 +10,7 @@ use ferretto_ipc::reactor::boot_now;
 use ferretto_probes::ftrace::kallsyms::KernelSymbols;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::profiling::StackUnwindError;
-use ferretto_unwind::{Arch, End, Frame, FrameKind, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder};
+use ferretto_unwind::{Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder};
 use perf_event_open_sys::bindings as sys;
 
 use crate::config::{Stacks as StacksConfig, UserFrames};
@@ -31,6 +31,9 @@ const MOST_PROCESSES: usize = 4096;
 
 /// Frames of one process that keep their number at a time.
 const MOST_FRAMES_OF_PROCESS: usize = 1 << 16;
+
+/// Mappings of a process that are recorded until it is sampled.
+const MOST_RECORDED: usize = 256;
 
 /// The mappings of a process are read again at most this often, in nanoseconds.
 const REFRESH_INTERVAL: u64 = 100_000_000;
@@ -71,11 +74,10 @@ struct KernelFrames {
     name: String,
 }
 
-/// A process that was sampled.
+/// A process that was met.
 #[derive(Debug)]
 struct Known {
-    /// `None` if it was gone before it was met.
-    process: Option<Process>,
+    memory: Memory,
     /// When it began to run its program, on the clock of samples; 0 if that is not known.
     since: u64,
     /// The generation of the process that the numbers are of.
@@ -84,18 +86,54 @@ struct Known {
     numbers: HashMap<(u64, bool), FrameId>,
 }
 
+/// What is known of a process's mappings.
+#[derive(Debug)]
+enum Memory {
+    /// Nothing was asked yet. It had these when it began, and has mapped files since.
+    Recorded(Maps),
+    /// Read from procfs, or as they were recorded if the process was gone by then.
+    Read(Process),
+    /// It was gone before it was met.
+    Gone,
+}
+
 impl Known {
-    fn meet(pid: i32, since: u64) -> Known {
-        let process = u32::try_from(pid).ok().and_then(|pid| {
-            let mut process = Process::open(pid).ok()?;
-            process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
-            Some(process)
-        });
+    fn new(memory: Memory, since: u64) -> Known {
         Known {
-            process,
+            memory,
             since,
             generation: 0,
             numbers: HashMap::new(),
+        }
+    }
+
+    /// Its process; reads the mappings when it is first asked for.
+    fn process(&mut self, pid: i32) -> Option<&mut Process> {
+        if let Memory::Recorded(maps) = &mut self.memory {
+            let there = u32::try_from(pid).ok().and_then(|pid| {
+                let mut process = Process::open(pid).ok()?;
+                process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
+                // A process that is ending has no memory any more.
+                (!process.maps().mappings().is_empty()).then_some(process)
+            });
+            let maps = std::mem::take(maps);
+            let process = there.or_else(|| match maps.mappings().is_empty() {
+                true => None,
+                false => Process::ended(maps).ok(),
+            });
+            self.memory = process.map_or(Memory::Gone, Memory::Read);
+        }
+        match &mut self.memory {
+            Memory::Read(process) => Some(process),
+            Memory::Recorded(_) | Memory::Gone => None,
+        }
+    }
+
+    fn maps(&self) -> Option<&Maps> {
+        match &self.memory {
+            Memory::Recorded(maps) => Some(maps),
+            Memory::Read(process) => Some(process.maps()),
+            Memory::Gone => None,
         }
     }
 }
@@ -138,16 +176,39 @@ impl Stacks {
     }
 
     /// A process has begun or ended, or has mapped a file.
-    pub(crate) fn on_change(&mut self, item: &Item) {
+    pub(crate) fn on_change(&mut self, item: Item) {
         match item {
             Item::Exec { pid, timestamp } => {
-                // It is met anew with its next sample. Older samples must not be taken for those of its new program.
-                self.processes.insert(*pid, Known::meet(*pid, *timestamp));
-                self.bound_processes();
+                // Older samples must not be taken for those of its new program.
+                self.processes
+                    .insert(pid, Known::new(Memory::Recorded(Maps::default()), timestamp));
             }
-            Item::Exit { pid } => self.exited.push(*pid),
-            Item::Mapped(_) | Item::Sample(..) => {}
+            Item::Fork { pid, parent } => {
+                let inherited = self.processes.get(&parent).and_then(Known::maps).cloned();
+                self.processes
+                    .insert(pid, Known::new(Memory::Recorded(inherited.unwrap_or_default()), 0));
+            }
+            Item::Mapped(mapped) => {
+                let mapped = mapped.borrowed();
+                // Those that were read are read again when an address is in none of them.
+                if let Some(known) = self.processes.get_mut(&mapped.pid)
+                    && let Memory::Recorded(maps) = &mut known.memory
+                    && maps.mappings().len() < MOST_RECORDED
+                {
+                    maps.insert(ferretto_unwind::Mapping {
+                        start: mapped.start,
+                        end: mapped.start.saturating_add(mapped.length),
+                        offset: mapped.offset,
+                        device: mapped.device,
+                        inode: mapped.inode,
+                        name: mapped.path.into(),
+                    });
+                }
+            }
+            Item::Exit { pid } => self.exited.push(pid),
+            Item::Sample(..) => {}
         }
+        self.bound_processes();
     }
 
     fn bound_processes(&mut self) {
@@ -232,11 +293,11 @@ impl Stacks {
         let known = self
             .processes
             .entry(sample.pid)
-            .or_insert_with(|| Known::meet(sample.pid, 0));
-        if sample.timestamp < known.since {
+            .or_insert_with(|| Known::new(Memory::Recorded(Maps::default()), 0));
+        if sample.timestamp < known.since || known.process(sample.pid).is_none() {
             return Some(Problem::Gone);
         }
-        let Some(process) = &mut known.process else {
+        let Memory::Read(process) = &mut known.memory else {
             return Some(Problem::Gone);
         };
         let mut has_refreshed = false;

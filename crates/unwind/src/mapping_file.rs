@@ -27,18 +27,47 @@ const LARGEST_VDSO: u64 = 256 << 10;
 
 /// The directory of a process in procfs. It never becomes that of another process: everything below it is gone when the process is.
 #[derive(Debug, Clone)]
-pub(crate) struct ProcessDir(Arc<OwnedFd>);
+pub(crate) struct ProcessDir {
+    directory: Arc<OwnedFd>,
+    whose: Whose,
+}
+
+/// Whose directory it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// That of the process with the mappings.
+    Its,
+    /// This process's own, in the place of that of a process that has ended.
+    Ours,
+}
 
 impl ProcessDir {
     pub(crate) fn open(pid: u32) -> io::Result<ProcessDir> {
+        ProcessDir::at(&format!("/proc/{pid}"), Whose::Its)
+    }
+
+    /// Where the files of processes that have ended may be.
+    pub(crate) fn for_ended() -> io::Result<ProcessDir> {
+        ProcessDir::at("/proc/self", Whose::Ours)
+    }
+
+    fn at(path: &str, whose: Whose) -> io::Result<ProcessDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty())?;
-        Ok(ProcessDir(Arc::new(directory)))
+        let directory = openat(CWD, path, flags, Mode::empty())?;
+        Ok(ProcessDir {
+            directory: Arc::new(directory),
+            whose,
+        })
+    }
+
+    /// Whether the process with the mappings has ended.
+    pub(crate) fn is_for_ended(&self) -> bool {
+        self.whose == Whose::Ours
     }
 
     pub(crate) fn open_file(&self, name: &str) -> Result<File, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        openat(&self.0, name, flags, Mode::empty()).map(File::from)
+        openat(&self.directory, name, flags, Mode::empty()).map(File::from)
     }
 
     /// Opens a regular file by a path that follows links.
@@ -48,7 +77,7 @@ impl ProcessDir {
             error => Unusable::Unreadable(error.raw_os_error()),
         };
         // Names the file without opening it.
-        let file = openat(&self.0, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
+        let file = openat(&self.directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
         let file = File::from(file);
         let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
         if !metadata.is_file() {
@@ -113,6 +142,7 @@ impl LoadRequest {
         let directory = self.directory.as_ref().ok_or(Unusable::NoFile)?;
         match self.mapping.kind() {
             MappingKind::File | MappingKind::DeletedFile => self.open_file(directory),
+            MappingKind::Vdso if directory.is_for_ended() => Err(Unusable::ProcessGone),
             MappingKind::Vdso => self.read_memory(directory),
             MappingKind::Device => Err(Unusable::NotRegular),
             MappingKind::Anonymous | MappingKind::Special | MappingKind::Stack => Err(Unusable::NoFile),
@@ -122,9 +152,12 @@ impl LoadRequest {
     fn open_file(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
         let mapping = &self.mapping;
         let mapped = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-        let refused = match directory.open_regular(Path::new(&mapped)) {
-            Ok(file) => return Ok(MappedFile::File(file)),
-            Err(refused) => refused,
+        let refused = match directory.is_for_ended() {
+            true => Unusable::Replaced,
+            false => match directory.open_regular(Path::new(&mapped)) {
+                Ok(file) => return Ok(MappedFile::File(file)),
+                Err(refused) => refused,
+            },
         };
         if refused == Unusable::NotRegular || refused == Unusable::ProcessGone {
             return Err(refused);

@@ -152,6 +152,20 @@ impl Maps {
         }
     }
 
+    /// Adds a mapping that was made since. Those that it takes the place of, wholly or in part, are gone.
+    pub fn insert(&mut self, mapping: Mapping) {
+        if mapping.start >= mapping.end {
+            return;
+        }
+        let first = self.mappings.partition_point(|before| before.end <= mapping.start);
+        let replaced = self.mappings[first..].partition_point(|before| before.start < mapping.end);
+        if self.mappings.len() - replaced >= MOST_MAPPINGS {
+            self.truncated = true;
+            return;
+        }
+        self.mappings.splice(first..first + replaced, [mapping]);
+    }
+
     /// All of them.
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings

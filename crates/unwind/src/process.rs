@@ -75,6 +75,17 @@ impl Process {
         Ok(process)
     }
 
+    /// A process that has ended, of which these mappings are known. Files are looked for by their paths in this process's mount namespace, and have to
+    /// have the inodes of the mappings.
+    ///
+    /// # Errors
+    /// If procfs cannot be read.
+    pub fn ended(maps: Maps) -> io::Result<Process> {
+        let mut process = Process::with_maps(maps);
+        process.directory = Some(ProcessDir::for_ended()?);
+        Ok(process)
+    }
+
     /// A process with these mappings that is not there: no module can be loaded, only [provided](Self::provide).
     pub fn with_maps(maps: Maps) -> Process {
         let mut process = Process {
@@ -101,7 +112,7 @@ impl Process {
             return Ok(Refreshed::TooSoon);
         }
         self.read_at = Some(now);
-        if let Some(directory) = &self.directory {
+        if let Some(directory) = self.directory.as_ref().filter(|directory| !directory.is_for_ended()) {
             let maps = Maps::read(directory.open_file("maps")?)?;
             self.set_maps(maps);
         }

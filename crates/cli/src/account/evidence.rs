@@ -1,6 +1,6 @@
 //! Evidence of a trace's completeness, gathered from its packets.
 //!
-//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the service's notes about data sources that
+//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the losses of `linux.perf`, the service's notes about data sources that
 //! were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,7 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::KernelReport;
 use super::producer_name;
+use super::samples::SampleReport;
 use crate::config::advice::known_sources::WRITTEN;
 
 /// Marks of one kind that are remembered; further ones are ignored.
@@ -48,6 +49,7 @@ pub(crate) struct Departure {
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(super) kernel: KernelReport,
+    pub(super) samples: SampleReport,
     /// The fields of [`WRITTEN`] of which the trace has packets.
     kinds: BTreeSet<u32>,
     /// The number of bundles of kernel events that report a loss before them.
@@ -99,6 +101,7 @@ impl Evidence {
         match field {
             TracePacket::FTRACE_EVENTS => self.bundle(content),
             TracePacket::FTRACE_STATS => self.kernel.take(sequence, content),
+            TracePacket::PERF_SAMPLE => self.samples.take(content),
             TracePacket::SERVICE_EVENT => {
                 if let Ok(event) = TracingServiceEvent::decode_from_slice(content) {
                     self.service_event(event, timestamp);

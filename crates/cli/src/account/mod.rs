@@ -7,6 +7,7 @@
 pub(crate) mod counters;
 pub(crate) mod evidence;
 pub(crate) mod kernel;
+mod samples;
 mod sources;
 pub(crate) mod watch;
 

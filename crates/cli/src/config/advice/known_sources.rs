@@ -14,7 +14,7 @@ pub(super) enum Owner {
     Probes,
     /// A part of Android.
     Android,
-    /// Another of upstream's programs.
+    /// Another daemon.
     Program(&'static str),
     /// Programs that use the SDK.
     Applications,
@@ -33,6 +33,9 @@ pub(crate) const TRACK_EVENT: &str = "track_event";
 /// Data sources whose events refer to names that each thread writes only once, unless the config makes it repeat them.
 pub(super) const TELL_NAMES_ONCE: &[&str] = &[TRACK_EVENT, "org.chromium.trace_event"];
 
+/// The data source of CPU profiles.
+pub(crate) const PERF: &str = ferretto_profile::source::NAME;
+
 const KNOWN: &[(&str, Owner)] = &[
     (FTRACE, Owner::Probes),
     (process_stats::NAME, Owner::Probes),
@@ -43,7 +46,7 @@ const KNOWN: &[(&str, Owner)] = &[
     (inode_file_map::NAME, Owner::Probes),
     (ftrace::frozen::NAME, Owner::Probes),
     (metatrace::NAME, Owner::Probes),
-    ("linux.perf", Owner::Program("traced_perf")),
+    (PERF, Owner::Program("traced_perf")),
     ("android.heapprofd", Owner::Program("heapprofd")),
     (TRACK_EVENT, Owner::Applications),
     ("gpu.counters", Owner::GraphicsDrivers),
@@ -96,7 +99,7 @@ pub(crate) struct Written {
 }
 
 /// The packets of the data sources for which they are known.
-pub(crate) const WRITTEN: [Written; 7] = [
+pub(crate) const WRITTEN: [Written; 8] = [
     Written {
         source: FTRACE,
         content: &[TracePacket::FTRACE_EVENTS],
@@ -127,6 +130,11 @@ pub(crate) const WRITTEN: [Written; 7] = [
         source: system_info::NAME,
         content: &[TracePacket::CPU_INFO],
         besides: &[TracePacket::INTERRUPT_INFO],
+    },
+    Written {
+        source: PERF,
+        content: &[TracePacket::PERF_SAMPLE],
+        besides: &[],
     },
     Written {
         source: TRACK_EVENT,
