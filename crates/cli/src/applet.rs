@@ -18,7 +18,7 @@ use ferretto_daemons::{traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, doctor, info, list, open, service, status, text, tracebox, trigger_perfetto,
+    autostart, config, convert, doctor, info, list, open, service, status, text, tracebox, trigger_perfetto,
     websocket_bridge,
 };
 
@@ -178,6 +178,13 @@ const TEXT: Applet = Applet {
     run: text::run,
 };
 
+/// Converts traces to other formats and back.
+const CONVERT: Applet = Applet {
+    name: "convert",
+    command: convert::command,
+    run: convert::run,
+};
+
 /// The bridge that starts a service of its own.
 const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     name: "websocket_bridge",
@@ -191,6 +198,7 @@ const WORDS: &[Applet] = &[
     OPEN,
     INFO,
     TEXT,
+    CONVERT,
     LIST,
     STATUS,
     CONFIG,

@@ -22,11 +22,12 @@ pub(crate) const PROGRAMS: [&str; 6] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 16] = [
+pub(crate) const SUBCOMMANDS: [&str; 17] = [
     "record",
     "open",
     "info",
     "text",
+    "convert",
     "list",
     "status",
     "config",

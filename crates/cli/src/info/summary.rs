@@ -19,8 +19,8 @@ use ferretto_proto::write::{
 use ferretto_wire::{Reader, Value, take_varint};
 
 use super::sequences::{Header, Sequences, Use};
-use super::timeline::Timeline;
 use crate::account::evidence::Evidence;
+use crate::timeline::Timeline;
 use crate::trace_reader::{Damage, Piece};
 
 #[cfg(test)]
