@@ -18,7 +18,7 @@ use ferretto_daemons::{traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, info, list, open, service, status, text, tracebox, trigger_perfetto,
+    autostart, config, convert, doctor, info, list, open, profile, service, status, text, tracebox, trigger_perfetto,
     websocket_bridge,
 };
 
@@ -171,6 +171,13 @@ const INFO: Applet = Applet {
     run: info::run,
 };
 
+/// Shows where the time goes.
+const PROFILE: Applet = Applet {
+    name: "profile",
+    command: profile::command,
+    run: run_profile,
+};
+
 /// Prints a trace file as text.
 const TEXT: Applet = Applet {
     name: "text",
@@ -195,6 +202,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 /// Applets that exist only as subcommands of `ferretto`, or that as subcommands differ from the program of the same name. In the order of the help.
 const WORDS: &[Applet] = &[
     RECORD,
+    PROFILE,
     OPEN,
     INFO,
     TEXT,
@@ -303,6 +311,10 @@ fn run_record(words: Vec<OsString>) -> u8 {
         words,
         &mut autostart::running_or_started_service,
     )
+}
+
+fn run_profile(words: Vec<OsString>) -> u8 {
+    profile::run(words, &mut autostart::running_or_started_service)
 }
 
 fn run_websocket_bridge(words: Vec<OsString>) -> u8 {

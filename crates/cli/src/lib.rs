@@ -22,6 +22,7 @@ mod machine;
 mod open;
 pub mod perfetto;
 mod private_file;
+mod profile;
 mod running;
 mod samples;
 pub mod service;

@@ -22,8 +22,9 @@ pub(crate) const PROGRAMS: [&str; 6] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 17] = [
+pub(crate) const SUBCOMMANDS: [&str; 18] = [
     "record",
+    "profile",
     "open",
     "info",
     "text",

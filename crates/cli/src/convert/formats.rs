@@ -108,7 +108,7 @@ impl SampleFormat {
 ///
 /// # Errors
 /// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no samples with call stacks.
-pub(crate) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn Write) -> io::Result<()> {
     let Some((first, _)) = recording.totals.sorted().into_iter().next() else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -118,7 +118,11 @@ pub(crate) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn W
     write_event(recording, format, first.event, &mut BufWriter::new(out))
 }
 
-fn write_event(
+/// Writes the samples of one event, or all of a format that has room for them.
+///
+/// # Errors
+/// Those of `out`.
+pub(super) fn write_event(
     recording: &Recording,
     format: SampleFormat,
     event: EventId,

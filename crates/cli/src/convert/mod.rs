@@ -15,6 +15,7 @@ mod folded;
 mod formats;
 mod import;
 mod pprof;
+mod recorded;
 mod source;
 
 use std::ffi::OsString;
@@ -24,7 +25,10 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 
-pub(crate) use formats::{Format, SampleFormat, write};
+pub(crate) use formats::{Format, SampleFormat};
+pub(crate) use recorded::{each_packet_of, write_file};
+
+use formats::write;
 
 use crate::figures::Count;
 use crate::samples::{Profile, Recorder, Recording, Thread};

@@ -140,7 +140,7 @@ impl<'a> Pprof<'a> {
                     self.value_type(writer, field::PERIOD_TYPE, &event.name, event.unit);
                     writer.varint_field(field::PERIOD, period);
                 }
-                None => {}
+                Some(Period::Weighted) | None => {}
             }
         }
         for loss in super::losses(self.profile) {
@@ -269,12 +269,13 @@ fn sample_types(events: &[Event]) -> Vec<SampleType> {
     let mut types = Vec::new();
     for (place, event) in (0..).zip(events) {
         let id = EventId(place);
+        let is_weighted = event.period == Some(Period::Weighted);
         types.push(SampleType {
             name: match events.len() {
-                1 => "samples".to_owned(),
+                1 if !is_weighted => "samples".to_owned(),
                 _ => event.name.clone(),
             },
-            unit: "count",
+            unit: if is_weighted { "nanoseconds" } else { "count" },
             event: id,
             factor: 1,
         });

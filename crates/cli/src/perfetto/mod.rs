@@ -50,7 +50,7 @@ use crate::usage;
 /// Exit code of success.
 const SUCCESS: u8 = 0;
 /// Exit code of any failure.
-const FAILURE: u8 = 1;
+pub(crate) const FAILURE: u8 = 1;
 /// Exit code of `--strict` when something requested was not recorded, or was lost.
 pub(crate) const INCOMPLETE: u8 = 3;
 /// Exit code of `--attach` and `--is_detached` when there is no such session.

@@ -7,6 +7,9 @@ use ferretto_proto::messages::PerfSampleDefaults;
 use ferretto_proto::messages::perf_events::timebase;
 use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Timebase, Tracepoint};
 
+/// The name under which `ferretto profile` samples threads that leave a CPU.
+pub(crate) const OFF_CPU: &str = "off-cpu";
+
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
 /// Nanoseconds in a millisecond.
@@ -30,6 +33,8 @@ pub(crate) enum Period {
     Time(u64),
     /// In units of the counter.
     Count(u64),
+    /// Each sample has a weight of its own, in ns.
+    Weighted,
 }
 
 impl Default for Event {

@@ -17,7 +17,7 @@ mod symbols;
 
 use std::collections::HashMap;
 
-pub(crate) use counted::{Event, Period};
+pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
 pub(crate) use model::{FrameId, Profile, StackId};
 pub(crate) use reader::Reader;
 
@@ -73,13 +73,19 @@ pub(crate) struct Totals {
 impl Totals {
     /// Adds a sample, if it has a call stack.
     pub(crate) fn add(&mut self, sample: &Sample) {
+        self.add_weighted(sample, 1);
+    }
+
+    /// Adds a sample that counts so many times, if it has a call stack.
+    pub(crate) fn add_weighted(&mut self, sample: &Sample, weight: u64) {
         if let Some(stack) = sample.stack {
             let key = Key {
                 event: sample.event,
                 thread: sample.thread,
                 stack,
             };
-            *self.counts.entry(key).or_default() += 1;
+            let count = self.counts.entry(key).or_default();
+            *count = count.saturating_add(weight);
         }
     }
 
