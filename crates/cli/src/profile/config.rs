@@ -80,8 +80,8 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
                 ..Default::default()
             }))),
             name: Some(OFF_CPU.to_owned()),
-            // That of ftrace, whose events end the waiting.
-            timestamp_clock: Some(PerfClock::PERF_CLOCK_BOOTTIME),
+            // It keeps step with the boot clock of ftrace, whose events end the waiting. Tracepoints cannot have the boot clock itself.
+            timestamp_clock: Some(PerfClock::PERF_CLOCK_MONOTONIC),
             ..Default::default()
         };
         let ring = ring_pages(arguments.call_graph, SWITCHES, cpus, is_root);
