@@ -46,6 +46,7 @@ mod newcomer;
 mod open_doctor;
 mod other_services;
 mod output;
+mod perf;
 mod perfetto;
 mod private_files;
 mod probes;

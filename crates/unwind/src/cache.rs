@@ -66,7 +66,10 @@ impl ModuleCache {
         };
         let read = match &file {
             MappedFile::File(file) => self.read(file),
-            MappedFile::Memory(bytes) => self.read(&&**bytes as &dyn Image),
+            MappedFile::Memory(bytes) => {
+                let bytes: &[u8] = bytes;
+                self.read(&bytes)
+            }
         };
         let outcome = match (before, read) {
             (Some(module), Ok(again)) => {
@@ -103,10 +106,11 @@ impl ModuleCache {
         let mut files = self.files();
         // Another thread may have read the same file at the same time.
         if let Some(known) = files.known.get(&identity)
-            && let Ok(module) = &known.outcome
-            && module.has_tables()
+            && let (Ok(theirs), Ok(ours)) = (&known.outcome, &outcome)
+            && !Arc::ptr_eq(theirs, ours)
+            && theirs.has_tables()
         {
-            return Ok(module.clone());
+            return Ok(theirs.clone());
         }
         let bytes = outcome.as_ref().map_or(0, |module| module.table_bytes());
         files.clock += 1;
@@ -124,7 +128,7 @@ impl ModuleCache {
         outcome
     }
 
-    /// Forgets all files. Modules that processes hold keep their tables until the processes let go of them.
+    /// Forgets all files. Modules that processes hold keep their tables until the processes let go of them ([`Process::clear`](crate::Process::clear)).
     pub fn clear(&self) {
         *self.files() = Files::default();
     }

@@ -68,6 +68,12 @@ pub enum Unusable {
     /// The kernel refuses it: the error number.
     #[error("it cannot be read: {}", io::Error::from_raw_os_error(*.0))]
     Unreadable(i32),
+    /// It has another build id.
+    #[error("it is another build")]
+    OtherBuild,
+    /// A part is written in a way that this crate does not know.
+    #[error("its {0} is of an unknown kind")]
+    Unknown(&'static str),
     /// There is nothing to read: memory without a file.
     #[error("it is not a file")]
     NoFile,
@@ -303,6 +309,18 @@ impl Headers {
         what: &'static str,
     ) -> Result<Vec<u8>, Unusable> {
         read_part(image, self.image_size, section.range(), LONGEST_TABLE, what)
+    }
+
+    /// The bytes of a section that may be larger than those that unwinding needs.
+    #[cfg(feature = "symbols")]
+    pub(crate) fn large_content(
+        &self,
+        image: &dyn Image,
+        section: Section,
+        limit: u64,
+        what: &'static str,
+    ) -> Result<Vec<u8>, Unusable> {
+        read_part(image, self.image_size, section.range(), limit, what)
     }
 
     /// From `address`, as the file counts them, to the end of its segment.

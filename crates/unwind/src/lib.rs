@@ -21,6 +21,8 @@ mod process;
 mod registers;
 mod rule;
 mod stack;
+#[cfg(feature = "symbols")]
+pub mod symbols;
 mod tables;
 mod unwinder;
 

@@ -70,10 +70,17 @@ impl ProcessDir {
         openat(&self.directory, name, flags, Mode::empty()).map(File::from)
     }
 
+    /// Whether the process has not ended.
+    fn is_there(&self) -> bool {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.0, "root", flags, Mode::empty()).is_ok()
+    }
+
     /// Opens a regular file by a path that follows links.
     fn open_regular(&self, path: &Path) -> Result<File, Unusable> {
         let unusable = |error: Errno| match error {
             Errno::SRCH => Unusable::ProcessGone,
+            Errno::NOENT if !self.is_there() => Unusable::ProcessGone,
             error => Unusable::Unreadable(error.raw_os_error()),
         };
         // Names the file without opening it.

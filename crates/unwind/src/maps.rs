@@ -230,3 +230,6 @@ fn hexadecimal(digits: &[u8]) -> Option<u64> {
         Some(number << 4 | u64::from(char::from(digit).to_digit(16)?))
     })
 }
+
+#[cfg(test)]
+mod tests;

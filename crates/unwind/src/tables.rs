@@ -18,6 +18,8 @@ use crate::stack::StackCopy;
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Entry<'a> = FrameDescriptionEntry<Bytes<'a>>;
 type Row = UnwindTableRow<usize>;
+/// What is done with the row for an instruction, and the entry that has it.
+type Visit<'v, T> = dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule> + 'v;
 
 /// Bytes of instructions for one function, and for what functions have in common. The longest seen has 3,000.
 const LONGEST_ENTRY: usize = 256 << 10;
@@ -123,11 +125,6 @@ impl Tables {
             + functions * size_of::<Function>()
     }
 
-    /// Whether there is anything in them.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.eh_frame.is_empty() && self.debug_frame.is_empty()
-    }
-
     fn has_sorted_header(&self) -> bool {
         let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8);
         header.is_ok_and(|header| header.table().is_some())
@@ -178,7 +175,7 @@ impl Tables {
         &self,
         address: u64,
         context: &mut UnwindContext<usize>,
-        then: &mut dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule>,
+        then: &mut Visit<'_, T>,
     ) -> Result<T, NoRule> {
         let offset = if self.eh_frame_hdr.is_empty() {
             find(&self.index, address)
@@ -202,8 +199,10 @@ impl Tables {
             .parse(&self.bases, 8)
             .ok()?;
         let table = header.table()?;
-        let entry = table.lookup(address, &self.bases).ok()?;
-        table.pointer_to_offset(entry).ok().map(|offset| offset.0)
+        let entry = table.lookup(address, &self.bases).ok()?.direct().ok()?;
+        // `pointer_to_offset` subtracts without looking.
+        let offset = entry.checked_sub(header.eh_frame_ptr().direct().ok()?)?;
+        usize::try_from(offset).ok()
     }
 }
 
@@ -232,17 +231,14 @@ fn find(functions: &[Function], address: u64) -> Option<usize> {
 }
 
 /// Finds the row for `address` in the entry at `offset`.
-fn row_at<'a, T, S: UnwindSection<Bytes<'a>>>(
+fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Expressions>(
     section: &S,
     bases: &BaseAddresses,
     offset: usize,
     address: u64,
     context: &mut UnwindContext<usize>,
-    then: &mut dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule>,
-) -> Result<T, NoRule>
-where
-    S: Expressions,
-{
+    then: &mut Visit<'_, T>,
+) -> Result<T, NoRule> {
     let entry = section
         .fde_from_offset(bases, S::Offset::from(offset), S::cie_from_offset)
         .map_err(|_| NoRule::Malformed)?;

@@ -2,6 +2,7 @@
 
 use gimli::UnwindContext;
 
+use crate::elf::Unusable;
 use crate::module::Module;
 use crate::process::{Process, Region};
 use crate::registers::{Arch, Registers};
@@ -217,7 +218,13 @@ impl Unwinder {
         if region.serial == 0 {
             return match process.module(index) {
                 None => Err(End::ModuleNeeded(index)),
-                Some(_) => by_frame_pointer(process, registers, stack, End::UnusableModule(index)),
+                Some(module) => {
+                    let otherwise = End::UnusableModule(index);
+                    // What has no file was written by a compiler that knows how its own first function looks.
+                    let may_be_root = !interrupted && module.err() == Some(&Unusable::NoFile);
+                    let root = if may_be_root { End::Complete } else { otherwise };
+                    by_frame_pointer(process, registers, stack, root, otherwise)
+                }
             };
         }
         let address = lookup.wrapping_add(region.to_module);
@@ -239,7 +246,9 @@ impl Unwinder {
                     if interrupted && let Some(stepped) = by_return_address(process, registers, stack) {
                         return Ok(stepped);
                     }
-                    return by_frame_pointer(process, registers, stack, End::NoUnwindInformation(index));
+                    let otherwise = End::NoUnwindInformation(index);
+                    let root = if interrupted { otherwise } else { End::Complete };
+                    return by_frame_pointer(process, registers, stack, root, otherwise);
                 }
                 Err(NoRule::Malformed) => return Err(End::MalformedTables(index)),
             }
@@ -315,18 +324,19 @@ fn by_return_address(process: &Process, registers: &mut Registers, stack: &Stack
     Some(Stepped::ToCaller)
 }
 
-/// Where there are no tables, functions may have frame pointers: just-in-time compilers and Go write them. If what is found does not look like one,
-/// `otherwise` is how unwinding ends.
+/// Where there are no tables, functions may have frame pointers: just-in-time compilers and Go write them. With a frame pointer of 0, unwinding ends
+/// with `root`; with one that does not look like any, with `otherwise`.
 fn by_frame_pointer(
     process: &Process,
     registers: &mut Registers,
     stack: &StackCopy<'_>,
+    root: End,
     otherwise: End,
 ) -> Result<Stepped, End> {
     let arch = registers.arch();
     let frame = registers.get(arch.frame_pointer()).ok_or(otherwise)?;
     if frame == 0 {
-        return Err(End::Complete);
+        return Err(root);
     }
     if frame < registers.stack_pointer() {
         return Err(otherwise);

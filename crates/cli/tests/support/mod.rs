@@ -59,11 +59,13 @@ impl fmt::Display for Side {
     }
 }
 
-/// The three programs of a system.
+/// The programs of a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     Traced,
     TracedProbes,
+    /// Only ours: upstream's package has none.
+    TracedPerf,
     Perfetto,
 }
 
@@ -72,6 +74,7 @@ impl Program {
         match self {
             Program::Traced => "traced",
             Program::TracedProbes => "traced_probes",
+            Program::TracedPerf => "traced_perf",
             Program::Perfetto => "perfetto",
         }
     }
@@ -104,6 +107,7 @@ impl Programs {
         match (side, program) {
             (Side::Ours, Program::Traced) => env!("CARGO_BIN_EXE_traced").into(),
             (Side::Ours, Program::TracedProbes) => env!("CARGO_BIN_EXE_traced_probes").into(),
+            (Side::Ours, Program::TracedPerf) => env!("CARGO_BIN_EXE_traced_perf").into(),
             (Side::Ours, Program::Perfetto) => env!("CARGO_BIN_EXE_perfetto").into(),
             (Side::Upstream, program) => {
                 let upstream = self.upstream.as_ref().expect("made with of_both");
@@ -260,6 +264,7 @@ impl<'a> System<'a> {
         let variable = match program {
             Program::Traced => "TRACED_NOTIFY_FD",
             Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
+            Program::TracedPerf => "TRACED_PERF_NOTIFY_FD",
             Program::Perfetto => unreachable!("no daemon"),
         };
         let running = spawn_and_await(&mut command, |command, fd| {

@@ -1,4 +1,9 @@
-//! Real processes, stopped at places that are known, unwound.
+//! Real processes, stopped at places that are known, unwound; and processes that are made up.
 
+mod files;
+mod hostile;
+mod model;
 mod stacks;
 mod stopped;
+#[cfg(feature = "symbols")]
+mod symbols;

@@ -1,37 +1,46 @@
 //! Each shape of frame is unwound, from the innermost function to the thread's first.
 
-use ferretto_unwind::{End, Frame, ModuleCache, Process, StackCopy, Unwinder};
+use ferretto_unwind::{End, Frame, ModuleCache, Process, Registers, StackCopy, Unwinder};
 
 use crate::stopped::{Program, compile};
 
-const SHAPES: &str = include_str!("shapes.c");
+pub(crate) const SHAPES: &str = include_str!("shapes.c");
 
 /// Unwinds as a profiler does: what is missing is loaded.
-fn unwind(process: &mut Process, program: &Program) -> (Vec<Frame>, End) {
-    let cache = ModuleCache::new(64 << 20);
+pub(crate) fn unwind_sample(
+    process: &mut Process,
+    (registers, stack): &(Registers, Vec<u8>),
+    cache: &ModuleCache,
+) -> (Vec<Frame>, End) {
     let mut unwinder = Unwinder::new(128);
-    let (registers, stack) = program.sample();
     let stack = StackCopy {
         base: registers.stack_pointer(),
-        bytes: &stack,
+        bytes: stack,
     };
     let mut frames = Vec::new();
     loop {
-        match unwinder.unwind(process, &registers, &stack, &mut frames) {
-            End::ModuleNeeded(mapping) => process.load(mapping, &cache),
+        match unwinder.unwind(process, registers, &stack, &mut frames) {
+            End::ModuleNeeded(mapping) => process.load(mapping, cache),
             end => return (frames, end),
         }
     }
 }
 
+/// Takes a sample and unwinds it.
+pub(crate) fn unwind(process: &mut Process, program: &Program, cache: &ModuleCache) -> (Vec<Frame>, End) {
+    unwind_sample(process, &program.sample(), cache)
+}
+
 /// The program's functions in a stack; `-` for those of other modules.
-fn names(process: &Process, program: &Program, frames: &[Frame]) -> Vec<String> {
-    let own = std::fs::read_link(format!("/proc/{}/exe", program.pid())).expect("a link");
+pub(crate) fn names(process: &Process, program: &Program, frames: &[Frame]) -> Vec<String> {
     let name = |frame: &Frame| {
         let mapping = process
             .mapping(frame.mapping.expect("a mapping"))
             .expect("a mapping");
-        if mapping.path() == Some(own.as_os_str().as_encoded_bytes()) {
+        if mapping
+            .path()
+            .is_some_and(|path| path == program.path().as_os_str().as_encoded_bytes())
+        {
             program.function(frame.pc - 1).to_owned()
         } else {
             "-".to_owned()
@@ -47,17 +56,18 @@ fn stack_of_shapes(flags: &[&str]) -> Option<(Vec<String>, End)> {
     let program = Program::start(&compile(folder.path(), "shapes", SHAPES, flags)?);
     let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
-    let (frames, end) = unwind(&mut process, &program);
+    let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
     Some((names(&process, &program, &frames), end))
 }
 
 const WITHOUT_FRAME_POINTERS: &str = "-fomit-frame-pointer";
+/// A release build whose thread sleeps.
+pub(crate) const FLAGS: [&str; 4] = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=0"];
 const FUNCTIONS: [&str; 5] = ["bottom", "many_registers", "aligned", "variable", "large"];
 
 #[test]
 fn every_shape_of_frame_is_unwound_without_frame_pointers() {
-    let flags = ["-O2", WITHOUT_FRAME_POINTERS, "-DWAIT=pause()", "-DSIGNAL=0"];
-    let Some((names, end)) = stack_of_shapes(&flags) else {
+    let Some((names, end)) = stack_of_shapes(&FLAGS) else {
         return;
     };
     let expected: Vec<&str> = [&["-"][..], &FUNCTIONS, &["interrupted", "thread", "-"]].concat();

@@ -38,6 +38,7 @@ pub(crate) fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -
 
 /// A running program. It prints `NAME ADDRESS` for its functions, then `ready THREAD`.
 pub(crate) struct Program {
+    path: PathBuf,
     child: Child,
     thread: Pid,
     functions: Vec<(u64, String)>,
@@ -59,6 +60,7 @@ impl Program {
                 functions.sort();
                 let thread = Pid::from_raw(value.parse().expect("a number"));
                 return Program {
+                    path: path.to_owned(),
                     child,
                     thread,
                     functions,
@@ -68,6 +70,11 @@ impl Program {
             functions.push((address, name.to_owned()));
         }
         panic!("the program has ended: {:?}", child.wait());
+    }
+
+    /// The file that it was started from.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Its process id.

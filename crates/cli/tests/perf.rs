@@ -1,0 +1,227 @@
+//! `linux.perf` in whole systems: our profiler with our service and with upstream's, read by upstream's trace processor.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::trace::{Rows, TraceProcessor, numbers};
+use crate::support::{Program, Programs, Recording, Side, System};
+
+/// Works until it is killed: `main` calls `middle`, which calls itself ten times and then `leaf`.
+const BURNER: &str = r#"
+#include <stdint.h>
+volatile uint64_t sink;
+__attribute__((noinline)) void leaf(int n) { for (int i = 0; i < n; i++) sink += i * i; }
+__attribute__((noinline)) void middle(int depth) { if (depth) middle(depth - 1); else leaf(100000); sink++; }
+int main(int argc, char **argv) { int rounds = argc > 1 ? 40 : -1; while (rounds--) middle(9); return 0; }
+"#;
+
+/// Whether this kernel lets this user count events of all threads; or prints that the test is skipped.
+fn may_profile() -> bool {
+    let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
+    let may = match paranoid.as_deref().map(str::trim) {
+        Ok(level) => rustix::process::geteuid().is_root() || level.parse().is_ok_and(|level: i32| level < 1),
+        Err(_) => false,
+    };
+    if !may {
+        println!("skipped: this user may not count events of all threads");
+    }
+    may
+}
+
+/// Compiles the program, without frame pointers; or prints that the test is skipped.
+fn burner(folder: &Path) -> Option<PathBuf> {
+    let (source, program) = (folder.join("burner.c"), folder.join("burner"));
+    std::fs::write(&source, BURNER).unwrap();
+    let compiled = Command::new("cc")
+        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-o"])
+        .args([&program, &source])
+        .status();
+    match compiled {
+        Ok(status) if status.success() => Some(program),
+        _ => {
+            println!("skipped: there is no C compiler");
+            None
+        }
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn start(program: &Path) -> Running {
+        Running(Command::new(program).stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A service and our profiler, which is ready.
+fn system(programs: &Programs, service: Side) -> System<'_> {
+    let mut system = System::new(programs);
+    system.start(service, Program::Traced);
+    system.start(Side::Ours, Program::TracedPerf);
+    system
+}
+
+fn config(perf: &str) -> String {
+    format!(
+        "buffers {{ size_kb: 16384 }} duration_ms: 1500 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{ {perf} }} }} }}"
+    )
+}
+
+/// Samples with a stack, those of them that are not whole, and the fewest frames of a whole one.
+const STACKS: &str = "select count(*), sum(s.unwind_error is not null), min(iif(s.unwind_error is null, c.depth + 1, null))
+    from perf_sample s join stack_profile_callsite c on c.id = s.callsite_id";
+
+#[test]
+fn stacks_without_frame_pointers_are_whole_with_either_service() {
+    let (Some(programs), Some(processor), true) = (Programs::of_both(), TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    for service in [Side::Ours, Side::Upstream] {
+        let system = system(&programs, service);
+        let Some(burner) = burner(&system.path("")) else { return };
+        let running = Running::start(&burner);
+        let pid = running.0.id();
+        let scope = format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
+        let trace = system.record(Side::Ours, &config(&scope)).finish();
+        let of_burner = "select count(distinct f.rel_pc), count(distinct m.build_id), min(length(m.build_id))
+            from stack_profile_frame f join stack_profile_mapping m on m.id = f.mapping where m.name like '%/burner'";
+        let others = format!("select count(*) from perf_sample join thread using (utid) where callsite_id is not null and tid != {pid}");
+        let [stacks, frames, others] = processor.query(&trace, [STACKS, of_burner, &others]);
+        let [samples, broken, fewest] = numbers(&stacks);
+        assert!(samples > 20, "{service}: {samples} samples");
+        assert!(broken * 100 <= samples, "{service}: {broken} of {samples} are not whole");
+        // leaf, ten times middle, main and two functions of the C library; perhaps sampled between them.
+        assert!(fewest >= 4, "{service}: {fewest}");
+        let [addresses, ids, shortest_id] = numbers(&frames);
+        assert!(addresses >= 3 && ids == 1 && shortest_id >= 16, "{service}: {frames:?}");
+        assert_eq!(numbers(&others), [0], "{service}");
+    }
+}
+
+#[test]
+fn processes_that_are_gone_have_stacks_as_well() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let Some(burner) = burner(&system.path("")) else { return };
+    let perf = "timebase { frequency: 1000 } ring_buffer_pages: 4096 ring_buffer_read_period_ms: 1000
+        callstack_sampling { scope { target_cmdline: 'burner' } }";
+    let recording = system.record(Side::Ours, &config(perf));
+    let mut processes = 0;
+    while recording_goes_on(&recording) {
+        let status = Command::new(&burner).arg("once").status().unwrap();
+        assert!(status.success());
+        processes += 1;
+    }
+    let trace = recording.finish();
+    let whole = "select count(*), sum(callsite_id is not null and unwind_error is null) from perf_sample join thread using (utid)
+        where callsite_id is not null";
+    let [stacks] = processor.query(&trace, [whole]);
+    let [samples, whole] = numbers(&stacks);
+    assert!(processes >= 2 && samples > 20, "{processes} processes, {samples} samples");
+    assert!(whole * 100 >= samples * 90, "{whole} of {samples} are whole");
+}
+
+fn recording_goes_on(recording: &Recording) -> bool {
+    !recording.said().contains("Wrote")
+}
+
+#[test]
+fn counters_are_sampled_and_polled_with_their_followers() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let Some(burner) = burner(&system.path("")) else { return };
+    let _running = Running::start(&burner);
+    let followers = "followers { counter: SW_CONTEXT_SWITCHES name: 'switches' } followers { counter: SW_PAGE_FAULTS }";
+    for timebase in ["frequency: 100", "poll_period_ms: 50"] {
+        let perf = format!("timebase {{ {timebase} counter: SW_CPU_CLOCK name: 'ticks' }} {followers}");
+        let trace = system.record(Side::Ours, &config(&perf)).finish();
+        let tracks = "select t.name, count(*), max(c.value) > min(c.value) from counter c
+            join perf_counter_track t on t.id = c.track_id group by t.name order by t.name";
+        let [tracks] = processor.query(&trace, [tracks]);
+        let names: Vec<&str> = tracks.iter().map(|row| row[0].as_str()).collect();
+        assert_eq!(names, ["page-faults", "switches", "ticks"], "{timebase}: {tracks:?}");
+        let ticks = tracks.iter().find(|row| row[0] == "ticks").unwrap();
+        assert!(ticks[1].parse::<u32>().unwrap() > 10, "{timebase}: {tracks:?}");
+        assert_eq!(ticks[2], "1", "{timebase}: {tracks:?}");
+    }
+}
+
+#[test]
+fn a_tracepoint_is_sampled_where_its_filter_holds() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    if !crate::support::tracefs::Tracefs::is_usable() {
+        return;
+    }
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let Some(burner) = burner(&system.path("")) else { return };
+    let running = Running::start(&burner);
+    let pid = running.0.id();
+    let perf = format!(
+        "timebase {{ period: 1 tracepoint {{ name: 'sched:sched_switch' filter: 'prev_pid == {pid}' }} }}
+         callstack_sampling {{ kernel_frames: true }}"
+    );
+    let trace = system.record(Side::Ours, &config(&perf)).finish();
+    let samples = format!("select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)");
+    let kernel = "select count(distinct f.name) from stack_profile_frame f join stack_profile_mapping m on m.id = f.mapping
+        where m.name = '/kernel' and f.name is not null";
+    let [samples, kernel] = processor.query(&trace, [&samples, kernel]);
+    let [all, of_burner, stacks] = numbers(&samples);
+    assert!(all > 0 && all == of_burner && all == stacks, "{samples:?}");
+    let [names] = numbers(&kernel);
+    assert!(names >= 1 || !rustix::process::geteuid().is_root(), "frames of the kernel have names");
+}
+
+#[test]
+fn processors_that_do_not_count_cycles_leave_it_to_the_clock() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let perf = "timebase { frequency: 100 counter: HW_CPU_CYCLES } followers { counter: HW_INSTRUCTIONS }";
+    let trace = system.record(Side::Ours, &config(perf)).finish();
+    let [tracks]: [Rows; 1] = processor.query(&trace, ["select distinct name from perf_counter_track order by name"]);
+    let names: Vec<&str> = tracks.iter().map(|row| row[0].as_str()).collect();
+    match system.log("traced_perf.log").contains("do not count") {
+        true => assert_eq!(names, ["cpu-clock"]),
+        false => assert_eq!(names, ["cpu-cycles", "instructions"]),
+    }
+}
+
+#[test]
+fn what_cannot_be_counted_is_refused_with_the_reason() {
+    if !may_profile() {
+        return;
+    }
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let cases = [
+        ("timebase { tracepoint { name: 'sched:sched_swotch' } }", "no such event"),
+        ("ring_buffer_pages: 3", "not a power of two"),
+        ("timebase { raw_event { pmu_name: 'none' } }", "pmu_name"),
+        ("target_cpu: 4000", "target_cpu names no CPU"),
+    ];
+    for (perf, reason) in cases {
+        let (mut recording, _) = system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config(perf));
+        recording.wait();
+        let log = system.log("traced_perf.log");
+        assert!(log.contains(reason), "{perf}: {log}");
+    }
+}

@@ -1,0 +1,95 @@
+//! Names, files and lines for addresses in modules. For the command line: the daemon that samples does not link this (feature `symbols`).
+//!
+//! [`DebugFiles`] finds the files that describe a module, by its build id or its path. [`Symbols`] answers for one module; a caller asks for all
+//! addresses of a module at once and then drops it, because debug information is large. [`PerfMap`] has the names that a just-in-time compiler
+//! has written down. [`demangle`] makes names readable.
+//!
+//! The files are read whole, section by section, and not mapped. Their names and tables are hostile like those of unwinding: no file makes this panic,
+//! and the limits are beside the code that they bound.
+
+mod debug_files;
+mod demangle;
+mod dwarf;
+mod expand;
+mod perf_map;
+mod table;
+
+pub use debug_files::DebugFiles;
+pub use demangle::demangle;
+pub use perf_map::{PerfMap, PerfMapError};
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::elf::Unusable;
+
+/// A place in a program's source.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Location {
+    /// The function, demangled; `None` if the debug information has no name for it.
+    pub function: Option<String>,
+    /// The file's path, as the compiler had it.
+    pub file: Option<String>,
+    /// The line in that file, from 1 on.
+    pub line: Option<u32>,
+}
+
+/// Why a module has no symbols.
+#[derive(Debug, Error)]
+pub enum SymbolsError {
+    /// No file describes it.
+    #[error("there is no file with its symbols; install its debug information, or point to the binary (tried {})", list(.0))]
+    NotFound(Vec<PathBuf>),
+    /// A file does, but cannot be used.
+    #[error("cannot read {path}: {reason}")]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: Unusable,
+    },
+}
+
+fn list(paths: &[PathBuf]) -> String {
+    let paths: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
+}
+
+/// What is known about the functions of one module.
+pub struct Symbols {
+    table: table::SymbolTable,
+    lines: Option<dwarf::Lines>,
+}
+
+impl Symbols {
+    /// What is at `address`, as the module counts them ([`relative_pc`](crate::Process::relative_pc)): the innermost function first, then those
+    /// that it was inlined into. Empty if nothing is known.
+    pub fn lookup(&self, address: u64) -> Vec<Location> {
+        let mut locations = self
+            .lines
+            .as_ref()
+            .map_or(Vec::new(), |lines| lines.lookup(address));
+        let name = || self.table.lookup(address).map(demangle);
+        match locations.last_mut() {
+            // The outermost is the one that has a symbol.
+            Some(outermost) if outermost.function.is_none() => outermost.function = name(),
+            Some(_) => {}
+            None => locations.extend(name().map(|function| Location {
+                function: Some(function),
+                ..Location::default()
+            })),
+        }
+        locations
+    }
+
+    /// Whether there are lines, not only names of functions.
+    pub fn has_lines(&self) -> bool {
+        self.lines.is_some()
+    }
+
+    /// Number of functions with names.
+    pub fn functions(&self) -> usize {
+        self.table.len()
+    }
+}

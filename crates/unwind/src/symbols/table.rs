@@ -1,0 +1,129 @@
+//! The functions in an ELF file's symbol tables, sorted.
+
+use object::LittleEndian;
+use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, Sym64};
+use object::pod::slice_from_bytes;
+
+use super::expand;
+use crate::elf::{Headers, Image};
+
+/// Functions that are kept. A browser has 2,000,000.
+const MOST: usize = 1 << 24;
+/// Bytes of a name.
+const LONGEST_NAME: usize = 64 << 10;
+
+#[derive(Default)]
+pub(super) struct SymbolTable {
+    /// Sorted by address; one for each address.
+    functions: Vec<Function>,
+    names: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Function {
+    address: u64,
+    size: u64,
+    name: u32,
+}
+
+impl SymbolTable {
+    /// The functions of the file's best table: `.symtab`, else what `.gnu_debugdata` adds to `.dynsym`, else `.dynsym`. Damaged ones are empty.
+    pub(super) fn read(image: &dyn Image, headers: &Headers) -> SymbolTable {
+        let whole = SymbolTable::read_section(image, headers, b".symtab", b".strtab");
+        if !whole.functions.is_empty() {
+            return whole;
+        }
+        let dynamic = SymbolTable::read_section(image, headers, b".dynsym", b".dynstr");
+        let inner = headers
+            .section(b".gnu_debugdata")
+            .and_then(|section| expand::section(image, headers, section).ok())
+            .and_then(|content| expand::debugdata(&content).ok());
+        let Some(inner) = inner else { return dynamic };
+        let inner = inner.as_slice();
+        let Ok(headers) = Headers::read(&inner) else {
+            return dynamic;
+        };
+        dynamic.merge(SymbolTable::read_section(
+            &inner, &headers, b".symtab", b".strtab",
+        ))
+    }
+
+    fn read_section(image: &dyn Image, headers: &Headers, symbols: &[u8], names: &[u8]) -> SymbolTable {
+        let content = |name| expand::section(image, headers, headers.section(name)?).ok();
+        let (Some(symbols), Some(names)) = (content(symbols), content(names)) else {
+            return SymbolTable::default();
+        };
+        let count = symbols.len() / size_of::<Sym64<LittleEndian>>();
+        let Ok((symbols, _)) = slice_from_bytes::<Sym64<LittleEndian>>(&symbols, count) else {
+            return SymbolTable::default();
+        };
+        let mut functions: Vec<(Function, u8)> = symbols
+            .iter()
+            .filter(|symbol| {
+                let kind = symbol.st_type();
+                let defined = symbol.st_shndx.get(LittleEndian).0 != 0;
+                defined && (kind == STT_FUNC || kind == STT_GNU_IFUNC)
+            })
+            .take(MOST)
+            .map(|symbol| {
+                let function = Function {
+                    address: symbol.st_value.get(LittleEndian),
+                    size: symbol.st_size.get(LittleEndian),
+                    name: symbol.st_name.get(LittleEndian),
+                };
+                // Of several names for one function, the one that others link to.
+                let rank = match symbol.st_bind() {
+                    STB_GLOBAL => 0,
+                    STB_WEAK => 1,
+                    _ => 2,
+                };
+                (function, rank)
+            })
+            .collect();
+        functions.sort_by_key(|(function, rank)| (function.address, *rank));
+        functions.dedup_by_key(|(function, _)| function.address);
+        SymbolTable {
+            functions: functions.into_iter().map(|(function, _)| function).collect(),
+            names,
+        }
+    }
+
+    /// Both tables; where both have an address, the name of `self` stays.
+    pub(super) fn merge(mut self, mut other: SymbolTable) -> SymbolTable {
+        if self.functions.is_empty() {
+            return other;
+        }
+        let Ok(start) = u32::try_from(self.names.len()) else {
+            return self;
+        };
+        let moved = other.functions.iter().filter_map(|function| {
+            let name = function.name.checked_add(start)?;
+            Some(Function { name, ..*function })
+        });
+        self.functions.extend(moved);
+        self.names.append(&mut other.names);
+        self.functions.sort_by_key(|function| function.address);
+        self.functions.dedup_by_key(|function| function.address);
+        self
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.functions.len()
+    }
+
+    /// The mangled name of the function that `address` is in. A function without a size reaches to the next.
+    pub(super) fn lookup(&self, address: u64) -> Option<&str> {
+        let after = self
+            .functions
+            .partition_point(|function| function.address <= address);
+        let function = self.functions[..after].last()?;
+        if function.size != 0 && address - function.address >= function.size {
+            return None;
+        }
+        let name = self.names.get(function.name as usize..)?;
+        let end = name.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
+        std::str::from_utf8(&name[..end])
+            .ok()
+            .filter(|name| !name.is_empty())
+    }
+}

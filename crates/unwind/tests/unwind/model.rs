@@ -1,0 +1,244 @@
+//! Unwind tables and stacks that are made up together, so that every caller is known: for both processors, wherever the test runs.
+
+use std::sync::Arc;
+
+use ferretto_unwind::{Arch, End, FrameKind, Maps, Module, Process, Registers, StackCopy, Unwinder};
+use gimli::constants::DW_EH_PE_absptr;
+use gimli::write::{
+    Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry,
+    FrameTable,
+};
+use gimli::{Encoding, Format, LittleEndian, Register};
+use proptest::prelude::*;
+
+/// Where the module counts its addresses from, and where it is mapped.
+const MODULE: u64 = 0x40_0000;
+const MAPPED: u64 = 0x7f12_3400_0000;
+/// Bytes of each function.
+const FUNCTION: u64 = 0x100;
+const STACK: u64 = 0x7ffc_0000_0000;
+
+/// A function's frame, in words of 8 bytes.
+#[derive(Debug, Clone)]
+struct Shape {
+    /// Between the caller's stack pointer and the callee's, without the return address.
+    words: u64,
+    /// Registers that it saves, and has other values in. The words from the top of the frame are theirs.
+    saved: Vec<u16>,
+    /// The tables count from the frame pointer, which the function has set.
+    by_frame_pointer: bool,
+}
+
+fn preserved(arch: Arch) -> Vec<u16> {
+    match arch {
+        Arch::X86_64 => vec![3, 6, 12, 13, 14, 15],
+        Arch::Aarch64 => (19..30).collect(),
+    }
+}
+
+fn pointers(arch: Arch) -> (u16, u16) {
+    match arch {
+        Arch::X86_64 => (7, 6),
+        Arch::Aarch64 => (31, 29),
+    }
+}
+
+fn any_shape(arch: Arch) -> impl Strategy<Value = Shape> {
+    let saved = prop::sample::subsequence(preserved(arch), 0..6);
+    (saved, 0u64..40, any::<bool>()).prop_map(move |(mut saved, more, by_frame_pointer)| {
+        let (_, frame_pointer) = pointers(arch);
+        if by_frame_pointer && !saved.contains(&frame_pointer) {
+            saved.push(frame_pointer);
+        }
+        // aarch64 saves the link register, too.
+        Shape {
+            words: (saved.len() as u64 + 1 + more).next_multiple_of(2),
+            saved,
+            by_frame_pointer,
+        }
+    })
+}
+
+fn any_stack() -> impl Strategy<Value = (Arch, Vec<Shape>, Vec<u64>)> {
+    prop::sample::select(vec![Arch::X86_64, Arch::Aarch64]).prop_flat_map(|arch| {
+        let shapes = prop::collection::vec(any_shape(arch), 1..30);
+        (Just(arch), shapes, prop::collection::vec(0..FUNCTION - 8, 30))
+    })
+}
+
+/// An ELF file with the tables for these functions, which follow each other; the last has no caller.
+fn module(arch: Arch, shapes: &[Shape]) -> Vec<u8> {
+    let encoding = Encoding {
+        address_size: 8,
+        format: Format::Dwarf32,
+        version: 1,
+    };
+    let (stack_pointer, frame_pointer) = pointers(arch);
+    let column = match arch {
+        Arch::X86_64 => 16,
+        Arch::Aarch64 => 30,
+    };
+    let mut frames = FrameTable::default();
+    let mut common = CommonInformationEntry::new(encoding, 1, -8, Register(column));
+    common.fde_address_encoding = DW_EH_PE_absptr;
+    common.add_instruction(CallFrameInstruction::Cfa(Register(stack_pointer), 8));
+    let common = frames.add_cie(common);
+    for (number, shape) in shapes.iter().enumerate() {
+        let start = MODULE + number as u64 * FUNCTION;
+        let mut entry = FrameDescriptionEntry::new(Address::Constant(start), FUNCTION as u32);
+        let size = (shape.words as i32 + 1) * 8;
+        let base = match shape.by_frame_pointer {
+            true => (frame_pointer, 16),
+            false => (stack_pointer, size),
+        };
+        entry.add_instruction(0, CallFrameInstruction::Cfa(Register(base.0), base.1));
+        entry.add_instruction(0, CallFrameInstruction::Offset(Register(column), -8));
+        for (place, &register) in shape.saved.iter().enumerate() {
+            entry.add_instruction(
+                0,
+                CallFrameInstruction::Offset(Register(register), -16 - 8 * place as i32),
+            );
+        }
+        if number + 1 == shapes.len() {
+            entry.add_instruction(0, CallFrameInstruction::Undefined(Register(column)));
+        }
+        frames.add_fde(common, entry);
+    }
+    let mut table = EhFrame(EndianVec::new(LittleEndian));
+    frames.write_eh_frame(&mut table).expect("a table");
+    elf(arch, table.0.slice(), shapes.len() as u64 * FUNCTION)
+}
+
+/// A file of a header, one executable segment that is the file, and the section `.eh_frame`.
+pub(crate) fn elf(arch: Arch, eh_frame: &[u8], text: u64) -> Vec<u8> {
+    let names = b"\0.eh_frame\0.shstrtab\0";
+    let (segments_at, tables_at) = (64u64, 64 + 56 + text);
+    let names_at = tables_at + eh_frame.len() as u64;
+    let sections_at = (names_at + names.len() as u64).next_multiple_of(8);
+    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
+    let words =
+        |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
+    let longs =
+        |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
+    let machine = match arch {
+        Arch::X86_64 => 62,
+        Arch::Aarch64 => 183,
+    };
+    half(&mut file, 3);
+    half(&mut file, machine);
+    words(&mut file, &[1]);
+    longs(&mut file, &[0, segments_at, sections_at]);
+    words(&mut file, &[0]);
+    [64, 56, 1, 64, 3, 2]
+        .iter()
+        .for_each(|&value| half(&mut file, value));
+    words(&mut file, &[1, 5]);
+    // The functions are behind the headers; the module counts the file from here on.
+    let address = MODULE - 64 - 56;
+    longs(
+        &mut file,
+        &[0, address, address, sections_at, sections_at, 0x1000],
+    );
+    file.resize(tables_at as usize, 0x90);
+    file.extend(eh_frame);
+    file.extend(names);
+    file.resize(sections_at as usize, 0);
+    file.resize(file.len() + 64, 0);
+    for (name, kind, at, size) in [(1, 1, tables_at, eh_frame.len()), (11, 3, names_at, names.len())] {
+        words(&mut file, &[name, kind]);
+        longs(&mut file, &[2, address + at, at, size as u64]);
+        words(&mut file, &[0, 0]);
+        longs(&mut file, &[1, 0]);
+    }
+    file
+}
+
+/// The stack as it is in the first of these functions, whose caller is the second, and so on.
+fn run(arch: Arch, shapes: &[Shape], places: &[u64]) -> (Registers, Vec<u8>, Vec<u64>) {
+    let (stack_pointer, frame_pointer) = pointers(arch);
+    let total: u64 = shapes.iter().map(|shape| (shape.words + 1) * 8).sum();
+    let mut stack = vec![0; total as usize];
+    let mut top = STACK + total;
+    let mut registers = Registers::new(arch, 0, top, 0);
+    for (number, &register) in preserved(arch).iter().enumerate() {
+        registers.set(register, 0xabc0 + number as u64);
+    }
+    let mut pcs = Vec::new();
+    let pc = |number: usize| MAPPED + 64 + 56 + number as u64 * FUNCTION + 4 + places[number];
+    // From the thread's first function inwards.
+    for (number, shape) in shapes.iter().enumerate().rev() {
+        let mut store = |address: u64, value: u64| {
+            let place = (address - STACK) as usize;
+            stack[place..place + 8].copy_from_slice(&value.to_le_bytes());
+        };
+        store(top - 8, pcs.last().copied().unwrap_or(0x1234));
+        for (place, &register) in shape.saved.iter().enumerate() {
+            store(
+                top - 16 - 8 * place as u64,
+                registers.get(register).expect("a value"),
+            );
+            registers.set(register, 0xdead_0000 + number as u64 * 16 + place as u64);
+        }
+        if shape.by_frame_pointer {
+            registers.set(frame_pointer, top - 16);
+        }
+        top -= (shape.words + 1) * 8;
+        pcs.push(pc(number));
+    }
+    pcs.reverse();
+    let frame = registers.get(frame_pointer).expect("a value");
+    let mut innermost = Registers::new(arch, pcs[0], top, frame);
+    for register in preserved(arch) {
+        innermost.set(register, registers.get(register).expect("a value"));
+    }
+    innermost.set(stack_pointer, top);
+    (innermost, stack, pcs)
+}
+
+proptest! {
+    #[test]
+    fn every_caller_is_found((arch, shapes, places) in any_stack()) {
+        let file = module(arch, &shapes);
+        let module = Module::read(&file.as_slice()).expect("a module");
+        let text = format!("{MAPPED:x}-{:x} r-xp 00000000 08:01 7 /module\n", MAPPED + file.len() as u64);
+        let mut process = Process::with_maps(Maps::read(text.as_bytes()).expect("text"));
+        process.provide(0, Ok(Arc::new(module)));
+        let (registers, stack, pcs) = run(arch, &shapes, &places);
+        let stack = StackCopy { base: STACK, bytes: &stack };
+        let mut unwinder = Unwinder::new(100);
+        let mut frames = Vec::new();
+        // The second time with the rules that the first has found.
+        for _ in 0..2 {
+            let end = unwinder.unwind(&process, &registers, &stack, &mut frames);
+            prop_assert_eq!(frames.iter().map(|frame| frame.pc).collect::<Vec<_>>(), &pcs[..]);
+            prop_assert_eq!(end, End::Complete);
+        }
+        for frame in &frames {
+            let lowered = match (frame.kind, arch) {
+                (FrameKind::Sampled, _) => 0,
+                (_, Arch::X86_64) => 1,
+                (_, Arch::Aarch64) => 4,
+            };
+            prop_assert_eq!(process.relative_pc(frame), frame.pc - MAPPED + (MODULE - 64 - 56) - lowered);
+        }
+    }
+
+    #[test]
+    fn a_stack_that_was_not_copied_whole_says_so((arch, shapes, places) in any_stack(), part in 0.0..0.99) {
+        let file = module(arch, &shapes);
+        let text = format!("{MAPPED:x}-{:x} r-xp 00000000 08:01 7 /module\n", MAPPED + file.len() as u64);
+        let mut process = Process::with_maps(Maps::read(text.as_bytes()).expect("text"));
+        process.provide(0, Module::read(&file.as_slice()).map(Arc::new));
+        let (registers, stack, pcs) = run(arch, &shapes, &places);
+        let copied = (stack.len() as f64 * part) as usize;
+        let stack = StackCopy { base: STACK, bytes: &stack[..copied] };
+        let mut frames = Vec::new();
+        let end = Unwinder::new(100).unwind(&process, &registers, &stack, &mut frames);
+        let found: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
+        prop_assert_eq!(&found[..], &pcs[..found.len()]);
+        // The root needs nothing of the stack.
+        prop_assert_eq!(end == End::Complete, found.len() == pcs.len());
+        prop_assert!(matches!(end, End::Complete | End::StackEnds), "{:?}", end);
+    }
+}

@@ -1,0 +1,174 @@
+//! Names and lines of a program, wherever its debug information is.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use ferretto_unwind::symbols::{DebugFiles, Symbols, SymbolsError};
+
+use crate::stopped::compile;
+
+const SOURCE: &str = r#"
+#include <stdio.h>
+#include <unistd.h>
+volatile int sink;
+static inline __attribute__((always_inline)) void inner(void) {
+  sink++; /* inner */
+}
+static inline __attribute__((always_inline)) void middle(void) {
+  inner(); /* middle */
+}
+__attribute__((noinline)) void outer(void) {
+  middle(); /* outer */
+}
+int main(void) { outer(); return 0; }
+"#;
+
+fn line_of(marker: &str) -> u32 {
+    let place = SOURCE
+        .lines()
+        .position(|line| line.contains(&format!("/* {marker} */")));
+    place.expect("a line") as u32 + 1
+}
+
+/// The program and the address of `outer`.
+fn program(folder: &Path, flags: &[&str]) -> Option<(PathBuf, u64)> {
+    let path = compile(folder, "program", SOURCE, flags)?;
+    let output = Command::new("nm").arg(&path).output().expect("nm");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text
+        .lines()
+        .find(|line| line.ends_with(" outer"))
+        .expect("a symbol");
+    let address = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
+    Some((path, address))
+}
+
+/// All places that the instructions of `outer` come from.
+fn places(symbols: &Symbols, start: u64) -> Vec<Vec<(String, u32)>> {
+    let mut places: Vec<Vec<(String, u32)>> = (start..start + 24)
+        .map(|address| {
+            let stack = symbols.lookup(address).into_iter();
+            stack
+                .map(|place| (place.function.expect("a name"), place.line.unwrap_or(0)))
+                .collect()
+        })
+        .collect();
+    places.dedup();
+    places
+}
+
+fn assert_inlined(symbols: &Symbols, start: u64) {
+    let expected = [("inner", "inner"), ("middle", "middle"), ("outer", "outer")];
+    let expected: Vec<(String, u32)> = expected
+        .map(|(name, line)| (name.to_owned(), line_of(line)))
+        .to_vec();
+    let found = places(symbols, start);
+    assert!(found.contains(&expected), "{found:?}");
+}
+
+#[test]
+fn inlined_functions_have_their_callers_and_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for compression in ["-gz=none", "-gz=zlib"] {
+        let Some((path, outer)) = program(folder.path(), &["-O2", "-g", compression]) else {
+            return;
+        };
+        let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+        assert!(symbols.has_lines(), "{compression}");
+        assert_inlined(&symbols, outer);
+    }
+}
+
+#[test]
+fn without_debug_information_functions_have_names_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((path, outer)) = program(folder.path(), &["-O2"]) else {
+        return;
+    };
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    assert!(!symbols.has_lines());
+    let stack = symbols.lookup(outer + 1);
+    assert_eq!(stack.len(), 1);
+    assert_eq!(stack[0].function.as_deref(), Some("outer"));
+}
+
+fn objcopy(arguments: &[&str]) {
+    assert!(
+        Command::new("objcopy")
+            .args(arguments)
+            .status()
+            .expect("objcopy")
+            .success()
+    );
+}
+
+fn build_id(path: &Path) -> Vec<u8> {
+    let file = std::fs::File::open(path).expect("a file");
+    ferretto_unwind::Module::read(&file)
+        .expect("a module")
+        .build_id()
+        .to_vec()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a path of text")
+}
+
+#[test]
+fn debug_information_is_found_by_link_by_build_id_and_in_debuginfod_s_cache() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((path, outer)) = program(folder.path(), &["-O2", "-g"]) else {
+        return;
+    };
+    let id = build_id(&path);
+    let debug = folder.path().join("program.debug");
+    objcopy(&["--only-keep-debug", text(&path), text(&debug)]);
+    objcopy(&["--strip-all", text(&path)]);
+    let nowhere = DebugFiles::default();
+    assert!(
+        nowhere
+            .open(&id, Some(&path))
+            .expect("a binary")
+            .lookup(outer)
+            .is_empty()
+    );
+
+    objcopy(&[&format!("--add-gnu-debuglink={}", text(&debug)), text(&path)]);
+    assert_inlined(&nowhere.open(&id, Some(&path)).expect("by link"), outer);
+
+    let hexadecimal: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let by_id = folder.path().join(".build-id").join(&hexadecimal[..2]);
+    std::fs::create_dir_all(&by_id).expect("a folder");
+    std::fs::copy(&debug, by_id.join(format!("{}.debug", &hexadecimal[2..]))).expect("a copy");
+    let folders = DebugFiles {
+        debug_folders: vec![folder.path().to_owned()],
+        ..DebugFiles::default()
+    };
+    assert_inlined(&folders.open(&id, None).expect("by build id"), outer);
+
+    let cache = folder.path().join("cache");
+    std::fs::create_dir_all(cache.join(&hexadecimal)).expect("a folder");
+    std::fs::rename(&debug, cache.join(&hexadecimal).join("debuginfo")).expect("a file");
+    let cached = DebugFiles {
+        debuginfod_cache: Some(cache),
+        ..DebugFiles::default()
+    };
+    assert_inlined(&cached.open(&id, None).expect("in the cache"), outer);
+}
+
+#[test]
+fn a_binary_of_another_build_is_not_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some((path, _)) = program(folder.path(), &["-O2"]) else {
+        return;
+    };
+    match DebugFiles::default().open(&[1, 2, 3, 4], Some(&path)) {
+        Err(SymbolsError::Unusable { path: which, .. }) => assert_eq!(which, path),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("another build was used"),
+    }
+    match DebugFiles::default().open(&[1, 2, 3, 4], None) {
+        Err(SymbolsError::NotFound(_)) => {}
+        _ => panic!("there is nothing to be found"),
+    }
+}
