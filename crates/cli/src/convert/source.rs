@@ -9,7 +9,7 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use clap::ValueEnum;
 use ferretto_wire::push_varint;
 
-use super::{ConvertError, import};
+use super::{ConvertError, NAME, import};
 use crate::trace_reader::{Input, PACKET_TAG};
 
 /// The bytes by which a format is recognised.
@@ -21,6 +21,12 @@ pub(crate) enum Kind {
     /// A Perfetto trace
     #[value(alias = "trace")]
     Perfetto,
+    /// Chrome's JSON
+    #[value(alias = "chrome")]
+    Json,
+    /// A recording of perf
+    #[value(alias = "perf.data")]
+    Perf,
     /// Folded stacks
     #[value(alias = "collapsed")]
     Folded,
@@ -29,8 +35,16 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns the format of a file that begins with these bytes. What nothing else is taken for is read as a trace.
     fn of(head: &[u8]) -> Kind {
-        if head.first() == Some(&PACKET_TAG) {
+        let text = head
+            .strip_prefix(b"\xef\xbb\xbf")
+            .unwrap_or(head)
+            .trim_ascii_start();
+        if head.starts_with(b"PERFILE2") || head.starts_with(b"2ELIFREP") {
+            Kind::Perf
+        } else if head.first() == Some(&PACKET_TAG) {
             Kind::Perfetto
+        } else if text.starts_with(b"{") || text.starts_with(b"[") {
+            Kind::Json
         } else if import::folded::is_folded(head) {
             Kind::Folded
         } else {
@@ -75,10 +89,16 @@ impl Source {
         let whole = io::Cursor::new(head).chain(source);
         let trace: Box<dyn Read> = match kind {
             Kind::Perfetto => Box::new(whole),
-            Kind::Folded => Box::new(import(whole, kind).map_err(|problem| ConvertError::Import {
-                name: name.clone(),
-                problem,
-            })?),
+            Kind::Json | Kind::Perf | Kind::Folded => {
+                let (trace, notes) = import(whole, kind).map_err(|problem| ConvertError::Import {
+                    name: name.clone(),
+                    problem,
+                })?;
+                for note in notes {
+                    eprintln!("{NAME}: {name}: {note}");
+                }
+                Box::new(trace)
+            }
         };
         Ok(Source {
             name,
@@ -88,8 +108,8 @@ impl Source {
     }
 }
 
-/// Returns the trace that another format becomes.
-fn import(source: impl Read, kind: Kind) -> Result<File, import::ImportError> {
+/// Returns the trace that another format becomes, and what is missing from it.
+fn import(source: impl Read, kind: Kind) -> Result<(File, import::Notes), import::ImportError> {
     let mut trace = tempfile::tempfile().map_err(import::ImportError::Draft)?;
     let mut out = BufWriter::new(&mut trace);
     let mut head = Vec::new();
@@ -102,11 +122,19 @@ fn import(source: impl Read, kind: Kind) -> Result<File, import::ImportError> {
             .map_err(import::ImportError::Draft)
     };
     let source = BufReader::new(source);
-    match kind {
-        Kind::Folded | Kind::Perfetto => import::folded::import(source, &mut write)?,
-    }
+    let notes = match kind {
+        Kind::Perfetto | Kind::Folded => import::folded::import(source, &mut write)?,
+        Kind::Json => import::json::import(source, &mut write)?,
+        Kind::Perf => {
+            // Its header names places behind the records, so it has to be a file that can be read in any order.
+            let mut recording = tempfile::tempfile().map_err(import::ImportError::Draft)?;
+            let mut source = source;
+            io::copy(&mut source, &mut recording)?;
+            import::perf::import(BufReader::new(recording), &mut write)?
+        }
+    };
     out.flush().map_err(import::ImportError::Draft)?;
     drop(out);
     trace.rewind().map_err(import::ImportError::Draft)?;
-    Ok(trace)
+    Ok((trace, notes))
 }

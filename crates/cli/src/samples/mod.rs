@@ -8,7 +8,6 @@
 //! call stacks and threads, not with the number of samples. Everything that cannot be shown is counted in [`Losses`].
 
 mod counted;
-mod demangle;
 mod model;
 mod names;
 mod reader;

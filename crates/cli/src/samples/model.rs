@@ -6,8 +6,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ferretto_unwind::symbols::demangle;
+
 use super::counted::Event;
-use super::demangle::demangled;
 use super::names::Names;
 use super::symbols::Symbols;
 
@@ -276,7 +277,7 @@ impl Profile {
         let system_name = self.strings.get(name);
         let name = match system_name {
             "" => Cow::Owned(format!("{}+{:#x}", self.short_name(module), frame.rel_pc)),
-            name => demangled(name),
+            name => Cow::Owned(demangle(name)),
         };
         Line {
             name,

@@ -14,7 +14,7 @@ use ferretto_proto::write::TracePacket;
 use ferretto_wire::Writer;
 
 use super::sample_writer::{Frame, Mapping, Sample, SampleWriter};
-use super::{ImportError, Write};
+use super::{ImportError, Notes, Write};
 
 /// The distance between two samples, in ns.
 const DISTANCE: u64 = 1_000_000;
@@ -48,7 +48,7 @@ fn parse(line: &str) -> Result<(&str, u64), String> {
 ///
 /// # Errors
 /// With the number of the first line that is wrong.
-pub(in crate::convert) fn import(source: impl BufRead, write: &mut Write<'_>) -> Result<(), ImportError> {
+pub(in crate::convert) fn import(source: impl BufRead, write: &mut Write<'_>) -> Result<Notes, ImportError> {
     let mut stacks: Vec<(String, u64)> = Vec::new();
     for (number, line) in (1..).zip(source.lines()) {
         let wrong = |reason| ImportError::Line { line: number, reason };
@@ -94,13 +94,19 @@ pub(in crate::convert) fn import(source: impl BufRead, write: &mut Write<'_>) ->
                 tid: pid,
                 cpu: None,
                 mode: None,
+                count: None,
+                is_cut: false,
                 frames: &frames,
             };
             samples.sample(&sample, write)?;
             time += DISTANCE;
         }
     }
-    Ok(())
+    let rounded = stacks.iter().filter(|(_, count)| count % period != 0).count();
+    let note = format!(
+        "{rounded} weights are rounded to multiples of {period}, because there are very many samples"
+    );
+    Ok((rounded > 0).then_some(note).into_iter().collect())
 }
 
 /// Returns the weight of a sample.

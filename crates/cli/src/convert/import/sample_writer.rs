@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use ferretto_proto::messages::perf_events::Timebase;
-use ferretto_proto::messages::profiling::CpuMode;
+use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::{Message, PerfSampleDefaults};
 use ferretto_proto::write::{InternedData, PerfSample, TracePacket, TracePacketDefaults};
@@ -41,6 +41,10 @@ pub(super) struct Sample<'a> {
     pub(super) tid: u32,
     pub(super) cpu: Option<u32>,
     pub(super) mode: Option<CpuMode>,
+    /// What the event has counted so far on this processor.
+    pub(super) count: Option<u64>,
+    /// Whether outer frames are missing.
+    pub(super) is_cut: bool,
     /// Ids of frames, outermost first; empty if there is no call stack.
     pub(super) frames: &'a [u64],
 }
@@ -138,6 +142,20 @@ impl SampleWriter {
         id
     }
 
+    /// Writes that the kernel lost this many samples.
+    ///
+    /// # Errors
+    /// Those of `write`.
+    pub(super) fn lost(&mut self, time: u64, count: u64, write: &mut Write<'_>) -> Result<(), ImportError> {
+        let mut writer = Writer::new();
+        let mut packet = TracePacket::new(&mut writer);
+        packet.timestamp(time).trusted_packet_sequence_id(self.sequence);
+        packet.perf_sample(|entry| {
+            entry.kernel_records_lost(count);
+        });
+        write(writer.as_slice())
+    }
+
     /// Writes a sample.
     ///
     /// # Errors
@@ -199,8 +217,14 @@ fn sample_fields(entry: &mut PerfSample<'_>, sample: &Sample<'_>, stack: Option<
     if let Some(mode) = sample.mode {
         entry.cpu_mode(mode);
     }
+    if let Some(count) = sample.count {
+        entry.timebase_count(count);
+    }
     if let Some(stack) = stack {
         entry.callstack_iid(stack);
+    }
+    if sample.is_cut {
+        entry.unwind_error(StackUnwindError::UNWIND_ERROR_UNSUPPORTED);
     }
 }
 
