@@ -16,8 +16,14 @@ use crate::event::{CountingScope, Event, Kernel};
 /// Samples per second and CPU if the config does not say, as upstream.
 const DEFAULT_FREQUENCY: u64 = 10;
 
-/// Pages of 4 KiB of each CPU's ring buffer, as upstream.
+/// Pages of 4 KiB of each CPU's ring buffer if the config does not say, as upstream. With stacks it is the least.
 const DEFAULT_RING_PAGES: u32 = 256;
+
+/// Pages that a sample with a copy of its stack takes.
+const PAGES_OF_STACK: u64 = 16;
+
+/// Pages of all rings together that are taken unless the config says more: 512 MiB.
+const MOST_DEFAULT_PAGES: u64 = 1 << 17;
 
 /// A GiB for each CPU is more than anybody wants.
 const MOST_RING_PAGES: u32 = 1 << 18;
@@ -69,6 +75,27 @@ pub enum OnOpenFailure {
     LeaveOutCpu,
 }
 
+impl Sampling {
+    /// Pages of 4 KiB for the ring of each of so many CPUs, in the order in which they are to be tried.
+    ///
+    /// Unless the config says how many, rings have room for the copies of stacks of a tenth of a second: a busy machine may not let the daemon run for so
+    /// long. Users without privileges may not have as much.
+    pub fn ring_pages_to_try(&self, cpus: usize) -> Vec<u32> {
+        if let Some(pages) = self.ring_pages {
+            return vec![pages];
+        }
+        let copies_stacks = self.stacks.as_ref().is_some_and(|stacks| stacks.user.copies_stack());
+        let wanted = match self.interval {
+            Interval::Frequency(frequency) if copies_stacks => frequency.saturating_mul(PAGES_OF_STACK) / 10,
+            _ => 0,
+        };
+        let most = MOST_DEFAULT_PAGES / (cpus as u64).max(1);
+        let wanted = wanted.min(most).clamp(DEFAULT_RING_PAGES.into(), MOST_RING_PAGES.into()) as u32;
+        let sizes = std::iter::successors(Some(wanted.next_power_of_two()), |pages| Some(pages / 2));
+        sizes.take_while(|&pages| pages >= DEFAULT_RING_PAGES).collect()
+    }
+}
+
 /// Samples in ring buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
@@ -78,8 +105,8 @@ pub struct Sampling {
     pub clock: Clock,
     /// Which stacks samples have; `None` if they are only counters.
     pub stacks: Option<Stacks>,
-    /// Pages of 4 KiB of each CPU's ring buffer: a power of two.
-    pub ring_pages: u32,
+    /// Pages of 4 KiB of each CPU's ring buffer: a power of two. `None` if the config does not say.
+    pub ring_pages: Option<u32>,
     /// Rings are read this often, and when one is half full.
     pub read_period: Duration,
     /// Most memory of samples that wait for being unwound, in bytes.
@@ -284,8 +311,8 @@ fn sampling(config: &PerfEventConfig, shard: Option<Shard>) -> Result<Sampling, 
     let interval = asked.unwrap_or(Interval::Frequency(legacy.unwrap_or(DEFAULT_FREQUENCY)));
 
     let ring_pages = match config.ring_buffer_pages {
-        None | Some(0) => DEFAULT_RING_PAGES,
-        Some(pages) if pages.is_power_of_two() && pages <= MOST_RING_PAGES => pages,
+        None | Some(0) => None,
+        Some(pages) if pages.is_power_of_two() && pages <= MOST_RING_PAGES => Some(pages),
         Some(pages) => {
             return Err(format!(
                 "ring_buffer_pages: {pages} is not a power of two of at most {MOST_RING_PAGES}"

@@ -25,12 +25,18 @@ pub(crate) struct CpuEvents {
     pub(crate) ring: Option<Ring>,
 }
 
+/// A ring wakes its reader when this part of it is full.
+const WAKEUP_PART: usize = 4;
+
 /// Why an event cannot be counted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// The processor, or the virtual machine, cannot count it.
     #[error("this machine's processors do not count {0}")]
     NoCounter(String),
+    /// There is no memory for the ring, or this user may not have as much.
+    #[error("cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb")]
+    NoRing { cpu: u32, error: io::Error },
     /// Another reason.
     #[error("cannot count {event} on CPU {cpu}: {error}{advice}")]
     Other {
@@ -53,16 +59,31 @@ fn pages_of_ring(ring_pages: u32) -> usize {
 }
 
 impl CpuEvents {
-    /// Opens what the config asks for on a CPU. Nothing is counted yet.
+    /// Opens what the config asks for on one of so many CPUs. Nothing is counted yet.
     ///
     /// # Errors
     /// If one of the events cannot be opened.
-    pub(crate) fn open(config: &PerfConfig, cpu: u32) -> Result<CpuEvents, OpenError> {
+    pub(crate) fn open(config: &PerfConfig, cpu: u32, cpus: usize) -> Result<CpuEvents, OpenError> {
         let ring_pages = match &config.mode {
-            Mode::Sampling(sampling) => Some(pages_of_ring(sampling.ring_pages)),
-            Mode::Polling(_) => None,
+            Mode::Sampling(sampling) => sampling.ring_pages_to_try(cpus),
+            Mode::Polling(_) => Vec::new(),
         };
-        let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / 2);
+        let (last, first) = match ring_pages.split_last() {
+            Some((last, first)) => (Some(pages_of_ring(*last)), first),
+            None => (None, &[][..]),
+        };
+        for pages in first {
+            let opened = CpuEvents::open_with(config, cpu, Some(pages_of_ring(*pages)));
+            match opened {
+                Err(OpenError::NoRing { .. }) => {}
+                opened => return opened,
+            }
+        }
+        CpuEvents::open_with(config, cpu, last)
+    }
+
+    fn open_with(config: &PerfConfig, cpu: u32, ring_pages: Option<usize>) -> Result<CpuEvents, OpenError> {
+        let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / WAKEUP_PART);
         let group = Group::of(config, u32::try_from(wakeup_bytes).unwrap_or(u32::MAX));
         let leader = PerfEvent::open(&group.leader, cpu, None).map_err(|error| open_error(&config.leader, cpu, error))?;
         filter(&leader, &config.leader, cpu)?;
@@ -73,19 +94,7 @@ impl CpuEvents {
             filter(&follower, event, cpu)?;
             followers.push(follower);
         }
-        let ring = ring_pages.map(|pages| {
-            Ring::map(&leader, pages).map_err(|error| OpenError::Other {
-                event: describe(&config.leader),
-                cpu,
-                advice: match Errno::from_io_error(&error) {
-                    Some(Errno::PERM | Errno::NOMEM) => {
-                        "; its ring buffer is larger than this user may have: use fewer ring_buffer_pages".to_owned()
-                    }
-                    _ => String::new(),
-                },
-                error,
-            })
-        });
+        let ring = ring_pages.map(|pages| Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error }));
         Ok(CpuEvents {
             cpu,
             leader,

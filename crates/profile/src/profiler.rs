@@ -95,6 +95,15 @@ impl Profiler {
         &self.cpus
     }
 
+    /// Reads what samples are going to need, and what takes long to be read.
+    pub(crate) fn prepare(&mut self) {
+        if let Some((config, stacks)) = &mut self.samples.stacks
+            && config.kernel
+        {
+            stacks.read_kernel_symbols();
+        }
+    }
+
     /// Begins to count, and writes what the trace begins with.
     ///
     /// # Errors

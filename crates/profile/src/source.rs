@@ -76,8 +76,9 @@ impl LinuxPerf {
     /// Opens the events on all CPUs. Replaces what the hardware cannot count.
     fn open(&self, config: &mut PerfConfig) -> Result<Vec<CpuEvents>, String> {
         let mut opened = Vec::new();
-        for cpu in cpus::of(config, &self.sysfs)? {
-            match self.open_on(cpu, config) {
+        let cpus = cpus::of(config, &self.sysfs)?;
+        for cpu in &cpus {
+            match self.open_on(*cpu, cpus.len(), config) {
                 Ok(events) => opened.push(events),
                 Err(error) if config.on_open_failure == OnOpenFailure::LeaveOutCpu => {
                     self.warn(format_args!("CPU {cpu} is left out: {error}"));
@@ -91,9 +92,9 @@ impl LinuxPerf {
         }
     }
 
-    fn open_on(&self, cpu: u32, config: &mut PerfConfig) -> Result<CpuEvents, OpenError> {
+    fn open_on(&self, cpu: u32, cpus: usize, config: &mut PerfConfig) -> Result<CpuEvents, OpenError> {
         loop {
-            let missing = match CpuEvents::open(config, cpu) {
+            let missing = match CpuEvents::open(config, cpu, cpus) {
                 Err(OpenError::NoCounter(missing)) => missing,
                 opened => return opened,
             };

@@ -32,6 +32,12 @@ const MOST_PROCESSES: usize = 4096;
 /// Frames of one process that keep their number at a time.
 const MOST_FRAMES_OF_PROCESS: usize = 1 << 16;
 
+/// Bytes of stack that are looked at for one sample. Main threads have 8 MiB, others mostly 2 or 8.
+const MOST_STACK: usize = 1 << 20;
+
+/// Bytes of a stack that are read at once, behind the end of a copy.
+const STACK_STEP: usize = 128 << 10;
+
 /// Mappings of a process that are recorded until it is sampled.
 const MOST_RECORDED: usize = 256;
 
@@ -63,12 +69,14 @@ pub(crate) struct Stacks {
     /// Of the stack that is being put together, callees before callers.
     numbers: Vec<FrameId>,
     frames: Vec<Frame>,
+    /// A sample's copy of a stack, and the rest of the stack as it is now.
+    longer_stack: Vec<u8>,
 }
 
 /// Frames of the kernel.
 #[derive(Debug, Default)]
 struct KernelFrames {
-    /// Read when the first is met.
+    /// Read before the first sample.
     symbols: Option<KernelSymbols>,
     numbers: HashMap<u64, FrameId>,
     name: String,
@@ -149,7 +157,13 @@ impl Stacks {
             kernel: KernelFrames::default(),
             numbers: Vec::new(),
             frames: Vec::new(),
+            longer_stack: Vec::new(),
         }
+    }
+
+    /// Reads the list of the kernel's functions, which takes a tenth of a second.
+    pub(crate) fn read_kernel_symbols(&mut self) {
+        self.kernel.symbols();
     }
 
     /// Forgets all that is known about processes and files.
@@ -229,33 +243,21 @@ impl Stacks {
         let error = match self.user {
             UserFrames::Skip => None,
             UserFrames::KernelFramePointers => {
-                // Nothing is left of the chain of a thread of the kernel.
                 let addresses: Vec<u64> = chain.filter(|&address| address < FIRST_MARK).collect();
+                // Nothing is left of the chain of a thread of the kernel.
                 match addresses.is_empty() {
                     true => None,
-                    false => self.user_frames(sample, interning, |_, process, _, frames| {
-                        frames.clear();
-                        let kinds = std::iter::once(FrameKind::Sampled).chain(std::iter::repeat(FrameKind::Caller));
-                        frames.extend(addresses.iter().zip(kinds).map(|(pc, kind)| process.frame_at(*pc, kind)));
-                        match process.maps().find(addresses[0]) {
-                            Some(_) => End::Complete,
-                            None => End::UnknownMapping,
-                        }
-                    }),
+                    false => self.user_frames(sample, &Method::Given(&addresses), interning),
                 }
             }
             UserFrames::Dwarf | UserFrames::FramePointers => match registers(sample) {
                 Ok(None) => None,
                 Ok(Some(registers)) => {
-                    let stack = StackCopy {
-                        base: registers.stack_pointer(),
-                        bytes: sample.stack,
+                    let method = match self.user {
+                        UserFrames::FramePointers => Method::FramePointers(registers),
+                        _ => Method::Tables(registers),
                     };
-                    let by_frame_pointers = self.user == UserFrames::FramePointers;
-                    self.user_frames(sample, interning, |unwinder, process, _, frames| match by_frame_pointers {
-                        true => unwinder.walk_frame_pointers(process, &registers, &stack, frames),
-                        false => unwinder.unwind(process, &registers, &stack, frames),
-                    })
+                    self.user_frames(sample, &method, interning)
                 }
                 Err(error) => Some(error),
             },
@@ -282,13 +284,8 @@ impl Stacks {
         })
     }
 
-    /// Adds the frames that `unwind` finds, which is called again as long as something has to be read for it.
-    fn user_frames(
-        &mut self,
-        sample: &Sample<'_>,
-        interning: &mut Interning,
-        mut unwind: impl FnMut(&mut Unwinder, &Process, &ModuleCache, &mut Vec<Frame>) -> End,
-    ) -> Option<Problem> {
+    /// Adds the frames of user space.
+    fn user_frames(&mut self, sample: &Sample<'_>, method: &Method<'_>, interning: &mut Interning) -> Option<Problem> {
         self.bound_processes();
         let known = self
             .processes
@@ -300,12 +297,27 @@ impl Stacks {
         let Memory::Read(process) = &mut known.memory else {
             return Some(Problem::Gone);
         };
+        // What had to be read for this sample, each at most once.
         let mut has_refreshed = false;
+        self.longer_stack.clear();
         let end = loop {
-            match unwind(&mut self.unwinder, process, &self.cache, &mut self.frames) {
+            let bytes = match self.longer_stack.is_empty() {
+                true => sample.stack,
+                false => &self.longer_stack,
+            };
+            match method.unwind(&mut self.unwinder, process, bytes, &mut self.frames) {
                 End::ModuleNeeded(mapping) => process.load(mapping, &self.cache),
-                // Behind the end of a copy anything may be found.
-                End::UnknownMapping if !has_refreshed && !sample.is_stack_cut => {
+                End::StackEnds if sample.is_stack_cut && bytes.len() < MOST_STACK => {
+                    let (base, before) = (method.stack_base(), bytes.len());
+                    if self.longer_stack.is_empty() {
+                        self.longer_stack.extend_from_slice(sample.stack);
+                    }
+                    process.append_memory(base.wrapping_add(before as u64), STACK_STEP, &mut self.longer_stack);
+                    if self.longer_stack.len() == before {
+                        break End::StackEnds;
+                    }
+                }
+                End::UnknownMapping if !has_refreshed => {
                     has_refreshed = true;
                     match process.refresh(boot_now(), REFRESH_INTERVAL) {
                         Ok(Refreshed::Read) => {}
@@ -339,6 +351,43 @@ impl Stacks {
     }
 }
 
+/// How frames of user space are found.
+#[derive(Debug)]
+enum Method<'a> {
+    /// The kernel has found these addresses.
+    Given(&'a [u64]),
+    FramePointers(Registers),
+    Tables(Registers),
+}
+
+impl Method<'_> {
+    /// The address of the first byte of the stack's copy.
+    fn stack_base(&self) -> u64 {
+        match self {
+            Method::Given(_) => 0,
+            Method::FramePointers(registers) | Method::Tables(registers) => registers.stack_pointer(),
+        }
+    }
+
+    fn unwind(&self, unwinder: &mut Unwinder, process: &Process, bytes: &[u8], frames: &mut Vec<Frame>) -> End {
+        let base = self.stack_base();
+        let stack = StackCopy { base, bytes };
+        match self {
+            Method::Given(addresses) => {
+                frames.clear();
+                let kinds = std::iter::once(FrameKind::Sampled).chain(std::iter::repeat(FrameKind::Caller));
+                frames.extend(addresses.iter().zip(kinds).map(|(pc, kind)| process.frame_at(*pc, kind)));
+                match frames.iter().all(|frame| frame.mapping.is_some()) {
+                    true => End::Complete,
+                    false => End::UnknownMapping,
+                }
+            }
+            Method::FramePointers(registers) => unwinder.walk_frame_pointers(process, registers, &stack, frames),
+            Method::Tables(registers) => unwinder.unwind(process, registers, &stack, frames),
+        }
+    }
+}
+
 /// Why a stack is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Problem {
@@ -353,21 +402,25 @@ impl KernelFrames {
         if let Some(known) = self.numbers.get(&address) {
             return *known;
         }
-        // Without the list of symbols frames have no names, as upstream's.
-        let symbols = self
-            .symbols
-            .get_or_insert_with(|| KernelSymbols::of_this_kernel().unwrap_or_default());
-        if !symbols.lookup(address, &mut self.name) {
-            self.name.clear();
+        let mut name = std::mem::take(&mut self.name);
+        if !self.symbols().lookup(address, &mut name) {
+            name.clear();
         }
         // No address leaves the daemon, for it would tell where the kernel is.
         let mapping = interning.mapping(&Mapping {
             path: b"kernel",
             ..Mapping::default()
         });
-        let number = interning.frame(mapping, self.name.as_bytes(), 0);
+        let number = interning.frame(mapping, name.as_bytes(), 0);
+        self.name = name;
         self.numbers.insert(address, number);
         number
+    }
+
+    fn symbols(&mut self) -> &KernelSymbols {
+        // Without the list of symbols frames have no names, as upstream's.
+        self.symbols
+            .get_or_insert_with(|| KernelSymbols::of_this_kernel().unwrap_or_default())
     }
 }
 

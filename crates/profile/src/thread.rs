@@ -146,6 +146,7 @@ impl PerfThread {
         for cpu in self.profiler.cpus() {
             inbox.reactor.register(cpu, RINGS, Interest::Readable)?;
         }
+        self.profiler.prepare();
         self.profiler.enable(&mut self.writer)?;
         self.writer.flush();
         Ok(())

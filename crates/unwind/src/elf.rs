@@ -169,10 +169,9 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The address, as the file counts them, of what is at `offset`.
-    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
-        let within = offset.checked_sub(self.offset)?;
-        (within < self.file_size).then(|| self.address.wrapping_add(within))
+    /// Where it ends in the file.
+    pub(crate) fn end(&self) -> u64 {
+        self.offset.saturating_add(self.file_size)
     }
 }
 

@@ -73,7 +73,7 @@ impl ProcessDir {
     /// Whether the process has not ended.
     fn is_there(&self) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        openat(&self.0, "root", flags, Mode::empty()).is_ok()
+        openat(&self.directory, "root", flags, Mode::empty()).is_ok()
     }
 
     /// Opens a regular file by a path that follows links.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::cache::ModuleCache;
@@ -171,7 +172,7 @@ impl Process {
         };
         for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
             if region.module == module
-                && let Some(address) = loaded.address_of(mapping.offset)
+                && let Some(address) = loaded.address_of(mapping.offset, mapping.end - mapping.start)
             {
                 region.serial = loaded.serial();
                 region.to_module = address.wrapping_sub(mapping.start);
@@ -260,6 +261,29 @@ impl Process {
         let highest = self.regions.last().map_or(0, |region| region.end);
         let bits = (u64::BITS - highest.leading_zeros()).max(48);
         u64::MAX >> (u64::BITS - bits)
+    }
+
+    /// Appends the process's memory from `address` on, as it is now: at most so many bytes, fewer where the mapping ends. Nothing if it has ended.
+    ///
+    /// A sample has only the top of a deep stack. What lies behind belongs to functions that have been active for longer, and that mostly still are. So
+    /// frames that are found there are likely those of the sample, but need not be.
+    pub fn append_memory(&self, address: u64, most: usize, bytes: &mut Vec<u8>) {
+        let there = self.directory.as_ref().filter(|directory| !directory.is_for_ended());
+        let Some(memory) = there.and_then(|directory| directory.open_file("mem").ok()) else {
+            return;
+        };
+        let before = bytes.len();
+        bytes.resize(before + most, 0);
+        let mut filled = before;
+        while filled < bytes.len() {
+            let place = address.wrapping_add((filled - before) as u64);
+            match memory.read_at(&mut bytes[filled..], place) {
+                Ok(read @ 1..) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+            }
+        }
+        bytes.truncate(filled);
     }
 
     /// The frame of a pc that somebody else has found, for example the kernel.

@@ -58,7 +58,7 @@ fn an_empty_config_counts_the_cpu_clock_ten_times_a_second() {
         panic!("it polls")
     };
     assert_eq!(sampling.interval, Interval::Frequency(10));
-    assert_eq!(sampling.ring_pages, 256);
+    assert_eq!(sampling.ring_pages_to_try(2), [256]);
     assert_eq!(sampling.read_period, Duration::from_millis(100));
     assert_eq!(sampling.clear_period, Duration::from_secs(300));
     assert_eq!(sampling.clock, Clock::MonotonicRaw);
@@ -90,12 +90,30 @@ fn ring_buffers_have_a_power_of_two_of_pages() {
         ring_buffer_pages: Some(pages),
         ..Default::default()
     };
-    assert_eq!(sampled(&pages(0)).ring_pages, 256);
-    assert_eq!(sampled(&pages(128)).ring_pages, 128);
+    assert_eq!(sampled(&pages(0)).ring_pages, None);
+    assert_eq!(sampled(&pages(128)).ring_pages_to_try(2), [128]);
     for wrong in [3, 1 << 31] {
         let refusal = read(&pages(wrong)).expect_err("it is refused");
         assert!(refusal.contains("ring_buffer_pages"), "{refusal}");
     }
+}
+
+#[test]
+fn rings_have_room_for_the_stacks_of_a_tenth_of_a_second_within_bounds() {
+    let pages = |frequency, cpus| {
+        let config = PerfEventConfig {
+            callstack_sampling: MessageField::some(CallstackSampling::default()),
+            ..with_timebase(Timebase {
+                interval: Some(timebase::Interval::Frequency(frequency)),
+                ..Default::default()
+            })
+        };
+        sampled(&config).ring_pages_to_try(cpus)
+    };
+    assert_eq!(pages(10, 2), [256]);
+    assert_eq!(pages(1000, 2), [2048, 1024, 512, 256]);
+    assert_eq!(pages(1000, 256), [512, 256]);
+    assert_eq!(pages(u64::MAX, 1 << 20), [256]);
 }
 
 #[test]
