@@ -18,7 +18,7 @@ use ferretto_daemons::{traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, info, list, open, profile, service, status, text, tracebox, trigger_perfetto,
+    autostart, config, convert, doctor, info, list, open, profile, service, status, symbolize, text, tracebox, trigger_perfetto,
     websocket_bridge,
 };
 
@@ -178,6 +178,13 @@ const PROFILE: Applet = Applet {
     run: run_profile,
 };
 
+/// Writes the names of functions into a trace.
+const SYMBOLIZE: Applet = Applet {
+    name: "symbolize",
+    command: symbolize::command,
+    run: symbolize::run,
+};
+
 /// Prints a trace file as text.
 const TEXT: Applet = Applet {
     name: "text",
@@ -207,6 +214,7 @@ const WORDS: &[Applet] = &[
     INFO,
     TEXT,
     CONVERT,
+    SYMBOLIZE,
     LIST,
     STATUS,
     CONFIG,

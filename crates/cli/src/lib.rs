@@ -29,6 +29,7 @@ pub mod service;
 mod service_state;
 mod status;
 mod stdout;
+mod symbolize;
 mod text;
 mod timeline;
 mod trace_reader;

@@ -22,13 +22,14 @@ pub(crate) const PROGRAMS: [&str; 6] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 18] = [
+pub(crate) const SUBCOMMANDS: [&str; 19] = [
     "record",
     "profile",
     "open",
     "info",
     "text",
     "convert",
+    "symbolize",
     "list",
     "status",
     "config",

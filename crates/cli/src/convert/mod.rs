@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser};
 
 pub(crate) use formats::{Format, SampleFormat};
-pub(crate) use recorded::{each_packet_of, write_file};
+pub(crate) use recorded::{copy_with, each_packet_of, write_file};
 
 use formats::write;
 

@@ -21,18 +21,13 @@ const SAMPLES_BUFFER: u32 = 1;
 /// A tenth of the default: a busy machine fills the buffers in less than the default.
 const FILE_WRITE_PERIOD_MS: u32 = 500;
 
-/// The part of a second for which a ring buffer of the kernel has to have room. `traced_perf` reads it ten times as often as once a second, and when
-/// it is half full.
-const RING_PARTS_OF_SECOND: u64 = 10;
-/// The most bytes of a sample with a copy of the stack: the kernel's limit of a record.
-const SAMPLE_BYTES: u64 = 64 << 10;
-const RING_PAGE: u64 = 4 << 10;
+/// The most pages of 4 KiB of a CPU's ring buffer for samples that come when they come. A sample with a copy of its stack takes 16. Where samples
+/// come at a frequency, `traced_perf` knows the size itself.
+const MOST_RING_PAGES: u64 = 2048;
+/// The pages of the rings of all CPUs together: 512 MiB.
+const MOST_PAGES: u64 = 1 << 17;
 /// The default of `traced_perf`, which is enough for samples without a copy of the stack.
 const LEAST_RING_PAGES: u64 = 256;
-/// The most bytes of the rings of all CPUs together.
-const MOST_RINGS: u64 = 512 << 20;
-/// Samples per second that switches of threads are expected to cause on a CPU.
-const SWITCHES: u64 = 1000;
 
 /// Makes the config. `cpus` is the number of CPUs of the machine.
 pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsError> {
@@ -59,17 +54,16 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
         size_kb: Some(SAMPLES_BUFFER_KB),
         ..Default::default()
     });
-    let is_root = rustix::process::geteuid().is_root();
+    let burst_ring = ring_pages_for_bursts(arguments.call_graph, cpus);
     for (event, interval) in arguments.events()? {
-        let (per_second, timebase_interval) = match interval {
-            Interval::Frequency(frequency) => (frequency, timebase::Interval::Frequency(frequency)),
-            Interval::Period(period) => (SWITCHES, timebase::Interval::Period(period)),
+        let (ring, timebase_interval) = match interval {
+            Interval::Frequency(frequency) => (None, timebase::Interval::Frequency(frequency)),
+            Interval::Period(period) => (burst_ring, timebase::Interval::Period(period)),
         };
         let timebase = Timebase {
             interval: Some(timebase_interval),
             ..event.timebase()
         };
-        let ring = ring_pages(arguments.call_graph, per_second, cpus, is_root);
         config.data_sources.push(perf(arguments, timebase, ring));
     }
     if arguments.off_cpu {
@@ -84,8 +78,7 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
             timestamp_clock: Some(PerfClock::PERF_CLOCK_MONOTONIC),
             ..Default::default()
         };
-        let ring = ring_pages(arguments.call_graph, SWITCHES, cpus, is_root);
-        config.data_sources.push(perf(arguments, timebase, ring));
+        config.data_sources.push(perf(arguments, timebase, burst_ring));
     }
     Ok(config)
 }
@@ -122,18 +115,15 @@ fn perf(arguments: &Args, timebase: Timebase, ring_pages: Option<u32>) -> trace_
     }
 }
 
-/// Returns the pages of a CPU's ring buffer for that many samples per second; `None` for the default of `traced_perf`.
-fn ring_pages(call_graph: CallGraph, per_second: u64, cpus: u64, is_root: bool) -> Option<u32> {
-    if call_graph == CallGraph::KernelFp || !is_root {
-        // Other users may have so much and no more.
+/// Returns the pages of a CPU's ring buffer for samples that come in bursts; `None` for the default of `traced_perf`.
+fn ring_pages_for_bursts(call_graph: CallGraph, cpus: u64) -> Option<u32> {
+    // Users without privileges may have so much and no more.
+    if call_graph == CallGraph::KernelFp || !rustix::process::geteuid().is_root() {
         return None;
     }
-    let wanted = per_second.div_ceil(RING_PARTS_OF_SECOND) * SAMPLE_BYTES / RING_PAGE;
-    let most = MOST_RINGS / RING_PAGE / cpus.max(1);
+    let pages = (MOST_PAGES / cpus.max(1)).clamp(LEAST_RING_PAGES, MOST_RING_PAGES);
     // The largest power of two that is not larger.
-    let most = 1 << most.max(LEAST_RING_PAGES).ilog2();
-    let pages = wanted.next_power_of_two().clamp(LEAST_RING_PAGES, most);
-    u32::try_from(pages).ok()
+    Some(1 << pages.ilog2())
 }
 
 #[cfg(test)]
@@ -189,19 +179,5 @@ mod tests {
         let [_, off_cpu] = perf_configs(&config)[..] else { panic!() };
         assert_eq!(off_cpu.timebase.name.as_deref(), Some(OFF_CPU));
         assert_eq!(off_cpu.timebase.interval, Some(timebase::Interval::Period(1)));
-    }
-
-    #[test]
-    fn rings_are_powers_of_two_that_all_cpus_together_can_have() {
-        let pages = |per_second, cpus| ring_pages(CallGraph::Dwarf, per_second, cpus, true).unwrap();
-        assert_eq!(pages(999, 2), 2048);
-        assert_eq!(pages(1, 2), 256);
-        for cpus in [1, 3, 96, 4096] {
-            let pages = pages(1 << 20, cpus);
-            assert!(pages.is_power_of_two());
-            assert!(u64::from(pages) == LEAST_RING_PAGES || u64::from(pages) * RING_PAGE * cpus <= MOST_RINGS);
-        }
-        assert_eq!(ring_pages(CallGraph::KernelFp, 999, 2, true), None);
-        assert_eq!(ring_pages(CallGraph::Dwarf, 999, 2, false), None);
     }
 }

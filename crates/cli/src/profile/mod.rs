@@ -27,7 +27,7 @@ use crate::perfetto::{self, FAILURE, Filled, Loudness, Order, Strictness};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
 use crate::stdout::Screen;
-use crate::usage;
+use crate::{symbolize, usage};
 use args::{Args, Goal, NAME};
 use schedule::{Schedule, Take};
 
@@ -40,6 +40,8 @@ pub(crate) fn command() -> clap::Command {
 enum ProfileError {
     #[error(transparent)]
     Convert(#[from] convert::ConvertError),
+    #[error(transparent)]
+    Symbolize(#[from] symbolize::SymbolizeError),
     #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
     NoFile(std::io::Error),
     #[error(
@@ -208,8 +210,11 @@ fn read(
         (false, None) => Keep::Totals,
     };
     let mut recorder = Recorder::new(keep, wants);
-    convert::each_packet_of(trace, |packet| recorder.packet(packet))?;
+    let is_whole = convert::each_packet_of(trace, |packet| recorder.packet(packet))?;
     let mut recording = recorder.finish();
+    if is_whole {
+        symbolize::append(&mut recording.profile, trace)?;
+    }
     if arguments.off_cpu {
         off_cpu::weigh(&mut recording, &schedule);
         if schedule.has_other_clocks() {

@@ -3,13 +3,14 @@
 //! [`Reader`](super::Reader) fills it, and whoever shows a profile reads it.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use ferretto_proto::write::TracePacket;
 use ferretto_unwind::symbols::demangle;
 
 use super::counted::Event;
-use super::names::Names;
+use super::names::{Names, bytes};
 use super::symbols::Symbols;
 
 /// The most nodes of the tree of call stacks. One takes about 40 bytes.
@@ -77,10 +78,14 @@ pub(crate) struct Module {
 impl Module {
     /// Returns the build id in digits, empty if there is none.
     pub(crate) fn build_id_digits(&self) -> String {
-        match self.build_id.len() {
-            TEXT_BUILD_ID => String::from_utf8_lossy(&self.build_id).into_owned(),
-            _ => self.build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
-        }
+        digits(&self.build_id)
+    }
+}
+
+fn digits(build_id: &[u8]) -> String {
+    match build_id.len() {
+        TEXT_BUILD_ID => String::from_utf8_lossy(build_id).into_owned(),
+        _ => build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }
 
@@ -207,6 +212,22 @@ pub(crate) struct Line<'a> {
     pub(crate) line: Option<u32>,
 }
 
+/// The addresses of a module that have no names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unnamed {
+    pub(crate) path: String,
+    /// The bytes of the id, not its digits.
+    pub(crate) build_id: Box<[u8]>,
+    pub(crate) addresses: BTreeSet<u64>,
+}
+
+impl Unnamed {
+    /// Returns the build id in digits, empty if there is none.
+    pub(crate) fn build_id_digits(&self) -> String {
+        digits(&self.build_id)
+    }
+}
+
 /// Everything that samples refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Profile {
@@ -248,6 +269,34 @@ impl Profile {
     /// Returns the path of a module.
     pub(crate) fn path(&self, module: &Module) -> &str {
         self.strings.get(module.path)
+    }
+
+    /// Returns the addresses without names, by module. Those of the kernel are left out: no file has them.
+    pub(crate) fn unnamed(&self) -> Vec<Unnamed> {
+        let mut modules: BTreeMap<(Text, &[u8]), BTreeSet<u64>> = BTreeMap::new();
+        for frame in &self.frames.values {
+            let module = frame.module.and_then(|place| self.modules.get(place));
+            let Some(module) = module.filter(|_| frame.name == Text::default() && !frame.is_kernel) else {
+                continue;
+            };
+            if self.symbols.lines(module, frame.rel_pc).is_none() {
+                let key = (module.path, &*module.build_id);
+                modules.entry(key).or_default().insert(frame.rel_pc);
+            }
+        }
+        let unnamed = modules.into_iter().map(|((path, build_id), addresses)| Unnamed {
+            path: self.strings.get(path).to_owned(),
+            build_id: build_id.into(),
+            addresses,
+        });
+        unnamed.collect()
+    }
+
+    /// Takes the names of addresses from an encoded packet that has nothing but `ModuleSymbols`.
+    pub(crate) fn add_symbols(&mut self, packet: &[u8]) {
+        if let Some(symbols) = bytes(packet, TracePacket::MODULE_SYMBOLS) {
+            self.symbols.take(&mut self.strings, symbols);
+        }
     }
 
     /// Returns the lines of a frame, innermost first. There is at least one.
