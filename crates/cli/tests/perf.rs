@@ -76,32 +76,46 @@ fn config(perf: &str) -> String {
 }
 
 /// Samples with a stack, those of them that are not whole, and the fewest frames of a whole one.
-const STACKS: &str = "select count(*), sum(s.unwind_error is not null), min(iif(s.unwind_error is null, c.depth + 1, null))
+const STACKS: &str =
+    "select count(*), sum(s.unwind_error is not null), min(iif(s.unwind_error is null, c.depth + 1, null))
     from perf_sample s join stack_profile_callsite c on c.id = s.callsite_id";
 
 #[test]
 fn stacks_without_frame_pointers_are_whole_with_either_service() {
-    let (Some(programs), Some(processor), true) = (Programs::of_both(), TraceProcessor::find(), may_profile()) else {
+    let (Some(programs), Some(processor), true) =
+        (Programs::of_both(), TraceProcessor::find(), may_profile())
+    else {
         return;
     };
     for service in [Side::Ours, Side::Upstream] {
         let system = system(&programs, service);
-        let Some(burner) = burner(&system.path("")) else { return };
+        let Some(burner) = burner(&system.path("")) else {
+            return;
+        };
         let running = Running::start(&burner);
         let pid = running.0.id();
-        let scope = format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
+        let scope =
+            format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
         let trace = system.record(Side::Ours, &config(&scope)).finish();
         let of_burner = "select count(distinct f.rel_pc), count(distinct m.build_id), min(length(m.build_id))
             from stack_profile_frame f join stack_profile_mapping m on m.id = f.mapping where m.name like '%/burner'";
-        let others = format!("select count(*) from perf_sample join thread using (utid) where callsite_id is not null and tid != {pid}");
+        let others = format!(
+            "select count(*) from perf_sample join thread using (utid) where callsite_id is not null and tid != {pid}"
+        );
         let [stacks, frames, others] = processor.query(&trace, [STACKS, of_burner, &others]);
         let [samples, broken, fewest] = numbers(&stacks);
         assert!(samples > 20, "{service}: {samples} samples");
-        assert!(broken * 100 <= samples, "{service}: {broken} of {samples} are not whole");
+        assert!(
+            broken * 100 <= samples,
+            "{service}: {broken} of {samples} are not whole"
+        );
         // leaf, ten times middle, main and two functions of the C library; perhaps sampled between them.
         assert!(fewest >= 4, "{service}: {fewest}");
         let [addresses, ids, shortest_id] = numbers(&frames);
-        assert!(addresses >= 3 && ids == 1 && shortest_id >= 16, "{service}: {frames:?}");
+        assert!(
+            addresses >= 3 && ids == 1 && shortest_id >= 16,
+            "{service}: {frames:?}"
+        );
         assert_eq!(numbers(&others), [0], "{service}");
     }
 }
@@ -113,7 +127,9 @@ fn processes_that_are_gone_have_stacks_as_well() {
     };
     let programs = Programs::ours();
     let system = system(&programs, Side::Ours);
-    let Some(burner) = burner(&system.path("")) else { return };
+    let Some(burner) = burner(&system.path("")) else {
+        return;
+    };
     let perf = "timebase { frequency: 1000 } ring_buffer_pages: 4096 ring_buffer_read_period_ms: 1000
         callstack_sampling { scope { target_cmdline: 'burner' } }";
     let recording = system.record(Side::Ours, &config(perf));
@@ -128,7 +144,10 @@ fn processes_that_are_gone_have_stacks_as_well() {
         where callsite_id is not null";
     let [stacks] = processor.query(&trace, [whole]);
     let [samples, whole] = numbers(&stacks);
-    assert!(processes >= 2 && samples > 20, "{processes} processes, {samples} samples");
+    assert!(
+        processes >= 2 && samples > 20,
+        "{processes} processes, {samples} samples"
+    );
     assert!(whole * 100 >= samples * 90, "{whole} of {samples} are whole");
 }
 
@@ -143,9 +162,12 @@ fn counters_are_sampled_and_polled_with_their_followers() {
     };
     let programs = Programs::ours();
     let system = system(&programs, Side::Ours);
-    let Some(burner) = burner(&system.path("")) else { return };
+    let Some(burner) = burner(&system.path("")) else {
+        return;
+    };
     let _running = Running::start(&burner);
-    let followers = "followers { counter: SW_CONTEXT_SWITCHES name: 'switches' } followers { counter: SW_PAGE_FAULTS }";
+    let followers =
+        "followers { counter: SW_CONTEXT_SWITCHES name: 'switches' } followers { counter: SW_PAGE_FAULTS }";
     for timebase in ["frequency: 100", "poll_period_ms: 50"] {
         let perf = format!("timebase {{ {timebase} counter: SW_CPU_CLOCK name: 'ticks' }} {followers}");
         let trace = system.record(Side::Ours, &config(&perf)).finish();
@@ -153,7 +175,11 @@ fn counters_are_sampled_and_polled_with_their_followers() {
             join perf_counter_track t on t.id = c.track_id group by t.name order by t.name";
         let [tracks] = processor.query(&trace, [tracks]);
         let names: Vec<&str> = tracks.iter().map(|row| row[0].as_str()).collect();
-        assert_eq!(names, ["page-faults", "switches", "ticks"], "{timebase}: {tracks:?}");
+        assert_eq!(
+            names,
+            ["page-faults", "switches", "ticks"],
+            "{timebase}: {tracks:?}"
+        );
         let ticks = tracks.iter().find(|row| row[0] == "ticks").unwrap();
         assert!(ticks[1].parse::<u32>().unwrap() > 10, "{timebase}: {tracks:?}");
         assert_eq!(ticks[2], "1", "{timebase}: {tracks:?}");
@@ -170,7 +196,9 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
     }
     let programs = Programs::ours();
     let system = system(&programs, Side::Ours);
-    let Some(burner) = burner(&system.path("")) else { return };
+    let Some(burner) = burner(&system.path("")) else {
+        return;
+    };
     let running = Running::start(&burner);
     let pid = running.0.id();
     let perf = format!(
@@ -178,14 +206,19 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
          callstack_sampling {{ kernel_frames: true }}"
     );
     let trace = system.record(Side::Ours, &config(&perf)).finish();
-    let samples = format!("select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)");
+    let samples = format!(
+        "select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)"
+    );
     let kernel = "select count(distinct f.name) from stack_profile_frame f join stack_profile_mapping m on m.id = f.mapping
         where m.name = '/kernel' and f.name is not null";
     let [samples, kernel] = processor.query(&trace, [&samples, kernel]);
     let [all, of_burner, stacks] = numbers(&samples);
     assert!(all > 0 && all == of_burner && all == stacks, "{samples:?}");
     let [names] = numbers(&kernel);
-    assert!(names >= 1 || !rustix::process::geteuid().is_root(), "frames of the kernel have names");
+    assert!(
+        names >= 1 || !rustix::process::geteuid().is_root(),
+        "frames of the kernel have names"
+    );
 }
 
 #[test]
@@ -197,7 +230,10 @@ fn processors_that_do_not_count_cycles_leave_it_to_the_clock() {
     let system = system(&programs, Side::Ours);
     let perf = "timebase { frequency: 100 counter: HW_CPU_CYCLES } followers { counter: HW_INSTRUCTIONS }";
     let trace = system.record(Side::Ours, &config(perf)).finish();
-    let [tracks]: [Rows; 1] = processor.query(&trace, ["select distinct name from perf_counter_track order by name"]);
+    let [tracks]: [Rows; 1] = processor.query(
+        &trace,
+        ["select distinct name from perf_counter_track order by name"],
+    );
     let names: Vec<&str> = tracks.iter().map(|row| row[0].as_str()).collect();
     match system.log("traced_perf.log").contains("do not count") {
         true => assert_eq!(names, ["cpu-clock"]),
@@ -213,13 +249,17 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
     let programs = Programs::ours();
     let system = system(&programs, Side::Ours);
     let cases = [
-        ("timebase { tracepoint { name: 'sched:sched_swotch' } }", "no such event"),
+        (
+            "timebase { tracepoint { name: 'sched:sched_swotch' } }",
+            "no such event",
+        ),
         ("ring_buffer_pages: 3", "not a power of two"),
         ("timebase { raw_event { pmu_name: 'none' } }", "pmu_name"),
         ("target_cpu: 4000", "target_cpu names no CPU"),
     ];
     for (perf, reason) in cases {
-        let (mut recording, _) = system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config(perf));
+        let (mut recording, _) =
+            system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config(perf));
         recording.wait();
         let log = system.log("traced_perf.log");
         assert!(log.contains(reason), "{perf}: {log}");

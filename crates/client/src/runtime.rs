@@ -17,8 +17,8 @@
 mod commands;
 mod connection;
 pub mod daemon;
-pub mod instance_threads;
 mod inbox;
+pub mod instance_threads;
 mod instances;
 mod link;
 mod options;

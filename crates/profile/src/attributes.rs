@@ -32,7 +32,12 @@ impl Group {
                 leader.read_format = u64::from(sys::PERF_FORMAT_GROUP);
                 None
             }
-            Mode::Sampling(sampling) => Some(sample(&mut leader, sampling, !config.followers.is_empty(), wakeup_bytes)),
+            Mode::Sampling(sampling) => Some(sample(
+                &mut leader,
+                sampling,
+                !config.followers.is_empty(),
+                wakeup_bytes,
+            )),
         };
         let follower = |event: &Event| {
             let mut follower = counting(event);
@@ -65,7 +70,12 @@ fn counting(event: &Event) -> Attributes {
     attributes
 }
 
-fn sample(leader: &mut Attributes, sampling: &Sampling, has_followers: bool, wakeup_bytes: u32) -> SampleLayout {
+fn sample(
+    leader: &mut Attributes,
+    sampling: &Sampling,
+    has_followers: bool,
+    wakeup_bytes: u32,
+) -> SampleLayout {
     match sampling.interval {
         Interval::Frequency(frequency) => {
             leader.set_freq(1);

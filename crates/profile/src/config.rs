@@ -84,13 +84,18 @@ impl Sampling {
         if let Some(pages) = self.ring_pages {
             return vec![pages];
         }
-        let copies_stacks = self.stacks.as_ref().is_some_and(|stacks| stacks.user.copies_stack());
+        let copies_stacks = self
+            .stacks
+            .as_ref()
+            .is_some_and(|stacks| stacks.user.copies_stack());
         let wanted = match self.interval {
             Interval::Frequency(frequency) if copies_stacks => frequency.saturating_mul(PAGES_OF_STACK) / 10,
             _ => 0,
         };
         let most = MOST_DEFAULT_PAGES / (cpus as u64).max(1);
-        let wanted = wanted.min(most).clamp(DEFAULT_RING_PAGES.into(), MOST_RING_PAGES.into()) as u32;
+        let wanted = wanted
+            .min(most)
+            .clamp(DEFAULT_RING_PAGES.into(), MOST_RING_PAGES.into()) as u32;
         let sizes = std::iter::successors(Some(wanted.next_power_of_two()), |pages| Some(pages / 2));
         sizes.take_while(|&pages| pages >= DEFAULT_RING_PAGES).collect()
     }
@@ -207,7 +212,11 @@ impl PerfConfig {
     ///
     /// # Errors
     /// What of it cannot be carried out, and what to write instead.
-    pub fn of(config: &PerfEventConfig, shard: Option<Shard>, kernel: &dyn Kernel) -> Result<PerfConfig, String> {
+    pub fn of(
+        config: &PerfEventConfig,
+        shard: Option<Shard>,
+        kernel: &dyn Kernel,
+    ) -> Result<PerfConfig, String> {
         let timebase = config.timebase.as_option();
         let leader = match timebase {
             Some(timebase) => leader(timebase, kernel).map_err(|reason| format!("timebase: {reason}"))?,
@@ -215,7 +224,9 @@ impl PerfConfig {
         };
         if config.followers.len() > MOST_FOLLOWERS {
             let count = config.followers.len();
-            return Err(format!("there are {count} followers; use at most {MOST_FOLLOWERS}"));
+            return Err(format!(
+                "there are {count} followers; use at most {MOST_FOLLOWERS}"
+            ));
         }
         let followers = config.followers.iter().map(|event| follower(event, kernel));
         let followers = followers
@@ -264,7 +275,11 @@ fn refuse_unknown(unknown: &UnknownFields, number: u32, field: &str) -> Result<(
 }
 
 fn leader(timebase: &Timebase, kernel: &dyn Kernel) -> Result<Event, String> {
-    refuse_unknown(&timebase.unknown_fields, write::perf_events::Timebase::COUNTER, "counter")?;
+    refuse_unknown(
+        &timebase.unknown_fields,
+        write::perf_events::Timebase::COUNTER,
+        "counter",
+    )?;
     let name = named(&timebase.name);
     let scope = CountingScope::of(&timebase.modifiers);
     match &timebase.event {
@@ -281,7 +296,9 @@ fn follower(follower: &FollowerEvent, kernel: &dyn Kernel) -> Result<Event, Stri
     let scope = CountingScope::of(&follower.modifiers);
     match &follower.event {
         Some(follower_event::Event::Counter(counter)) => Event::counter(*counter, name, scope),
-        Some(follower_event::Event::Tracepoint(tracepoint)) => Event::tracepoint(tracepoint, name, scope, kernel),
+        Some(follower_event::Event::Tracepoint(tracepoint)) => {
+            Event::tracepoint(tracepoint, name, scope, kernel)
+        }
         Some(follower_event::Event::RawEvent(raw)) => Event::raw(raw, name, scope, kernel),
         None => Ok(Event::cpu_clock(name, scope)),
     }
@@ -290,12 +307,17 @@ fn follower(follower: &FollowerEvent, kernel: &dyn Kernel) -> Result<Event, Stri
 fn polling(config: &PerfEventConfig, period: Duration) -> Result<Duration, String> {
     let sampling_only = [
         (config.callstack_sampling.is_set(), "callstack_sampling"),
-        (config.ring_buffer_read_period_ms.unwrap_or(0) > 0, "ring_buffer_read_period_ms"),
+        (
+            config.ring_buffer_read_period_ms.unwrap_or(0) > 0,
+            "ring_buffer_read_period_ms",
+        ),
         (config.all_cpus.unwrap_or(false), "all_cpus"),
     ];
     match sampling_only.iter().find(|(is_set, _)| *is_set) {
         None => Ok(period),
-        Some((_, field)) => Err(format!("{field} is not possible with poll_period_ms; leave one of them out")),
+        Some((_, field)) => Err(format!(
+            "{field} is not possible with poll_period_ms; leave one of them out"
+        )),
     }
 }
 
@@ -307,7 +329,9 @@ fn sampling(config: &PerfEventConfig, shard: Option<Shard>) -> Result<Sampling, 
         Some(timebase::Interval::Frequency(frequency)) => at_least_once(frequency).map(Interval::Frequency),
         _ => None,
     });
-    let legacy = config.sampling_frequency.and_then(|frequency| at_least_once(frequency.into()));
+    let legacy = config
+        .sampling_frequency
+        .and_then(|frequency| at_least_once(frequency.into()));
     let interval = asked.unwrap_or(Interval::Frequency(legacy.unwrap_or(DEFAULT_FREQUENCY)));
 
     let ring_pages = match config.ring_buffer_pages {
@@ -329,8 +353,13 @@ fn sampling(config: &PerfEventConfig, shard: Option<Shard>) -> Result<Sampling, 
         stacks: stacks(config, shard)?,
         ring_pages,
         read_period: milliseconds(config.ring_buffer_read_period_ms, DEFAULT_READ_PERIOD),
-        most_queued: config.max_enqueued_footprint_kb.and_then(at_least_once).map(|kb| kb.saturating_mul(1024)),
-        most_daemon_memory_kb: config.max_daemon_memory_kb.and_then(|kb| at_least_once(kb.into())),
+        most_queued: config
+            .max_enqueued_footprint_kb
+            .and_then(at_least_once)
+            .map(|kb| kb.saturating_mul(1024)),
+        most_daemon_memory_kb: config
+            .max_daemon_memory_kb
+            .and_then(|kb| at_least_once(kb.into())),
         clear_period: milliseconds(config.unwind_state_clear_period_ms, DEFAULT_CLEAR_PERIOD),
     })
 }
@@ -341,7 +370,9 @@ fn clock(timebase: Option<&Timebase>) -> Clock {
         Some(PerfClock::PERF_CLOCK_MONOTONIC) => Clock::Monotonic,
         Some(PerfClock::PERF_CLOCK_BOOTTIME) => Clock::Boottime,
         // Hardware events interrupt even code that holds the lock of the boot clock.
-        Some(PerfClock::PERF_CLOCK_MONOTONIC_RAW | PerfClock::UNKNOWN_PERF_CLOCK) | None => Clock::MonotonicRaw,
+        Some(PerfClock::PERF_CLOCK_MONOTONIC_RAW | PerfClock::UNKNOWN_PERF_CLOCK) | None => {
+            Clock::MonotonicRaw
+        }
     }
 }
 
@@ -353,7 +384,11 @@ fn stacks(config: &PerfEventConfig, shard: Option<Shard>) -> Result<Option<Stack
     }
     let none = CallstackSampling::default();
     let callstacks = config.callstack_sampling.as_option().unwrap_or(&none);
-    refuse_unknown(&callstacks.unknown_fields, CallstackSampling::USER_FRAMES, "user_frames")?;
+    refuse_unknown(
+        &callstacks.unknown_fields,
+        CallstackSampling::USER_FRAMES,
+        "user_frames",
+    )?;
     let user = match callstacks.user_frames {
         Some(UnwindMode::UNWIND_SKIP) => UserFrames::Skip,
         Some(UnwindMode::UNWIND_FRAME_POINTER) => UserFrames::FramePointers,
@@ -371,7 +406,11 @@ fn stacks(config: &PerfEventConfig, shard: Option<Shard>) -> Result<Option<Stack
     }))
 }
 
-fn scope(current: &MessageField<ScopeConfig>, config: &PerfEventConfig, shard: Option<Shard>) -> Result<Scope, String> {
+fn scope(
+    current: &MessageField<ScopeConfig>,
+    config: &PerfEventConfig,
+    shard: Option<Shard>,
+) -> Result<Scope, String> {
     let legacy = ScopeConfig {
         target_pid: config.target_pid.clone(),
         target_cmdline: config.target_cmdline.clone(),
@@ -389,7 +428,9 @@ fn scope(current: &MessageField<ScopeConfig>, config: &PerfEventConfig, shard: O
         asked.additional_cmdline_count.unwrap_or(0) as usize,
     ];
     if names.iter().sum::<usize>() > MOST_IN_SCOPE {
-        return Err(format!("scope: processes and command lines are more than {MOST_IN_SCOPE}"));
+        return Err(format!(
+            "scope: processes and command lines are more than {MOST_IN_SCOPE}"
+        ));
     }
     Ok(Scope {
         pids: asked.target_pid.iter().copied().collect(),

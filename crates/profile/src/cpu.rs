@@ -35,7 +35,9 @@ pub(crate) enum OpenError {
     #[error("this machine's processors do not count {0}")]
     NoCounter(String),
     /// There is no memory for the ring, or this user may not have as much.
-    #[error("cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb")]
+    #[error(
+        "cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb"
+    )]
     NoRing { cpu: u32, error: io::Error },
     /// Another reason.
     #[error("cannot count {event} on CPU {cpu}: {error}{advice}")]
@@ -85,16 +87,18 @@ impl CpuEvents {
     fn open_with(config: &PerfConfig, cpu: u32, ring_pages: Option<usize>) -> Result<CpuEvents, OpenError> {
         let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / WAKEUP_PART);
         let group = Group::of(config, u32::try_from(wakeup_bytes).unwrap_or(u32::MAX));
-        let leader = PerfEvent::open(&group.leader, cpu, None).map_err(|error| open_error(&config.leader, cpu, error))?;
+        let leader = PerfEvent::open(&group.leader, cpu, None)
+            .map_err(|error| open_error(&config.leader, cpu, error))?;
         filter(&leader, &config.leader, cpu)?;
         let mut followers = Vec::new();
         for (attributes, event) in group.followers.iter().zip(&config.followers) {
-            let follower =
-                PerfEvent::open(attributes, cpu, Some(&leader)).map_err(|error| open_error(event, cpu, error))?;
+            let follower = PerfEvent::open(attributes, cpu, Some(&leader))
+                .map_err(|error| open_error(event, cpu, error))?;
             filter(&follower, event, cpu)?;
             followers.push(follower);
         }
-        let ring = ring_pages.map(|pages| Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error }));
+        let ring = ring_pages
+            .map(|pages| Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error }));
         Ok(CpuEvents {
             cpu,
             leader,
@@ -155,9 +159,12 @@ fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
             )
         }
         Some(Errno::INVAL) => {
-            "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware".to_owned()
+            "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware"
+                .to_owned()
         }
-        Some(Errno::MFILE | Errno::NFILE) => "; each event takes a descriptor for each CPU: raise the limit".to_owned(),
+        Some(Errno::MFILE | Errno::NFILE) => {
+            "; each event takes a descriptor for each CPU: raise the limit".to_owned()
+        }
         Some(Errno::NOSYS) => "; this kernel is built without performance events".to_owned(),
         _ => String::new(),
     };

@@ -17,21 +17,37 @@ const MOST_CPUS: u32 = 1 << 16;
 /// If there is none, or the kernel does not say: a sentence's end.
 pub(crate) fn of(config: &PerfConfig, sysfs: &Path) -> Result<Vec<u32>, String> {
     let path = sysfs.join("devices/system/cpu/online");
-    let list = fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let online = parse_list(list.trim()).ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))?;
-    let wanted = online.iter().copied().filter(|cpu| config.cpus.is_empty() || config.cpus.contains(cpu));
+    let list =
+        fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let online = parse_list(list.trim())
+        .ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))?;
+    let wanted = online
+        .iter()
+        .copied()
+        .filter(|cpu| config.cpus.is_empty() || config.cpus.contains(cpu));
     let mut wanted: Vec<u32> = wanted.collect();
     if wanted.is_empty() {
-        return Err(format!("target_cpu names no CPU that is online; online are {}", list.trim()));
+        return Err(format!(
+            "target_cpu names no CPU that is online; online are {}",
+            list.trim()
+        ));
     }
     if !config.cpu_ids.is_empty() {
         let has_id = |cpu: &u32| {
             let id = arm_id(sysfs, *cpu);
-            id.is_ok_and(|id| config.cpu_ids.iter().any(|wanted| id.starts_with(wanted.as_str())))
+            id.is_ok_and(|id| {
+                config
+                    .cpu_ids
+                    .iter()
+                    .any(|wanted| id.starts_with(wanted.as_str()))
+            })
         };
         wanted.retain(has_id);
         if wanted.is_empty() {
-            return Err(format!("cpuid: no CPU that is online has an id that begins with {}", config.cpu_ids.join(" or ")));
+            return Err(format!(
+                "cpuid: no CPU that is online has an id that begins with {}",
+                config.cpu_ids.join(" or ")
+            ));
         }
     }
     Ok(wanted)
@@ -53,7 +69,9 @@ fn parse_list(list: &str) -> Option<Vec<u32>> {
 
 /// Implementer, part, variant and revision of an ARM CPU, in hexadecimal digits one after the other, as upstream.
 fn arm_id(sysfs: &Path, cpu: u32) -> io::Result<String> {
-    let path = sysfs.join(format!("devices/system/cpu/cpu{cpu}/regs/identification/midr_el1"));
+    let path = sysfs.join(format!(
+        "devices/system/cpu/cpu{cpu}/regs/identification/midr_el1"
+    ));
     let text = fs::read_to_string(path)?;
     let digits = text.trim().trim_start_matches("0x");
     let register = u64::from_str_radix(digits, 16).map_err(|_| io::ErrorKind::InvalidData)?;

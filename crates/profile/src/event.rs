@@ -69,9 +69,14 @@ impl CountingScope {
         let places = [
             (self.exclude_user, EventModifier::EVENT_MODIFIER_COUNT_USERSPACE),
             (self.exclude_kernel, EventModifier::EVENT_MODIFIER_COUNT_KERNEL),
-            (self.exclude_hypervisor, EventModifier::EVENT_MODIFIER_COUNT_HYPERVISOR),
+            (
+                self.exclude_hypervisor,
+                EventModifier::EVENT_MODIFIER_COUNT_HYPERVISOR,
+            ),
         ];
-        let counted = places.into_iter().filter(move |(excluded, _)| somewhere && !excluded);
+        let counted = places
+            .into_iter()
+            .filter(move |(excluded, _)| somewhere && !excluded);
         counted.map(|(_, place)| place)
     }
 }
@@ -112,7 +117,9 @@ impl Kernel for RunningKernel {
         }
         let tracefs = Tracefs::find().map_err(|error| error.to_string())?;
         if !tracefs.has_event(&event) {
-            return Err("this kernel has no such event; `ferretto list events` shows which it has".to_owned());
+            return Err(
+                "this kernel has no such event; `ferretto list events` shows which it has".to_owned(),
+            );
         }
         let id = tracefs
             .read(&format!("events/{group}/{name}/id"))
@@ -130,9 +137,15 @@ impl Kernel for RunningKernel {
         let path = devices.join(pmu).join("type");
         let number = fs::read_to_string(&path).map_err(|error| {
             let all = fs::read_dir(&devices).into_iter().flatten().flatten();
-            let mut names: Vec<_> = all.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+            let mut names: Vec<_> = all
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect();
             names.sort_unstable();
-            format!("cannot read {}: {error}; this machine has {}", path.display(), names.join(", "))
+            format!(
+                "cannot read {}: {error}; this machine has {}",
+                path.display(),
+                names.join(", ")
+            )
         })?;
         number
             .trim()
@@ -156,7 +169,11 @@ impl Event {
 
     /// # Errors
     /// If the number has no meaning here.
-    pub(crate) fn counter(counter: Counter, name: Option<String>, scope: CountingScope) -> Result<Event, String> {
+    pub(crate) fn counter(
+        counter: Counter,
+        name: Option<String>,
+        scope: CountingScope,
+    ) -> Result<Event, String> {
         let (attr_type, config) = attr_of(counter).ok_or("UNKNOWN_COUNTER is no counter; name one")?;
         Ok(Event {
             name,
@@ -177,7 +194,8 @@ impl Event {
     ) -> Result<Event, String> {
         let full_name = tracepoint.name.as_deref().unwrap_or_default();
         let parts = full_name.split_once('/').or_else(|| full_name.split_once(':'));
-        let Some((group, event)) = parts.filter(|(group, event)| !group.is_empty() && !event.is_empty()) else {
+        let Some((group, event)) = parts.filter(|(group, event)| !group.is_empty() && !event.is_empty())
+        else {
             return Err(format!(
                 "tracepoint {full_name:?} is not of the form sched:sched_switch or sched/sched_switch"
             ));
@@ -207,7 +225,9 @@ impl Event {
     ) -> Result<Event, String> {
         let pmu = raw.pmu_name.as_deref().filter(|pmu| !pmu.is_empty());
         let attr_type = match (raw.r#type, pmu) {
-            (Some(_), Some(_)) => return Err("raw_event has both `type` and `pmu_name`; leave one out".to_owned()),
+            (Some(_), Some(_)) => {
+                return Err("raw_event has both `type` and `pmu_name`; leave one out".to_owned());
+            }
             (None, None) => return Err("raw_event needs `type` or `pmu_name`".to_owned()),
             (Some(number), None) => number,
             (None, Some(pmu)) => kernel

@@ -95,7 +95,10 @@ impl Interning {
     pub fn mapping(&mut self, mapping: &Mapping<'_>) -> MappingId {
         let build_id = self.string(Use::BuildId, mapping.build_id);
         // As upstream: a path is the row of its components.
-        let components = mapping.path.split(|&byte| byte == b'/').filter(|part| !part.is_empty());
+        let components = mapping
+            .path
+            .split(|&byte| byte == b'/')
+            .filter(|part| !part.is_empty());
         let path: Box<[u64]> = components.map(|part| self.string(Use::Path, part)).collect();
         let numbers = [
             mapping.exact_offset,
@@ -104,7 +107,11 @@ impl Interning {
             mapping.end,
             mapping.load_bias,
         ];
-        let key = MappingKey { build_id, numbers, path };
+        let key = MappingKey {
+            build_id,
+            numbers,
+            path,
+        };
         if let Some(known) = self.mappings.get(&key) {
             return *known;
         }

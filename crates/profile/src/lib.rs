@@ -9,7 +9,7 @@
 //! | `attributes`, `perf_event`, `cpu` | the kernel's events and rings |
 //! | `record` | what is in a ring |
 //! | `scope`, `glob` | which processes are sampled |
-//! | `stacks` | from a sample to frames |
+//! | `stacks`, `names` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
 //! | `profiler`, `queue`, `thread` | when what is read |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
@@ -25,11 +25,12 @@ mod cpus;
 pub mod event;
 mod glob;
 pub mod interning;
+mod names;
 pub mod output;
 mod perf_event;
+pub mod producer;
 mod profiler;
 mod queue;
-pub mod producer;
 pub mod record;
 pub mod scope;
 pub mod source;

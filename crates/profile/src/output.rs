@@ -96,7 +96,13 @@ impl Output {
     }
 
     /// Writes a packet with a `PerfSample`.
-    fn write(&mut self, timestamp: u64, clock: Option<BuiltinClock>, sink: &mut dyn PacketSink, fill: impl FnOnce(&mut PerfSample<'_>)) {
+    fn write(
+        &mut self,
+        timestamp: u64,
+        clock: Option<BuiltinClock>,
+        sink: &mut dyn PacketSink,
+        fill: impl FnOnce(&mut PerfSample<'_>),
+    ) {
         self.packet.clear();
         let pending = self.interning.take_pending();
         let mut packet = TracePacket::new(&mut self.packet);
@@ -108,7 +114,8 @@ impl Output {
         }
         packet.perf_sample(|sample| fill(sample));
         if !pending.is_empty() {
-            self.packet.bytes_field(TracePacket::INTERNED_DATA, pending.as_slice());
+            self.packet
+                .bytes_field(TracePacket::INTERNED_DATA, pending.as_slice());
         }
         sink.write_packet(self.packet.as_slice());
     }
@@ -123,7 +130,9 @@ impl Output {
 
     /// Counts that were polled at `now`, in nanoseconds of boot time.
     pub fn polled(&mut self, now: u64, cpu: u32, counts: &[u64], sink: &mut dyn PacketSink) {
-        self.write(now, None, sink, |out| write_counts(out, cpu, counts.iter().copied()));
+        self.write(now, None, sink, |out| {
+            write_counts(out, cpu, counts.iter().copied())
+        });
     }
 
     /// A sample with its stack.
@@ -139,7 +148,13 @@ impl Output {
     }
 
     /// A sample whose stack is not in the trace, for this reason.
-    pub fn skipped(&mut self, cpu: u32, sample: &Sample<'_>, reason: SampleSkipReason, sink: &mut dyn PacketSink) {
+    pub fn skipped(
+        &mut self,
+        cpu: u32,
+        sample: &Sample<'_>,
+        reason: SampleSkipReason,
+        sink: &mut dyn PacketSink,
+    ) {
         self.write(sample.timestamp, None, sink, |out| {
             write_counts(out, cpu, sample.counts.iter());
             write_thread(out, sample);
@@ -197,47 +212,53 @@ fn write_defaults(packet: &mut TracePacket<'_>, config: &PerfConfig) {
                 Clock::Boottime => BuiltinClock::BUILTIN_CLOCK_BOOTTIME,
             },
         };
-        defaults.timestamp_clock_id(clock as u32).perf_sample_defaults(|defaults| {
-            defaults.timebase(|timebase| {
-                match &config.mode {
-                    Mode::Polling(period) => timebase.poll_period_ms(period.as_millis() as u32),
-                    Mode::Sampling(sampling) => match sampling.interval {
-                        Interval::Frequency(frequency) => timebase.frequency(frequency),
-                        Interval::Period(period) => timebase.period(period),
-                    },
-                };
-                let event = &config.leader;
-                match &event.kind {
-                    Kind::Counter(counter) => timebase.counter(*counter),
-                    Kind::Tracepoint { name, filter } => timebase.tracepoint(|out| tracepoint(out, name, filter)),
-                    Kind::Raw => timebase.raw_event(|out| raw(out, event)),
-                };
-                if let Some(name) = &event.name {
-                    timebase.name(name);
-                }
-                for place in event.scope.modifiers() {
-                    timebase.modifiers(place);
-                }
-            });
-            for event in &config.followers {
-                defaults.followers(|follower| {
+        defaults
+            .timestamp_clock_id(clock as u32)
+            .perf_sample_defaults(|defaults| {
+                defaults.timebase(|timebase| {
+                    match &config.mode {
+                        Mode::Polling(period) => timebase.poll_period_ms(period.as_millis() as u32),
+                        Mode::Sampling(sampling) => match sampling.interval {
+                            Interval::Frequency(frequency) => timebase.frequency(frequency),
+                            Interval::Period(period) => timebase.period(period),
+                        },
+                    };
+                    let event = &config.leader;
                     match &event.kind {
-                        Kind::Counter(counter) => follower.counter(*counter),
-                        Kind::Tracepoint { name, filter } => follower.tracepoint(|out| tracepoint(out, name, filter)),
-                        Kind::Raw => follower.raw_event(|out| raw(out, event)),
+                        Kind::Counter(counter) => timebase.counter(*counter),
+                        Kind::Tracepoint { name, filter } => {
+                            timebase.tracepoint(|out| tracepoint(out, name, filter))
+                        }
+                        Kind::Raw => timebase.raw_event(|out| raw(out, event)),
                     };
                     if let Some(name) = &event.name {
-                        follower.name(name);
+                        timebase.name(name);
                     }
                     for place in event.scope.modifiers() {
-                        follower.modifiers(place);
+                        timebase.modifiers(place);
                     }
                 });
-            }
-            if let Some(Shard { count, chosen }) = config.stacks().and_then(|stacks| stacks.scope.shard) {
-                defaults.process_shard_count(count).chosen_process_shard(chosen);
-            }
-        });
+                for event in &config.followers {
+                    defaults.followers(|follower| {
+                        match &event.kind {
+                            Kind::Counter(counter) => follower.counter(*counter),
+                            Kind::Tracepoint { name, filter } => {
+                                follower.tracepoint(|out| tracepoint(out, name, filter))
+                            }
+                            Kind::Raw => follower.raw_event(|out| raw(out, event)),
+                        };
+                        if let Some(name) = &event.name {
+                            follower.name(name);
+                        }
+                        for place in event.scope.modifiers() {
+                            follower.modifiers(place);
+                        }
+                    });
+                }
+                if let Some(Shard { count, chosen }) = config.stacks().and_then(|stacks| stacks.scope.shard) {
+                    defaults.process_shard_count(count).chosen_process_shard(chosen);
+                }
+            });
     });
 }
 

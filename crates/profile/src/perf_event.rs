@@ -33,7 +33,11 @@ impl PerfEvent {
     ///
     /// # Errors
     /// Those of `perf_event_open(2)`.
-    pub(crate) fn open(attributes: &Attributes, cpu: u32, leader: Option<&PerfEvent>) -> io::Result<PerfEvent> {
+    pub(crate) fn open(
+        attributes: &Attributes,
+        cpu: u32,
+        leader: Option<&PerfEvent>,
+    ) -> io::Result<PerfEvent> {
         let every_thread = -1;
         let cpu = i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
         let leader = leader.map_or(-1, |leader| leader.0.as_raw_fd());
@@ -88,7 +92,11 @@ impl PerfEvent {
         // A number of counts comes first. Followers are few.
         let mut bytes = [0; 8 * 64];
         let read = (&self.0).read(&mut bytes)?;
-        let mut words = bytes[..read].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        let mut words = bytes[..read]
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .map(|word| u64::from_ne_bytes(*word));
         if words.next().is_none() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -140,7 +148,9 @@ impl Ring {
             tail: 0,
             whole: Vec::new(),
         };
-        ring.tail = ring.position(std::mem::offset_of!(sys::perf_event_mmap_page, data_tail)).load(Ordering::Relaxed);
+        ring.tail = ring
+            .position(std::mem::offset_of!(sys::perf_event_mmap_page, data_tail))
+            .load(Ordering::Relaxed);
         Ok(ring)
     }
 

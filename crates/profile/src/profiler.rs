@@ -77,7 +77,12 @@ impl Profiler {
         Profiler {
             cpus,
             samples: Samples {
-                filter: ProcessFilter::new(stacks.as_ref().map(|stacks| stacks.scope.clone()).unwrap_or_default()),
+                filter: ProcessFilter::new(
+                    stacks
+                        .as_ref()
+                        .map(|stacks| stacks.scope.clone())
+                        .unwrap_or_default(),
+                ),
                 stacks: stacks.map(|stacks| {
                     let known = Stacks::new(&stacks);
                     (stacks, known)
@@ -157,7 +162,10 @@ impl Profiler {
         };
         let began = Instant::now();
         let Profiler {
-            cpus, samples, output, ..
+            cpus,
+            samples,
+            output,
+            ..
         } = self;
         for events in cpus {
             let cpu = events.cpu;
@@ -200,7 +208,14 @@ impl Profiler {
 
 impl Samples {
     /// Handles a record, or puts it into the queue.
-    fn on_record(&mut self, cpu: u32, record: &Record<'_>, began: Instant, output: &mut Output, sink: &mut dyn PacketSink) {
+    fn on_record(
+        &mut self,
+        cpu: u32,
+        record: &Record<'_>,
+        began: Instant,
+        output: &mut Output,
+        sink: &mut dyn PacketSink,
+    ) {
         let can_wait = !self.queue.is_empty();
         match record {
             Record::Sample(sample) => {
@@ -238,7 +253,11 @@ impl Samples {
             Record::Mapped(mapped) if mapped.is_executable() => {
                 self.on_change(Item::Mapped(OwnedMapped::from(mapped)), can_wait);
             }
-            Record::Mapped(_) | Record::Fork { .. } | Record::Exit { .. } | Record::Lost(_) | Record::Other => {}
+            Record::Mapped(_)
+            | Record::Fork { .. }
+            | Record::Exit { .. }
+            | Record::Lost(_)
+            | Record::Other => {}
         }
     }
 
@@ -260,7 +279,13 @@ impl Samples {
     }
 
     /// Writes samples that have no stack; the others are to be unwound.
-    fn sort_out(&mut self, cpu: u32, sample: &Sample<'_>, output: &mut Output, sink: &mut dyn PacketSink) -> ControlFlow<()> {
+    fn sort_out(
+        &mut self,
+        cpu: u32,
+        sample: &Sample<'_>,
+        output: &mut Output,
+        sink: &mut dyn PacketSink,
+    ) -> ControlFlow<()> {
         let Some((config, _)) = &self.stacks else {
             output.begin(boot_now(), sink);
             output.counts(cpu, sample, sink);
@@ -290,7 +315,9 @@ impl Samples {
 
     /// Writes a sample with its stack.
     fn unwind(&mut self, cpu: u32, sample: &Sample<'_>, output: &mut Output, sink: &mut dyn PacketSink) {
-        let Some((_, stacks)) = &mut self.stacks else { return };
+        let Some((_, stacks)) = &mut self.stacks else {
+            return;
+        };
         if output.begin(boot_now(), sink) {
             stacks.forget_numbers();
         }

@@ -88,13 +88,19 @@ pub(crate) struct OwnedSample {
 
 impl From<&Sample<'_>> for OwnedSample {
     fn from(sample: &Sample<'_>) -> OwnedSample {
-        let registers = sample.registers.map(|registers| registers.values).unwrap_or_default();
+        let registers = sample
+            .registers
+            .map(|registers| registers.values)
+            .unwrap_or_default();
         OwnedSample {
             cpu_mode: sample.cpu_mode,
             pid: sample.pid,
             tid: sample.tid,
             timestamp: sample.timestamp,
-            words: [sample.counts, sample.callchain, registers].map(Words::as_chunks).concat().into(),
+            words: [sample.counts, sample.callchain, registers]
+                .map(Words::as_chunks)
+                .concat()
+                .into(),
             counts: sample.counts.len(),
             callchain: sample.callchain.len(),
             registers: sample.registers.map(|registers| registers.is_64_bit),

@@ -191,12 +191,10 @@ impl<'a> Record<'a> {
                 let _id = rest.u64()?;
                 Record::Lost(rest.u64()?)
             }
-            sys::PERF_RECORD_COMM if u32::from(misc) & sys::PERF_RECORD_MISC_COMM_EXEC != 0 => {
-                Record::Exec {
-                    pid: rest.pid()?,
-                    timestamp: timestamp(record)?,
-                }
-            }
+            sys::PERF_RECORD_COMM if u32::from(misc) & sys::PERF_RECORD_MISC_COMM_EXEC != 0 => Record::Exec {
+                pid: rest.pid()?,
+                timestamp: timestamp(record)?,
+            },
             sys::PERF_RECORD_FORK => {
                 let pid = rest.pid()?;
                 Record::Fork {
@@ -207,7 +205,10 @@ impl<'a> Record<'a> {
             sys::PERF_RECORD_EXIT => {
                 let pid = rest.pid()?;
                 let _parent = rest.pid()?;
-                Record::Exit { pid, tid: rest.pid()? }
+                Record::Exit {
+                    pid,
+                    tid: rest.pid()?,
+                }
             }
             sys::PERF_RECORD_MMAP2 => Record::Mapped(mapped(&mut rest, misc)?),
             _ => Record::Other,

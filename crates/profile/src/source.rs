@@ -17,10 +17,10 @@ use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, PerfEvent
 
 use crate::config::{OnOpenFailure, PerfConfig, Shard, shard_count};
 use crate::cpu::{CpuEvents, OpenError, describe};
+use crate::cpus;
 use crate::event::{Event, RunningKernel};
 use crate::profiler::Profiler;
 use crate::thread::PerfThread;
-use crate::cpus;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.perf";
@@ -105,7 +105,9 @@ impl LinuxPerf {
                 let leader = &config.leader;
                 config.leader = Event::cpu_clock(leader.name.clone(), leader.scope);
             } else {
-                self.warn(format_args!("this machine's processors do not count {missing}; it is left out"));
+                self.warn(format_args!(
+                    "this machine's processors do not count {missing}; it is left out"
+                ));
                 config.followers.retain(|follower| describe(follower) != missing);
             }
         }
@@ -127,7 +129,9 @@ impl DataSource for LinuxPerf {
         let shard = self.shard(asked, instance.config.tracing_session_id.unwrap_or_default());
         let config = PerfConfig::of(asked, shard, &RunningKernel::default())?;
         if !asked.target_installed_by.is_empty() {
-            self.warn(format_args!("target_installed_by has no meaning on Linux and is ignored"));
+            self.warn(format_args!(
+                "target_installed_by has no meaning on Linux and is ignored"
+            ));
         }
         self.prepared().insert(instance.slot, config);
         Ok(())
@@ -145,8 +149,9 @@ impl DataSource for LinuxPerf {
             config,
             writer: output.create_trace_writer().map_err(|error| error.to_string())?,
         };
-        self.threads
-            .start(instance.slot, "perf_reader", move |inbox| thread.run(inbox, started))
+        self.threads.start(instance.slot, "perf_reader", move |inbox| {
+            thread.run(inbox, started)
+        })
     }
 
     fn stop(&self, slot: Slot, stopped: Acknowledge) {

@@ -10,11 +10,14 @@ use ferretto_ipc::reactor::boot_now;
 use ferretto_probes::ftrace::kallsyms::KernelSymbols;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::profiling::StackUnwindError;
-use ferretto_unwind::{Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder};
+use ferretto_unwind::{
+    Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder,
+};
 use perf_event_open_sys::bindings as sys;
 
 use crate::config::{Stacks as StacksConfig, UserFrames};
 use crate::interning::{FrameId, Interning, Mapping};
+use crate::names::Names;
 use crate::output::Unwound;
 use crate::profiler::CONTEXT_USER;
 use crate::queue::Item;
@@ -66,6 +69,7 @@ pub(crate) struct Stacks {
     /// Those that have ended since the rings were last empty: samples of before may come yet.
     exited: Vec<i32>,
     kernel: KernelFrames,
+    names: Names,
     /// Of the stack that is being put together, callees before callers.
     numbers: Vec<FrameId>,
     frames: Vec<Frame>,
@@ -155,6 +159,7 @@ impl Stacks {
             processes: HashMap::new(),
             exited: Vec::new(),
             kernel: KernelFrames::default(),
+            names: Names::default(),
             numbers: Vec::new(),
             frames: Vec::new(),
             longer_stack: Vec::new(),
@@ -172,6 +177,7 @@ impl Stacks {
         self.exited.clear();
         self.cache.clear();
         self.unwinder.clear();
+        self.names.clear();
     }
 
     /// The numbers of frames are void.
@@ -199,8 +205,10 @@ impl Stacks {
             }
             Item::Fork { pid, parent } => {
                 let inherited = self.processes.get(&parent).and_then(Known::maps).cloned();
-                self.processes
-                    .insert(pid, Known::new(Memory::Recorded(inherited.unwrap_or_default()), 0));
+                self.processes.insert(
+                    pid,
+                    Known::new(Memory::Recorded(inherited.unwrap_or_default()), 0),
+                );
             }
             Item::Mapped(mapped) => {
                 let mapped = mapped.borrowed();
@@ -285,7 +293,12 @@ impl Stacks {
     }
 
     /// Adds the frames of user space.
-    fn user_frames(&mut self, sample: &Sample<'_>, method: &Method<'_>, interning: &mut Interning) -> Option<Problem> {
+    fn user_frames(
+        &mut self,
+        sample: &Sample<'_>,
+        method: &Method<'_>,
+        interning: &mut Interning,
+    ) -> Option<Problem> {
         self.bound_processes();
         let known = self
             .processes
@@ -312,7 +325,11 @@ impl Stacks {
                     if self.longer_stack.is_empty() {
                         self.longer_stack.extend_from_slice(sample.stack);
                     }
-                    process.append_memory(base.wrapping_add(before as u64), STACK_STEP, &mut self.longer_stack);
+                    process.append_memory(
+                        base.wrapping_add(before as u64),
+                        STACK_STEP,
+                        &mut self.longer_stack,
+                    );
                     if self.longer_stack.len() == before {
                         break End::StackEnds;
                     }
@@ -344,7 +361,7 @@ impl Stacks {
             let number = *known
                 .numbers
                 .entry((frame.pc, is_call))
-                .or_insert_with(|| number(process, frame, interning));
+                .or_insert_with(|| number(process, frame, &mut self.names, interning));
             self.numbers.push(number);
         }
         error_of(end).map(Problem::Error)
@@ -369,20 +386,33 @@ impl Method<'_> {
         }
     }
 
-    fn unwind(&self, unwinder: &mut Unwinder, process: &Process, bytes: &[u8], frames: &mut Vec<Frame>) -> End {
+    fn unwind(
+        &self,
+        unwinder: &mut Unwinder,
+        process: &Process,
+        bytes: &[u8],
+        frames: &mut Vec<Frame>,
+    ) -> End {
         let base = self.stack_base();
         let stack = StackCopy { base, bytes };
         match self {
             Method::Given(addresses) => {
                 frames.clear();
                 let kinds = std::iter::once(FrameKind::Sampled).chain(std::iter::repeat(FrameKind::Caller));
-                frames.extend(addresses.iter().zip(kinds).map(|(pc, kind)| process.frame_at(*pc, kind)));
+                frames.extend(
+                    addresses
+                        .iter()
+                        .zip(kinds)
+                        .map(|(pc, kind)| process.frame_at(*pc, kind)),
+                );
                 match frames.iter().all(|frame| frame.mapping.is_some()) {
                     true => End::Complete,
                     false => End::UnknownMapping,
                 }
             }
-            Method::FramePointers(registers) => unwinder.walk_frame_pointers(process, registers, &stack, frames),
+            Method::FramePointers(registers) => {
+                unwinder.walk_frame_pointers(process, registers, &stack, frames)
+            }
             Method::Tables(registers) => unwinder.unwind(process, registers, &stack, frames),
         }
     }
@@ -446,24 +476,27 @@ fn registers(sample: &Sample<'_>) -> Result<Option<Registers>, Problem> {
         .ok_or(unsupported)
 }
 
-fn number(process: &Process, frame: &Frame, interning: &mut Interning) -> FrameId {
-    let mapped = frame.mapping.and_then(|index| Some((index, process.mapping(index)?)));
-    let mapping = match mapped {
-        Some((index, mapping)) => {
-            let module = process.module(index).and_then(Result::ok);
-            interning.mapping(&Mapping {
-                build_id: module.map_or(b"", |module| module.build_id()),
-                exact_offset: mapping.offset,
-                start_offset: 0,
-                start: mapping.start,
-                end: mapping.end,
-                load_bias: module.map_or(0, |module| module.load_bias()),
-                path: &mapping.name,
-            })
-        }
-        None => interning.mapping(&Mapping::default()),
+fn number(process: &Process, frame: &Frame, names: &mut Names, interning: &mut Interning) -> FrameId {
+    let rel_pc = process.relative_pc(frame);
+    let mapped = frame
+        .mapping
+        .and_then(|index| Some((index, process.mapping(index)?)));
+    let Some((index, mapping)) = mapped else {
+        let nowhere = interning.mapping(&Mapping::default());
+        return interning.frame(nowhere, b"", rel_pc);
     };
-    interning.frame(mapping, b"", process.relative_pc(frame))
+    let module = process.module(index).and_then(Result::ok);
+    let id = interning.mapping(&Mapping {
+        build_id: module.map_or(b"", |module| module.build_id()),
+        exact_offset: mapping.offset,
+        start_offset: 0,
+        start: mapping.start,
+        end: mapping.end,
+        load_bias: module.map_or(0, |module| module.load_bias()),
+        path: &mapping.name,
+    });
+    let name = module.map_or(&b""[..], |module| names.name(process, index, module, rel_pc));
+    interning.frame(id, name, rel_pc)
 }
 
 /// libunwindstack's error for the end of a stack.

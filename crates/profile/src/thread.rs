@@ -82,7 +82,10 @@ impl Schedule {
                 memory: sampling
                     .most_daemon_memory_kb
                     .map(|most_kb| (Periodic::new(MEMORY_PERIOD), most_kb)),
-                clear: sampling.stacks.as_ref().map(|_| Periodic::new(sampling.clear_period)),
+                clear: sampling
+                    .stacks
+                    .as_ref()
+                    .map(|_| Periodic::new(sampling.clear_period)),
             },
         }
     }
@@ -109,7 +112,8 @@ impl PerfThread {
     pub(crate) fn run(mut self, mut inbox: Inbox, started: Acknowledge) {
         self.program.join_instance(self.instance);
         if let Err(error) = self.begin(&inbox) {
-            self.program.warning(&format!("{NAME}: could not be started: {error}"));
+            self.program
+                .warning(&format!("{NAME}: could not be started: {error}"));
             drop(inbox.await_stop());
             // The instance has ended by now, so the service is not told that it had started.
             return drop(started);

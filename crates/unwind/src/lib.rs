@@ -21,6 +21,7 @@ mod process;
 mod registers;
 mod rule;
 mod stack;
+mod symbol_table;
 #[cfg(feature = "symbols")]
 pub mod symbols;
 mod tables;
@@ -34,4 +35,5 @@ pub use module::Module;
 pub use process::{Process, Refreshed};
 pub use registers::{Arch, Registers};
 pub use stack::StackCopy;
+pub use symbol_table::SymbolTable;
 pub use unwinder::{End, Frame, FrameKind, Unwinder};

@@ -84,7 +84,13 @@ impl ProcessDir {
             error => Unusable::Unreadable(error.raw_os_error()),
         };
         // Names the file without opening it.
-        let file = openat(&self.directory, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(unusable)?;
+        let file = openat(
+            &self.directory,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(unusable)?;
         let file = File::from(file);
         let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
         if !metadata.is_file() {

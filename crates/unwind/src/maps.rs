@@ -157,7 +157,9 @@ impl Maps {
         if mapping.start >= mapping.end {
             return;
         }
-        let first = self.mappings.partition_point(|before| before.end <= mapping.start);
+        let first = self
+            .mappings
+            .partition_point(|before| before.end <= mapping.start);
         let replaced = self.mappings[first..].partition_point(|before| before.start < mapping.end);
         if self.mappings.len() - replaced >= MOST_MAPPINGS {
             self.truncated = true;

@@ -57,7 +57,8 @@ impl Module {
         self.load_bias
     }
 
-    pub(crate) fn serial(&self) -> u64 {
+    /// Tells it from all other modules of this process.
+    pub fn serial(&self) -> u64 {
         self.serial
     }
 

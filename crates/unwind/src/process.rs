@@ -113,7 +113,11 @@ impl Process {
             return Ok(Refreshed::TooSoon);
         }
         self.read_at = Some(now);
-        if let Some(directory) = self.directory.as_ref().filter(|directory| !directory.is_for_ended()) {
+        if let Some(directory) = self
+            .directory
+            .as_ref()
+            .filter(|directory| !directory.is_for_ended())
+        {
             let maps = Maps::read(directory.open_file("maps")?)?;
             self.set_maps(maps);
         }
@@ -268,7 +272,10 @@ impl Process {
     /// A sample has only the top of a deep stack. What lies behind belongs to functions that have been active for longer, and that mostly still are. So
     /// frames that are found there are likely those of the sample, but need not be.
     pub fn append_memory(&self, address: u64, most: usize, bytes: &mut Vec<u8>) {
-        let there = self.directory.as_ref().filter(|directory| !directory.is_for_ended());
+        let there = self
+            .directory
+            .as_ref()
+            .filter(|directory| !directory.is_for_ended());
         let Some(memory) = there.and_then(|directory| directory.open_file("mem").ok()) else {
             return;
         };

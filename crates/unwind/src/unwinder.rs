@@ -193,7 +193,13 @@ impl Unwinder {
             let Some(mapping) = frame.mapping else {
                 return End::UnknownMapping;
             };
-            if let Err(end) = by_frame_pointer(process, &mut registers, stack, End::Complete, End::NoUnwindInformation(mapping)) {
+            if let Err(end) = by_frame_pointer(
+                process,
+                &mut registers,
+                stack,
+                End::Complete,
+                End::NoUnwindInformation(mapping),
+            ) {
                 return end;
             }
             if registers.pc() == 0 {

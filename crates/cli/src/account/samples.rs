@@ -29,7 +29,9 @@ impl SampleReport {
                     self.lost = self.lost.saturating_add(records);
                 }
                 (PerfSample::SAMPLE_SKIPPED_REASON, Value::Varint(reason)) => match reason {
-                    _ if reason == SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE as u64 => self.without_time += 1,
+                    _ if reason == SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE as u64 => {
+                        self.without_time += 1
+                    }
                     _ if reason == SampleSkipReason::PROFILER_SKIP_READ_STAGE as u64
                         || reason == SampleSkipReason::PROFILER_SKIP_UNWIND_STAGE as u64 =>
                     {

@@ -363,13 +363,17 @@ impl Sources<'_> {
         if samples.lost > 0 {
             let what = format!("{} of linux.perf", Counted(samples.lost, "record"));
             let why = "the kernel's ring buffers were full before they were read";
-            let advice = "larger ones hold more: ring_buffer_pages; or sample less often: timebase { frequency }".to_owned();
+            let advice =
+                "larger ones hold more: ring_buffer_pages; or sample less often: timebase { frequency }"
+                    .to_owned();
             account.add(Severity::Loss, "perf_ring_overrun", what, why, Some(advice));
         }
         if samples.without_time > 0 {
             let what = format!("the stacks of {}", Counted(samples.without_time, "sample"));
             let why = "the profiler had no time for them";
-            let advice = "sample less often, or fewer processes: callstack_sampling { scope { target_cmdline } }".to_owned();
+            let advice =
+                "sample less often, or fewer processes: callstack_sampling { scope { target_cmdline } }"
+                    .to_owned();
             account.add(Severity::Loss, "perf_samples_skipped", what, why, Some(advice));
         }
         if samples.unreadable > 0 {

@@ -84,7 +84,12 @@ impl InstanceThreads {
     ///
     /// # Errors
     /// If the system has no thread or no event loop for it: a clause that says so.
-    pub fn start(&self, slot: Slot, name: &str, work: impl FnOnce(Inbox) + Send + 'static) -> Result<(), String> {
+    pub fn start(
+        &self,
+        slot: Slot,
+        name: &str,
+        work: impl FnOnce(Inbox) + Send + 'static,
+    ) -> Result<(), String> {
         let reactor = Reactor::new().map_err(|error| error.to_string())?;
         let waker = reactor.waker();
         let (commands, receiver) = channel();

@@ -77,9 +77,18 @@ fn the_interval_is_a_period_before_a_frequency_before_the_legacy_one() {
         };
         sampled(&config).interval
     };
-    assert_eq!(interval(Some(timebase::Interval::Period(100)), Some(7)), Interval::Period(100));
-    assert_eq!(interval(Some(timebase::Interval::Frequency(50)), Some(7)), Interval::Frequency(50));
-    assert_eq!(interval(Some(timebase::Interval::Frequency(0)), Some(7)), Interval::Frequency(7));
+    assert_eq!(
+        interval(Some(timebase::Interval::Period(100)), Some(7)),
+        Interval::Period(100)
+    );
+    assert_eq!(
+        interval(Some(timebase::Interval::Frequency(50)), Some(7)),
+        Interval::Frequency(50)
+    );
+    assert_eq!(
+        interval(Some(timebase::Interval::Frequency(0)), Some(7)),
+        Interval::Frequency(7)
+    );
     assert_eq!(interval(None, Some(7)), Interval::Frequency(7));
     assert_eq!(interval(None, Some(0)), Interval::Frequency(10));
 }
@@ -235,11 +244,23 @@ fn user_frames_are_found_as_the_config_says() {
         sampled(&with_stacks(callstacks)).stacks.map(|stacks| stacks.user)
     };
     assert_eq!(user(None, false), Some(UserFrames::Dwarf));
-    assert_eq!(user(Some(UnwindMode::UNWIND_UNKNOWN), false), Some(UserFrames::Dwarf));
-    assert_eq!(user(Some(UnwindMode::UNWIND_DWARF), false), Some(UserFrames::Dwarf));
-    assert_eq!(user(Some(UnwindMode::UNWIND_FRAME_POINTER), false), Some(UserFrames::FramePointers));
+    assert_eq!(
+        user(Some(UnwindMode::UNWIND_UNKNOWN), false),
+        Some(UserFrames::Dwarf)
+    );
+    assert_eq!(
+        user(Some(UnwindMode::UNWIND_DWARF), false),
+        Some(UserFrames::Dwarf)
+    );
+    assert_eq!(
+        user(Some(UnwindMode::UNWIND_FRAME_POINTER), false),
+        Some(UserFrames::FramePointers)
+    );
     let by_kernel = Some(UserFrames::KernelFramePointers);
-    assert_eq!(user(Some(UnwindMode::UNWIND_KERNEL_FRAME_POINTER), false), by_kernel);
+    assert_eq!(
+        user(Some(UnwindMode::UNWIND_KERNEL_FRAME_POINTER), false),
+        by_kernel
+    );
     assert_eq!(user(Some(UnwindMode::UNWIND_SKIP), true), Some(UserFrames::Skip));
     // Neither frames of user space nor of the kernel: only counts are left.
     assert_eq!(user(Some(UnwindMode::UNWIND_SKIP), false), None);

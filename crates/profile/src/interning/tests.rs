@@ -39,8 +39,15 @@ fn everything_is_told_once_before_it_is_referred_to() {
     assert_eq!(mapping.path_string_ids, paths);
     assert_eq!(mapping.build_id, data.build_ids[0].iid);
     assert_eq!((mapping.start, mapping.end), (Some(0x7000), Some(0x8000)));
-    assert_eq!((mapping.exact_offset, mapping.load_bias), (Some(0x1000), Some(0x40)));
-    let frames: Vec<_> = data.frames.iter().map(|frame| (frame.mapping_id, frame.rel_pc)).collect();
+    assert_eq!(
+        (mapping.exact_offset, mapping.load_bias),
+        (Some(0x1000), Some(0x40))
+    );
+    let frames: Vec<_> = data
+        .frames
+        .iter()
+        .map(|frame| (frame.mapping_id, frame.rel_pc))
+        .collect();
     assert_eq!(frames, [(mapping.iid, Some(0x10)), (mapping.iid, Some(0x20))]);
     assert_eq!(data.frames[0].function_name_id, data.function_names[0].iid);
     // 0 is the empty string, which readers know from the beginning.
@@ -85,7 +92,10 @@ fn numbers_differ_where_anything_does() {
             ..LIBRARY
         },
     ];
-    let mut numbers: Vec<u64> = mappings.iter().map(|mapping| interning.mapping(mapping).0).collect();
+    let mut numbers: Vec<u64> = mappings
+        .iter()
+        .map(|mapping| interning.mapping(mapping).0)
+        .collect();
     numbers.dedup();
     assert_eq!(numbers.len(), mappings.len());
 }

@@ -35,7 +35,8 @@ impl Sink {
 }
 
 fn output() -> Output {
-    let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default()).expect("the config is good");
+    let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default())
+        .expect("the config is good");
     Output::new(&config)
 }
 
@@ -55,7 +56,10 @@ fn stack(output: &mut Output, sink: &mut Sink) {
         counts: counts.as_slice().into(),
         ..Sample::default()
     };
-    let unwound = Unwound { callstack, error: None };
+    let unwound = Unwound {
+        callstack,
+        error: None,
+    };
     output.stack(1, &sample, unwound, sink);
 }
 
@@ -66,10 +70,19 @@ fn defaults_come_first_then_samples_with_what_they_refer_to() {
     stack(&mut output, &mut sink);
     let packets = sink.take();
     assert_eq!(packets.len(), 4);
-    let defaults = packets[0].trace_packet_defaults.as_option().expect("it has defaults");
+    let defaults = packets[0]
+        .trace_packet_defaults
+        .as_option()
+        .expect("it has defaults");
     assert_eq!(packets[0].sequence_flags, Some(1));
-    assert_eq!(defaults.timestamp_clock_id, Some(BuiltinClock::BUILTIN_CLOCK_MONOTONIC_RAW as u32));
-    let timebase = defaults.perf_sample_defaults.as_option().and_then(|defaults| defaults.timebase.as_option());
+    assert_eq!(
+        defaults.timestamp_clock_id,
+        Some(BuiltinClock::BUILTIN_CLOCK_MONOTONIC_RAW as u32)
+    );
+    let timebase = defaults
+        .perf_sample_defaults
+        .as_option()
+        .and_then(|defaults| defaults.timebase.as_option());
     let timebase = timebase.expect("it says what is counted");
     use ferretto_proto::messages::perf_events::timebase::{Event, Interval};
     assert_eq!(timebase.interval, Some(Interval::Frequency(10)));
@@ -111,7 +124,12 @@ fn losses_skipped_samples_and_the_guardrail_are_told() {
     let (mut output, mut sink) = (output(), Sink::default());
     output.begin(5, &mut sink);
     output.lost(6, 1, 99, &mut sink);
-    output.skipped(1, &Sample::default(), SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE, &mut sink);
+    output.skipped(
+        1,
+        &Sample::default(),
+        SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE,
+        &mut sink,
+    );
     output.stopped(7, DataSourceStopReason::PROFILER_STOP_GUARDRAIL, &mut sink);
     let packets = sink.take();
     let sample = |index: usize| match &packets[index].data {
@@ -120,7 +138,10 @@ fn losses_skipped_samples_and_the_guardrail_are_told() {
     };
     assert_eq!(sample(2).kernel_records_lost, Some(99));
     // Not on the clock of samples.
-    assert_eq!(packets[2].timestamp_clock_id, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32));
+    assert_eq!(
+        packets[2].timestamp_clock_id,
+        Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32)
+    );
     assert!(sample(3).optional_sample_skipped_reason.is_some());
     assert!(sample(4).producer_event.is_set());
 }

@@ -66,7 +66,10 @@ fn a_sample_has_what_its_layout_says() {
     assert_eq!((sample.pid, sample.tid, sample.timestamp), (7, 8, 1000));
     assert_eq!(u32::from(sample.cpu_mode), sys::PERF_RECORD_MISC_USER);
     assert_eq!(sample.counts.iter().collect::<Vec<_>>(), [11, 12]);
-    assert_eq!(sample.callchain.iter().collect::<Vec<_>>(), [0xffff_ffff_8000_0000]);
+    assert_eq!(
+        sample.callchain.iter().collect::<Vec<_>>(),
+        [0xffff_ffff_8000_0000]
+    );
     let registers = sample.registers.expect("it has registers");
     assert!(registers.is_64_bit);
     assert_eq!(registers.values.iter().collect::<Vec<_>>(), [21, 22]);
@@ -78,7 +81,15 @@ fn a_kernel_thread_has_neither_registers_nor_stack() {
     let record = record(
         sys::PERF_RECORD_SAMPLE,
         sys::PERF_RECORD_MISC_KERNEL,
-        &[&ids(0, 0), &word(1), &word(1), &word(5), &word(0), &word(0), &word(0)],
+        &[
+            &ids(0, 0),
+            &word(1),
+            &word(1),
+            &word(5),
+            &word(0),
+            &word(0),
+            &word(0),
+        ],
     );
     let Some(Record::Sample(sample)) = Record::parse(&record, LAYOUT) else {
         panic!("it is a sample")
@@ -89,7 +100,11 @@ fn a_kernel_thread_has_neither_registers_nor_stack() {
 #[test]
 fn losses_and_changes_of_processes_are_told() {
     let parse = |record: &[u8]| format!("{:?}", Record::parse(record, LAYOUT));
-    let lost = record(sys::PERF_RECORD_LOST, 0, &[&word(1), &word(99), &ids(1, 1), &word(5)]);
+    let lost = record(
+        sys::PERF_RECORD_LOST,
+        0,
+        &[&word(1), &word(99), &ids(1, 1), &word(5)],
+    );
     assert_eq!(parse(&lost), "Some(Lost(99))");
     let comm = [&ids(7, 7)[..], b"sh\0\0\0\0\0\0", &ids(7, 7), &word(5)];
     let exec = record(sys::PERF_RECORD_COMM, sys::PERF_RECORD_MISC_COMM_EXEC, &comm);
@@ -113,7 +128,10 @@ fn losses_and_changes_of_processes_are_told() {
     let Some(Record::Mapped(mapped)) = Record::parse(&mapping, LAYOUT) else {
         panic!("it is a mapping")
     };
-    assert_eq!((mapped.start, mapped.length, mapped.offset), (0x1000, 0x2000, 0x3000));
+    assert_eq!(
+        (mapped.start, mapped.length, mapped.offset),
+        (0x1000, 0x2000, 0x3000)
+    );
     assert_eq!((mapped.device, mapped.inode, mapped.protection), ((8, 1), 77, 5));
     assert_eq!(mapped.path, b"/bin/sh");
 }

@@ -21,7 +21,7 @@ const WHAT: &str = "debug information";
 ///
 /// # Errors
 /// If it is outside of the file, too large, or damaged.
-pub(super) fn section(image: &dyn Image, headers: &Headers, section: Section) -> Result<Vec<u8>, Unusable> {
+pub(crate) fn section(image: &dyn Image, headers: &Headers, section: Section) -> Result<Vec<u8>, Unusable> {
     let content = headers.large_content(image, section, LARGEST, WHAT)?;
     if !section.compressed {
         return Ok(content);
@@ -43,7 +43,7 @@ pub(super) fn section(image: &dyn Image, headers: &Headers, section: Section) ->
 ///
 /// # Errors
 /// If it is damaged, or too large.
-pub(super) fn debugdata(content: &[u8]) -> Result<Vec<u8>, Unusable> {
+pub(crate) fn debugdata(content: &[u8]) -> Result<Vec<u8>, Unusable> {
     read(
         lzma_rust2::XzReader::new_mem_limit(content, false, XZ_MEMORY),
         LARGEST_DEBUGDATA,

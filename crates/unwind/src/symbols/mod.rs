@@ -10,9 +10,8 @@
 mod debug_files;
 mod demangle;
 mod dwarf;
-mod expand;
+pub(crate) mod expand;
 mod perf_map;
-mod table;
 
 pub use debug_files::DebugFiles;
 pub use demangle::demangle;
@@ -23,6 +22,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::elf::Unusable;
+use crate::symbol_table::SymbolTable;
 
 /// A place in a program's source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,7 +58,7 @@ fn list(paths: &[PathBuf]) -> String {
 
 /// What is known about the functions of one module.
 pub struct Symbols {
-    table: table::SymbolTable,
+    table: SymbolTable,
     lines: Option<dwarf::Lines>,
 }
 

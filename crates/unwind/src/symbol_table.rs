@@ -1,25 +1,30 @@
 //! The functions in an ELF file's symbol tables, sorted.
+//!
+//! The CPU profiler names frames with them while it records, and the command line where there is no debug information.
 
 use object::LittleEndian;
 use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, Sym64};
 use object::pod::slice_from_bytes;
 
-use super::expand;
-use crate::elf::{Headers, Image};
+use crate::elf::{Headers, Image, Section};
+use crate::mapping_file::{LoadRequest, MappedFile};
+#[cfg(feature = "symbols")]
+use crate::symbols::expand;
 
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
 
-#[derive(Default)]
-pub(super) struct SymbolTable {
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct SymbolTable {
     /// Sorted by address; one for each address.
     functions: Vec<Function>,
     names: Vec<u8>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 struct Function {
     address: u64,
     size: u64,
@@ -27,8 +32,37 @@ struct Function {
 }
 
 impl SymbolTable {
+    /// The functions of the module in a mapping: of its best table whose sections have at most so many bytes. Empty if there is none, or the file
+    /// cannot be read.
+    pub fn of(request: &LoadRequest, most_bytes: u64) -> SymbolTable {
+        let Ok(file) = request.open() else {
+            return SymbolTable::default();
+        };
+        let image: &dyn Image = match &file {
+            MappedFile::File(file) => file,
+            MappedFile::Memory(bytes) => &&**bytes,
+        };
+        let Ok(headers) = Headers::read(image) else {
+            return SymbolTable::default();
+        };
+        let size = |name| headers.section(name).map_or(0, |section| section.size);
+        let tables: [(&[u8], &[u8]); 2] = [(b".symtab", b".strtab"), (b".dynsym", b".dynstr")];
+        for (symbols, names) in tables {
+            if size(symbols) > 0 && size(symbols).saturating_add(size(names)) <= most_bytes {
+                return SymbolTable::read_section(image, &headers, symbols, names);
+            }
+        }
+        SymbolTable::default()
+    }
+
+    /// Bytes that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.names.len() + self.functions.len() * size_of::<Function>()
+    }
+
     /// The functions of the file's best table: `.symtab`, else what `.gnu_debugdata` adds to `.dynsym`, else `.dynsym`. Damaged ones are empty.
-    pub(super) fn read(image: &dyn Image, headers: &Headers) -> SymbolTable {
+    #[cfg(feature = "symbols")]
+    pub(crate) fn read(image: &dyn Image, headers: &Headers) -> SymbolTable {
         let whole = SymbolTable::read_section(image, headers, b".symtab", b".strtab");
         if !whole.functions.is_empty() {
             return whole;
@@ -49,7 +83,7 @@ impl SymbolTable {
     }
 
     fn read_section(image: &dyn Image, headers: &Headers, symbols: &[u8], names: &[u8]) -> SymbolTable {
-        let content = |name| expand::section(image, headers, headers.section(name)?).ok();
+        let content = |name| content(image, headers, headers.section(name)?);
         let (Some(symbols), Some(names)) = (content(symbols), content(names)) else {
             return SymbolTable::default();
         };
@@ -89,7 +123,8 @@ impl SymbolTable {
     }
 
     /// Both tables; where both have an address, the name of `self` stays.
-    pub(super) fn merge(mut self, mut other: SymbolTable) -> SymbolTable {
+    #[cfg(feature = "symbols")]
+    pub(crate) fn merge(mut self, mut other: SymbolTable) -> SymbolTable {
         if self.functions.is_empty() {
             return other;
         }
@@ -107,12 +142,13 @@ impl SymbolTable {
         self
     }
 
-    pub(super) fn len(&self) -> usize {
+    #[cfg(feature = "symbols")]
+    pub(crate) fn len(&self) -> usize {
         self.functions.len()
     }
 
     /// The mangled name of the function that `address` is in. A function without a size reaches to the next.
-    pub(super) fn lookup(&self, address: u64) -> Option<&str> {
+    pub fn lookup(&self, address: u64) -> Option<&str> {
         let after = self
             .functions
             .partition_point(|function| function.address <= address);
@@ -125,5 +161,20 @@ impl SymbolTable {
         std::str::from_utf8(&name[..end])
             .ok()
             .filter(|name| !name.is_empty())
+    }
+}
+
+/// The bytes of a section.
+#[cfg(feature = "symbols")]
+fn content(image: &dyn Image, headers: &Headers, section: Section) -> Option<Vec<u8>> {
+    expand::section(image, headers, section).ok()
+}
+
+/// The bytes of a section. Those of symbol tables are hardly ever compressed.
+#[cfg(not(feature = "symbols"))]
+fn content(image: &dyn Image, headers: &Headers, section: Section) -> Option<Vec<u8>> {
+    match section.compressed {
+        true => None,
+        false => headers.content(image, section, "symbols").ok(),
     }
 }
