@@ -19,6 +19,7 @@ use std::collections::HashMap;
 
 pub(crate) use counted::{Event, Period};
 pub(crate) use model::{FrameId, Profile, StackId};
+pub(crate) use names::Names;
 pub(crate) use reader::Reader;
 
 /// One sample.
