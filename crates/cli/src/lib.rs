@@ -20,6 +20,7 @@ mod info;
 mod list;
 mod machine;
 mod open;
+mod packet;
 pub mod perfetto;
 mod private_file;
 mod profile;

@@ -28,7 +28,7 @@ pub(crate) enum Format {
     Flamegraph,
     /// Samples for the Firefox profiler
     Firefox,
-    /// Track events and scheduling as Chrome's JSON
+    /// Track events as Chrome's JSON
     #[value(alias = "chrome")]
     Json,
     /// Kernel events as text

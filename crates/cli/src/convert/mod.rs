@@ -8,6 +8,8 @@
 //! converted, also if a trace ends inside a packet; 1 if the input is damaged (what can be read is converted) or cannot be read, or has nothing for
 //! that format, or the output cannot be written; 2 for a wrong command line.
 
+mod annotations;
+mod chrome_json;
 mod destination;
 mod firefox;
 mod flame_graph;
@@ -15,8 +17,13 @@ mod folded;
 mod formats;
 mod import;
 mod pprof;
+<<<<<<< HEAD
 mod recorded;
+=======
+mod sorted_spool;
+>>>>>>> convert
 mod source;
+mod systrace;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -298,11 +305,36 @@ fn other_events(recording: &Recording) -> Option<String> {
 
 /// Converts to a format that is written while packets are read.
 fn packets(source: Source, format: Format, destination: Destination) -> Result<Outcome, ConvertError> {
-    let trace = source.trace;
-    destination.fill(&source.name, |out| match format {
+    let (name, trace) = (source.name, source.trace);
+    destination.fill(&name, |out| match format {
         Format::Text => text::print(trace, out).map(Outcome::from).map_err(Failure::from),
+        Format::Json => chrome_json(&name, trace, out),
+        Format::Systrace => systrace(&name, trace, out),
         _ => copy(trace, out),
     })
+}
+
+/// Writes track events as Chrome's JSON.
+fn chrome_json(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut json = chrome_json::ChromeJson::new().map_err(Failure::Write)?;
+    let outcome = each_packet(trace, |packet| json.packet(packet))?;
+    for (reason, count) in &json.skipped {
+        eprintln!("{NAME}: {name}: {} {reason}; they are left out", Count(*count));
+    }
+    json.finish(out).map_err(Failure::Write)?;
+    Ok(outcome)
+}
+
+/// Writes kernel events as text.
+fn systrace(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut text = systrace::Systrace::new().map_err(Failure::Write)?;
+    let outcome = each_packet(trace, |packet| text.packet(packet))?;
+    if text.timeless > 0 {
+        let count = Count(text.timeless);
+        eprintln!("{NAME}: {name}: {count} events have a time on an unknown clock; they are left out");
+    }
+    text.finish(out).map_err(Failure::Write)?;
+    Ok(outcome)
 }
 
 /// Writes the packets as they are, out of all compression.

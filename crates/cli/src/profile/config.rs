@@ -21,6 +21,10 @@ const SAMPLES_BUFFER: u32 = 1;
 /// A tenth of the default: a busy machine fills the buffers in less than the default.
 const FILE_WRITE_PERIOD_MS: u32 = 500;
 
+/// Threads that leave a CPU to wait for something: sleeping (1), in uninterruptible sleep (2), stopped (4), traced (8) or parked (64). Left out are
+/// those that could go on, idle threads of the kernel, and those that end.
+const BLOCKS: &str = "prev_state & 79";
+
 /// The most pages of 4 KiB of a CPU's ring buffer for samples that come when they come. A sample with a copy of its stack takes 16. Where samples
 /// come at a frequency, `traced_perf` knows the size itself.
 const MOST_RING_PAGES: u64 = 2048;
@@ -71,6 +75,7 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
             interval: Some(timebase::Interval::Period(1)),
             event: Some(timebase::Event::Tracepoint(Box::new(Tracepoint {
                 name: Some("sched:sched_switch".to_owned()),
+                filter: Some(BLOCKS.to_owned()),
                 ..Default::default()
             }))),
             name: Some(OFF_CPU.to_owned()),

@@ -1,6 +1,6 @@
 //! Waiting: how long a thread had no CPU after it was sampled when it left one.
 //!
-//! [`run`](super::run) calls it with the samples of the event [`OFF_CPU`], of which there is one for each switch to another thread. A thread waits until
+//! [`run`](super::run) calls it with the samples of the event [`OFF_CPU`], of which there is one for each thread that begins to wait. It waits until
 //! it next runs, or until it is sampled again (if the event of its return was lost), or until the end of the recording.
 
 use std::collections::HashMap;
@@ -30,10 +30,6 @@ pub(super) fn weigh(recording: &mut Recording, schedule: &Schedule) {
     }
     waiting.sort_by_key(|(time, _)| *time);
     for (time, sample) in waiting.into_iter().rev() {
-        // The idle threads do not wait for anything.
-        if sample.thread.tid == 0 {
-            continue;
-        }
         let back = schedule.back(sample.thread.tid, time);
         let back = next.insert(sample.thread.tid, time).map_or(back, |next| back.min(next));
         totals.add_weighted(&sample, back.saturating_sub(time));

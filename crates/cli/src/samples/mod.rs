@@ -18,6 +18,7 @@ use std::collections::HashMap;
 
 pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
 pub(crate) use model::{FrameId, Profile, StackId};
+pub(crate) use names::Names;
 pub(crate) use reader::Reader;
 
 /// One sample.

@@ -12,6 +12,7 @@ use ferretto_proto::write::{
 use ferretto_wire::{Reader, Value};
 
 use super::Thread;
+use crate::packet::{bytes, varint};
 
 /// The most processes, and the most threads.
 const MAX_NAMES: usize = 1 << 20;
@@ -39,16 +40,16 @@ impl Names {
         own.or_else(|| self.process(thread.pid).filter(|_| thread.pid == thread.tid))
     }
 
-    pub(super) fn name_process(&mut self, pid: u32, name: &[u8]) {
+    fn name_process(&mut self, pid: u32, name: &[u8]) {
         insert(&mut self.processes, pid, name);
     }
 
-    pub(super) fn name_thread(&mut self, tid: u32, name: &[u8]) {
+    pub(crate) fn name_thread(&mut self, tid: u32, name: &[u8]) {
         insert(&mut self.threads, tid, name);
     }
 
     /// Takes in a `ProcessTree`.
-    pub(super) fn process_tree(&mut self, content: &[u8]) {
+    pub(crate) fn process_tree(&mut self, content: &[u8]) {
         for field in Reader::new(content).map_while(Result::ok) {
             match (field.number, field.value) {
                 (ProcessTree::PROCESSES, Value::Bytes(process)) => {
@@ -74,7 +75,7 @@ impl Names {
     }
 
     /// Takes in a `TrackDescriptor`.
-    pub(super) fn track_descriptor(&mut self, content: &[u8]) {
+    pub(crate) fn track_descriptor(&mut self, content: &[u8]) {
         for field in Reader::new(content).map_while(Result::ok) {
             match (field.number, field.value) {
                 (TrackDescriptor::PROCESS, Value::Bytes(process)) => {
@@ -97,7 +98,7 @@ impl Names {
     }
 
     /// Takes the names of threads from the `sched_switch` and `task_rename` events of a bundle.
-    pub(super) fn kernel_events(&mut self, bundle: &[u8]) {
+    pub(crate) fn kernel_events(&mut self, bundle: &[u8]) {
         /// Field numbers of `SchedSwitchFtraceEvent` and `TaskRenameFtraceEvent`.
         const NEXT_COMM: u32 = 5;
         const NEXT_PID: u32 = 6;
@@ -143,16 +144,4 @@ fn last_part(name: &str) -> &str {
         true => name.rsplit('/').find(|part| !part.is_empty()).unwrap_or_default(),
         false => name,
     }
-}
-
-/// Returns the first varint field of this number.
-pub(super) fn varint(message: &[u8], number: u32) -> Option<u64> {
-    let mut fields = Reader::new(message).map_while(Result::ok);
-    fields.find(|field| field.number == number)?.value.as_varint()
-}
-
-/// Returns the first length-delimited field of this number.
-pub(super) fn bytes(message: &[u8], number: u32) -> Option<&[u8]> {
-    let mut fields = Reader::new(message).map_while(Result::ok);
-    fields.find(|field| field.number == number)?.value.as_bytes()
 }

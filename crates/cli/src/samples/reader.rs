@@ -12,28 +12,20 @@ use ferretto_proto::messages::perf_sample::{
     producer_event::DataSourceStopReason, producer_event::OptionalSourceStopReason,
 };
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
-use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDefaults};
 use ferretto_proto::write::{TracePacket, TracePacketDefaults};
-use ferretto_wire::{Reader as Fields, Value};
 
 use super::counted::Event;
 use super::model::Profile;
-use super::names::{bytes, varint};
 use super::sequence::Interned;
 use super::{EventId, Mode, Sample, Thread};
+use crate::packet::{Packet, SequenceState, bytes};
 use crate::timeline::Timeline;
-
-const CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u64;
-const NEEDS_STATE: u64 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u64;
 
 /// A sequence as far as it has been read.
 #[derive(Debug, Default)]
 struct Sequence {
     interned: Interned,
-    /// Whether all of the state that packets need is known.
-    is_whole: bool,
-    clock: Option<u32>,
     event: Option<EventId>,
 }
 
@@ -41,52 +33,8 @@ struct Sequence {
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     profile: Profile,
-    sequences: HashMap<u32, Sequence>,
+    sequences: HashMap<u32, SequenceState<Sequence>>,
     timeline: Timeline,
-}
-
-/// The parts of a packet that concern samples.
-#[derive(Debug, Default)]
-struct Packet<'a> {
-    sequence: u32,
-    flags: u64,
-    dropped: u64,
-    timestamp: Option<u64>,
-    clock: Option<u32>,
-    interned: Vec<&'a [u8]>,
-    defaults: Option<&'a [u8]>,
-    content: Option<(u32, &'a [u8])>,
-}
-
-impl<'a> Packet<'a> {
-    fn new(encoded: &'a [u8]) -> Packet<'a> {
-        let mut packet = Packet::default();
-        for field in Fields::new(encoded).map_while(Result::ok) {
-            match (field.number, field.value) {
-                (TracePacket::TIMESTAMP, Value::Varint(value)) => packet.timestamp = Some(value),
-                (TracePacket::TIMESTAMP_CLOCK_ID, Value::Varint(value)) => packet.clock = Some(value as u32),
-                (TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(value)) => {
-                    packet.sequence = value as u32
-                }
-                (TracePacket::SEQUENCE_FLAGS, Value::Varint(value)) => packet.flags |= value,
-                (TracePacket::INCREMENTAL_STATE_CLEARED, Value::Varint(1..)) => packet.flags |= CLEARED,
-                (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(value)) => packet.dropped = value,
-                (TracePacket::INTERNED_DATA, Value::Bytes(value)) => packet.interned.push(value),
-                (TracePacket::TRACE_PACKET_DEFAULTS, Value::Bytes(value)) => packet.defaults = Some(value),
-                (
-                    number @ (TracePacket::PERF_SAMPLE
-                    | TracePacket::MODULE_SYMBOLS
-                    | TracePacket::PROCESS_TREE
-                    | TracePacket::TRACK_DESCRIPTOR
-                    | TracePacket::FTRACE_EVENTS
-                    | TracePacket::CLOCK_SNAPSHOT),
-                    Value::Bytes(value),
-                ) => packet.content = Some((number, value)),
-                _ => {}
-            }
-        }
-        packet
-    }
 }
 
 impl Reader {
@@ -100,28 +48,18 @@ impl Reader {
     pub(crate) fn packet(&mut self, encoded: &[u8]) -> Option<Sample> {
         let packet = Packet::new(encoded);
         let sequence = self.sequences.entry(packet.sequence).or_default();
-        if packet.flags & CLEARED != 0 {
-            *sequence = Sequence {
-                is_whole: true,
-                ..Sequence::default()
-            };
-        } else if packet.dropped != 0 {
-            sequence.is_whole = false;
-        }
-        let is_sample = matches!(packet.content, Some((TracePacket::PERF_SAMPLE, _)));
-        if packet.flags & NEEDS_STATE != 0 && !sequence.is_whole {
+        if !sequence.take(&packet) {
+            let is_sample = matches!(packet.content, Some((TracePacket::PERF_SAMPLE, _)));
             self.profile.losses.unreadable += u64::from(is_sample);
             return None;
         }
         if let Some(defaults) = packet.defaults {
             let perf = bytes(defaults, TracePacketDefaults::PERF_SAMPLE_DEFAULTS);
             let perf = perf.and_then(|perf| PerfSampleDefaults::decode_from_slice(perf).ok());
-            sequence.event = perf.map(|perf| event_id(&mut self.profile.events, Event::of(&perf)));
-            sequence.clock =
-                varint(defaults, TracePacketDefaults::TIMESTAMP_CLOCK_ID).map(|clock| clock as u32);
+            sequence.state.event = perf.map(|perf| event_id(&mut self.profile.events, Event::of(&perf)));
         }
         for interned in packet.interned.iter() {
-            sequence.interned.take(&mut self.profile, interned);
+            sequence.state.interned.take(&mut self.profile, interned);
         }
         let (kind, content) = packet.content?;
         match kind {
@@ -133,11 +71,12 @@ impl Reader {
             TracePacket::PROCESS_TREE => self.profile.names.process_tree(content),
             TracePacket::TRACK_DESCRIPTOR => self.profile.names.track_descriptor(content),
             TracePacket::FTRACE_EVENTS => self.profile.names.kernel_events(content),
-            _ => {
+            TracePacket::CLOCK_SNAPSHOT => {
                 if let Ok(snapshot) = ClockSnapshot::decode_from_slice(content) {
                     self.timeline.snapshot(packet.sequence, &snapshot);
                 }
             }
+            _ => {}
         }
         None
     }
@@ -163,7 +102,7 @@ impl Reader {
         profile.samples += 1;
         let sequence = self.sequences.entry(packet.sequence).or_default();
         let stack = sample.callstack_iid.and_then(|iid| {
-            let stack = sequence.interned.stack(profile, iid);
+            let stack = sequence.state.interned.stack(profile, iid);
             profile.losses.unreadable += u64::from(stack.is_none());
             stack
         });
@@ -180,11 +119,11 @@ impl Reader {
         let error = sample.optional_unwind_error;
         let none = OptionalUnwindError::UnwindError(StackUnwindError::UNWIND_ERROR_NONE);
         profile.losses.truncated += u64::from(error.is_some_and(|error| error != none));
-        let event = match sequence.event {
+        let event = match sequence.state.event {
             Some(event) => event,
             None => event_id(&mut profile.events, Event::default()),
         };
-        let clock = packet.clock.or(sequence.clock);
+        let clock = sequence.clock_of(packet);
         let time = packet
             .timestamp
             .and_then(|time| self.timeline.boot_time(packet.sequence, clock, time));

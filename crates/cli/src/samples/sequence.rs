@@ -10,7 +10,7 @@ use ferretto_proto::write::{Frame as FrameFields, InternedData, InternedString};
 use ferretto_wire::{Reader, Value};
 
 use super::model::{Frame, FrameId, MAX_FRAMES, Module, Profile, StackId, Text};
-use super::names::{bytes, varint};
+use crate::packet::{bytes, varint};
 use ferretto_proto::messages::frame::Kind;
 
 /// The mapping that upstream's profiler gives to frames of the kernel.

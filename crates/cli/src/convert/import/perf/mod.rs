@@ -110,6 +110,8 @@ struct Importer {
     writers: Vec<SampleWriter>,
     processes: HashMap<u32, Mappings>,
     kernel: Mappings,
+    /// Names of threads.
+    names: HashMap<u32, Vec<u8>>,
     /// The sum of the periods so far, by event and processor.
     counts: HashMap<(usize, u32), u64>,
     /// The number of samples whose program's frames are in a copy of the stack.
@@ -155,12 +157,23 @@ impl Importer {
                         self.processes.remove(&pid);
                     }
                     write(&named(time, pid, tid, &name))?;
+                    self.names.insert(tid, name);
                 }
-                Entry::Fork { pid, parent } => {
+                Entry::Fork {
+                    pid,
+                    parent,
+                    tid,
+                    parent_tid,
+                } => {
                     if pid != parent
                         && let Some(mappings) = self.processes.get(&parent)
                     {
                         self.processes.insert(pid, mappings.clone());
+                    }
+                    // A new thread has the name of the one that made it.
+                    if let Some(name) = self.names.get(&parent_tid).cloned() {
+                        write(&named(time, pid, tid, &name))?;
+                        self.names.insert(tid, name);
                     }
                 }
                 Entry::Lost(count) => {

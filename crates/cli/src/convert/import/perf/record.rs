@@ -124,6 +124,8 @@ pub(super) enum Entry {
     Fork {
         pid: u32,
         parent: u32,
+        tid: u32,
+        parent_tid: u32,
     },
     Lost(u64),
 }
@@ -320,5 +322,11 @@ fn comm(record: &Record<'_>, mut body: Bytes<'_>) -> Option<Entry> {
 
 fn fork(mut body: Bytes<'_>) -> Option<Entry> {
     let (pid, parent) = (body.u32()?, body.u32()?);
-    Some(Entry::Fork { pid, parent })
+    let (tid, parent_tid) = (body.u32()?, body.u32()?);
+    Some(Entry::Fork {
+        pid,
+        parent,
+        tid,
+        parent_tid,
+    })
 }
