@@ -17,7 +17,12 @@ mod symbols;
 
 use std::collections::HashMap;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use counted::{Event, Period};
+#[cfg(test)]
+pub(crate) use model::Losses;
 pub(crate) use model::{FrameId, Profile, StackId};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;
