@@ -359,7 +359,7 @@ impl Systrace {
     }
 
     fn compact_switch(&mut self, cpu: u32, row: &Row, comm: String, clock: Option<Clock>) -> io::Result<()> {
-        self.names.name_thread(row.pid as u32, comm.as_bytes());
+        self.names.name_by_kernel(row.pid as u32, comm.as_bytes());
         let next = Running {
             pid: row.pid,
             priority: row.priority,
