@@ -5,7 +5,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::machine_lock;
 use crate::support::trace::{Rows, TraceProcessor};
 use crate::support::tracefs::Tracefs;
 use crate::support::{Programs, Side, System};
@@ -199,10 +198,9 @@ fn kernel_events_are_the_lines_of_upstreams_text() {
           ftrace_events: "irq/irq_handler_exit" ftrace_events: "power/cpu_idle" ftrace_events: "timer/hrtimer_start"
           compact_sched { enabled: false } } } }
         duration_ms: 300"#;
-    let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::find()) else {
+    let (Some(processor), Some(_tracefs)) = (TraceProcessor::find(), Tracefs::lock()) else {
         return;
     };
-    let _lock = machine_lock::lock("ftrace");
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let trace = system.record(Side::Ours, CONFIG).finish();
