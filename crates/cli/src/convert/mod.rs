@@ -19,6 +19,8 @@ mod import;
 mod pprof;
 mod sorted_spool;
 mod source;
+#[cfg(any(test, fuzzing))]
+mod survive;
 mod systrace;
 
 #[cfg(test)]
@@ -32,6 +34,8 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser};
 
 pub(crate) use formats::{Format, SampleFormat, write};
+#[cfg(any(test, fuzzing))]
+pub(crate) use survive::convert as survive;
 
 use crate::figures::Count;
 use crate::samples::{Profile, Recorder, Recording, Thread};
