@@ -44,6 +44,17 @@ impl Region {
     pub(crate) fn contains(&self, pc: u64) -> bool {
         (self.start..self.end).contains(&pc)
     }
+
+    /// Takes from the module what unwinding needs of it.
+    fn settle(&mut self, mapping: &Mapping, module: &ModuleState) {
+        (self.serial, self.to_module) = match module {
+            ModuleState::Loaded(module) => match module.address_of(mapping.offset) {
+                Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
+                None => (0, 0),
+            },
+            ModuleState::NotLoaded | ModuleState::Unusable(_) => (0, 0),
+        };
+    }
 }
 
 /// A module of a process. Mappings of the same file share it.
@@ -146,28 +157,13 @@ impl Process {
         self.maps = maps;
         self.regions = regions;
         self.modules = modules;
-        for module in 0..self.modules.len() {
-            self.settle(module as u32);
+        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
+            region.settle(mapping, &self.modules[region.module as usize]);
         }
         self.generation += 1;
     }
 
-    /// Brings the regions of a module up to date with its state.
-    fn settle(&mut self, module: u32) {
-        let ModuleState::Loaded(loaded) = &self.modules[module as usize] else {
-            return;
-        };
-        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
-            if region.module == module
-                && let Some(address) = loaded.address_of(mapping.offset)
-            {
-                region.serial = loaded.serial();
-                region.to_module = address.wrapping_sub(mapping.start);
-            }
-        }
-    }
-
-    /// Forgets modules and mappings, as a config's `unwind_state_clear_period_ms` asks for.
+    /// Forgets modules and mappings: when a config's `unwind_state_clear_period_ms` asks for it, and when the process executes another program.
     pub fn clear(&mut self) {
         self.maps = Maps::default();
         self.regions.clear();
@@ -222,7 +218,11 @@ impl Process {
             Ok(loaded) => ModuleState::Loaded(loaded),
             Err(reason) => ModuleState::Unusable(reason),
         };
-        self.settle(module);
+        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
+            if region.module == module {
+                region.settle(mapping, &self.modules[module as usize]);
+            }
+        }
     }
 
     /// Loads the module of a mapping, in this thread.

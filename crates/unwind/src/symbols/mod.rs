@@ -10,7 +10,6 @@
 mod debug_files;
 mod demangle;
 mod dwarf;
-mod expand;
 mod perf_map;
 mod table;
 

@@ -4,13 +4,19 @@ use object::LittleEndian;
 use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, Sym64};
 use object::pod::slice_from_bytes;
 
-use super::expand;
-use crate::elf::{Headers, Image};
+use crate::elf::{Headers, Image, Section, Unusable};
+use crate::expand;
 
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
+/// Bytes of one section. The largest seen, of a browser, has 300 MB.
+const LARGEST: u64 = 1 << 30;
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
+
+fn read_section(image: &dyn Image, headers: &Headers, section: Section) -> Result<Vec<u8>, Unusable> {
+    expand::section(image, headers, section, LARGEST, "symbols")
+}
 
 #[derive(Default)]
 pub(super) struct SymbolTable {
@@ -36,7 +42,7 @@ impl SymbolTable {
         let dynamic = SymbolTable::read_section(image, headers, b".dynsym", b".dynstr");
         let inner = headers
             .section(b".gnu_debugdata")
-            .and_then(|section| expand::section(image, headers, section).ok())
+            .and_then(|section| read_section(image, headers, section).ok())
             .and_then(|content| expand::debugdata(&content).ok());
         let Some(inner) = inner else { return dynamic };
         let inner = inner.as_slice();
@@ -49,7 +55,7 @@ impl SymbolTable {
     }
 
     fn read_section(image: &dyn Image, headers: &Headers, symbols: &[u8], names: &[u8]) -> SymbolTable {
-        let content = |name| expand::section(image, headers, headers.section(name)?).ok();
+        let content = |name| read_section(image, headers, headers.section(name)?).ok();
         let (Some(symbols), Some(names)) = (content(symbols), content(names)) else {
             return SymbolTable::default();
         };
