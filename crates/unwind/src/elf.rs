@@ -31,8 +31,6 @@ const LONGEST_NAMES: u64 = 4 << 20;
 const LONGEST_NOTES: u64 = 64 << 10;
 /// Bytes of a build id; linkers write 8, 16 or 20.
 const LONGEST_BUILD_ID: usize = 64;
-/// Bytes of a section with tables. That of a browser with all its libraries in one file has 20 MB.
-const LONGEST_TABLE: u64 = 256 << 20;
 
 /// Why there is no [`Module`](crate::Module) for a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -71,9 +69,9 @@ pub enum Unusable {
     /// It has another build id.
     #[error("it is another build")]
     OtherBuild,
-    /// A part is written in a way that this crate does not know.
-    #[error("its {0} is of an unknown kind")]
-    Unknown(&'static str),
+    /// A part is compressed in a way that this crate does not know.
+    #[error("its {0} are compressed in a way that is not known")]
+    UnknownCompression(&'static str),
     /// There is nothing to read: memory without a file.
     #[error("it is not a file")]
     NoFile,
@@ -300,19 +298,8 @@ impl Headers {
         })
     }
 
-    /// The bytes of a section.
+    /// The bytes of a section, of which there may be at most `limit`.
     pub(crate) fn content(
-        &self,
-        image: &dyn Image,
-        section: Section,
-        what: &'static str,
-    ) -> Result<Vec<u8>, Unusable> {
-        read_part(image, self.image_size, section.range(), LONGEST_TABLE, what)
-    }
-
-    /// The bytes of a section that may be larger than those that unwinding needs.
-    #[cfg(feature = "symbols")]
-    pub(crate) fn large_content(
         &self,
         image: &dyn Image,
         section: Section,

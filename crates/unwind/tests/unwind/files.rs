@@ -127,18 +127,25 @@ fn mappings_are_not_read_more_often_than_is_asked_for() {
 
 #[test]
 fn a_process_that_has_ended_is_not_mistaken_for_another() {
-    let mut child = std::process::Command::new("/bin/sleep")
-        .arg("100")
-        .spawn()
-        .expect("a process");
-    let mut process = Process::open(child.id()).expect("a process");
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(path) = compile(folder.path(), "ended", SHAPES, &FLAGS) else {
+        return;
+    };
+    let program = Program::start(&path);
+    let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
-    let vdso = process.load_request(0).expect("a mapping");
-    child.kill().expect("a process");
-    child.wait().expect("a process");
+    let request =
+        |what: fn(&[u8]) -> bool| process.load_request(index_of(&process, what)).expect("a mapping");
+    let requests = [
+        request(|name| name.ends_with(b"/ended")),
+        request(|name| name == b"[vdso]"),
+    ];
+    drop(program);
     assert!(process.refresh(1, 0).is_err());
-    let reason = ModuleCache::new(1 << 20).load(&vdso).expect_err("no process");
-    assert_eq!(reason, Unusable::ProcessGone);
+    for request in requests {
+        let reason = ModuleCache::new(1 << 20).load(&request).expect_err("no process");
+        assert_eq!(reason, Unusable::ProcessGone);
+    }
 }
 
 #[test]
@@ -194,4 +201,42 @@ fn a_stack_deeper_than_its_copy_or_than_was_asked_for_ends_with_that() {
     assert_eq!(end(3, &stack), End::TooManyFrames);
     assert_eq!(end(100, &stack[..1000]), End::StackEnds);
     assert_eq!(end(100, &stack), End::Complete);
+}
+
+#[test]
+fn tables_for_debuggers_serve_where_there_are_no_others_compressed_or_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for compression in ["-gz=none", "-gz=zlib"] {
+        let flags = [
+            "-O2",
+            "-g",
+            compression,
+            "-fomit-frame-pointer",
+            "-fno-asynchronous-unwind-tables",
+            "-fno-unwind-tables",
+            "-DWAIT=pause()",
+            "-DSIGNAL=0",
+        ];
+        let Some(path) = compile(folder.path(), "debugged", SHAPES, &flags) else {
+            return;
+        };
+        let program = Program::start(&path);
+        let mut process = Process::open(program.pid()).expect("a process");
+        process.refresh(0, 0).expect("mappings");
+        let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
+        assert_eq!(end, End::Complete, "{compression}");
+        let found = names(&process, &program, &frames);
+        let expected = [
+            "-",
+            "bottom",
+            "many_registers",
+            "aligned",
+            "variable",
+            "large",
+            "interrupted",
+            "thread",
+            "-",
+        ];
+        assert_eq!(found, expected, "{compression}");
+    }
 }
