@@ -202,7 +202,7 @@ const CLASSES: &[Class] = &[
         name: "a recorded mixture",
         pages: || Pages {
             bytes: RECORDED.to_vec(),
-            events: 262,
+            events: 267,
         },
         wanted: &[
             "softirq_entry",
