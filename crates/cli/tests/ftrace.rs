@@ -105,9 +105,7 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
     // An instance has no tracer that works on all machines, so this case uses the top directory.
     match Tracer::set("blk") {
         Ok(_) => cases.push((
-            instance
-                .config("")
-                .replace(&format!("instance_name: \"{}\"", instance.name()), ""),
+            config_of(&instance, "").replace(&format!("instance_name: \"{}\"", instance.name()), ""),
             "current_tracer is `blk`",
         )),
         Err(error) => println!("in part skipped: current_tracer: {error}"),
