@@ -14,7 +14,9 @@
 mod absent;
 
 #[cfg(not(feature = "regex"))]
-pub(crate) use absent::{CaptureLocations, Regex, build_within, check_syntax};
+pub(crate) use absent::{Regex, build_within, check_syntax};
+#[cfg(all(feature = "trace-filter", not(feature = "regex")))]
+pub(crate) use absent::CaptureLocations;
 #[cfg(feature = "regex")]
 pub(crate) use regex::bytes::{CaptureLocations, Regex};
 

@@ -84,6 +84,8 @@ impl codec::Fields for Callstack {
         static EMPTY: Callstack = Callstack::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -160,6 +162,8 @@ impl codec::Fields for Frame {
         static EMPTY: Frame = Frame::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod frame {
     #[allow(unused_imports)]
@@ -252,6 +256,8 @@ impl codec::Fields for InternedString {
         static EMPTY: InternedString = InternedString::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -362,6 +368,8 @@ impl codec::Fields for Mapping {
         static EMPTY: Mapping = Mapping::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
