@@ -18,7 +18,7 @@ use ferretto_daemons::{traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, doctor, info, list, open, service, status, text, tracebox, trigger_perfetto,
+    autostart, config, convert, doctor, info, list, open, profile, service, status, symbolize, text, tracebox, trigger_perfetto,
     websocket_bridge,
 };
 
@@ -171,11 +171,32 @@ const INFO: Applet = Applet {
     run: info::run,
 };
 
+/// Shows where the time goes.
+const PROFILE: Applet = Applet {
+    name: "profile",
+    command: profile::command,
+    run: run_profile,
+};
+
+/// Writes the names of functions into a trace.
+const SYMBOLIZE: Applet = Applet {
+    name: "symbolize",
+    command: symbolize::command,
+    run: symbolize::run,
+};
+
 /// Prints a trace file as text.
 const TEXT: Applet = Applet {
     name: "text",
     command: text::command,
     run: text::run,
+};
+
+/// Converts traces to other formats and back.
+const CONVERT: Applet = Applet {
+    name: "convert",
+    command: convert::command,
+    run: convert::run,
 };
 
 /// The bridge that starts a service of its own.
@@ -188,9 +209,12 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 /// Applets that exist only as subcommands of `ferretto`, or that as subcommands differ from the program of the same name. In the order of the help.
 const WORDS: &[Applet] = &[
     RECORD,
+    PROFILE,
     OPEN,
     INFO,
     TEXT,
+    CONVERT,
+    SYMBOLIZE,
     LIST,
     STATUS,
     CONFIG,
@@ -295,6 +319,10 @@ fn run_record(words: Vec<OsString>) -> u8 {
         words,
         &mut autostart::running_or_started_service,
     )
+}
+
+fn run_profile(words: Vec<OsString>) -> u8 {
+    profile::run(words, &mut autostart::running_or_started_service)
 }
 
 fn run_websocket_bridge(words: Vec<OsString>) -> u8 {

@@ -4,6 +4,7 @@
 
 mod table;
 
+use std::os::fd::AsFd;
 use std::io::{self, IsTerminal, Write};
 
 use clap::{Arg, ArgAction};
@@ -35,11 +36,19 @@ const USUAL_WIDTH: usize = 100;
 impl Screen {
     /// Finds out where stdout leads. Colours follow <https://no-color.org>.
     pub(crate) fn look() -> Screen {
-        let stdout = io::stdout();
-        if !stdout.is_terminal() {
+        Screen::of(&io::stdout())
+    }
+
+    /// Finds out where stderr leads.
+    pub(crate) fn of_stderr() -> Screen {
+        Screen::of(&io::stderr())
+    }
+
+    fn of(stream: &(impl IsTerminal + AsFd)) -> Screen {
+        if !stream.is_terminal() {
             return Screen::Pipe;
         }
-        let columns = rustix::termios::tcgetwinsize(&stdout).map_or(0, |size| usize::from(size.ws_col));
+        let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| usize::from(size.ws_col));
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let style = match (set("NO_COLOR"), set("TERM")) {
             (Some(_), _) => Style::Plain,

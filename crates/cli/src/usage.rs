@@ -23,11 +23,14 @@ pub(crate) const PROGRAMS: [&str; 7] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 17] = [
+pub(crate) const SUBCOMMANDS: [&str; 20] = [
     "record",
+    "profile",
     "open",
     "info",
     "text",
+    "convert",
+    "symbolize",
     "list",
     "status",
     "config",

@@ -50,6 +50,7 @@ mod perf;
 mod perfetto;
 mod private_files;
 mod probes;
+mod profile;
 mod rescued;
 mod sdk_data_sources;
 mod sdk_examples;

@@ -16,7 +16,7 @@ int main(int argc, char **argv) { int rounds = argc > 1 ? 40 : -1; while (rounds
 "#;
 
 /// Whether this kernel lets this user count events of all threads; or prints that the test is skipped.
-fn may_profile() -> bool {
+pub(crate) fn may_profile() -> bool {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let may = match paranoid.as_deref().map(str::trim) {
         Ok(level) => rustix::process::geteuid().is_root() || level.parse().is_ok_and(|level: i32| level < 1),

@@ -1,6 +1,6 @@
 //! `ferretto info`: summarises a trace, and lists lost data with the causes.
 //!
-//! [`applet`](crate::applet) calls it. A file passes through [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`]) → [`findings`] →
+//! [`applet`](crate::applet) calls it. A file passes through [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`](crate::timeline)) → [`findings`] →
 //! [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, even with losses, and also if the file ends inside a packet, because it
 //! may still be growing; 3 with `--strict`, if data are lost or missing; 1 if the file is damaged, no trace, or cannot be read; 2 for a wrong command
 //! line.
@@ -10,7 +10,6 @@ mod json;
 mod report;
 mod sequences;
 mod summary;
-mod timeline;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};

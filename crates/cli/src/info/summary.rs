@@ -19,8 +19,9 @@ use ferretto_proto::write::{
 use ferretto_wire::{Reader, Value, take_varint};
 
 use super::sequences::{Header, Sequences, Use};
-use super::timeline::Timeline;
 use crate::account::evidence::Evidence;
+use crate::packet::{bytes, varint};
+use crate::timeline::Timeline;
 use crate::trace_reader::{Damage, Piece};
 
 #[cfg(test)]
@@ -483,16 +484,4 @@ fn is_by_the_service(kind: u32) -> bool {
 
 fn decoded<M: Message>(bytes: &[u8]) -> Option<M> {
     M::decode_from_slice(bytes).ok()
-}
-
-/// Returns the first varint field of this number.
-fn varint(message: &[u8], number: u32) -> Option<u64> {
-    let mut fields = Reader::new(message).map_while(Result::ok);
-    fields.find(|field| field.number == number)?.value.as_varint()
-}
-
-/// Returns the first length-delimited field of this number.
-fn bytes(message: &[u8], number: u32) -> Option<&[u8]> {
-    let mut fields = Reader::new(message).map_while(Result::ok);
-    fields.find(|field| field.number == number)?.value.as_bytes()
 }

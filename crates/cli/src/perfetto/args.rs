@@ -14,6 +14,7 @@ use super::console::Loudness;
 use super::light_config::LightFlags;
 use super::plan::Strictness;
 use super::workload::CommandLine;
+use ferretto_proto::messages::TraceConfig;
 
 /// The flags as typed.
 #[derive(Debug, Default)]
@@ -76,6 +77,8 @@ pub(crate) struct Arguments {
     pub(crate) strictness: Strictness,
     /// The command after `--`.
     pub(crate) command: Option<CommandLine>,
+    /// A config that a subcommand made of flags of its own.
+    pub(crate) made: Option<TraceConfig>,
 }
 
 /// The ids by which statsd finds its trace.
@@ -181,6 +184,7 @@ fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
                 CommandLine::of(words.cloned())
             }
         },
+        made: None,
     }
 }
 

@@ -17,6 +17,17 @@ const FLUSH_PERIOD_MS: u32 = 30_000;
 const DISKSTAT_PERIOD_MS: u32 = 1_000;
 const OVERVIEW_PERIOD_MS: u32 = 1_000;
 
+/// Events that say when threads ran, and which processes and threads they started.
+pub(crate) const SCHEDULING: [&str; 7] = [
+    "sched/sched_switch",
+    "sched/sched_waking",
+    "sched/sched_process_exec",
+    "sched/sched_process_fork",
+    "sched/sched_process_exit",
+    "task/task_newtask",
+    "task/task_rename",
+];
+
 /// Multipliers to milliseconds.
 const TIME_UNITS: &[(&str, u64)] = &[("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 /// Multipliers to KiB.
@@ -95,17 +106,17 @@ enum QuantityError {
     TooLarge { most: &'static str },
 }
 
+/// Reads the length of a recording, in ms; 0 is until stopped. `flag` is named in errors.
+pub(crate) fn duration_ms(flag: &'static str, value: &str) -> Result<u32, LightFlagError> {
+    let most = u64::from(u32::MAX);
+    let duration = quantity(flag, value, TIME_UNITS, "5s", most, "1193h (49 days)")?;
+    Ok(duration as u32)
+}
+
 /// Makes the config for these flags and the meanings of their words.
 pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<TraceConfig, LightFlagError> {
     let time = flags.time.as_deref().unwrap_or(DEFAULT_TIME);
-    let duration_ms = quantity(
-        "--time",
-        time,
-        TIME_UNITS,
-        "5s",
-        u64::from(u32::MAX),
-        "1193h (49 days)",
-    )?;
+    let duration_ms = duration_ms("--time", time)?;
     let buffer = flags.buffer.as_deref().unwrap_or(DEFAULT_BUFFER);
     let buffer_kb = quantity(
         "--buffer",
@@ -184,7 +195,7 @@ pub(crate) fn light_config(flags: &LightFlags, wanted: &[Wanted]) -> Result<Trac
     }
 
     Ok(TraceConfig {
-        duration_ms: Some(duration_ms as u32),
+        duration_ms: Some(duration_ms),
         max_file_size_bytes: Some(file_kb * 1024),
         flush_period_ms: Some(FLUSH_PERIOD_MS),
         write_into_file: (file_kb > 0).then_some(true),

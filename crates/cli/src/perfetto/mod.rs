@@ -7,6 +7,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 mod args;
 mod background;
@@ -14,7 +15,7 @@ mod bugreport;
 mod console;
 mod contents;
 mod event_words;
-mod light_config;
+pub(crate) mod light_config;
 mod output;
 mod pipe;
 pub(crate) mod plan;
@@ -33,9 +34,13 @@ pub(crate) use args::command;
 use background::Detached;
 pub(crate) use console::interject;
 use console::{Console, Voice};
+pub(crate) use console::Loudness;
 use ferretto_ipc::address::Address;
+use ferretto_proto::messages::TraceConfig;
 use output::Output;
+pub(crate) use plan::Strictness;
 use plan::Plan;
+pub(crate) use record::Recorded;
 use signals::Signals;
 use workload::CommandLine;
 
@@ -45,7 +50,7 @@ use crate::usage;
 /// Exit code of success.
 const SUCCESS: u8 = 0;
 /// Exit code of any failure.
-const FAILURE: u8 = 1;
+pub(crate) const FAILURE: u8 = 1;
 /// Exit code of `--strict` when something requested was not recorded, or was lost.
 pub(crate) const INCOMPLETE: u8 = 3;
 /// Exit code of `--attach` and `--is_detached` when there is no such session.
@@ -96,7 +101,7 @@ pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_ser
             let folder = plan::bugreport_folder();
             bugreport::save_all(process, &folder, &mut console)
         }
-        Ok(Plan::Record(recording)) => record(*recording, find_service, &mut console),
+        Ok(Plan::Record(recording)) => record(*recording, find_service, &mut console).code,
         Err(error) => {
             console.say(error);
             FAILURE
@@ -134,7 +139,69 @@ fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-fn record(mut recording: plan::Recording, find_service: FindService<'_>, console: &mut Console) -> u8 {
+/// A recording that a subcommand wants, with a config of its own.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) config: TraceConfig,
+    /// The file for the trace; `None` for a name that nothing has.
+    pub(crate) out: Option<PathBuf>,
+    pub(crate) loudness: Loudness,
+    pub(crate) strictness: Strictness,
+    /// The words of a command that runs meanwhile; empty if there is none.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The result of an [`Order`].
+#[derive(Debug)]
+pub(crate) struct Filled {
+    pub(crate) recorded: Recorded,
+    /// The file with the trace. It may be missing or incomplete if the recording failed.
+    pub(crate) trace: PathBuf,
+}
+
+/// Records as `ferretto` does, with the same messages. Returns the exit code if the recording was refused before it began.
+///
+/// # Errors
+/// The exit code. Why is said on stderr.
+pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled, u8> {
+    let program = Program::Ferretto;
+    let mut console = Console::new(Voice {
+        program,
+        loudness: order.loudness,
+    });
+    let arguments = args::Arguments {
+        made: Some(order.config),
+        out: order.out.map(PathBuf::into_os_string),
+        loudness: order.loudness,
+        strictness: order.strictness,
+        command: CommandLine::of(order.command),
+        ..args::Arguments::default()
+    };
+    match plan::plan(program, arguments) {
+        Ok(Plan::Record(recording)) => match recording.sink.clone() {
+            plan::Sink::File(trace) => Ok(Filled {
+                recorded: record(*recording, find_service, &mut console),
+                trace,
+            }),
+            plan::Sink::Stdout | plan::Sink::OpenedByService(_) | plan::Sink::SameAsBefore => {
+                console.say("the trace of this subcommand needs a file: name one with -o");
+                Err(FAILURE)
+            }
+        },
+        Ok(_) => Err(FAILURE),
+        Err(error) => {
+            console.say(error);
+            Err(FAILURE)
+        }
+    }
+}
+
+fn record(
+    mut recording: plan::Recording,
+    find_service: FindService<'_>,
+    console: &mut Console,
+) -> Recorded {
+    let not_recorded = |code| Recorded { code, command: None };
     if recording.process != plan::Process::Foreground
         && let Some(written) = recording.written.take()
     {
@@ -146,14 +213,14 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
     }
     if let Some(Err(error)) = recording.command.as_ref().map(CommandLine::check) {
         console.say(&error);
-        return error.status;
+        return not_recorded(error.status);
     }
     let opened = Output::open(&recording.sink, recording.existing);
     let output = match opened {
         Ok(output) => output,
         Err(error) => {
             console.say(error);
-            return FAILURE;
+            return not_recorded(FAILURE);
         }
     };
     let reports = recording
@@ -166,7 +233,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
             if let Some(reason) = reason {
                 console.say(reason);
             }
-            status as u8
+            not_recorded(status as u8)
         }
         Ok(Detached::Recorder(reports)) => {
             let mut recorder_console = Console::new(console.voice());
@@ -192,7 +259,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
             if let Some(output) = output {
                 output.discard();
             }
-            FAILURE
+            not_recorded(FAILURE)
         }
     }
 }
@@ -208,7 +275,7 @@ fn save_clone(recording: plan::Recording, socket: &Address, signals: Signals, co
     match Output::open(&recording.sink, recording.existing) {
         Ok(output) => {
             let reports = Vec::new();
-            record::record(recording, output, reports, signals, &mut find_service, console)
+            record::record(recording, output, reports, signals, &mut find_service, console).code
         }
         Err(error) => {
             console.say(error);

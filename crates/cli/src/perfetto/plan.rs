@@ -592,7 +592,7 @@ fn check_output_path(config: &TraceConfig, out: Option<&OsString>) -> Result<(),
 }
 
 /// Makes a name for a trace without one: the present time, with a number if that name is taken.
-fn unused_name() -> PathBuf {
+pub(crate) fn unused_name() -> PathBuf {
     let time = chrono::Local::now().format("%Y%m%d-%H%M%S");
     let first = PathBuf::from(format!("trace-{time}.pftrace"));
     let others = (2..).map(|number| PathBuf::from(format!("trace-{time}-{number}.pftrace")));

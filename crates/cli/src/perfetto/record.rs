@@ -65,7 +65,16 @@ const COMMAND: Token = Token(1);
 /// The time that abandoned snapshots have to report.
 const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Records; returns the exit code, unless a signal ends the process.
+/// The result of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    /// The exit code, which is that of the command if there is one.
+    pub(crate) code: u8,
+    /// The process id of the command, if it was started.
+    pub(crate) command: Option<u32>,
+}
+
+/// Records, unless a signal ends the process.
 pub(super) fn record(
     recording: Recording,
     output: Option<Output>,
@@ -73,7 +82,7 @@ pub(super) fn record(
     signals: Signals,
     find_service: FindService<'_>,
     console: &mut Console,
-) -> u8 {
+) -> Recorded {
     name_thread(&recording.config);
     let snapshots = SnapshotPlan::of(&recording, output.as_ref(), console.voice());
     // Nobody reads the lines of a background process.
@@ -154,8 +163,11 @@ pub(super) fn record(
     };
     let failed = recorder.command_failed;
     match recorder.conclude(ending) {
-        (code, None) => code,
-        (code, Some(workload)) => command::exit_code(code, workload, failed, console),
+        (code, None) => Recorded { code, command: None },
+        (code, Some(workload)) => Recorded {
+            command: workload.pid(),
+            code: command::exit_code(code, workload, failed, console),
+        },
     }
 }
 

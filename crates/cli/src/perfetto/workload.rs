@@ -130,6 +130,8 @@ pub(super) struct Workload {
     start_at: Option<Duration>,
     /// The signal that it got instead of this process, and the time.
     signalled: Option<(Signal, Duration)>,
+    /// Its process id, once it has been started.
+    pid: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -151,7 +153,13 @@ impl Workload {
             state: State::NotStarted,
             start_at: None,
             signalled: None,
+            pid: None,
         }
+    }
+
+    /// Returns the process id of the command, also after its end; `None` if it was not started.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     pub(super) fn name(&self) -> String {
@@ -197,6 +205,7 @@ impl Workload {
         });
         match started {
             Ok((child, end)) => {
+                self.pid = Some(child.id());
                 self.state = State::Running { child, end };
                 Ok(())
             }

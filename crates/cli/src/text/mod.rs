@@ -159,7 +159,7 @@ pub(crate) struct Outcome {
     pub(crate) packets: u64,
     /// The number of damaged places.
     pub(crate) damaged: u64,
-    damages: Vec<Damage>,
+    pub(crate) damages: Vec<Damage>,
     pub(crate) end: End,
 }
 

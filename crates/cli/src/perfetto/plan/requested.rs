@@ -13,24 +13,18 @@ use crate::config::surroundings::Kernel;
 use crate::perfetto::Program;
 use crate::perfetto::args::Arguments;
 use crate::perfetto::event_words::{Given, WordError, understand};
-use crate::perfetto::light_config::{LightFlags, Wanted, add_overview, light_config, test_config};
-
-/// The events recorded of a command if no others are requested: when it and other threads ran, and which processes and threads they started.
-const OF_COMMANDS: [&str; 7] = [
-    "sched/sched_switch",
-    "sched/sched_waking",
-    "sched/sched_process_exec",
-    "sched/sched_process_fork",
-    "sched/sched_process_exit",
-    "task/task_newtask",
-    "task/task_rename",
-];
+use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config, test_config};
 
 /// A tenth of the default, because in the default period a busy machine overruns the usual buffer.
-const FILE_WRITE_PERIOD_OF_COMMANDS_MS: u32 = 500;
+pub(crate) const FILE_WRITE_PERIOD_OF_COMMANDS_MS: u32 = 500;
 
-/// Returns the config merged from all `-c`, or the one of the light flags. As upstream, it ignores empty files beside light flags.
+/// Returns the config that a subcommand made, the one merged from all `-c`, or the one of the light flags. As upstream, it ignores empty files beside
+/// light flags.
 pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Result<WrittenConfig, PlanError> {
+    if let Some(config) = arguments.made.clone() {
+        let origin = ConfigOrigin::Flags;
+        return Ok(WrittenConfig { config, origin });
+    }
     let mut given: Vec<(&OsString, Vec<u8>)> = Vec::new();
     for name in &arguments.configs {
         // Upstream appends each file's bytes, but stdin and `:test` replace everything before.
@@ -57,7 +51,7 @@ pub(super) fn requested_config(program: Program, arguments: &Arguments) -> Resul
             // The recording ends with the command.
             flags.time.get_or_insert("0".to_owned());
             if wanted.is_empty() && flags.apps.is_empty() {
-                wanted.extend(OF_COMMANDS.map(Wanted::of_perfetto));
+                wanted.extend(SCHEDULING.map(Wanted::of_perfetto));
             }
         }
         let mut config = light_config(&flags, &wanted)?;

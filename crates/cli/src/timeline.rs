@@ -1,6 +1,6 @@
 //! Converts times on the clocks of a trace to time since boot and to wall-clock time.
 //!
-//! [`summary`](super::summary) calls it. A clock snapshot has the readings of several clocks at one moment. Between snapshots, all clocks are assumed
+//! [`info`](crate::info), [`samples`](crate::samples) and [`convert`](crate::convert) call it. A clock snapshot has the readings of several clocks at one moment. Between snapshots, all clocks are assumed
 //! to advance alike. Ids from 64 to 127 are clocks of one sequence; these may count in larger steps, and relative to their last value
 //! (`is_incremental`).
 
@@ -22,7 +22,7 @@ const MAX_CLOCKS: usize = 1 << 16;
 
 /// All clocks of a trace, as far as it has been read.
 #[derive(Debug, Default)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     /// By sequence (0 for clocks of the whole trace) and id.
     clocks: HashMap<(u32, u32), Clock>,
     /// The clock of timestamps without a clock id.
@@ -42,7 +42,7 @@ struct Clock {
 
 impl Timeline {
     /// Takes in a snapshot from this sequence.
-    pub(super) fn snapshot(&mut self, sequence: u32, snapshot: &ClockSnapshot) {
+    pub(crate) fn snapshot(&mut self, sequence: u32, snapshot: &ClockSnapshot) {
         if let Some(primary) = snapshot.primary_trace_clock {
             self.primary.get_or_insert(primary as u32);
         }
@@ -100,7 +100,7 @@ impl Timeline {
     }
 
     /// Returns the time in ns since boot at which a clock (or the trace's default clock) showed `value`. `None` if no snapshot has that clock.
-    pub(super) fn boot_time(&mut self, sequence: u32, id: Option<u32>, value: u64) -> Option<u64> {
+    pub(crate) fn boot_time(&mut self, sequence: u32, id: Option<u32>, value: u64) -> Option<u64> {
         let id = id.or(self.primary).unwrap_or(BOOTTIME);
         let Some(clock) = self.clocks.get_mut(&(scope(sequence, id), id)) else {
             return (id == BOOTTIME).then_some(value);
@@ -115,7 +115,7 @@ impl Timeline {
     }
 
     /// Returns the wall-clock time at a time since boot, in ns since 1970 (UTC).
-    pub(super) fn wall_time(&self, boot: u64) -> Option<u64> {
+    pub(crate) fn wall_time(&self, boot: u64) -> Option<u64> {
         let readings = &self.clocks.get(&(0, REALTIME))?.readings;
         let after = readings.partition_point(|(_, at)| *at <= boot);
         let (value, at) = readings.get(after.saturating_sub(1))?;

@@ -1,0 +1,33 @@
+//! Flame graphs: a picture (SVG) in which the width of a function is its share of the samples.
+//!
+//! The crate `inferno` draws them from folded stacks.
+
+use std::io::{self, Write};
+
+use inferno::flamegraph::{self, Options};
+
+use super::folded;
+use crate::samples::{EventId, Period, Recording};
+
+/// Draws the samples of one event. There has to be at least one with a call stack.
+///
+/// # Errors
+/// Those of `out`.
+pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write) -> io::Result<()> {
+    let lines: Vec<String> = folded::lines(recording, event)
+        .into_iter()
+        .map(|(stack, count)| format!("{stack} {count}"))
+        .collect();
+    let described = recording.profile.events.get(event.0 as usize);
+    let (name, period) = described.map_or(("", None), |event| (&*event.name, event.period));
+    let mut options = Options::default();
+    options.title = format!("Samples of {name}");
+    options.count_name = match period {
+        Some(Period::Weighted) => "ns".to_owned(),
+        _ => "samples".to_owned(),
+    };
+    // The same function has the same colour in every picture.
+    options.hash = true;
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut *out)?;
+    out.flush()
+}

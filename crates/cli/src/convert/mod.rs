@@ -1,0 +1,406 @@
+//! `ferretto convert`: turns traces into other formats, and other formats into traces.
+//!
+//! [`applet`](crate::applet) calls it, and `ferretto profile` calls [`write`] for what it has recorded. What is read is a Perfetto trace, Chrome's
+//! JSON, a recording of `perf` or folded stacks, recognised by its first bytes ([`source`]). The last three become a trace first ([`import`]), in a file
+//! without a name, so that each format that is written ([`formats`]) is made from a trace and from nothing else.
+//!
+//! A file that is written appears whole or not at all: it is filled only when everything has been converted. Exit codes: 0 when everything was
+//! converted, also if a trace ends inside a packet; 1 if the input is damaged (what can be read is converted) or cannot be read, or has nothing for
+//! that format, or the output cannot be written; 2 for a wrong command line.
+
+mod annotations;
+mod chrome_json;
+mod destination;
+mod firefox;
+mod flame_graph;
+mod folded;
+mod formats;
+mod import;
+mod pprof;
+<<<<<<< HEAD
+mod recorded;
+=======
+mod sorted_spool;
+>>>>>>> convert
+mod source;
+mod systrace;
+
+use std::ffi::OsString;
+use std::io::{self, Read, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser};
+
+pub(crate) use formats::{Format, SampleFormat};
+pub(crate) use recorded::{copy_with, each_packet_of, write_file};
+
+use formats::write;
+
+use crate::figures::Count;
+use crate::samples::{Profile, Recorder, Recording, Thread};
+use crate::trace_reader::{self, Damage, End, PACKET_TAG, Piece, nothing_read};
+use crate::{text, usage};
+use destination::Destination;
+use ferretto_wire::push_varint;
+use source::{Kind, Source};
+
+const NAME: &str = "ferretto convert";
+/// The most damaged places that are reported one by one.
+const TOLD: usize = 10;
+
+/// Converts traces to other formats, and other formats to traces.
+///
+/// Reads Perfetto traces, Chrome's JSON, recordings of perf (perf.data) and folded stacks. Writes traces, pprof profiles, folded
+/// stacks, flame graphs, profiles for the Firefox profiler, Chrome's JSON, and the text that systrace and protobuf have.
+///
+/// Examples:
+///
+///   ferretto convert -o profile.pb.gz trace.pftrace
+///
+///   ferretto convert --to folded trace.pftrace | grep main
+///
+///   ferretto convert -o trace.pftrace perf.data
+///
+/// Exits with 0 when all is converted, with 1 if the input is damaged or has nothing for that format.
+#[derive(Debug, Parser)]
+#[command(name = "convert", bin_name = NAME, disable_version_flag = true, verbatim_doc_comment)]
+struct Args {
+    /// The file to convert, also compressed with gzip, zstd or xz; - is stdin
+    #[arg(value_name = "INPUT")]
+    input: OsString,
+    /// The format to write; otherwise the ending of --out says it
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    to: Option<Format>,
+    /// The format of the input; otherwise its first bytes say it
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    from: Option<Kind>,
+    /// Write into this file; without it, or for -, to stdout
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Only samples of this process; may be repeated
+    #[arg(long, value_name = "PID")]
+    pid: Vec<u32>,
+    /// Only samples of this thread; may be repeated
+    #[arg(long, value_name = "TID")]
+    thread: Vec<u32>,
+}
+
+pub(crate) fn command() -> clap::Command {
+    Args::command()
+}
+
+/// The reason why nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConvertError {
+    #[error("name the format with --to, or a file with a known ending with --out")]
+    NoFormat,
+    #[error("{0} says nothing about the format; name it with --to")]
+    UnknownEnding(String),
+    #[error("cannot open {name}: {source}")]
+    Open { name: String, source: io::Error },
+    #[error("cannot read {name}: {source}")]
+    Read { name: String, source: io::Error },
+    #[error("{name}: {problem}")]
+    Import {
+        name: String,
+        problem: import::ImportError,
+    },
+    #[error("cannot write {name}: {source}")]
+    Write { name: String, source: io::Error },
+    #[error("{0} is the input itself; name another file for the output")]
+    SameFile(String),
+    #[error("{name} {explanation}")]
+    NothingRead { name: String, explanation: String },
+    #[error(
+        "{name} has no samples with call stacks: record some with `ferretto profile`, or with the data source linux.perf"
+    )]
+    NoSamples { name: String },
+    #[error("--pid and --thread choose samples, and this format is none of samples")]
+    NoSampleFormat,
+}
+
+/// Runs with the arguments after the program's name; returns the exit code.
+pub(crate) fn run(words: Vec<OsString>) -> u8 {
+    let words = std::iter::once(NAME.into()).chain(words);
+    let arguments = match Args::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            // A closed pipe is no failure.
+            usage::print(NAME, &message);
+            return message.exit_code() as u8;
+        }
+    };
+    match convert(&arguments) {
+        Ok(code) => code,
+        Err(ConvertError::Write { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(problem) => {
+            eprintln!("{NAME}: {problem}");
+            match problem {
+                ConvertError::NoFormat | ConvertError::UnknownEnding(_) | ConvertError::NoSampleFormat => 2,
+                _ => 1,
+            }
+        }
+    }
+}
+
+fn convert(arguments: &Args) -> Result<u8, ConvertError> {
+    let format = format(arguments)?;
+    let sample_format = format.of_samples();
+    if sample_format.is_none() && !(arguments.pid.is_empty() && arguments.thread.is_empty()) {
+        return Err(ConvertError::NoSampleFormat);
+    }
+    let source = Source::open(&arguments.input, arguments.from)?;
+    let destination = Destination::new(arguments.out.as_deref(), source.file.as_ref())?;
+    let name = source.name.clone();
+    let outcome = match sample_format {
+        Some(sample_format) => samples(arguments, source, sample_format, destination)?,
+        None => packets(source, format, destination)?,
+    };
+    tell(&name, &outcome)
+}
+
+/// Returns the format to write.
+fn format(arguments: &Args) -> Result<Format, ConvertError> {
+    match (arguments.to, &arguments.out) {
+        (Some(format), _) => Ok(format),
+        (None, Some(path)) => {
+            Format::of_file(path).ok_or_else(|| ConvertError::UnknownEnding(path.display().to_string()))
+        }
+        (None, None) => Err(ConvertError::NoFormat),
+    }
+}
+
+/// The result of reading a trace.
+#[derive(Debug)]
+struct Outcome {
+    packets: u64,
+    damaged: u64,
+    damages: Vec<Damage>,
+    end: End,
+}
+
+/// The reason why a conversion ended early.
+#[derive(Debug)]
+enum Failure {
+    /// The input cannot be read to its end.
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Passes all packets of a trace to `visit`. Breaks off if it fails.
+fn each_packet(
+    source: impl Read,
+    mut visit: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<Outcome, Failure> {
+    let (mut packets, mut damaged, mut damages) = (0, 0, Vec::new());
+    let read = trace_reader::read(source, |piece| {
+        match piece {
+            Piece::Packet(packet) => {
+                packets += 1;
+                if let Err(error) = visit(packet) {
+                    return ControlFlow::Break(error);
+                }
+            }
+            Piece::Damage(damage) => {
+                damaged += 1;
+                if damages.len() < TOLD {
+                    damages.push(damage);
+                }
+            }
+            Piece::CompressedStart(_) | Piece::CompressedEnd => {}
+        }
+        ControlFlow::Continue(())
+    });
+    match read {
+        Ok(ControlFlow::Continue(end)) => Ok(Outcome {
+            packets,
+            damaged,
+            damages,
+            end,
+        }),
+        Ok(ControlFlow::Break(error)) => Err(Failure::Write(error)),
+        Err(error) => Err(Failure::Read(error)),
+    }
+}
+
+impl From<text::Outcome> for Outcome {
+    fn from(printed: text::Outcome) -> Outcome {
+        Outcome {
+            packets: printed.packets,
+            damaged: printed.damaged,
+            damages: printed.damages,
+            end: printed.end,
+        }
+    }
+}
+
+impl From<text::PrintError> for Failure {
+    fn from(error: text::PrintError) -> Failure {
+        match error {
+            text::PrintError::Read(error) => Failure::Read(error),
+            text::PrintError::Write(error) => Failure::Write(error),
+        }
+    }
+}
+
+/// Converts to a format of samples.
+fn samples(
+    arguments: &Args,
+    source: Source,
+    format: SampleFormat,
+    destination: Destination,
+) -> Result<Outcome, ConvertError> {
+    let chosen = |thread: Thread| {
+        (arguments.pid.is_empty() || arguments.pid.contains(&thread.pid))
+            && (arguments.thread.is_empty() || arguments.thread.contains(&thread.tid))
+    };
+    let name = source.name;
+    let mut recorder = Recorder::new(format.keep(), chosen);
+    let read = each_packet(source.trace, |packet| {
+        recorder.packet(packet);
+        Ok(())
+    });
+    let outcome = match read {
+        Ok(outcome) => outcome,
+        Err(Failure::Read(source) | Failure::Write(source)) => {
+            destination.abandon();
+            return Err(ConvertError::Read { name, source });
+        }
+    };
+    if outcome.packets == 0 {
+        destination.abandon();
+        return Ok(outcome);
+    }
+    let recording = recorder.finish();
+    for loss in losses(&recording.profile) {
+        eprintln!("{NAME}: {name}: {loss}");
+    }
+    if recording.totals.is_empty() {
+        destination.abandon();
+        return Err(ConvertError::NoSamples { name });
+    }
+    if let (true, Some(others)) = (format.is_of_one_event(), other_events(&recording)) {
+        eprintln!("{NAME}: {name}: {others}");
+    }
+    destination.fill(&name, |out| {
+        write(&recording, format, out).map_err(Failure::Write)
+    })?;
+    Ok(outcome)
+}
+
+/// Says which events are left out of a format that has room for one.
+fn other_events(recording: &Recording) -> Option<String> {
+    let (first, others) = recording.profile.events.split_first()?;
+    if others.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = others.iter().map(|event| &*event.name).collect();
+    Some(format!(
+        "only samples of {} are converted; pprof has room for those of {} as well",
+        first.name,
+        names.join(", ")
+    ))
+}
+
+/// Converts to a format that is written while packets are read.
+fn packets(source: Source, format: Format, destination: Destination) -> Result<Outcome, ConvertError> {
+    let (name, trace) = (source.name, source.trace);
+    destination.fill(&name, |out| match format {
+        Format::Text => text::print(trace, out).map(Outcome::from).map_err(Failure::from),
+        Format::Json => chrome_json(&name, trace, out),
+        Format::Systrace => systrace(&name, trace, out),
+        _ => copy(trace, out),
+    })
+}
+
+/// Writes track events as Chrome's JSON.
+fn chrome_json(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut json = chrome_json::ChromeJson::new().map_err(Failure::Write)?;
+    let outcome = each_packet(trace, |packet| json.packet(packet))?;
+    for (reason, count) in &json.skipped {
+        eprintln!("{NAME}: {name}: {} {reason}; they are left out", Count(*count));
+    }
+    json.finish(out).map_err(Failure::Write)?;
+    Ok(outcome)
+}
+
+/// Writes kernel events as text.
+fn systrace(name: &str, trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut text = systrace::Systrace::new().map_err(Failure::Write)?;
+    let outcome = each_packet(trace, |packet| text.packet(packet))?;
+    if text.timeless > 0 {
+        let count = Count(text.timeless);
+        eprintln!("{NAME}: {name}: {count} events have a time on an unknown clock; they are left out");
+    }
+    text.finish(out).map_err(Failure::Write)?;
+    Ok(outcome)
+}
+
+/// Writes the packets as they are, out of all compression.
+fn copy(trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
+    let mut head = Vec::new();
+    each_packet(trace, |packet| {
+        head.clear();
+        head.push(PACKET_TAG);
+        push_varint(&mut head, packet.len() as u64);
+        out.write_all(&head)?;
+        out.write_all(packet)
+    })
+}
+
+/// Says what is missing from a profile, in one sentence for each reason.
+pub(crate) fn losses(profile: &Profile) -> Vec<String> {
+    let losses = &profile.losses;
+    let reasons = [
+        (
+            losses.kernel,
+            "samples were lost, because the kernel's ring buffer was full",
+        ),
+        (
+            losses.overload,
+            "samples have no call stack, because unwinding did not keep up",
+        ),
+        (
+            losses.skipped,
+            "samples have no call stack, because their process could not be read",
+        ),
+        (losses.unreadable, "samples refer to packets that were lost"),
+        (losses.truncated, "call stacks are not complete"),
+        (losses.stackless, "samples have no call stack"),
+        (
+            losses.guardrail,
+            "profilers stopped early, to keep within their limits",
+        ),
+    ];
+    let there = reasons.into_iter().filter(|(count, _)| *count > 0);
+    there
+        .map(|(count, reason)| format!("{} {reason}", Count(count)))
+        .collect()
+}
+
+/// Reports on stderr the parts that were not converted; returns the exit code.
+fn tell(name: &str, outcome: &Outcome) -> Result<u8, ConvertError> {
+    if outcome.packets == 0 {
+        let explanation = match (outcome.damages.first(), outcome.end.cut) {
+            (Some(first), _) => nothing_read(first),
+            (None, Some(cut)) => cut.to_string(),
+            (None, None) => "is empty".to_owned(),
+        };
+        return Err(ConvertError::NothingRead {
+            name: name.to_owned(),
+            explanation,
+        });
+    }
+    if let Some(cut) = outcome.end.cut {
+        eprintln!("{NAME}: {name} {cut}");
+    }
+    for damage in &outcome.damages {
+        eprintln!("{NAME}: {name} is {damage}");
+    }
+    let untold = outcome.damaged - outcome.damages.len() as u64;
+    if untold > 0 {
+        eprintln!("{NAME}: {name} has {untold} more damaged places");
+    }
+    Ok(u8::from(outcome.damaged > 0))
+}

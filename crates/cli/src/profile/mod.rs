@@ -1,0 +1,276 @@
+//! `ferretto profile`: from nothing to a picture of where the time goes.
+//!
+//! [`applet`](crate::applet) calls it. The flags ([`args`]) become a trace config ([`config`]), which [`perfetto`](crate::perfetto) records like any
+//! other: with the same messages, Ctrl-C, exit codes, and with a COMMAND, whose exit status is passed on. The trace is then read twice: for what the
+//! scheduler did ([`schedule`]), and for the samples. With that it is converted, if another format is wanted, and the functions with the most samples
+//! are listed ([`top`]).
+//!
+//! With a COMMAND the whole machine is sampled, and the trace has all of it. The list and other formats have only the processes of the command: it
+//! and all that it started. Where threads wait is sampled when they leave a CPU, and weighted by the time until they have one again ([`off_cpu`]).
+
+mod args;
+mod config;
+mod event;
+mod off_cpu;
+mod schedule;
+mod top;
+
+use std::collections::HashSet;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+
+use crate::convert::{self, Format, SampleFormat, losses};
+use crate::perfetto::{self, FAILURE, Filled, Loudness, Order, Strictness};
+use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
+use crate::service::FindService;
+use crate::stdout::Screen;
+use crate::{symbolize, usage};
+use args::{Args, Goal, NAME};
+use schedule::{Schedule, Take};
+
+pub(crate) fn command() -> clap::Command {
+    Args::command()
+}
+
+/// The reason why a trace was not made a profile.
+#[derive(Debug, thiserror::Error)]
+enum ProfileError {
+    #[error(transparent)]
+    Convert(#[from] convert::ConvertError),
+    #[error(transparent)]
+    Symbolize(#[from] symbolize::SymbolizeError),
+    #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
+    NoFile(std::io::Error),
+    #[error(
+        "there are no samples{of}: did it run while recording? `ferretto info {trace}` says what was recorded"
+    )]
+    NoSamples { of: &'static str, trace: String },
+}
+
+/// Runs with the arguments after the program's name; returns the exit code.
+pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
+    let words = std::iter::once(NAME.into()).chain(words);
+    let arguments = match Args::try_parse_from(words) {
+        Ok(arguments) => arguments,
+        Err(message) => {
+            usage::print(NAME, &message);
+            return message.exit_code() as u8;
+        }
+    };
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let planned = arguments
+        .goal()
+        .and_then(|goal| Ok((goal, config::config(&arguments, cpus)?)));
+    let (goal, config) = match planned {
+        Ok(planned) => planned,
+        Err(error) => {
+            say(&error);
+            return FAILURE;
+        }
+    };
+    let place = match Place::new(&goal) {
+        Ok(place) => place,
+        Err(error) => {
+            say(&error);
+            return FAILURE;
+        }
+    };
+    let order = Order {
+        config,
+        out: place.trace.clone(),
+        loudness: match arguments.quiet || place.is_temporary() {
+            true => Loudness::Quiet,
+            false => Loudness::Usual,
+        },
+        strictness: match arguments.strict {
+            true => Strictness::Strict,
+            false => Strictness::Lenient,
+        },
+        command: arguments.command.clone(),
+    };
+    let filled = match perfetto::fill(order, find_service) {
+        Ok(filled) => filled,
+        Err(code) => return code,
+    };
+    let code = filled.recorded.code;
+    // Of a recording that failed there may be a trace nonetheless, but nothing to be proud of.
+    let failed = arguments.command.is_empty() && code == FAILURE;
+    if failed || !filled.trace.exists() {
+        return code;
+    }
+    match finish(&arguments, &goal, &filled) {
+        Ok(()) => code,
+        Err(error) => {
+            say(&error);
+            match code {
+                0 => FAILURE,
+                code => code,
+            }
+        }
+    }
+}
+
+/// Where the trace is while it is recorded.
+struct Place {
+    /// `None` for a name that nothing has.
+    trace: Option<PathBuf>,
+    /// The folder that is removed at the end, if only something else than the trace is wanted.
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Place {
+    fn new(goal: &Goal) -> Result<Place, ProfileError> {
+        if goal.format.format() == Format::Perfetto {
+            return Ok(Place {
+                trace: goal.file.clone(),
+                _folder: None,
+            });
+        }
+        let folder = tempfile::Builder::new().prefix("ferretto-profile-").tempdir();
+        let folder = folder.map_err(ProfileError::NoFile)?;
+        Ok(Place {
+            trace: Some(folder.path().join("trace.pftrace")),
+            _folder: Some(folder),
+        })
+    }
+
+    fn is_temporary(&self) -> bool {
+        self._folder.is_some()
+    }
+}
+
+/// Makes a profile of a trace, and shows it.
+fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileError> {
+    let root = filled.recorded.command.filter(|_| arguments.pid.is_empty());
+    let format = goal.format.format().of_samples();
+    let (recording, family) = read(arguments, format, &filled.trace, root)?;
+    if recording.totals.is_empty() {
+        return Err(ProfileError::NoSamples {
+            of: match (&family, arguments.pid.is_empty()) {
+                (Some(_), _) => " of the command",
+                (None, false) => " of that process",
+                (None, true) => "",
+            },
+            trace: filled.trace.display().to_string(),
+        });
+    }
+    let events = shown_events(&recording);
+    let file = match (format, events.first(), events.last()) {
+        (Some(format), Some(first), Some(last)) => {
+            let file = goal.file_beside(perfetto::plan::unused_name());
+            // Firefox's format has no weights.
+            let event = match format {
+                SampleFormat::Firefox => last,
+                SampleFormat::Pprof | SampleFormat::Folded | SampleFormat::FlameGraph => first,
+            };
+            if events.len() > 1 && format != SampleFormat::Pprof {
+                let name = recording.profile.events.get(event.0 as usize).map_or("", |event| &event.name);
+                say(&format_args!("{} has room for {name} only; pprof has all", file.display()));
+            }
+            convert::write_file(&recording, format, *event, &file)?;
+            file
+        }
+        _ => filled.trace.clone(),
+    };
+    if !arguments.quiet {
+        tell(&summary(&recording, family.as_ref(), goal, &file));
+    } else {
+        losses(&recording.profile).iter().for_each(say);
+    }
+    Ok(())
+}
+
+/// Reads the samples of a trace: of the family of `root`, if there is one, and with waiting weighted by its time.
+fn read(
+    arguments: &Args,
+    format: Option<SampleFormat>,
+    trace: &Path,
+    root: Option<u32>,
+) -> Result<(Recording, Option<HashSet<u32>>), ProfileError> {
+    let mut schedule = Schedule::default();
+    let take = match arguments.off_cpu {
+        true => Take::ParentsAndSwitches,
+        false => Take::Parents,
+    };
+    if root.is_some() || arguments.off_cpu {
+        convert::each_packet_of(trace, |packet| schedule.packet(take, packet))?;
+        schedule.sort();
+    }
+    let family = root.map(|root| schedule.family(root));
+    let wants = |thread: Thread| match &family {
+        None => true,
+        Some(family) => family.contains(&thread.pid) || family.contains(&thread.tid),
+    };
+    let keep = match (arguments.off_cpu, format) {
+        (true, _) => Keep::Samples,
+        (false, Some(format)) => format.keep(),
+        (false, None) => Keep::Totals,
+    };
+    let mut recorder = Recorder::new(keep, wants);
+    let is_whole = convert::each_packet_of(trace, |packet| recorder.packet(packet))?;
+    let mut recording = recorder.finish();
+    if is_whole {
+        symbolize::append(&mut recording.profile, trace)?;
+    }
+    if arguments.off_cpu {
+        off_cpu::weigh(&mut recording, &schedule);
+        if schedule.has_other_clocks() {
+            say("the kernel's events have another clock than the samples, so not all waiting has a length");
+        }
+    }
+    Ok((recording, family))
+}
+
+/// Returns the events with samples. The one that a format with room for one gets is first: waiting, if it was asked for.
+fn shown_events(recording: &Recording) -> Vec<EventId> {
+    let mut events: Vec<EventId> = Vec::new();
+    for (key, _) in recording.totals.sorted() {
+        if events.last() != Some(&key.event) {
+            events.push(key.event);
+        }
+    }
+    events.sort_by_key(|event| !off_cpu::is_waiting(recording, *event));
+    events
+}
+
+/// Returns the lines for the terminal.
+fn summary(recording: &Recording, family: Option<&HashSet<u32>>, goal: &Goal, file: &Path) -> String {
+    let screen = Screen::of_stderr();
+    let mut text = String::new();
+    let of = match family {
+        Some(_) => " in the processes of the command",
+        None => "",
+    };
+    // What is named first is nearest to the end, where people look.
+    for event in shown_events(recording).into_iter().rev() {
+        text += &format!("\n{}{of}:\n", top::amount(recording, event));
+        text += &top::table(recording, event, screen);
+    }
+    text.push('\n');
+    for loss in losses(&recording.profile) {
+        text += &format!("{NAME}: {loss}\n");
+    }
+    let name = file.display();
+    text += &match goal.format.format() {
+        Format::Perfetto => format!(
+            "{NAME}: `ferretto open {name}` shows it; `ferretto convert -o profile.svg {name}` makes a flame graph of it\n"
+        ),
+        Format::Pprof => format!("{NAME}: wrote {name}; `go tool pprof -http=: {name}` shows it\n"),
+        Format::Flamegraph => format!("{NAME}: wrote {name}, which browsers show\n"),
+        Format::Firefox => format!("{NAME}: wrote {name}; https://profiler.firefox.com shows it\n"),
+        _ => format!("{NAME}: wrote {name}\n"),
+    };
+    text
+}
+
+/// Prints a message on stderr. If that is closed, nobody can be told.
+fn say(message: &(impl std::fmt::Display + ?Sized)) {
+    tell(&format!("{NAME}: {message}\n"));
+}
+
+fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,169 @@
+//! A profile as read from a trace: call stacks, what they were counted for, and in which threads.
+//!
+//! [`convert`](crate::convert) calls it, for files and for what `ferretto profile` has just recorded. [`Reader`] takes the packets of a trace one at a
+//! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`) with everything that
+//! they refer to, as upstream's trace processor does.
+//!
+//! Names, frames and call stacks are stored once for the whole trace, whatever the number of sequences. [`Totals`] grow with the number of distinct
+//! call stacks and threads, not with the number of samples. Everything that cannot be shown is counted in [`Losses`].
+
+mod counted;
+mod model;
+mod names;
+mod reader;
+mod sequence;
+mod symbols;
+
+use std::collections::HashMap;
+
+pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
+pub(crate) use model::{FrameId, Profile, StackId};
+pub(crate) use names::Names;
+pub(crate) use reader::Reader;
+
+/// One sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// In ns since boot; `None` if the trace does not relate its clock to boot time.
+    pub(crate) time: Option<u64>,
+    /// The thread that was sampled.
+    pub(crate) thread: Thread,
+    pub(crate) cpu: Option<u32>,
+    /// Whether the kernel was running.
+    pub(crate) mode: Mode,
+    /// What was counted.
+    pub(crate) event: EventId,
+    /// `None` if the sample has no call stack, or none that can be read.
+    pub(crate) stack: Option<StackId>,
+}
+
+/// A thread and its process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Thread {
+    pub(crate) pid: u32,
+    pub(crate) tid: u32,
+}
+
+/// What the processor was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Unknown,
+    Kernel,
+    User,
+}
+
+/// The place of an event in [`Profile::events`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct EventId(pub(crate) u32);
+
+/// What samples are added up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) event: EventId,
+    pub(crate) thread: Thread,
+    pub(crate) stack: StackId,
+}
+
+/// Samples added up by thread and call stack.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    counts: HashMap<Key, u64>,
+}
+
+impl Totals {
+    /// Adds a sample, if it has a call stack.
+    pub(crate) fn add(&mut self, sample: &Sample) {
+        self.add_weighted(sample, 1);
+    }
+
+    /// Adds a sample that counts so many times, if it has a call stack.
+    pub(crate) fn add_weighted(&mut self, sample: &Sample, weight: u64) {
+        if let Some(stack) = sample.stack {
+            let key = Key {
+                event: sample.event,
+                thread: sample.thread,
+                stack,
+            };
+            let count = self.counts.entry(key).or_default();
+            *count = count.saturating_add(weight);
+        }
+    }
+
+    /// Whether there is no sample with a call stack.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// Returns the number of samples of each event, thread and call stack, in this order.
+    pub(crate) fn sorted(&self) -> Vec<(Key, u64)> {
+        let mut all: Vec<(Key, u64)> = self.counts.iter().map(|(key, count)| (*key, *count)).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// A trace that was read for its samples.
+#[derive(Debug, Default)]
+pub(crate) struct Recording {
+    pub(crate) profile: Profile,
+    pub(crate) totals: Totals,
+    /// The samples in the order of the trace, if [`Keep::Samples`] was asked for.
+    pub(crate) samples: Vec<Sample>,
+    /// The times of the first and the last sample, in ns since boot.
+    pub(crate) span: Option<(u64, u64)>,
+}
+
+/// What is kept of the samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// Only sums.
+    Totals,
+    /// Each sample as well. Memory grows with the trace.
+    Samples,
+}
+
+/// Adds up the samples of packets that it takes in, one at a time.
+pub(crate) struct Recorder<F> {
+    reader: Reader,
+    keep: Keep,
+    /// Whether the samples of a thread are wanted.
+    wants: F,
+    recording: Recording,
+}
+
+impl<F: FnMut(Thread) -> bool> Recorder<F> {
+    pub(crate) fn new(keep: Keep, wants: F) -> Recorder<F> {
+        Recorder {
+            reader: Reader::default(),
+            keep,
+            wants,
+            recording: Recording::default(),
+        }
+    }
+
+    /// Takes in a packet.
+    pub(crate) fn packet(&mut self, packet: &[u8]) {
+        let Some(sample) = self.reader.packet(packet) else {
+            return;
+        };
+        if !(self.wants)(sample.thread) {
+            return;
+        }
+        self.recording.totals.add(&sample);
+        if let Some(time) = sample.time {
+            let (first, last) = self.recording.span.unwrap_or((time, time));
+            self.recording.span = Some((first.min(time), last.max(time)));
+        }
+        if self.keep == Keep::Samples {
+            self.recording.samples.push(sample);
+        }
+    }
+
+    /// Returns everything that was taken in.
+    pub(crate) fn finish(self) -> Recording {
+        Recording {
+            profile: self.reader.into_profile(),
+            ..self.recording
+        }
+    }
+}

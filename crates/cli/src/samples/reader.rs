@@ -1,0 +1,160 @@
+//! Takes in the packets of a trace, one at a time, and returns the samples among them.
+//!
+//! A packet is understood with what its sequence said before: defaults and interned data. After a loss these are unknown until the sequence clears its
+//! state, and samples that need them are counted as unreadable, as upstream's trace processor does.
+
+use std::collections::HashMap;
+
+use ferretto_proto::messages::perf_sample::{
+    OptionalSampleSkippedReason, OptionalUnwindError, SampleSkipReason,
+};
+use ferretto_proto::messages::perf_sample::{
+    producer_event::DataSourceStopReason, producer_event::OptionalSourceStopReason,
+};
+use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
+use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDefaults};
+use ferretto_proto::write::{TracePacket, TracePacketDefaults};
+
+use super::counted::Event;
+use super::model::Profile;
+use super::sequence::Interned;
+use super::{EventId, Mode, Sample, Thread};
+use crate::packet::{Packet, SequenceState, bytes};
+use crate::timeline::Timeline;
+
+/// A sequence as far as it has been read.
+#[derive(Debug, Default)]
+struct Sequence {
+    interned: Interned,
+    event: Option<EventId>,
+}
+
+/// Reads samples from packets.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    profile: Profile,
+    sequences: HashMap<u32, SequenceState<Sequence>>,
+    timeline: Timeline,
+}
+
+impl Reader {
+    /// Returns what all samples refer to.
+    pub(crate) fn into_profile(mut self) -> Profile {
+        self.profile.boot = self.timeline.wall_time(0);
+        self.profile
+    }
+
+    /// Takes in an encoded packet. Returns the sample in it, if any.
+    pub(crate) fn packet(&mut self, encoded: &[u8]) -> Option<Sample> {
+        let packet = Packet::new(encoded);
+        let sequence = self.sequences.entry(packet.sequence).or_default();
+        if !sequence.take(&packet) {
+            let is_sample = matches!(packet.content, Some((TracePacket::PERF_SAMPLE, _)));
+            self.profile.losses.unreadable += u64::from(is_sample);
+            return None;
+        }
+        if let Some(defaults) = packet.defaults {
+            let perf = bytes(defaults, TracePacketDefaults::PERF_SAMPLE_DEFAULTS);
+            let perf = perf.and_then(|perf| PerfSampleDefaults::decode_from_slice(perf).ok());
+            sequence.state.event = perf.map(|perf| event_id(&mut self.profile.events, Event::of(&perf)));
+        }
+        for interned in packet.interned.iter() {
+            sequence.state.interned.take(&mut self.profile, interned);
+        }
+        let (kind, content) = packet.content?;
+        match kind {
+            TracePacket::PERF_SAMPLE => return self.sample(&packet, content),
+            TracePacket::MODULE_SYMBOLS => {
+                let Profile { strings, symbols, .. } = &mut self.profile;
+                symbols.take(strings, content);
+            }
+            TracePacket::PROCESS_TREE => self.profile.names.process_tree(content),
+            TracePacket::TRACK_DESCRIPTOR => self.profile.names.track_descriptor(content),
+            TracePacket::FTRACE_EVENTS => self.profile.names.kernel_events(content),
+            TracePacket::CLOCK_SNAPSHOT => {
+                if let Ok(snapshot) = ClockSnapshot::decode_from_slice(content) {
+                    self.timeline.snapshot(packet.sequence, &snapshot);
+                }
+            }
+            _ => {}
+        }
+        None
+    }
+
+    fn sample(&mut self, packet: &Packet<'_>, content: &[u8]) -> Option<Sample> {
+        let profile = &mut self.profile;
+        let losses = &mut profile.losses;
+        let Ok(sample) = PerfSample::decode_from_slice(content) else {
+            losses.unreadable += 1;
+            return None;
+        };
+        if let Some(lost @ 1..) = sample.kernel_records_lost {
+            losses.kernel = losses.kernel.saturating_add(lost);
+            return None;
+        }
+        if sample.producer_event.is_set() {
+            let guardrail =
+                OptionalSourceStopReason::SourceStopReason(DataSourceStopReason::PROFILER_STOP_GUARDRAIL);
+            losses.guardrail +=
+                u64::from(sample.producer_event.optional_source_stop_reason == Some(guardrail));
+            return None;
+        }
+        profile.samples += 1;
+        let sequence = self.sequences.entry(packet.sequence).or_default();
+        let stack = sample.callstack_iid.and_then(|iid| {
+            let stack = sequence.state.interned.stack(profile, iid);
+            profile.losses.unreadable += u64::from(stack.is_none());
+            stack
+        });
+        let losses = &mut profile.losses;
+        match (&sample.optional_sample_skipped_reason, sample.callstack_iid) {
+            (Some(OptionalSampleSkippedReason::SampleSkippedReason(reason)), _) => match reason {
+                SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE => losses.out_of_scope += 1,
+                SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE => losses.overload += 1,
+                _ => losses.skipped += 1,
+            },
+            (None, Some(_)) => {}
+            (None, None) => losses.stackless += 1,
+        }
+        let error = sample.optional_unwind_error;
+        let none = OptionalUnwindError::UnwindError(StackUnwindError::UNWIND_ERROR_NONE);
+        profile.losses.truncated += u64::from(error.is_some_and(|error| error != none));
+        let event = match sequence.state.event {
+            Some(event) => event,
+            None => event_id(&mut profile.events, Event::default()),
+        };
+        let clock = sequence.clock_of(packet);
+        let time = packet
+            .timestamp
+            .and_then(|time| self.timeline.boot_time(packet.sequence, clock, time));
+        Some(Sample {
+            time,
+            thread: Thread {
+                pid: sample.pid.unwrap_or(0),
+                tid: sample.tid.unwrap_or(0),
+            },
+            cpu: sample.cpu,
+            mode: match sample.cpu_mode {
+                Some(CpuMode::MODE_KERNEL | CpuMode::MODE_GUEST_KERNEL | CpuMode::MODE_HYPERVISOR) => {
+                    Mode::Kernel
+                }
+                Some(CpuMode::MODE_USER | CpuMode::MODE_GUEST_USER) => Mode::User,
+                _ => Mode::Unknown,
+            },
+            event,
+            stack,
+        })
+    }
+}
+
+/// Returns the place of an event, which it adds if it is new.
+fn event_id(events: &mut Vec<Event>, event: Event) -> EventId {
+    let place = events
+        .iter()
+        .position(|known| *known == event)
+        .unwrap_or_else(|| {
+            events.push(event);
+            events.len() - 1
+        });
+    EventId(place as u32)
+}
