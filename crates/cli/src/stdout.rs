@@ -4,8 +4,8 @@
 
 mod table;
 
-use std::os::fd::AsFd;
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
 use clap::{Arg, ArgAction};
 use serde_json::Value;

@@ -41,7 +41,13 @@ impl Workshop {
         let source = workshop.path("hot.c");
         std::fs::write(&source, PROGRAM).unwrap();
         let compiled = Command::new("cc")
-            .args(["-g", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-o"])
+            .args([
+                "-g",
+                "-O1",
+                "-fomit-frame-pointer",
+                "-fno-optimize-sibling-calls",
+                "-o",
+            ])
             .args([&workshop.path("hot"), &source])
             .status();
         if compiled.is_ok_and(|status| status.success()) {
@@ -118,14 +124,21 @@ fn the_hot_function_of_a_command_leads_and_its_exit_status_is_passed_on() {
     assert_eq!(code, Some(7), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");
     assert!(said.contains("ferretto open trace.pftrace"), "{said}");
-    let Some(processor) = TraceProcessor::find() else { return };
-    let named = "select count(*), max(s.source_file like '%hot.c'), max(s.line_number) from stack_profile_symbol s
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let named =
+        "select count(*), max(s.source_file like '%hot.c'), max(s.line_number) from stack_profile_symbol s
         join stack_profile_frame f using (symbol_set_id) where s.name = 'hot_leaf'";
     let scheduled = "select count(*) > 0 from sched join thread using (utid) where thread.name = 'hot'";
     let [named, scheduled] = processor.query(&workshop.path("trace.pftrace"), [named, scheduled]);
     let [frames, has_file, line] = numbers(&named);
     assert!(frames > 0 && has_file == 1 && line == 7, "{named:?}");
-    assert_eq!(numbers(&scheduled), [1], "the scheduler's decisions are beside it");
+    assert_eq!(
+        numbers(&scheduled),
+        [1],
+        "the scheduler's decisions are beside it"
+    );
 }
 
 #[test]
@@ -145,7 +158,10 @@ fn other_formats_have_only_the_processes_of_the_command() {
         let process = line.split(';').next().unwrap();
         assert!(!process.ends_with("hot"), "{line}");
     }
-    assert!(!workshop.path("trace.pftrace").exists(), "only what was asked for is left");
+    assert!(
+        !workshop.path("trace.pftrace").exists(),
+        "only what was asked for is left"
+    );
 }
 
 #[test]
@@ -158,7 +174,10 @@ fn a_running_process_is_sampled_alone() {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");
     let picture = workshop.text("out.svg");
-    assert!(picture.contains("<svg") && picture.contains("hot_leaf"), "{picture}");
+    assert!(
+        picture.contains("<svg") && picture.contains("hot_leaf"),
+        "{picture}"
+    );
 }
 
 #[test]
@@ -173,7 +192,10 @@ fn waiting_counts_for_as_long_as_it_takes() {
     let sleeping = highest(&folded);
     assert!(sleeping.contains("main;sleeps_here;"), "{folded}\n{said}");
     let waited: u64 = sleeping.rsplit(' ').next().unwrap().parse().unwrap();
-    assert!(waited > 700_000_000 && waited < 5_000_000_000, "{waited} ns\n{said}");
+    assert!(
+        waited > 700_000_000 && waited < 5_000_000_000,
+        "{waited} ns\n{said}"
+    );
 }
 
 #[test]
@@ -212,7 +234,10 @@ fn flags_that_mean_nothing_are_refused_with_advice() {
         ("profile -F often", "write one like 999, or max"),
         ("profile -F 99 -c 5", "cannot be used with"),
         ("profile --call-graph lbr", "kernel-fp"),
-        ("profile --frequency 99", "unrecognized option '--frequency': did you mean '--freq'?"),
+        (
+            "profile --frequency 99",
+            "unrecognized option '--frequency': did you mean '--freq'?",
+        ),
         ("profile --duration 5", "the number needs a unit"),
         ("profile -o trace.json", "--format"),
         ("profile -o -", "name one with -o"),
@@ -224,7 +249,10 @@ fn flags_that_mean_nothing_are_refused_with_advice() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(advice), "{line}: {said}");
+        assert!(
+            !output.status.success() && said.contains(advice),
+            "{line}: {said}"
+        );
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "{line}");
     }

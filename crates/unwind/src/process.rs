@@ -50,10 +50,12 @@ impl Region {
     /// Takes from the module what unwinding needs of it.
     fn settle(&mut self, mapping: &Mapping, module: &ModuleState) {
         (self.serial, self.to_module) = match module {
-            ModuleState::Loaded(module) => match module.address_of(mapping.offset, mapping.end - mapping.start) {
-                Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
-                None => (0, 0),
-            },
+            ModuleState::Loaded(module) => {
+                match module.address_of(mapping.offset, mapping.end - mapping.start) {
+                    Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
+                    None => (0, 0),
+                }
+            }
             ModuleState::NotLoaded | ModuleState::Unusable(_) => (0, 0),
         };
     }
@@ -133,7 +135,9 @@ impl Process {
 
     /// The process's own directory, unless it is known to have ended.
     fn live_directory(&self) -> Option<&ProcessDir> {
-        self.directory.as_ref().filter(|directory| !directory.is_for_ended())
+        self.directory
+            .as_ref()
+            .filter(|directory| !directory.is_for_ended())
     }
 
     fn set_maps(&mut self, maps: Maps) {

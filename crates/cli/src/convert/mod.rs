@@ -17,11 +17,8 @@ mod folded;
 mod formats;
 mod import;
 mod pprof;
-<<<<<<< HEAD
 mod recorded;
-=======
 mod sorted_spool;
->>>>>>> convert
 mod source;
 mod systrace;
 

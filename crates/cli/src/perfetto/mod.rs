@@ -32,14 +32,14 @@ mod workload;
 
 pub(crate) use args::command;
 use background::Detached;
+pub(crate) use console::Loudness;
 pub(crate) use console::interject;
 use console::{Console, Voice};
-pub(crate) use console::Loudness;
 use ferretto_ipc::address::Address;
 use ferretto_proto::messages::TraceConfig;
 use output::Output;
-pub(crate) use plan::Strictness;
 use plan::Plan;
+pub(crate) use plan::Strictness;
 pub(crate) use record::Recorded;
 use signals::Signals;
 use workload::CommandLine;
@@ -196,11 +196,7 @@ pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled
     }
 }
 
-fn record(
-    mut recording: plan::Recording,
-    find_service: FindService<'_>,
-    console: &mut Console,
-) -> Recorded {
+fn record(mut recording: plan::Recording, find_service: FindService<'_>, console: &mut Console) -> Recorded {
     let not_recorded = |code| Recorded { code, command: None };
     if recording.process != plan::Process::Foreground
         && let Some(written) = recording.written.take()

@@ -5,9 +5,7 @@
 use ferretto_proto::messages::ftrace_config::CompactSchedConfig;
 use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, UnwindMode};
 use ferretto_proto::messages::perf_events::{PerfClock, Timebase, Tracepoint, timebase};
-use ferretto_proto::messages::{
-    DataSourceConfig, MessageField, PerfEventConfig, TraceConfig, trace_config,
-};
+use ferretto_proto::messages::{DataSourceConfig, MessageField, PerfEventConfig, TraceConfig, trace_config};
 
 use super::args::{Args, ArgsError, CallGraph, Interval};
 use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config};
@@ -153,7 +151,9 @@ mod tests {
     fn without_flags_it_samples_the_machine_beside_scheduling() {
         let config = config_of("profile");
         assert_eq!(config.duration_ms, Some(10_000));
-        let [perf] = perf_configs(&config)[..] else { panic!() };
+        let [perf] = perf_configs(&config)[..] else {
+            panic!()
+        };
         let frequency = timebase::Interval::Frequency(999);
         assert_eq!(perf.timebase.interval, Some(frequency));
         assert!(perf.callstack_sampling.scope.target_pid.is_empty());
@@ -171,7 +171,9 @@ mod tests {
     fn flags_of_perf_choose_event_interval_scope_and_unwinding() {
         let config = config_of("profile -p 1,2 -e page-faults -c 100 --call-graph kernel-fp -- make -j4");
         assert_eq!(config.duration_ms, Some(0));
-        let [perf] = perf_configs(&config)[..] else { panic!() };
+        let [perf] = perf_configs(&config)[..] else {
+            panic!()
+        };
         assert_eq!(perf.timebase.interval, Some(timebase::Interval::Period(100)));
         assert_eq!(perf.callstack_sampling.scope.target_pid, [1, 2]);
         let mode = Some(UnwindMode::UNWIND_KERNEL_FRAME_POINTER);
@@ -181,7 +183,9 @@ mod tests {
     #[test]
     fn waiting_is_sampled_by_a_second_instance() {
         let config = config_of("profile --off-cpu");
-        let [_, off_cpu] = perf_configs(&config)[..] else { panic!() };
+        let [_, off_cpu] = perf_configs(&config)[..] else {
+            panic!()
+        };
         assert_eq!(off_cpu.timebase.name.as_deref(), Some(OFF_CPU));
         assert_eq!(off_cpu.timebase.interval, Some(timebase::Interval::Period(1)));
     }

@@ -167,8 +167,15 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
                 SampleFormat::Pprof | SampleFormat::Folded | SampleFormat::FlameGraph => first,
             };
             if events.len() > 1 && format != SampleFormat::Pprof {
-                let name = recording.profile.events.get(event.0 as usize).map_or("", |event| &event.name);
-                say(&format_args!("{} has room for {name} only; pprof has all", file.display()));
+                let name = recording
+                    .profile
+                    .events
+                    .get(event.0 as usize)
+                    .map_or("", |event| &event.name);
+                say(&format_args!(
+                    "{} has room for {name} only; pprof has all",
+                    file.display()
+                ));
             }
             convert::write_file(&recording, format, *event, &file)?;
             file

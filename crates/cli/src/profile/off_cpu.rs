@@ -31,7 +31,9 @@ pub(super) fn weigh(recording: &mut Recording, schedule: &Schedule) {
     waiting.sort_by_key(|(time, _)| *time);
     for (time, sample) in waiting.into_iter().rev() {
         let back = schedule.back(sample.thread.tid, time);
-        let back = next.insert(sample.thread.tid, time).map_or(back, |next| back.min(next));
+        let back = next
+            .insert(sample.thread.tid, time)
+            .map_or(back, |next| back.min(next));
         totals.add_weighted(&sample, back.saturating_sub(time));
     }
     recording.totals = totals;

@@ -10,8 +10,9 @@ use ferretto_proto::write::TracePacket;
 use ferretto_unwind::symbols::demangle;
 
 use super::counted::Event;
-use super::names::{Names, bytes};
+use super::names::Names;
 use super::symbols::Symbols;
+use crate::packet::bytes;
 
 /// The most nodes of the tree of call stacks. One takes about 40 bytes.
 const MAX_NODES: usize = 1 << 24;

@@ -56,7 +56,9 @@ pub(crate) enum SymbolizeError {
     Trace(#[from] ConvertError),
     #[error("cannot append to {path}: {source}; with -o names go into another file")]
     Append { path: PathBuf, source: io::Error },
-    #[error("{0} is compressed or ends inside a packet, so nothing can be appended; name another file with -o")]
+    #[error(
+        "{0} is compressed or ends inside a packet, so nothing can be appended; name another file with -o"
+    )]
     NotAppendable(PathBuf),
     #[error("{0} has no samples with call stacks")]
     NoSamples(PathBuf),

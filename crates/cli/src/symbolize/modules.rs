@@ -93,7 +93,9 @@ pub(crate) fn symbolize<E>(
         profile.add_symbols(packet.as_slice());
         write(packet.as_slice())?;
     }
-    found.missing.sort_by_key(|missing| std::cmp::Reverse(missing.addresses));
+    found
+        .missing
+        .sort_by_key(|missing| std::cmp::Reverse(missing.addresses));
     Ok(found)
 }
 

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::dwarf::Lines;
-use crate::symbol_table::SymbolTable;
 use super::{Symbols, SymbolsError};
 use crate::elf::{Headers, Unusable};
+use crate::symbol_table::SymbolTable;
 
 /// Folders in which debug information may be.
 #[derive(Debug, Clone, Default)]

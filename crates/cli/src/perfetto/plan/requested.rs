@@ -13,7 +13,9 @@ use crate::config::surroundings::Kernel;
 use crate::perfetto::Program;
 use crate::perfetto::args::Arguments;
 use crate::perfetto::event_words::{Given, WordError, understand};
-use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config, test_config};
+use crate::perfetto::light_config::{
+    LightFlags, SCHEDULING, Wanted, add_overview, light_config, test_config,
+};
 
 /// A tenth of the default, because in the default period a busy machine overruns the usual buffer.
 pub(crate) const FILE_WRITE_PERIOD_OF_COMMANDS_MS: u32 = 500;

@@ -502,6 +502,8 @@ impl codec::Fields for FollowerEvent {
         static EMPTY: FollowerEvent = FollowerEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod follower_event {
     #[cfg(feature = "probes")]
@@ -1033,6 +1035,8 @@ pub mod perf_events {
             static EMPTY: Timebase = Timebase::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod timebase {
         #[cfg(feature = "probes")]
@@ -1089,6 +1093,8 @@ pub mod perf_events {
             static EMPTY: Tracepoint = Tracepoint::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
@@ -1141,6 +1147,8 @@ pub mod perf_events {
             static EMPTY: RawEvent = RawEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -42,6 +42,8 @@ impl codec::Fields for AddressSymbols {
         static EMPTY: AddressSymbols = AddressSymbols::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Frames from the outermost to the innermost.
@@ -303,6 +305,8 @@ impl codec::Fields for Line {
         static EMPTY: Line = Line::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -415,6 +419,8 @@ impl codec::Fields for ModuleSymbols {
         static EMPTY: ModuleSymbols = ModuleSymbols::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// One sample of linux.perf: counters and perhaps a call stack. Others tell what is missing.
@@ -509,6 +515,8 @@ impl codec::Fields for PerfSample {
         static EMPTY: PerfSample = PerfSample::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod perf_sample {
     #[allow(unused_imports)]
@@ -557,6 +565,8 @@ pub mod perf_sample {
             static EMPTY: ProducerEvent = ProducerEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod producer_event {
         #[allow(unused_imports)]
@@ -687,6 +697,8 @@ impl codec::Fields for PerfSampleDefaults {
         static EMPTY: PerfSampleDefaults = PerfSampleDefaults::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 pub mod profiling {
