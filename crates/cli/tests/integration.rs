@@ -22,6 +22,7 @@ mod compression;
 mod config_check;
 mod configs;
 mod conformance;
+mod convert;
 mod crowds;
 mod cxx_producer;
 mod daemons;

@@ -22,6 +22,9 @@ mod sorted_spool;
 mod source;
 mod systrace;
 
+#[cfg(test)]
+mod tests;
+
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;

@@ -90,6 +90,42 @@ struct Running {
     comm: String,
 }
 
+/// Events in columns. Times are distances from the last one.
+struct Columns {
+    times: Vec<u64>,
+    pids: Vec<u64>,
+    priorities: Vec<u64>,
+    /// The state that a thread left the processor in, or the processor on which one is woken.
+    others: Vec<u64>,
+    comms: Vec<u64>,
+}
+
+/// One of these events.
+struct Row {
+    time: u64,
+    pid: i64,
+    priority: i64,
+    other: i64,
+    comm: u64,
+}
+
+impl Columns {
+    fn rows(&self) -> impl Iterator<Item = Row> + '_ {
+        let mut time = 0_u64;
+        self.times.iter().enumerate().map(move |(place, distance)| {
+            time = time.wrapping_add(*distance);
+            let number = |column: &[u64]| column.get(place).copied().unwrap_or(0);
+            Row {
+                time,
+                pid: number(&self.pids) as i64,
+                priority: number(&self.priorities) as i64,
+                other: number(&self.others) as i64,
+                comm: number(&self.comms),
+            }
+        })
+    }
+}
+
 /// The clock of a bundle's times: boot time, or another one and what both showed at one moment.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
@@ -240,8 +276,32 @@ impl Systrace {
         if name.is_empty() {
             return Ok(());
         }
+        if name == "task_newtask" {
+            self.new_task(tid, &fields);
+        }
         let line = rendered(&name, &fields);
         self.line(cpu, tid, time, clock, &line)
+    }
+
+    /// Takes in that a thread has made another one, in its own process or as a process.
+    fn new_task(&mut self, parent: u32, fields: &Fields) {
+        const CLONE_THREAD: u64 = 0x10000;
+        let number = |key: &str| {
+            let mut fields = fields.iter();
+            fields
+                .find(|(name, _)| name == key)
+                .and_then(|(_, value)| value.parse::<u64>().ok())
+        };
+        let Some(child) = number("pid") else { return };
+        let child = child as u32;
+        match number("clone_flags").unwrap_or(0) & CLONE_THREAD {
+            0 => self.processes.insert(child, child),
+            _ => self
+                .processes
+                .get(&parent)
+                .copied()
+                .and_then(|process| self.processes.insert(child, process)),
+        };
     }
 
     /// Takes in `sched_switch` and `sched_waking` events in columns.
@@ -255,63 +315,71 @@ impl Systrace {
             let mut packed = bytes(compact, number).unwrap_or_default();
             std::iter::from_fn(|| take_varint(&mut packed)).collect()
         };
-        let comm = |index: Option<&u64>| {
-            let index = usize::try_from(*index?).ok()?;
-            table.get(index).cloned()
+        let switches = Columns {
+            times: column(CompactSched::SWITCH_TIMESTAMP),
+            pids: column(CompactSched::SWITCH_NEXT_PID),
+            priorities: column(CompactSched::SWITCH_NEXT_PRIO),
+            others: column(CompactSched::SWITCH_PREV_STATE),
+            comms: column(CompactSched::SWITCH_NEXT_COMM_INDEX),
         };
-        let comms = column(CompactSched::SWITCH_NEXT_COMM_INDEX);
-        let (states, pids, priorities) = (
-            column(CompactSched::SWITCH_PREV_STATE),
-            column(CompactSched::SWITCH_NEXT_PID),
-            column(CompactSched::SWITCH_NEXT_PRIO),
-        );
-        let mut time = 0_u64;
-        for (place, delta) in column(CompactSched::SWITCH_TIMESTAMP).into_iter().enumerate() {
-            time = time.wrapping_add(delta);
-            let next = Running {
-                pid: pids.get(place).copied().unwrap_or(0) as i64,
-                priority: priorities.get(place).copied().unwrap_or(0) as i64,
-                comm: comm(comms.get(place)).unwrap_or_default(),
+        let wakings = Columns {
+            times: column(CompactSched::WAKING_TIMESTAMP),
+            pids: column(CompactSched::WAKING_PID),
+            priorities: column(CompactSched::WAKING_PRIO),
+            others: column(CompactSched::WAKING_TARGET_CPU),
+            comms: column(CompactSched::WAKING_COMM_INDEX),
+        };
+        let (mut switches, mut wakings) = (switches.rows().peekable(), wakings.rows().peekable());
+        loop {
+            // Who wakes is who runs, so both have to be taken in together.
+            let is_switch = match (switches.peek(), wakings.peek()) {
+                (Some(switch), Some(waking)) => switch.time <= waking.time,
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (None, None) => return Ok(()),
             };
-            self.names.name_thread(next.pid as u32, next.comm.as_bytes());
-            // Before the first switch it is not known who ran.
-            let Some(previous) = self.running.insert(cpu, next.clone()) else {
-                continue;
+            let row = if is_switch {
+                switches.next()
+            } else {
+                wakings.next()
             };
-            let state = states.get(place).copied().unwrap_or(0) as i64;
-            let text = format!(
-                "sched_switch: prev_comm={} prev_pid={} prev_prio={} prev_state={} ==> next_comm={} next_pid={} next_prio={}",
-                previous.comm,
-                previous.pid,
-                previous.priority,
-                task_state(state),
-                next.comm,
-                next.pid,
-                next.priority,
-            );
-            self.line(cpu, previous.pid as u32, time, clock, &text)?;
+            let Some(row) = row else { return Ok(()) };
+            let comm = usize::try_from(row.comm).ok().and_then(|index| table.get(index));
+            let comm = comm.cloned().unwrap_or_default();
+            if is_switch {
+                self.compact_switch(cpu, &row, comm, clock)?;
+            } else if let Some(waker) = self.running.get(&cpu) {
+                let text = format!(
+                    "sched_waking: comm={comm} pid={} prio={} target_cpu={}",
+                    row.pid, row.priority, row.other
+                );
+                self.line(cpu, waker.pid as u32, row.time, clock, &text)?;
+            }
         }
-        let comms = column(CompactSched::WAKING_COMM_INDEX);
-        let (pids, targets, priorities) = (
-            column(CompactSched::WAKING_PID),
-            column(CompactSched::WAKING_TARGET_CPU),
-            column(CompactSched::WAKING_PRIO),
+    }
+
+    fn compact_switch(&mut self, cpu: u32, row: &Row, comm: String, clock: Option<Clock>) -> io::Result<()> {
+        self.names.name_by_kernel(row.pid as u32, comm.as_bytes());
+        let next = Running {
+            pid: row.pid,
+            priority: row.priority,
+            comm,
+        };
+        // Before the first switch it is not known who ran.
+        let Some(previous) = self.running.insert(cpu, next.clone()) else {
+            return Ok(());
+        };
+        let text = format!(
+            "sched_switch: prev_comm={} prev_pid={} prev_prio={} prev_state={} ==> next_comm={} next_pid={} next_prio={}",
+            previous.comm,
+            previous.pid,
+            previous.priority,
+            task_state(row.other),
+            next.comm,
+            next.pid,
+            next.priority,
         );
-        let mut time = 0_u64;
-        for (place, delta) in column(CompactSched::WAKING_TIMESTAMP).into_iter().enumerate() {
-            time = time.wrapping_add(delta);
-            let number = |column: &[u64]| column.get(place).copied().unwrap_or(0) as i64;
-            let text = format!(
-                "sched_waking: comm={} pid={} prio={} success=1 target_cpu={:03}",
-                comm(comms.get(place)).unwrap_or_default(),
-                number(&pids),
-                number(&priorities),
-                number(&targets),
-            );
-            let waker = self.running.get(&cpu).map_or(0, |running| running.pid);
-            self.line(cpu, waker as u32, time, clock, &text)?;
-        }
-        Ok(())
+        self.line(cpu, previous.pid as u32, row.time, clock, &text)
     }
 
     /// Writes everything.
@@ -464,6 +532,22 @@ fn arguments(name: &str, fields: &Fields) -> String {
                 "handled"
             };
             format!(" irq={} ret={result}", get("irq"))
+        }
+        "workqueue_queue_work" => format!(
+            " work struct={:x} function={:x} workqueue={} req_cpu={} cpu={}",
+            number("work"),
+            number("function"),
+            get("workqueue"),
+            get("req_cpu"),
+            get("cpu"),
+        ),
+        "workqueue_activate_work" | "workqueue_execute_end" => format!(" work struct {:x}", number("work")),
+        "workqueue_execute_start" => {
+            format!(
+                " work struct {:x}: function {:x}",
+                number("work"),
+                number("function")
+            )
         }
         "softirq_entry" | "softirq_exit" => {
             let vector = usize::try_from(number("vec")).ok();

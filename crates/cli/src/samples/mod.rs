@@ -16,7 +16,12 @@ mod symbols;
 
 use std::collections::HashMap;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
+#[cfg(test)]
+pub(crate) use model::Losses;
 pub(crate) use model::{FrameId, Profile, StackId};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;

@@ -19,11 +19,19 @@ const MAX_NAMES: usize = 1 << 20;
 /// The most bytes of a name.
 const MAX_NAME: usize = 256;
 
+/// Who says how a thread is called. A later one in this list is believed more, as by upstream's trace processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Witness {
+    KernelEvent,
+    ProcessTree,
+    Program,
+}
+
 /// Names of processes and threads, as last mentioned in the trace.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     processes: HashMap<u32, String>,
-    threads: HashMap<u32, String>,
+    threads: HashMap<u32, (Witness, String)>,
 }
 
 impl Names {
@@ -31,21 +39,39 @@ impl Names {
     pub(crate) fn process(&self, pid: u32) -> Option<&str> {
         let own = self.processes.get(&pid).map(|name| last_part(name));
         own.filter(|name| !name.is_empty())
-            .or_else(|| self.threads.get(&pid).map(String::as_str))
+            .or_else(|| self.thread_name(pid))
     }
 
     /// Returns the name of a thread; that of its process stands in for a main thread without one.
     pub(crate) fn thread(&self, thread: Thread) -> Option<&str> {
-        let own = self.threads.get(&thread.tid).map(String::as_str);
+        let own = self.thread_name(thread.tid);
         own.or_else(|| self.process(thread.pid).filter(|_| thread.pid == thread.tid))
     }
 
-    fn name_process(&mut self, pid: u32, name: &[u8]) {
-        insert(&mut self.processes, pid, name);
+    fn thread_name(&self, tid: u32) -> Option<&str> {
+        self.threads.get(&tid).map(|(_, name)| name.as_str())
     }
 
-    pub(crate) fn name_thread(&mut self, tid: u32, name: &[u8]) {
-        insert(&mut self.threads, tid, name);
+    fn name_process(&mut self, pid: u32, name: &[u8]) {
+        if let Some(name) = usable(name, self.processes.len(), self.processes.contains_key(&pid)) {
+            self.processes.insert(pid, name);
+        }
+    }
+
+    /// Takes in a name from a kernel event, such as the switch to a thread.
+    pub(crate) fn name_by_kernel(&mut self, tid: u32, name: &[u8]) {
+        self.name_thread(Witness::KernelEvent, tid, name);
+    }
+
+    fn name_thread(&mut self, witness: Witness, tid: u32, name: &[u8]) {
+        let known = self.threads.get(&tid);
+        // Most events repeat a name.
+        if known.is_some_and(|(by, known)| *by > witness || (*by == witness && known.as_bytes() == name)) {
+            return;
+        }
+        if let Some(name) = usable(name, self.threads.len(), known.is_some()) {
+            self.threads.insert(tid, (witness, name));
+        }
     }
 
     /// Takes in a `ProcessTree`.
@@ -57,7 +83,9 @@ impl Names {
                     let name = bytes(process, process_tree::Process::CMDLINE);
                     let is_comm = varint(process, process_tree::Process::CMDLINE_IS_COMM) == Some(1);
                     match (pid, name) {
-                        (Some(pid), Some(name)) if is_comm => self.name_thread(pid as u32, name),
+                        (Some(pid), Some(name)) if is_comm => {
+                            self.name_thread(Witness::ProcessTree, pid as u32, name)
+                        }
                         (Some(pid), Some(name)) => self.name_process(pid as u32, name),
                         _ => {}
                     }
@@ -66,7 +94,7 @@ impl Names {
                     let tid = varint(thread, process_tree::Thread::TID);
                     let name = bytes(thread, process_tree::Thread::NAME);
                     if let (Some(tid), Some(name)) = (tid, name) {
-                        self.name_thread(tid as u32, name);
+                        self.name_thread(Witness::ProcessTree, tid as u32, name);
                     }
                 }
                 _ => {}
@@ -89,7 +117,7 @@ impl Names {
                     let tid = varint(thread, ThreadDescriptor::TID);
                     let name = bytes(thread, ThreadDescriptor::THREAD_NAME);
                     if let (Some(tid), Some(name)) = (tid, name) {
-                        self.name_thread(tid as u32, name);
+                        self.name_thread(Witness::Program, tid as u32, name);
                     }
                 }
                 _ => {}
@@ -118,24 +146,19 @@ impl Names {
                     _ => continue,
                 };
                 if let (Some(pid), Some(name)) = (varint(event, pid), bytes(event, name)) {
-                    self.name_thread(pid as u32, name);
+                    self.name_by_kernel(pid as u32, name);
                 }
             }
         }
     }
 }
 
-fn insert(names: &mut HashMap<u32, String>, id: u32, name: &[u8]) {
-    if name.is_empty() || (names.len() >= MAX_NAMES && !names.contains_key(&id)) {
-        return;
+/// Returns a name to be stored, if there is room among so many others.
+fn usable(name: &[u8], others: usize, is_known: bool) -> Option<String> {
+    if name.is_empty() || (others >= MAX_NAMES && !is_known) {
+        return None;
     }
-    let name = String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(name));
-    match names.get(&id) {
-        Some(known) if *known == name => {}
-        _ => {
-            names.insert(id, name.into_owned());
-        }
-    }
+    Some(String::from_utf8_lossy(name.get(..MAX_NAME).unwrap_or(name)).into_owned())
 }
 
 /// Returns the last part of a path. Names of threads of the kernel have slashes too, and no path.

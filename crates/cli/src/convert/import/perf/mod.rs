@@ -10,6 +10,9 @@ mod bytes;
 mod file;
 mod record;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek};
 use std::rc::Rc;

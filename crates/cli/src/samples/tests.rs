@@ -1,0 +1,263 @@
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
+use ferretto_proto::messages::trace_packet::SequenceFlags;
+use ferretto_proto::write::{InternedData, PerfSample, TracePacket};
+use ferretto_wire::Writer;
+use proptest::prelude::*;
+
+use super::*;
+
+const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
+const NEEDS_STATE: u32 = SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u32;
+
+fn packet(fill: impl FnOnce(&mut TracePacket<'_>)) -> Vec<u8> {
+    let mut writer = Writer::new();
+    let mut packet = TracePacket::new(&mut writer);
+    packet.trusted_packet_sequence_id(7);
+    fill(&mut packet);
+    writer.into_vec()
+}
+
+/// A frame and its mapping refer to entries that come after them in the message.
+fn description(interned: &mut InternedData<'_>) {
+    interned.callstacks(|stack| {
+        stack.iid(1).frame_ids(1).frame_ids(2);
+    });
+    interned.frames(|frame| {
+        frame.iid(1).mapping_id(1).rel_pc(0x10).function_name_id(1);
+    });
+    interned.frames(|frame| {
+        frame.iid(2).mapping_id(1).rel_pc(0x20);
+    });
+    interned.mappings(|mapping| {
+        mapping.iid(1).build_id(1).path_string_ids(1).path_string_ids(2);
+    });
+    for (iid, part) in [(1, "usr"), (2, "prog")] {
+        interned.mapping_paths(|text| {
+            text.iid(iid).str(part);
+        });
+    }
+    interned.build_ids(|text| {
+        text.iid(1).str(b"\xab\xcd");
+    });
+    interned.function_names(|text| {
+        text.iid(1).str("main");
+    });
+}
+
+fn described() -> Vec<u8> {
+    packet(|packet| {
+        packet.sequence_flags(CLEARED).interned_data(description);
+    })
+}
+
+fn sample(fill: impl FnOnce(&mut PerfSample<'_>)) -> Vec<u8> {
+    packet(|packet| {
+        packet
+            .timestamp(5)
+            .sequence_flags(NEEDS_STATE)
+            .perf_sample(|sample| {
+                sample.pid(3).tid(4);
+                fill(sample);
+            });
+    })
+}
+
+fn with_stack() -> Vec<u8> {
+    sample(|sample| {
+        sample.callstack_iid(1);
+    })
+}
+
+/// Symbols of the second frame: a function, inlined in another.
+fn symbols(path: &str) -> Vec<u8> {
+    packet(|packet| {
+        packet.module_symbols(|symbols| {
+            symbols
+                .path(path)
+                .build_id(b"\xab\xcd")
+                .address_symbols(|address| {
+                    address.address(0x20);
+                    for (name, line) in [("inlined", 3), ("_ZN4prog5outer17h0123456789abcdefE", 9)] {
+                        address.lines(|entry| {
+                            entry
+                                .function_name(name)
+                                .source_file_name("a.rs")
+                                .line_number(line);
+                        });
+                    }
+                });
+        });
+    })
+}
+
+fn recording(packets: &[Vec<u8>]) -> Recording {
+    let mut recorder = Recorder::new(Keep::Samples, |_| true);
+    for packet in packets {
+        recorder.packet(packet);
+    }
+    recorder.finish()
+}
+
+/// Returns the names of the only stack, outermost first.
+fn names(recording: &Recording) -> Vec<String> {
+    let [(key, _)] = &recording.totals.sorted()[..] else {
+        panic!("not one stack")
+    };
+    let profile = &recording.profile;
+    let frames = profile.stacks.frames(key.stack);
+    let lines = frames.flat_map(|frame| profile.lines(frame));
+    let mut names: Vec<String> = lines.map(|line| line.name.into_owned()).collect();
+    names.reverse();
+    names
+}
+
+#[test]
+fn a_stack_is_read_with_its_names_and_modules() {
+    let recording = recording(&[described(), with_stack(), with_stack()]);
+    assert_eq!(names(&recording), ["main", "prog+0x20"]);
+    let (key, count) = recording.totals.sorted()[0];
+    assert_eq!((count, key.thread), (2, Thread { pid: 3, tid: 4 }));
+    let profile = &recording.profile;
+    let frame = profile.stacks.frames(key.stack).next().unwrap();
+    let (_, module) = profile.module_of(frame).unwrap();
+    assert_eq!(
+        (profile.path(module), module.build_id_digits()),
+        ("/usr/prog", "abcd".to_owned())
+    );
+    assert_eq!(recording.samples.len(), 2);
+    assert_eq!(profile.losses, Losses::default());
+}
+
+#[test]
+fn symbols_name_frames_whether_they_come_before_or_after_them() {
+    for packets in [
+        [described(), with_stack(), symbols("/usr/prog")],
+        [symbols("/usr/prog"), described(), with_stack()],
+    ] {
+        let recording = recording(&packets);
+        assert_eq!(names(&recording), ["main", "prog::outer", "inlined"]);
+    }
+}
+
+#[test]
+fn symbols_of_another_module_name_nothing() {
+    let recording = recording(&[described(), with_stack(), symbols("/usr/other")]);
+    assert_eq!(names(&recording), ["main", "prog+0x20"]);
+}
+
+#[test]
+fn samples_after_a_loss_are_unreadable_until_the_state_is_cleared() {
+    let lost = packet(|packet| {
+        packet.previous_packet_dropped(1);
+    });
+    let recording = recording(&[described(), lost, with_stack(), described(), with_stack()]);
+    assert_eq!(recording.samples.len(), 1);
+    assert_eq!(recording.profile.losses.unreadable, 1);
+}
+
+#[test]
+fn a_sample_that_refers_to_nothing_is_kept_without_a_stack_and_counted() {
+    let cleared = packet(|packet| {
+        packet.sequence_flags(CLEARED);
+    });
+    let recording = recording(&[cleared, with_stack()]);
+    assert_eq!(recording.samples.len(), 1);
+    assert!(recording.totals.is_empty());
+    assert_eq!(recording.profile.losses.unreadable, 1);
+}
+
+#[test]
+fn losses_are_counted_by_their_reasons() {
+    let skipped = |reason| {
+        sample(|sample| {
+            sample.sample_skipped_reason(reason);
+        })
+    };
+    let lost = packet(|packet| {
+        packet.perf_sample(|sample| {
+            sample.cpu(0).kernel_records_lost(12);
+        });
+    });
+    let recording = recording(&[
+        described(),
+        skipped(SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE),
+        skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE),
+        skipped(SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE),
+        sample(|_| {}),
+        lost,
+    ]);
+    let expected = Losses {
+        kernel: 12,
+        overload: 1,
+        skipped: 1,
+        out_of_scope: 1,
+        stackless: 1,
+        ..Losses::default()
+    };
+    assert_eq!(recording.profile.losses, expected);
+    assert_eq!(recording.profile.samples, 4);
+}
+
+#[test]
+fn two_sequences_share_what_is_the_same() {
+    let second = |mut packet: Vec<u8>| {
+        // Field 10, which `packet` writes first.
+        packet[1] = 8;
+        packet
+    };
+    let recording = recording(&[
+        described(),
+        with_stack(),
+        second(described()),
+        second(with_stack()),
+    ]);
+    let sorted = recording.totals.sorted();
+    assert_eq!(sorted.len(), 1);
+    assert_eq!(sorted[0].1, 2);
+}
+
+#[test]
+fn threads_have_the_names_of_the_process_tree() {
+    let tree = packet(|packet| {
+        packet.process_tree(|tree| {
+            tree.processes(|process| {
+                process.pid(3).cmdline("/usr/bin/prog").cmdline("--flag");
+            });
+            tree.threads(|thread| {
+                thread.tid(4).tgid(3).name("worker");
+            });
+        });
+    });
+    let recording = recording(&[described(), with_stack(), tree]);
+    let names = &recording.profile.names;
+    assert_eq!(names.process(3), Some("prog"));
+    assert_eq!(names.thread(Thread { pid: 3, tid: 4 }), Some("worker"));
+    assert_eq!(names.thread(Thread { pid: 3, tid: 3 }), Some("prog"));
+    assert_eq!(names.thread(Thread { pid: 3, tid: 5 }), None);
+}
+
+proptest! {
+    /// The seeds of failures are printed by the library.
+    #[test]
+    fn damaged_packets_are_survived(
+        changes in prop::collection::vec((0_usize..4096, any::<u8>()), 1..20),
+        order in prop::collection::vec(0_usize..4, 1..12),
+    ) {
+        let packets = [described(), with_stack(), symbols("/usr/prog"), sample(|_| {})];
+        let mut recorder = Recorder::new(Keep::Samples, |_| true);
+        for (place, which) in order.into_iter().enumerate() {
+            let mut packet = packets[which].clone();
+            for (at, value) in &changes {
+                let at = (at + place) % packet.len();
+                packet[at] = *value;
+            }
+            recorder.packet(&packet);
+        }
+        let recording = recorder.finish();
+        for (key, _) in recording.totals.sorted() {
+            for frame in recording.profile.stacks.frames(key.stack) {
+                prop_assert!(!recording.profile.lines(frame).is_empty());
+            }
+        }
+    }
+}
