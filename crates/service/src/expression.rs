@@ -13,10 +13,10 @@
 #[cfg(not(feature = "regex"))]
 mod absent;
 
-#[cfg(not(feature = "regex"))]
-pub(crate) use absent::{Regex, build_within, check_syntax};
 #[cfg(all(feature = "trace-filter", not(feature = "regex")))]
 pub(crate) use absent::CaptureLocations;
+#[cfg(not(feature = "regex"))]
+pub(crate) use absent::{Regex, build_within, check_syntax};
 #[cfg(feature = "regex")]
 pub(crate) use regex::bytes::{CaptureLocations, Regex};
 

@@ -32,7 +32,9 @@ pub(crate) fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFil
     let Some(config) = config.trace_filter.as_option() else {
         return Ok(None);
     };
-    SessionFilter::of(config).map(Some).map_err(|error| error.to_string())
+    SessionFilter::of(config)
+        .map(Some)
+        .map_err(|error| error.to_string())
 }
 
 pub(crate) fn check_bugreport_filename(config: &TraceConfig) -> Result<(), String> {

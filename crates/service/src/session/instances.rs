@@ -164,7 +164,11 @@ impl Instances {
 
     /// All instances in the order of their events, which consumers can observe: producer by producer.
     pub(crate) fn ids(&self) -> Vec<DataSourceInstanceId> {
-        self.in_order().into_iter().flat_map(|(_, ids)| ids).copied().collect()
+        self.in_order()
+            .into_iter()
+            .flat_map(|(_, ids)| ids)
+            .copied()
+            .collect()
     }
 
     /// Each producer with its instances.
@@ -186,7 +190,9 @@ impl Instances {
         let mut map = OrderedMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
         for (producer, ids) in self.in_order() {
             let picked = ids.iter().copied();
-            let picked: Vec<_> = picked.filter(|id| self.by_id.get(id).is_some_and(&picks)).collect();
+            let picked: Vec<_> = picked
+                .filter(|id| self.by_id.get(id).is_some_and(&picks))
+                .collect();
             if !picked.is_empty() {
                 map.insert(*producer, picked);
             }

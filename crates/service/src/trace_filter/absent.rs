@@ -13,7 +13,9 @@ pub struct FilterError;
 
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("trace_filter: filters are not built into this service; build it with the feature `trace-filter`")
+        f.write_str(
+            "trace_filter: filters are not built into this service; build it with the feature `trace-filter`",
+        )
     }
 }
 
