@@ -168,7 +168,7 @@ impl LoadRequest {
     fn read_memory(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
         let memory = directory
             .open_file("mem")
-            .map_err(|error| directory.unusable(error));
+            .map_err(|error| directory.unusable(error))?;
         let size = (self.mapping.end - self.mapping.start).min(LARGEST_VDSO);
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         // This reads nothing once the process has ended.

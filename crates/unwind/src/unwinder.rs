@@ -133,13 +133,9 @@ impl Unwinder {
         }
     }
 
-    fn unwind_sample(
-        &mut self,
-        sample: &Sample<'_>,
-        mut registers: Registers,
-        frames: &mut Vec<Frame>,
-    ) -> End {
+    fn unwind_sample(&mut self, sample: &Sample<'_>, registers: &Registers, frames: &mut Vec<Frame>) -> End {
         frames.clear();
+        let mut registers = *registers;
         let arch = registers.arch();
         let mut kind = FrameKind::Sampled;
         let mut index = 0;
