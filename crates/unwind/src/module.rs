@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::elf::{Headers, Image, Segment, Unusable};
+use crate::elf::{Headers, Image, Segment, Unusable, address_of_mapping};
 use crate::registers::Arch;
 use crate::tables::Tables;
 
@@ -61,11 +61,9 @@ impl Module {
         self.serial
     }
 
-    /// The address, as the module counts them, of what is at `offset` in the file.
-    pub(crate) fn address_of(&self, offset: u64) -> Option<u64> {
-        self.segments
-            .iter()
-            .find_map(|segment| segment.address_of(offset))
+    /// The address, as the module counts them, of the first byte of an executable mapping that starts at `offset` in the file.
+    pub(crate) fn address_of_mapping(&self, offset: u64) -> Option<u64> {
+        address_of_mapping(&self.segments, offset)
     }
 
     /// The tables, unless they were dropped.

@@ -48,7 +48,7 @@ impl Region {
     /// Takes from the module what unwinding needs of it.
     fn settle(&mut self, mapping: &Mapping, module: &ModuleState) {
         (self.serial, self.to_module) = match module {
-            ModuleState::Loaded(module) => match module.address_of(mapping.offset) {
+            ModuleState::Loaded(module) => match module.address_of_mapping(mapping.offset) {
                 Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
                 None => (0, 0),
             },
