@@ -19,14 +19,14 @@ pub(super) struct Symbol {
     pub(super) line: Option<u32>,
 }
 
-/// The symbols of one module, by address. Innermost function first.
-type SymbolsByAddress = HashMap<u64, Box<[Symbol]>>;
+/// The functions at each address of a module, innermost first.
+type Addresses = HashMap<u64, Box<[Symbol]>>;
 
 /// All symbols of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     /// By path and build id.
-    modules: HashMap<(Text, Box<[u8]>), SymbolsByAddress>,
+    modules: HashMap<(Text, Box<[u8]>), Addresses>,
 }
 
 impl Symbols {
