@@ -95,6 +95,8 @@ impl codec::Fields for CommitDataRequest {
         static EMPTY: CommitDataRequest = CommitDataRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod commit_data_request {
     #[allow(unused_imports)]
@@ -148,6 +150,8 @@ pub mod commit_data_request {
             static EMPTY: ChunksToMove = ChunksToMove::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Bytes to overwrite in a chunk that was copied before, mostly lengths that were not known yet.
     #[derive(Clone, PartialEq)]
@@ -198,6 +202,8 @@ pub mod commit_data_request {
             static EMPTY: ChunkToPatch = ChunkToPatch::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod chunk_to_patch {
         #[allow(unused_imports)]
@@ -238,6 +244,8 @@ pub mod commit_data_request {
                 static EMPTY: Patch = Patch::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
 }
@@ -317,6 +325,8 @@ impl codec::Fields for DataSourceDescriptor {
         static EMPTY: DataSourceDescriptor = DataSourceDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 pub mod field_descriptor_proto {
@@ -453,6 +463,8 @@ impl codec::Fields for FtraceDescriptor {
         static EMPTY: FtraceDescriptor = FtraceDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_descriptor {
     #[allow(unused_imports)]
@@ -493,6 +505,8 @@ pub mod ftrace_descriptor {
             static EMPTY: AtraceCategory = AtraceCategory::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -674,6 +688,8 @@ impl codec::Fields for ObservableEvents {
         static EMPTY: ObservableEvents = ObservableEvents::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod observable_events {
     #[allow(unused_imports)]
@@ -718,6 +734,8 @@ pub mod observable_events {
             static EMPTY: DataSourceInstanceStateChange = DataSourceInstanceStateChange::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct CloneTriggerHit {
@@ -771,6 +789,8 @@ pub mod observable_events {
             static EMPTY: CloneTriggerHit = CloneTriggerHit::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Type {
@@ -957,6 +977,8 @@ impl codec::Fields for SystemInfo {
         static EMPTY: SystemInfo = SystemInfo::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -991,6 +1013,8 @@ impl codec::Fields for TraceAttributes {
         static EMPTY: TraceAttributes = TraceAttributes::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_attributes {
     #[allow(unused_imports)]
@@ -1046,6 +1070,8 @@ pub mod trace_attributes {
             static EMPTY: Attribute = Attribute::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod attribute {
         #[derive(Clone, Debug, PartialEq)]
@@ -1153,6 +1179,8 @@ impl codec::Fields for TraceStats {
         static EMPTY: TraceStats = TraceStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_stats {
     #[allow(unused_imports)]
@@ -1279,6 +1307,8 @@ pub mod trace_stats {
             static EMPTY: BufferStats = BufferStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// One sequence: how large its chunks were. The bounds of the histogram are `chunk_payload_histogram_def`.
     #[derive(Clone, PartialEq)]
@@ -1325,6 +1355,8 @@ pub mod trace_stats {
             static EMPTY: WriterStats = WriterStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// What the session's filter removed.
     #[derive(Clone, PartialEq)]
@@ -1379,6 +1411,8 @@ pub mod trace_stats {
             static EMPTY: FilterStats = FilterStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum FinalFlushOutcome {
@@ -1453,6 +1487,8 @@ impl codec::Fields for TracingServiceCapabilities {
         static EMPTY: TracingServiceCapabilities = TracingServiceCapabilities::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1518,6 +1554,8 @@ impl codec::Fields for TracingServiceState {
         static EMPTY: TracingServiceState = TracingServiceState::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod tracing_service_state {
     #[allow(unused_imports)]
@@ -1582,6 +1620,8 @@ pub mod tracing_service_state {
             static EMPTY: Producer = Producer::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct DataSource {
@@ -1621,6 +1661,8 @@ pub mod tracing_service_state {
             static EMPTY: DataSource = DataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct TracingSession {
@@ -1700,6 +1742,8 @@ pub mod tracing_service_state {
             static EMPTY: TracingSession = TracingSession::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -1743,6 +1787,8 @@ impl codec::Fields for TrackEventCategory {
         static EMPTY: TrackEventCategory = TrackEventCategory::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1777,6 +1823,8 @@ impl codec::Fields for TrackEventDescriptor {
         static EMPTY: TrackEventDescriptor = TrackEventDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// uname(2).
@@ -1824,6 +1872,8 @@ impl codec::Fields for Utsname {
         static EMPTY: Utsname = Utsname::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "probes")]

@@ -210,6 +210,8 @@ impl codec::Fields for DataSourceConfig {
         static EMPTY: DataSourceConfig = DataSourceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod data_source_config {
     #[allow(unused_imports)]
@@ -519,6 +521,8 @@ impl codec::Fields for TraceConfig {
         static EMPTY: TraceConfig = TraceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_config {
     #[allow(unused_imports)]
@@ -582,6 +586,8 @@ pub mod trace_config {
             static EMPTY: BufferConfig = BufferConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod buffer_config {
         #[allow(unused_imports)]
@@ -686,6 +692,8 @@ pub mod trace_config {
             static EMPTY: DataSource = DataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// What the service itself writes into the trace.
     #[derive(Clone, PartialEq)]
@@ -756,6 +764,8 @@ pub mod trace_config {
             static EMPTY: BuiltinDataSource = BuiltinDataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Sizes of the shared memory of a producer with this name.
     #[derive(Clone, PartialEq)]
@@ -798,6 +808,8 @@ pub mod trace_config {
             static EMPTY: ProducerConfig = ProducerConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Which alert of Android's statsd started the trace.
     #[derive(Clone, PartialEq)]
@@ -844,6 +856,8 @@ pub mod trace_config {
             static EMPTY: StatsdMetadata = StatsdMetadata::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Limits lifted for those who may.
     #[derive(Clone, PartialEq)]
@@ -882,6 +896,8 @@ pub mod trace_config {
             static EMPTY: GuardrailOverrides = GuardrailOverrides::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Starts, stops or clones the session when a producer activates one of the triggers.
     #[derive(Clone, PartialEq)]
@@ -932,6 +948,8 @@ pub mod trace_config {
             static EMPTY: TriggerConfig = TriggerConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod trigger_config {
         #[allow(unused_imports)]
@@ -989,6 +1007,8 @@ pub mod trace_config {
                 static EMPTY: Trigger = Trigger::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum TriggerMode {
@@ -1054,6 +1074,8 @@ pub mod trace_config {
             static EMPTY: IncrementalStateConfig = IncrementalStateConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// How packets are compressed on their way out. Of several, the service takes the one with the highest number
     /// that it knows.
@@ -1095,6 +1117,8 @@ pub mod trace_config {
             static EMPTY: CompressionConfig = CompressionConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod compression_config {
         #[allow(unused_imports)]
@@ -1127,6 +1151,8 @@ pub mod trace_config {
                 static EMPTY: Deflate = Deflate::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, PartialEq)]
         pub struct Zstd {
@@ -1160,6 +1186,8 @@ pub mod trace_config {
                 static EMPTY: Zstd = Zstd::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     /// Where Android's incident service shall bring the trace.
@@ -1211,6 +1239,8 @@ pub mod trace_config {
             static EMPTY: IncidentReportConfig = IncidentReportConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// A bytecode that says which fields may leave the service, and rules for text in them.
     #[derive(Clone, PartialEq)]
@@ -1261,6 +1291,8 @@ pub mod trace_config {
             static EMPTY: TraceFilter = TraceFilter::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod trace_filter {
         #[allow(unused_imports)]
@@ -1318,6 +1350,8 @@ pub mod trace_config {
                 static EMPTY: StringFilterRule = StringFilterRule::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, PartialEq)]
         pub struct StringFilterChain {
@@ -1351,6 +1385,8 @@ pub mod trace_config {
                 static EMPTY: StringFilterChain = StringFilterChain::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum StringFilterPolicy {
@@ -1433,6 +1469,8 @@ pub mod trace_config {
             static EMPTY: AndroidReportConfig = AndroidReportConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// A random wait before the start, against fleets that start at once.
     #[derive(Clone, PartialEq)]
@@ -1471,6 +1509,8 @@ pub mod trace_config {
             static EMPTY: CmdTraceStartDelay = CmdTraceStartDelay::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Refuses the session if too many others name the same semaphore.
     #[derive(Clone, PartialEq)]
@@ -1509,6 +1549,8 @@ pub mod trace_config {
             static EMPTY: SessionSemaphore = SessionSemaphore::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum LockdownModeOperation {

@@ -43,6 +43,8 @@ impl codec::Fields for Callstack {
         static EMPTY: Callstack = Callstack::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -119,6 +121,8 @@ impl codec::Fields for Frame {
         static EMPTY: Frame = Frame::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod frame {
     #[allow(unused_imports)]
@@ -211,6 +215,8 @@ impl codec::Fields for InternedString {
         static EMPTY: InternedString = InternedString::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -276,4 +282,6 @@ impl codec::Fields for Mapping {
         static EMPTY: Mapping = Mapping::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
