@@ -323,7 +323,7 @@ fn a_trace_filter_needs_its_feature_and_the_refusal_names_it() {
     Recorder::new();
     let empty = ferretto_proto::messages::TraceConfig {
         trace_filter: ferretto_proto::messages::trace_config::TraceFilter::default().into(),
-        ..ferretto_proto::messages::TraceConfig::default()
+        ..Default::default()
     };
     let config = TraceConfig::new().buffer_kb(64);
     let session = Session::in_process();
