@@ -123,11 +123,11 @@ impl Unwinder {
             stack,
             kept: Kept::Pointers,
         };
-        match self.unwind_sample(&sample, *registers, frames) {
+        match self.unwind_sample(&sample, registers, frames) {
             // It may take one of the registers that were not followed.
             End::Inconsistent(_) => {
                 sample.kept = Kept::Preserved;
-                self.unwind_sample(&sample, *registers, frames)
+                self.unwind_sample(&sample, registers, frames)
             }
             end => end,
         }
@@ -169,13 +169,9 @@ impl Unwinder {
         }
     }
 
-    fn unwind_sample(
-        &mut self,
-        sample: &Sample<'_>,
-        mut registers: Registers,
-        frames: &mut Vec<Frame>,
-    ) -> End {
+    fn unwind_sample(&mut self, sample: &Sample<'_>, registers: &Registers, frames: &mut Vec<Frame>) -> End {
         frames.clear();
+        let mut registers = *registers;
         let arch = registers.arch();
         let mut kind = FrameKind::Sampled;
         let mut index = 0;
