@@ -68,7 +68,8 @@ impl Shell {
     pub(super) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         loop {
-            self.host.wait(&mut events, self.deadlines())?;
+            let deadlines = self.deadlines();
+            self.host.wait(&mut events, deadlines)?;
             if !events.signals().is_empty() {
                 if self.farewell.is_some() {
                     crate::log::info(format_args!("a second signal ends traced at once"));
