@@ -61,7 +61,8 @@ pub fn add_sources(
     });
     let sysfs_power = Probes::new(standalone(sysfs_power::NAME), program.clone(), {
         let roots = roots.clone();
-        move |_| Ok(SysfsPower::new(&roots))
+        let program = program.clone();
+        move |instance| Ok(SysfsPower::new(&roots, program.clone(), instance.serial))
     });
     let inode_file_map = Probes::new(standalone(inode_file_map::NAME), program.clone(), {
         let roots = roots.clone();

@@ -25,7 +25,9 @@ mod reader;
 mod tests;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 
 use self::reader::{Phase, Reader};
@@ -45,8 +47,10 @@ const LOOK_PERIOD: u64 = 100_000_000;
 const MOST_BATTERIES: usize = 16;
 
 /// One instance of the data source.
-#[derive(Debug)]
 pub struct SysfsPower {
+    program: Arc<dyn ProducerProgram>,
+    /// The instance's serial number.
+    instance: u32,
     dir: PathBuf,
     /// From the start until it is known that there is nothing to read.
     reader: Option<Reader>,
@@ -55,10 +59,18 @@ pub struct SysfsPower {
     notices: Vec<Notice>,
 }
 
+impl std::fmt::Debug for SysfsPower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysfsPower").finish_non_exhaustive()
+    }
+}
+
 impl SysfsPower {
-    /// An instance that reads below `roots`.
-    pub fn new(roots: &KernelRoots) -> Self {
+    /// The instance with this serial number, which reads below `roots`.
+    pub fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
         Self {
+            program,
+            instance,
             dir: roots.sysfs.join("class/power_supply"),
             reader: None,
             next_sample: None,
@@ -89,7 +101,8 @@ impl SysfsPower {
 
 impl Probe for SysfsPower {
     fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
-        match Reader::start(self.dir.clone()) {
+        let (program, instance) = (self.program.clone(), self.instance);
+        match Reader::start(self.dir.clone(), move || program.join_instance(instance)) {
             Ok(reader) => {
                 self.reader = Some(reader);
                 self.next_sample = Some(next_multiple(now, PERIOD));

@@ -86,14 +86,17 @@ impl Shared {
 }
 
 impl Reader {
-    /// Starts a thread that looks for batteries in `dir` and samples them once.
+    /// Starts a thread that calls `join`, looks for batteries in `dir` and samples them once.
     ///
     /// # Errors
     /// If there cannot be another thread: a clause that says why.
-    pub(super) fn start(dir: PathBuf) -> Result<Reader, String> {
+    pub(super) fn start(dir: PathBuf, join: impl FnOnce() + Send + 'static) -> Result<Reader, String> {
         let shared = Arc::new(Shared::default());
         let reader = Reader(shared.clone());
-        own_threads::spawn("battery-reader", move || run(&shared, &dir))?;
+        own_threads::spawn("battery-reader", move || {
+            join();
+            run(&shared, &dir);
+        })?;
         Ok(reader)
     }
 

@@ -1,5 +1,7 @@
 //! The data source against made-up batteries.
 
+use std::sync::Mutex;
+
 use ferretto_ipc::reactor::boot_now;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{BatteryCounters, Message, TracePacket};
@@ -20,9 +22,32 @@ fn sysfs(files: &[(&str, &str)]) -> (TempDir, KernelRoots) {
     (dir, roots)
 }
 
+/// Notes which threads have joined which instances.
+#[derive(Default)]
+struct Joined(Mutex<Vec<(String, u32)>>);
+
+impl ProducerProgram for Joined {
+    fn info(&self, _line: &str) {}
+
+    fn warning(&self, _line: &str) {}
+
+    fn is_own_thread(&self) -> bool {
+        true
+    }
+
+    fn join_instance(&self, instance: u32) {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.0.lock().unwrap().push((thread, instance));
+    }
+}
+
 /// An instance that has begun its first sample.
 fn started(roots: &KernelRoots) -> SysfsPower {
-    let mut power = SysfsPower::new(roots);
+    started_of(roots, Arc::default())
+}
+
+fn started_of(roots: &KernelRoots, program: Arc<Joined>) -> SysfsPower {
+    let mut power = SysfsPower::new(roots, program, 17);
     power.start(5, &mut Vec::new());
     power
 }
@@ -167,6 +192,14 @@ fn a_battery_that_does_not_answer_holds_up_nobody() {
     power.stop(2060 * MS, &mut sink);
     assert!(sink.is_empty(), "nothing was read");
     assert_eq!(power.next_deadline(), None);
+}
+
+#[test]
+fn batteries_are_read_at_the_priority_of_their_own_session() {
+    let (_dir, roots) = sysfs(LAPTOP);
+    let program = Arc::<Joined>::default();
+    written(&mut started_of(&roots, program.clone()));
+    assert_eq!(*program.0.lock().unwrap(), [("battery-reader".to_owned(), 17)]);
 }
 
 #[test]
