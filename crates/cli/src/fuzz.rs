@@ -5,7 +5,15 @@
 use std::io::Read;
 
 use crate::trace_reader::expanded;
-use crate::{info, text};
+use crate::{convert, info, text};
+
+/// Converts `data` to every format, whatever it is.
+///
+/// # Panics
+/// If a format is not written.
+pub fn conversion(data: &[u8]) {
+    convert::survive(data);
+}
 
 /// Compressed input is expanded up to this many bytes. Other tests cover larger files.
 const EXPANDED: u64 = 1 << 20;

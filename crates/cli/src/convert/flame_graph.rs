@@ -2,6 +2,7 @@
 //!
 //! The crate `inferno` draws them from folded stacks.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
@@ -16,7 +17,7 @@ use crate::samples::{EventId, Period, Recording};
 pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write) -> io::Result<()> {
     let lines: Vec<String> = folded::lines(recording, event)
         .into_iter()
-        .map(|(stack, count)| format!("{stack} {count}"))
+        .map(|(stack, count)| format!("{} {count}", without_number(&stack)))
         .collect();
     let described = recording.profile.events.get(event.0 as usize);
     let (name, period) = described.map_or(("", None), |event| (&*event.name, event.period));
@@ -30,4 +31,12 @@ pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write)
     options.hash = true;
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut *out)?;
     out.flush()
+}
+
+/// Returns a stack whose last name does not end with a number of its own, which would be taken for a second count.
+fn without_number(stack: &str) -> Cow<'_, str> {
+    match stack.rsplit_once(' ') {
+        Some((name, number)) if number.parse::<f64>().is_ok() => format!("{name}\u{a0}{number}").into(),
+        _ => stack.into(),
+    }
 }

@@ -20,6 +20,8 @@ mod pprof;
 mod recorded;
 mod sorted_spool;
 mod source;
+#[cfg(any(test, fuzzing))]
+mod survive;
 mod systrace;
 
 #[cfg(test)]
@@ -34,6 +36,8 @@ use clap::{CommandFactory, Parser};
 
 pub(crate) use formats::{Format, SampleFormat};
 pub(crate) use recorded::{copy_with, each_packet_of, write_file};
+#[cfg(any(test, fuzzing))]
+pub(crate) use survive::convert as survive;
 
 use formats::write;
 

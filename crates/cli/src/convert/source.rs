@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Returns the format of a file that begins with these bytes. What nothing else is taken for is read as a trace.
-    fn of(head: &[u8]) -> Kind {
+    pub(super) fn of(head: &[u8]) -> Kind {
         let text = head
             .strip_prefix(b"\xef\xbb\xbf")
             .unwrap_or(head)

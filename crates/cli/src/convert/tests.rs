@@ -151,6 +151,13 @@ fn a_flame_graph_names_functions_with_their_samples() {
 }
 
 #[test]
+fn a_number_at_the_end_of_a_name_is_no_count() {
+    let (packets, _) = folded("prog;main;work 7 3\n").unwrap();
+    let out = String::from_utf8(written(&recording(&packets), SampleFormat::FlameGraph)).unwrap();
+    assert!(out.contains("work\u{a0}7 (3 samples, 100.00%)"), "{out}");
+}
+
+#[test]
 fn a_profile_for_firefox_has_threads_with_samples_in_time() {
     let (packets, _) = folded(FOLDED).unwrap();
     let out = written(&recording(&packets), SampleFormat::Firefox);
@@ -279,27 +286,12 @@ proptest! {
             let which = which.index(packets.len());
             packets[which] = changed;
         }
-        let recording = recording(&packets);
-        for format in [SampleFormat::Folded, SampleFormat::Pprof, SampleFormat::FlameGraph, SampleFormat::Firefox] {
-            // Nothing may be left to write.
-            let _ = write(&recording, format, &mut Vec::new());
-        }
-        let mut json = chrome_json::ChromeJson::new().unwrap();
-        let mut text = systrace::Systrace::new().unwrap();
-        for packet in &packets {
-            json.packet(packet).unwrap();
-            text.packet(packet).unwrap();
-        }
-        let mut out = Vec::new();
-        json.finish(&mut out).unwrap();
-        prop_assert!(serde_json::from_slice::<serde_json::Value>(&out).is_ok());
-        text.finish(&mut Vec::new()).unwrap();
+        super::survive::all_formats(&packets);
     }
 
     #[test]
-    fn any_bytes_are_survived_by_the_importers(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = imported(&bytes, |source, write| import::folded::import(source, write));
-        let _ = imported(&bytes, |source, write| import::json::import(source, write));
-        let _ = imported(&bytes, |source, write| import::perf::import(source, write));
+    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300), which in 0_usize..4) {
+        let heads: [&[u8]; 4] = [b"PERFILE2", b"[{\"ph\":\"X\"", b"a;b 1\n", b"\x0a"];
+        super::survive::convert(&[heads[which], &bytes].concat());
     }
 }

@@ -19,7 +19,7 @@ use super::{ImportError, Notes, Write};
 /// The distance between two samples, in ns.
 const DISTANCE: u64 = 1_000_000;
 /// The most samples that are written.
-const MAX_SAMPLES: u64 = 1 << 22;
+const MAX_SAMPLES: u64 = 1 << 20;
 /// The first process id that is given to a name.
 const FIRST_PID: u32 = 1;
 
