@@ -166,11 +166,25 @@ pub(crate) struct Segment {
     pub(crate) executable: bool,
 }
 
-impl Segment {
-    /// Where it ends in the file.
-    pub(crate) fn end(&self) -> u64 {
-        self.offset.saturating_add(self.file_size)
-    }
+/// Bytes of the largest pages.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// The address, as the file counts them, of the first byte of an executable mapping that starts at `offset` in the file. Mappings start with a page,
+/// and so often before their segment, with the end of the one before.
+pub(crate) fn address_of_mapping(segments: &[Segment], offset: u64) -> Option<u64> {
+    let executable = || segments.iter().filter(|segment| segment.executable);
+    let within = executable().find(|segment| {
+        let place = offset.checked_sub(segment.offset);
+        place.is_some_and(|place| place < segment.file_size)
+    });
+    let behind = || {
+        executable().find(|segment| {
+            let gap = segment.offset.checked_sub(offset);
+            gap.is_some_and(|gap| gap < LARGEST_PAGE)
+        })
+    };
+    let segment = within.or_else(behind)?;
+    Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
 }
 
 /// A section that unwinding or symbols need.
@@ -371,3 +385,6 @@ fn build_id(notes: &[u8], align: u64) -> Vec<u8> {
     }
     Vec::new()
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,12 +50,10 @@ impl Region {
     /// Takes from the module what unwinding needs of it.
     fn settle(&mut self, mapping: &Mapping, module: &ModuleState) {
         (self.serial, self.to_module) = match module {
-            ModuleState::Loaded(module) => {
-                match module.address_of(mapping.offset, mapping.end - mapping.start) {
-                    Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
-                    None => (0, 0),
-                }
-            }
+            ModuleState::Loaded(module) => match module.address_of_mapping(mapping.offset) {
+                Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
+                None => (0, 0),
+            },
             ModuleState::NotLoaded | ModuleState::Unusable(_) => (0, 0),
         };
     }

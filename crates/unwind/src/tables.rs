@@ -4,6 +4,7 @@
 //! `gimli` reads them. A module's maker may have written anything into its tables, so that what they say is bounded here: the length of the
 //! instructions for a function, and the steps of an expression, which may jump back.
 
+use gimli::constants::{DW_EH_PE_datarel, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation,
     EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation, Register,
@@ -138,9 +139,18 @@ impl Tables {
             + functions * size_of::<Function>()
     }
 
+    /// Whether the index is as all linkers write it: numbers of four bytes, as many as it says. `gimli` takes its word for the latter.
     fn has_sorted_header(&self) -> bool {
-        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8);
-        header.is_ok_and(|header| header.table().is_some())
+        const ENCODINGS: [u8; 3] = [
+            (DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0),
+            DW_EH_PE_udata4.0,
+            (DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0),
+        ];
+        let Some((head, table)) = self.eh_frame_hdr.split_at_checked(12) else {
+            return false;
+        };
+        let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        head[0] == 1 && head[1..4] == ENCODINGS && count > 0 && u64::from(count) * 8 <= table.len() as u64
     }
 
     fn eh_frame(&self) -> EhFrame<Bytes<'_>> {

@@ -170,19 +170,19 @@ fn functions_without_tables_are_left_by_their_frame_pointers() {
     let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
     let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
-    let found = names(&process, &program, &frames);
-    assert_eq!(
-        found[..7],
-        [
-            "bottom",
-            "many_registers",
-            "aligned",
-            "variable",
-            "large",
-            "interrupted",
-            "thread"
-        ]
-    );
+    let mut found = names(&process, &program, &frames);
+    // It may still be printing that it is ready.
+    found.retain(|name| name != "-");
+    let expected = [
+        "bottom",
+        "many_registers",
+        "aligned",
+        "variable",
+        "large",
+        "interrupted",
+        "thread",
+    ];
+    assert_eq!(found, expected);
     assert_eq!(end, End::Complete);
 }
 
