@@ -12,17 +12,18 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(crate) const FERRETTO: &str = "ferretto";
 
 /// Upstream's programs, by the names under which they can be called.
-pub(crate) const PROGRAMS: [&str; 6] = [
+pub(crate) const PROGRAMS: [&str; 7] = [
     "perfetto",
     "traced",
     "traced_probes",
+    "traced_perf",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 19] = [
+pub(crate) const SUBCOMMANDS: [&str; 20] = [
     "record",
     "profile",
     "open",
@@ -39,6 +40,7 @@ pub(crate) const SUBCOMMANDS: [&str; 19] = [
     "perfetto",
     "traced",
     "traced_probes",
+    "traced_perf",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 use ferretto_proto::messages::ftrace_event::Event;
 use ferretto_proto::messages::ftrace_stats::Phase;
@@ -13,61 +12,31 @@ use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceStats, Message, Trace};
 
 use crate::support::trace::{LOSSES, TraceProcessor};
-use crate::support::tracefs::Tracefs;
+use crate::support::tracefs::Instance;
 use crate::support::{Programs, Side, System};
 
 const MESSAGES: usize = 5000;
 
-/// A directory of tracefs with buffers of its own, removed at the end.
-struct Instance(PathBuf);
-
-impl Instance {
-    fn new() -> Option<Instance> {
-        if !Path::new("/sys/kernel/tracing/instances").exists() {
-            drop(Tracefs::lock()?);
-        }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ferretto-frozen-{}-{number}", std::process::id());
-        let path = Path::new("/sys/kernel/tracing/instances").join(name);
-        if let Err(error) = fs::create_dir(&path) {
-            println!("skipped: {}: {error}", path.display());
-            return None;
-        }
-        Some(Instance(path))
+/// Records messages into an instance, and stops it.
+fn fill(instance: &Instance) {
+    instance.write("tracing_on", "1");
+    let marker = instance.file("trace_marker");
+    let mut marker = fs::File::options().write(true).open(marker).unwrap();
+    for number in 0..MESSAGES {
+        marker.write_all(message(number).as_bytes()).unwrap();
     }
-
-    fn name(&self) -> &str {
-        self.0.file_name().unwrap().to_str().unwrap()
-    }
-
-    /// Records messages, and stops.
-    fn fill(&self) {
-        fs::write(self.0.join("tracing_on"), "1").unwrap();
-        let marker = fs::File::options().write(true).open(self.0.join("trace_marker"));
-        let mut marker = marker.unwrap();
-        for number in 0..MESSAGES {
-            marker.write_all(message(number).as_bytes()).unwrap();
-        }
-        fs::write(self.0.join("tracing_on"), "0").unwrap();
-    }
-
-    /// Events that nobody has read.
-    fn entries(&self) -> u64 {
-        let cpus = fs::read_dir(self.0.join("per_cpu")).unwrap();
-        cpus.map(|cpu| {
-            let stats = fs::read_to_string(cpu.unwrap().path().join("stats")).unwrap();
-            let entries = stats.lines().find_map(|line| line.strip_prefix("entries: "));
-            entries.unwrap().trim().parse::<u64>().unwrap()
-        })
-        .sum()
-    }
+    instance.write("tracing_on", "0");
 }
 
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
+/// Events of an instance that nobody has read.
+fn entries(instance: &Instance) -> u64 {
+    let cpus = fs::read_dir(instance.file("per_cpu")).unwrap();
+    cpus.map(|cpu| {
+        let stats = fs::read_to_string(cpu.unwrap().path().join("stats")).unwrap();
+        let entries = stats.lines().find_map(|line| line.strip_prefix("entries: "));
+        entries.unwrap().trim().parse::<u64>().unwrap()
+    })
+    .sum()
 }
 
 /// A counter in the format of `atrace`: the trace processor counts any other text as an error.
@@ -135,13 +104,13 @@ fn either_probes_read_the_same_out_of_a_buffer_that_has_stopped() {
     let processor = TraceProcessor::find();
     let mut readings = Vec::new();
     for probes in [Side::Upstream, Side::Ours] {
-        instance.fill();
+        fill(&instance);
         let system = System::with_daemons(&programs, Side::Ours, probes);
         let trace = system.record(Side::Ours, &config).finish();
         let reading = Reading::of(&trace);
         assert_eq!(reading.printed, expected, "{probes}");
-        assert_eq!(instance.entries(), 0, "{probes}");
-        let on = fs::read_to_string(instance.0.join("tracing_on")).unwrap();
+        assert_eq!(entries(&instance), 0, "{probes}");
+        let on = instance.read("tracing_on");
         assert_eq!(on.trim(), "0", "{probes}");
         if let Some(processor) = &processor {
             let count = "select count(*) from ftrace_event where name = 'print'";

@@ -4,71 +4,26 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::support::process::Stopped;
 use crate::support::trace::TraceProcessor;
-use crate::support::tracefs::Tracefs;
+use crate::support::tracefs::{Instance, Tracefs};
 use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_probes::ftrace::restore::JournalDir;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{FtraceStats, Message, Trace, TracePacket};
 use rustix::process::Signal;
 
-/// A tracefs instance with its own buffers and settings, which is removed at the end.
-struct Instance(PathBuf);
-
-impl Instance {
-    fn new() -> Option<Instance> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Taking the lock mounts tracefs, or prints why that is impossible. Instances need no lock.
-        if !Path::new("/sys/kernel/tracing/instances").exists() {
-            drop(Tracefs::lock()?);
-        }
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ferretto-recording-{}-{number}", std::process::id());
-        let path = Path::new("/sys/kernel/tracing/instances").join(name);
-        if let Err(error) = std::fs::create_dir(&path) {
-            println!("skipped: {}: {error}", path.display());
-            return None;
-        }
-        Some(Instance(path))
-    }
-
-    fn name(&self) -> &str {
-        self.0.file_name().unwrap().to_str().unwrap()
-    }
-
-    /// A config that records from the instance.
-    fn config(&self, ftrace_config: &str) -> String {
-        format!(
-            "buffers {{ size_kb: 16384 }}
+/// A config that records from the instance.
+fn config_of(instance: &Instance, ftrace_config: &str) -> String {
+    format!(
+        "buffers {{ size_kb: 16384 }}
             data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
                 instance_name: \"{}\" buffer_size_kb: 1024 {ftrace_config}
             }} }} }}",
-            self.name()
-        )
-    }
-}
-
-impl Instance {
-    fn write(&self, file: &str, value: &str) {
-        std::fs::write(self.0.join(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
-    }
-
-    fn read(&self, file: &str) -> String {
-        let text = std::fs::read_to_string(self.0.join(file));
-        text.unwrap_or_else(|error| panic!("{file}: {error}"))
-            .trim_end()
-            .to_owned()
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
+        instance.name()
+    )
 }
 
 /// A tracer in the top directory, while this lives.
@@ -133,13 +88,16 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    let missing = instance.config("").replace(instance.name(), "no-such-instance");
+    let missing = config_of(&instance, "").replace(instance.name(), "no-such-instance");
     let option = r#"tracefs_options { name: "../set_event" state: STATE_ENABLED }"#;
     let mut cases = vec![
         (missing, "there is no tracefs instance at"),
-        (instance.config(option), "no name of an option"),
+        (config_of(&instance, option), "no name of an option"),
         (
-            instance.config(r#"tracefs_options { name: "nonsense" state: STATE_ENABLED }"#),
+            config_of(
+                &instance,
+                r#"tracefs_options { name: "nonsense" state: STATE_ENABLED }"#,
+            ),
             "options/nonsense",
         ),
     ];
@@ -147,9 +105,7 @@ fn a_recording_that_cannot_have_ftrace_has_the_reason_in_its_trace() {
     // An instance has no tracer that works on all machines, so this case uses the top directory.
     match Tracer::set("blk") {
         Ok(_) => cases.push((
-            instance
-                .config("")
-                .replace(&format!("instance_name: \"{}\"", instance.name()), ""),
+            config_of(&instance, "").replace(&format!("instance_name: \"{}\"", instance.name()), ""),
             "current_tracer is `blk`",
         )),
         Err(error) => println!("in part skipped: current_tracer: {error}"),
@@ -181,7 +137,7 @@ fn a_failed_start_is_not_reported_as_a_success() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    let missing = instance.config("").replace(instance.name(), "no-such-instance");
+    let missing = config_of(&instance, "").replace(instance.name(), "no-such-instance");
     let (output, _) = perfetto(&system, &missing, &["-D"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let pid = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
@@ -203,7 +159,7 @@ fn a_start_that_failed_leaves_the_probes_no_raised_priority() {
         || rustix::process::getpriority_process(rustix::process::Pid::from_raw(probes as i32)).unwrap();
     let usual = nice();
     let boost = "priority_boost { policy: POLICY_SCHED_OTHER priority: 5 } ftrace_config {";
-    let config = instance.config("").replace("ftrace_config {", boost);
+    let config = config_of(&instance, "").replace("ftrace_config {", boost);
     let trigger = "trigger_mode: START_TRACING trigger_timeout_ms: 60000 triggers { name: \"go\" }";
     std::fs::write(
         system.path("config"),
@@ -226,7 +182,7 @@ fn a_start_that_failed_leaves_the_probes_no_raised_priority() {
         std::thread::yield_now();
     };
     if may_be_raised {
-        std::fs::remove_dir(&instance.0).unwrap();
+        std::fs::remove_dir(instance.path()).unwrap();
         let mut trigger = system.command(Path::new(env!("CARGO_BIN_EXE_trigger_perfetto")), "trigger.log");
         assert!(trigger.arg("go").status().unwrap().success());
         await_log(&system, "could not be started");
@@ -249,7 +205,8 @@ fn an_event_that_cannot_be_does_not_keep_the_others_from_being_recorded() {
         return;
     };
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    let config = instance.config(
+    let config = config_of(
+        &instance,
         r#"ftrace_events: "sched/*,irq/*" ftrace_events: "*/*" ftrace_events: "sched/sched_switch"
         syscall_events: "sys_nonsense" compact_sched { enabled: false }"#,
     );
@@ -295,7 +252,10 @@ fn the_trace_notes_that_another_program_changed_ftrace() {
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     // A missing event: upstream's trace processor reads only one such packet of each writer.
-    let config = instance.config(r#"ftrace_events: "sched/sched_switch" ftrace_events: "no/event""#);
+    let config = config_of(
+        &instance,
+        r#"ftrace_events: "sched/sched_switch" ftrace_events: "no/event""#,
+    );
     let recording = system.record(Side::Ours, &config);
     instance.write("tracing_on", "0");
     await_log(&system, "switched recording off");
@@ -339,7 +299,7 @@ struct Shell(Child);
 impl Shell {
     fn that_does(instance: &Instance, commands: &str) -> Shell {
         let mut shell = Command::new("sh")
-            .current_dir(&instance.0)
+            .current_dir(instance.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -369,7 +329,7 @@ impl Drop for Shell {
 #[test]
 fn the_trace_notes_changes_between_two_looks() {
     let Some(instance) = Instance::new() else { return };
-    if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
+    if !Tracefs::tells_of_writes_to(&instance.file("tracing_on")) {
         return;
     }
     let programs = Programs::ours();
@@ -377,8 +337,10 @@ fn the_trace_notes_changes_between_two_looks() {
     system.start(Side::Ours, Program::Traced);
     let probes = system.start(Side::Ours, Program::TracedProbes);
     // An event that hardly ever happens. The buffers are not read then, so reading does not show that they were emptied.
-    let config =
-        instance.config(r#"ftrace_events: "sched/sched_process_hang" ftrace_events: "ftrace/print""#);
+    let config = config_of(
+        &instance,
+        r#"ftrace_events: "sched/sched_process_hang" ftrace_events: "ftrace/print""#,
+    );
     let event = "events/sched/sched_process_hang/enable";
     let ferretto = Path::new(env!("CARGO_BIN_EXE_ferretto"));
     let (mut recording, _) = system.begin(ferretto, &["--strict"], &config);
@@ -408,7 +370,7 @@ fn the_trace_notes_changes_between_two_looks() {
     let shells = by.map(|(file, commands)| (file, Shell::that_does(&instance, &commands)));
     drop(stopped);
     for (file, shell) in &shells {
-        await_log(&system, &shell.wrote_to(&instance.0.join(file)));
+        await_log(&system, &shell.wrote_to(&instance.file(file)));
     }
     // An event is recorded nevertheless.
     instance.write("trace_marker", "still here");
@@ -418,7 +380,7 @@ fn the_trace_notes_changes_between_two_looks() {
     let troubles = troubles(recording.trace());
     assert_eq!(troubles.len(), shells.len(), "each once: {troubles:#?}");
     for (file, shell) in &shells {
-        let wrote = shell.wrote_to(&instance.0.join(file));
+        let wrote = shell.wrote_to(&instance.file(file));
         let told = troubles.iter().filter(|trouble| trouble.starts_with(&wrote));
         assert_eq!(told.count(), 1, "{wrote}: {troubles:#?}");
         assert!(recording.said().contains(&wrote), "{wrote}: {}", recording.said());
@@ -428,14 +390,14 @@ fn the_trace_notes_changes_between_two_looks() {
 #[test]
 fn a_program_that_changed_ftrace_is_named_once() {
     let Some(instance) = Instance::new() else { return };
-    if !Tracefs::tells_of_writes_to(&instance.0.join("tracing_on")) {
+    if !Tracefs::tells_of_writes_to(&instance.file("tracing_on")) {
         return;
     }
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
     let recording = system.record(
         Side::Ours,
-        &instance.config(r#"ftrace_events: "sched/sched_switch""#),
+        &config_of(&instance, r#"ftrace_events: "sched/sched_switch""#),
     );
     let shell = Shell::that_does(&instance, "echo 0 > tracing_on");
     await_log(&system, "switched recording off");
@@ -461,10 +423,14 @@ fn a_recording_that_is_left_alone_tells_of_no_trouble() {
     let Some(instance) = Instance::new() else { return };
     let programs = Programs::ours();
     let system = System::with_daemons(&programs, Side::Ours, Side::Ours);
-    let config =
-        instance.config(r#"ftrace_events: "sched/sched_waking" ftrace_events: "sched/sched_switch""#);
-    let other =
-        instance.config(r#"ftrace_events: "sched/sched_process_exit" ftrace_events: "sched/sched_switch""#);
+    let config = config_of(
+        &instance,
+        r#"ftrace_events: "sched/sched_waking" ftrace_events: "sched/sched_switch""#,
+    );
+    let other = config_of(
+        &instance,
+        r#"ftrace_events: "sched/sched_process_exit" ftrace_events: "sched/sched_switch""#,
+    );
     let first = system.record(Side::Ours, &format!("flush_period_ms: 500 {config}"));
     let second = system.record(Side::Ours, &format!("duration_ms: 1500 {other}"));
     let second = second.finish();
@@ -484,7 +450,7 @@ fn cleaning_up_after_a_crash_leaves_nothing_for_a_later_start_to_put_back() {
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let probes = system.start(Side::Ours, Program::TracedProbes);
-    let config = instance.config(r#"ftrace_events: "sched/sched_switch""#);
+    let config = config_of(&instance, r#"ftrace_events: "sched/sched_switch""#);
     let clock = instance.read("trace_clock");
     let recording = system.record(Side::Ours, &config);
     assert_eq!(instance.read("set_event"), "sched:sched_switch");
@@ -532,9 +498,12 @@ fn events_that_killed_probes_had_read_are_in_the_trace() {
     let mut system = System::new(&programs);
     system.start(Side::Ours, Program::Traced);
     let probes = system.start(Side::Ours, Program::TracedProbes);
-    let recording = system.record(Side::Ours, &instance.config(r#"ftrace_events: "ftrace/print""#));
+    let recording = system.record(
+        Side::Ours,
+        &config_of(&instance, r#"ftrace_events: "ftrace/print""#),
+    );
     let read_events = || {
-        let folders = std::fs::read_dir(instance.0.join("per_cpu")).unwrap();
+        let folders = std::fs::read_dir(instance.file("per_cpu")).unwrap();
         let stats =
             folders.map(|folder| std::fs::read_to_string(folder.unwrap().path().join("stats")).unwrap());
         let count = |stats: String| {

@@ -22,12 +22,19 @@ fn config(own: &str) -> String {
     )
 }
 
-/// Starts probes that see the private journal and nothing else of the kind.
-fn start_inside(system: &mut System<'_>, side: Side, journal: &PrivateJournal) -> u32 {
+/// A service of ours, and probes that see the private journal and nothing else of the kind; the probes' process too.
+fn system_inside<'programs>(
+    programs: &'programs Programs,
+    side: Side,
+    journal: &PrivateJournal,
+) -> (System<'programs>, u32) {
+    let mut system = System::new(programs);
+    system.start(Side::Ours, Program::Traced);
     let probes = system.program(side, Program::TracedProbes);
-    system.start_copy(Path::new("nsenter"), Program::TracedProbes, |command| {
+    let pid = system.start_copy(Path::new("nsenter"), Program::TracedProbes, |command| {
         command.args(journal.nsenter()).arg(probes);
-    })
+    });
+    (system, pid)
 }
 
 /// Entries of a trace with their times, in the order of the trace; and the last of the statistics.
@@ -122,12 +129,7 @@ fn what_is_recorded_is_what_upstream_records() {
     // With filters that nothing has matched yet, upstream loses entries.
     send_all_kinds(&journal);
     journal.settle();
-    let sides = [Side::Ours, Side::Upstream].map(|side| {
-        let mut system = System::new(&programs);
-        system.start(Side::Ours, Program::Traced);
-        start_inside(&mut system, side, &journal);
-        system
-    });
+    let sides = [Side::Ours, Side::Upstream].map(|side| system_inside(&programs, side, &journal).0);
     // A user may have five sessions at a time.
     for configs in CONFIGS.chunks(4) {
         let recordings = sides.each_ref().map(|system| {
@@ -172,9 +174,7 @@ fn a_unit_that_had_nothing_to_say_before_is_recorded_from_its_first_message() {
         return;
     };
     let programs = Programs::ours();
-    let mut system = System::new(&programs);
-    system.start(Side::Ours, Program::Traced);
-    start_inside(&mut system, Side::Ours, &journal);
+    let (system, _) = system_inside(&programs, Side::Ours, &journal);
     let recording = system.record(Side::Ours, &config("filter_identifiers: 'new'"));
     for number in 0..20 {
         let message = number.to_string();
@@ -197,9 +197,7 @@ fn a_flood_of_messages_costs_other_data_sources_nothing() {
         return;
     };
     let programs = Programs::ours();
-    let mut system = System::new(&programs);
-    system.start(Side::Ours, Program::Traced);
-    start_inside(&mut system, Side::Ours, &journal);
+    let (system, _) = system_inside(&programs, Side::Ours, &journal);
     let with_counters = format!(
         "{} data_sources {{ config {{ name: 'linux.sys_stats' sys_stats_config {{ meminfo_period_ms: 10 vmstat_period_ms: 10 }} }} }}",
         config("filter_identifiers: 'flood'")
@@ -368,9 +366,7 @@ fn a_thread_that_reads_the_journal_runs_at_the_priority_of_its_own_session() {
         return;
     };
     let programs = Programs::ours();
-    let mut system = System::new(&programs);
-    system.start(Side::Ours, Program::Traced);
-    let probes = start_inside(&mut system, Side::Ours, &journal);
+    let (mut system, probes) = system_inside(&programs, Side::Ours, &journal);
     let [usual] = scheduling(probes, "traced_probes")[..] else {
         panic!("one thread before there are sessions")
     };
@@ -403,9 +399,7 @@ fn each_session_has_its_own_reading_of_the_journal() {
         return;
     };
     let programs = Programs::ours();
-    let mut system = System::new(&programs);
-    system.start(Side::Ours, Program::Traced);
-    start_inside(&mut system, Side::Ours, &journal);
+    let (system, _) = system_inside(&programs, Side::Ours, &journal);
     let send = |message: &str| {
         journal.send(&[
             ("MESSAGE", message.as_bytes()),

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
-use crate::support::tracefs::Tracefs;
+use crate::support::tracefs::{Instance, Tracefs};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
 use ferretto_probes::ftrace::field::FieldKind;
 use ferretto_probes::ftrace::format::EventFormat;
@@ -60,44 +60,25 @@ rm -r $d
 "#;
 
 /// An instance of tracefs that records the processes of one script only.
-struct Instance(PathBuf);
+fn instance_of(script: u32) -> Option<Instance> {
+    let instance = Instance::new()?;
+    instance.write("options/event-fork", "1");
+    instance.write("set_event_pid", &script.to_string());
+    Some(instance)
+}
 
-impl Instance {
-    fn new(side: Side, script: u32) -> Option<Instance> {
-        let name = format!("ferretto-events-{}-{side}", std::process::id());
-        let instance = Instance(Path::new(TRACEFS).join("instances").join(name));
-        if let Err(error) = std::fs::create_dir(&instance.0) {
-            println!("skipped: {}: {error}", instance.0.display());
-            return None;
-        }
-        for (file, value) in [
-            ("options/event-fork", "1".to_owned()),
-            ("set_event_pid", script.to_string()),
-        ] {
-            std::fs::write(instance.0.join(file), value).unwrap();
-        }
-        Some(instance)
-    }
-
-    fn config(&self, groups: &BTreeSet<String>) -> String {
-        let events: String = groups
-            .iter()
-            .map(|group| format!("ftrace_events: \"{group}/*\" "))
-            .collect();
-        format!(
-            "buffers {{ size_kb: 131072 fill_policy: DISCARD }}
+fn config_of(instance: &Instance, groups: &BTreeSet<String>) -> String {
+    let events: String = groups
+        .iter()
+        .map(|group| format!("ftrace_events: \"{group}/*\" "))
+        .collect();
+    format!(
+        "buffers {{ size_kb: 131072 fill_policy: DISCARD }}
             data_sources {{ config {{ name: \"linux.ftrace\" ftrace_config {{
                 instance_name: \"{}\" buffer_size_kb: 16384 drain_period_ms: 250 symbolize_ksyms: true {events}
             }} }} }}",
-            self.0.file_name().unwrap().display()
-        )
-    }
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
+        instance.name()
+    )
 }
 
 /// The thread of an event, and its fields.
@@ -219,7 +200,7 @@ fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
     let mut script = Running(script.unwrap());
     let Some(instances) = [Side::Upstream, Side::Ours]
         .into_iter()
-        .map(|side| Instance::new(side, script.pid()).map(|instance| (side, instance)))
+        .map(|side| instance_of(script.pid()).map(|instance| (side, instance)))
         .collect::<Option<Vec<_>>>()
     else {
         return;
@@ -237,7 +218,7 @@ fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
         .collect();
     let recordings: Vec<_> = systems
         .iter()
-        .map(|(system, instance)| system.record(Side::Ours, &instance.config(&groups)))
+        .map(|(system, instance)| system.record(Side::Ours, &config_of(instance, &groups)))
         .collect();
     script.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
     assert!(script.wait(PATIENCE).is_some(), "the script does not end");
@@ -334,12 +315,7 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
     }
     let mut described = Vec::new();
     for wrapper in [&[][..], &unshare] {
-        let instance = std::path::PathBuf::from(format!(
-            "{TRACEFS}/instances/ferretto-namespace-{}-{}",
-            std::process::id(),
-            wrapper.len()
-        ));
-        std::fs::create_dir(&instance).unwrap();
+        let Some(instance) = Instance::new() else { return };
         let mut system = System::new(&programs);
         system.start(Side::Ours, Program::Traced);
         let probes = programs.path(Side::Ours, Program::TracedProbes);
@@ -359,7 +335,7 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
                     instance_name: \"{}\" ftrace_events: \"sched/sched_switch\"
                 }} }} }}
                 data_sources {{ config {{ name: \"linux.process_stats\" }} }}",
-                instance.file_name().unwrap().display()
+                instance.name()
             ),
         );
         // Somebody runs.
@@ -373,7 +349,6 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
             kill_process(Pid::from_raw(child.parse().unwrap()).unwrap(), Signal::TERM).unwrap();
         }
         drop(system);
-        std::fs::remove_dir(instance).unwrap();
     }
     assert!(described[0] > 0 && described[1] == 0, "{described:?}");
 }

@@ -17,11 +17,10 @@ use std::time::Duration;
 
 use ferretto_client::data_source::{ConnectionId, Instance};
 use ferretto_client::runtime::daemon::ServiceSocket;
-use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe, Probes};
+use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe, Probes, standalone};
 use ferretto_client::runtime::{ConnectionOptions, Event, MemoryOptions, ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Events, Token};
 use ferretto_ipc::{Reactor, socket_names};
-use ferretto_proto::messages::DataSourceDescriptor;
 use ferretto_proto::messages::track_event::Type;
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Writer;
@@ -135,11 +134,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             batch_commits: Duration::ZERO,
         },
     });
-    let descriptor = DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    };
-    let load_average = Probes::new(descriptor, program, LoadAverage::new);
+    let load_average = Probes::new(standalone(NAME), program, LoadAverage::new);
     runtime.add_source(None, Arc::new(load_average));
 
     let mut service = ServiceSocket::new(SERVICE, socket_names::producer_address()?, SOCKET);

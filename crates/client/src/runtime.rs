@@ -37,6 +37,7 @@ use std::sync::Arc;
 use ferretto_ipc::client::CallId;
 use ferretto_ipc::reactor::{Deadlines, Interest, Waker, boot_now, monotonic_now};
 use ferretto_proto::messages::PriorityBoostConfig;
+use ferretto_wire::{DropOutOfLine, OutOfLine};
 
 use crate::data_source::ConnectionId;
 use crate::producer::{ProducerEndpoint, ProducerEvent, ProducerOptions};
@@ -147,6 +148,11 @@ pub struct Runtime {
     has_unregistered: bool,
 }
 
+impl DropOutOfLine for Runtime {
+    #[inline(never)]
+    fn drop_out_of_line(self: Box<Self>) {}
+}
+
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runtime").finish_non_exhaustive()
@@ -155,8 +161,8 @@ impl fmt::Debug for Runtime {
 
 impl Runtime {
     /// Makes a runtime without connections and data sources. `waker` ends the wait of the loop that gives it turns.
-    pub fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> Self {
-        Self {
+    pub fn new(program: Arc<dyn ProducerProgram>, waker: Waker) -> OutOfLine<Self> {
+        OutOfLine::new(Self {
             inbox: Inbox::new(program.clone(), waker.clone()),
             program,
             waker,
@@ -166,7 +172,7 @@ impl Runtime {
             events: VecDeque::new(),
             changed: false,
             has_unregistered: false,
-        }
+        })
     }
 
     /// Adds a connection, which is due at once.

@@ -14,6 +14,7 @@ use ferretto_host::{Admission, Host, PacketFlow, Port, Program};
 use ferretto_ipc::Stream;
 use ferretto_ipc::reactor::{Deadline, Deadlines, Events, Token, monotonic_now};
 use ferretto_service::{MachineId, PriorityBoost};
+use ferretto_wire::OutOfLine;
 
 use crate::session::{DataFlow, Valve};
 use crate::{clock, system};
@@ -41,7 +42,7 @@ pub(crate) struct InProcess {
 }
 
 struct Core {
-    host: Host,
+    host: OutOfLine<Host>,
     events: Events,
 }
 

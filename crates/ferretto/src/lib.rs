@@ -113,7 +113,8 @@
 //! |---|---|---|
 //! | `in-process` | on | a tracing service in this process: [`Options::in_process`], [`Session::in_process`] |
 //! | `compression` | off | compressed traces of sessions in this process |
-//! | `regex` | off | regular expressions in the configs of sessions in this process |
+//! | `trace-filter` | off | filters (`trace_filter`) in the configs of sessions in this process |
+//! | `regex` | off | regular expressions in these configs; turns `trace-filter` on |
 //! | `text-config` | off | `TraceConfig::from_text`: configs in protobuf's text format |
 //! | `serde_json` | off | values of the crate `serde_json` as arguments of events |
 //! | `unstable-proto` | off | the schema's messages and writers as types, see below |

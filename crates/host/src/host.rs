@@ -28,6 +28,7 @@ use ferretto_service::{
     SessionId, SmbOrigin,
 };
 use ferretto_wire::bulk::PageAligned;
+use ferretto_wire::{DropOutOfLine, OutOfLine};
 
 use crate::admission::Admission;
 use crate::bounds::split_events;
@@ -77,7 +78,7 @@ static CONSUMER_SERVICES: [&ServiceDescriptor; 1] = [&CONSUMER_PORT];
 /// A service and everything around it, see the [crate].
 pub struct Host {
     program: Arc<dyn Program>,
-    service: Service,
+    service: OutOfLine<Service>,
     machine: MachineId,
     reactor: Reactor,
     admission: Admission,
@@ -103,6 +104,11 @@ pub struct Host {
     receive_buffer: PageAligned,
 }
 
+impl DropOutOfLine for Host {
+    #[inline(never)]
+    fn drop_out_of_line(self: Box<Self>) {}
+}
+
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Host")
@@ -120,13 +126,13 @@ impl Host {
         mut identity: Identity,
         admission: Admission,
         program: Arc<dyn Program>,
-    ) -> Result<Host, ReactorError> {
+    ) -> Result<OutOfLine<Host>, ReactorError> {
         let reactor = Reactor::new()?;
         let machine = identity.machine;
         identity.system.timezone_offset_minutes = program.local_time_offset();
-        let mut service = Service::new(identity);
+        let mut service = Service::out_of_line(identity);
         service.set_processor_clock(|| time::now(Clock::Thread));
-        Ok(Host {
+        Ok(OutOfLine::new(Host {
             files: Files::new(reactor.waker(), Arc::clone(&program)),
             program,
             service,
@@ -146,7 +152,7 @@ impl Host {
             turns: Turns::default(),
             last_token: 0,
             receive_buffer: PageAligned::new(MAX_FRAME),
-        })
+        }))
     }
 
     /// The host's event loop. The program can wait for its own descriptors in it, under tokens of [`next_token`](Self::next_token).
@@ -432,7 +438,7 @@ impl Host {
         };
         let to = request.reply_to;
         let is_relays = std::ptr::eq(request.service, &RELAY_PORT);
-        let (service, replies) = (&mut self.service, &mut connection.replies);
+        let (service, replies) = (&mut *self.service, &mut connection.replies);
         let caller = Caller {
             stream: &connection.stream,
             credentials: connection.peer,

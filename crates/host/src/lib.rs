@@ -28,6 +28,7 @@ mod turns;
 
 pub use admission::Admission;
 pub use connection::PacketFlow;
+pub use ferretto_wire::OutOfLine;
 pub use host::{Awaited, Host, Port};
 pub use machine::identity;
 pub use program::Program;

@@ -16,7 +16,7 @@ use ferretto_client::producer::{
     SharedMemoryOffer,
 };
 use ferretto_client::trace_writer::TraceWriter;
-use ferretto_host::{Admission, Host, Port, Program};
+use ferretto_host::{Admission, Host, OutOfLine, Port, Program};
 use ferretto_ipc::Stream;
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::reactor::{Deadline, Events};
@@ -66,7 +66,7 @@ impl Program for Tests {
 
 /// The loop of a program with nothing but a host in it.
 struct Machine {
-    host: Host,
+    host: OutOfLine<Host>,
     events: Events,
 }
 

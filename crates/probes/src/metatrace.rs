@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 use ferretto_ipc::reactor::boot_now;
-use ferretto_proto::messages::DataSourceDescriptor;
 use ferretto_proto::write::{PerfettoMetatrace, TracePacket};
 use ferretto_wire::Writer;
+
+use crate::notice::Notice;
 
 #[cfg(test)]
 mod tests;
@@ -161,14 +162,6 @@ pub fn count(counter: Counter, value: usize) {
     }
 }
 
-/// The data source, as services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
-
 /// One instance. It gets the records if no other instance had them when it started.
 #[derive(Debug, Default)]
 pub struct Metatrace {
@@ -235,9 +228,7 @@ impl Probe for Metatrace {
 
     fn take_notices(&mut self) -> Vec<String> {
         match self.role {
-            Role::CameLater => vec![format!(
-                "{NAME}: another session records it already, and only one at a time can"
-            )],
+            Role::CameLater => vec![Notice::OneSessionAtATime { name: NAME }.to_string()],
             Role::NotStarted | Role::GetsRecords => Vec::new(),
         }
     }

@@ -49,6 +49,18 @@ pub enum Notice {
         /// How many are sampled.
         used: usize,
     },
+    /// There is no thread that could read the batteries.
+    #[error("linux.sysfs_power: cannot read batteries: {why}; nothing is recorded")]
+    NoBatteryReader {
+        /// The reason.
+        why: String,
+    },
+    /// Another session of this process records what only one at a time can.
+    #[error("{name}: another session records it already, and only one at a time can")]
+    OneSessionAtATime {
+        /// The data source.
+        name: &'static str,
+    },
     /// A scan for inodes could not begin.
     #[error("linux.inode_file_map: cannot scan for inodes: {why}; they have no path in the trace")]
     NoScan {

@@ -1,12 +1,13 @@
 //! Threads of this process that read file systems. `linux.ftrace` ignores the files that they touch.
 //!
-//! The scans of [`inode_file_map`](crate::inode_file_map) register here, and [`ftrace::metadata`](crate::ftrace::metadata) asks: an inode
-//! that a scan itself has touched must not start the next scan. The number of places bounds the number of such threads.
+//! The scans of [`inode_file_map`](crate::inode_file_map) and the readers of [`sysfs_power`](crate::sysfs_power) register here, and
+//! [`ftrace::metadata`](crate::ftrace::metadata) asks: an inode that a scan itself has touched must not start the next scan. The number of places
+//! bounds the number of such threads.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Most threads at once.
-const PLACES: usize = 16;
+const PLACES: usize = 32;
 
 /// Thread ids, zero where a place is free.
 static THREADS: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
@@ -16,7 +17,7 @@ static THREADS: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
 /// # Errors
 /// If there are too many such threads, or the system has no more: a clause that says why.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
-    let place = Place::take().ok_or("too many other scans still wait for file systems")?;
+    let place = Place::take().ok_or("too many other threads of this program still wait for file systems")?;
     let thread = std::thread::Builder::new().name(name.to_owned());
     let started = thread.spawn(move || {
         place.occupy();

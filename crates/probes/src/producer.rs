@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_client::data_source::ConnectionId;
-use ferretto_client::runtime::probe::Probes;
+use ferretto_client::runtime::probe::{Probes, standalone};
 use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram, Runtime};
 
 use crate::ftrace::frozen::{self, FrozenFtrace};
@@ -55,26 +55,27 @@ pub fn add_sources(
         let roots = roots.clone();
         move |instance| ProcessStats::from_config(&instance.config, &roots).map_err(|error| error.to_string())
     });
-    let sys_stats = Probes::new(sys_stats::descriptor(), program.clone(), {
+    let sys_stats = Probes::new(standalone(sys_stats::NAME), program.clone(), {
         let roots = roots.clone();
         move |instance| SysStats::from_config(&instance.config, &roots).map_err(|error| error.to_string())
     });
-    let sysfs_power = Probes::new(sysfs_power::descriptor(), program.clone(), {
+    let sysfs_power = Probes::new(standalone(sysfs_power::NAME), program.clone(), {
         let roots = roots.clone();
-        move |_| Ok(SysfsPower::new(&roots))
+        let program = program.clone();
+        move |instance| Ok(SysfsPower::new(&roots, program.clone(), instance.serial))
     });
-    let inode_file_map = Probes::new(inode_file_map::descriptor(), program.clone(), {
+    let inode_file_map = Probes::new(standalone(inode_file_map::NAME), program.clone(), {
         let roots = roots.clone();
         let known = Arc::new(KnownFiles::default());
         move |instance| Ok(InodeFileMap::from_config(&instance.config, &roots, known.clone()))
     });
-    let system_info = Probes::new(system_info::descriptor(), program.clone(), move |instance| {
+    let system_info = Probes::new(standalone(system_info::NAME), program.clone(), move |instance| {
         Ok(SystemInfo::from_config(&instance.config, &roots))
     });
-    let metatrace = Probes::new(metatrace::descriptor(), program.clone(), |_| {
+    let metatrace = Probes::new(standalone(metatrace::NAME), program.clone(), |_| {
         Ok(Metatrace::default())
     });
-    let frozen_ftrace = Probes::new(frozen::descriptor(), program.clone(), {
+    let frozen_ftrace = Probes::new(standalone(frozen::NAME), program.clone(), {
         let program = program.clone();
         move |instance| FrozenFtrace::find(&instance.config, tracefs, &*program)
     });

@@ -546,6 +546,7 @@ impl<'a> Code<'a> {
         self.line(&format!(
             "fn empty() -> &'static Self {{\n    static EMPTY: {name} = {name}::EMPTY;\n    &EMPTY\n}}"
         ));
+        self.line("#[inline(never)]\nextern \"C\" fn release(self: Box<Self>) {}");
         self.close();
     }
 }

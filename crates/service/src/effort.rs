@@ -67,6 +67,7 @@ impl Effort {
     }
 
     /// The time of the clock when it was last read.
+    #[cfg(feature = "trace-filter")]
     pub(crate) fn last_look(&self) -> u64 {
         self.last_look.get()
     }

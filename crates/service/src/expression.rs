@@ -13,8 +13,10 @@
 #[cfg(not(feature = "regex"))]
 mod absent;
 
+#[cfg(all(feature = "trace-filter", not(feature = "regex")))]
+pub(crate) use absent::CaptureLocations;
 #[cfg(not(feature = "regex"))]
-pub(crate) use absent::{CaptureLocations, Regex, build_within, check_syntax};
+pub(crate) use absent::{Regex, build_within, check_syntax};
 #[cfg(feature = "regex")]
 pub(crate) use regex::bytes::{CaptureLocations, Regex};
 

@@ -31,6 +31,8 @@ mod service;
 mod session;
 mod timers;
 pub mod trace_buffer;
+#[cfg_attr(feature = "trace-filter", path = "trace_filter/mod.rs")]
+#[cfg_attr(not(feature = "trace-filter"), path = "trace_filter/absent.rs")]
 pub mod trace_filter;
 mod triggers;
 mod wanted;

@@ -3,7 +3,7 @@
 //! The service and its drivers use them. They look and behave like the standard library's B-trees, but are vectors: a removal moves all later
 //! entries. For hundreds of entries that is as fast. They exist for the sake of build time: the compiler generates 10,000 lines for each type of
 //! entry in a B-tree, and two dozen of these took half of the build time of a program that embeds the service. Things that a hostile client can
-//! create by the thousand are not kept here: the instances of a session are in a B-tree, and unordered things are in hash tables. Sets of small
+//! create by the thousand are not kept here: data sources on offer are in a B-tree, and unordered things are in hash tables. Sets of small
 //! values may have thousands: to move ten thousand tokens of connections takes a microsecond or two, and to serve one of these connections more.
 
 use std::borrow::Borrow;

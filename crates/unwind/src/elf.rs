@@ -31,8 +31,6 @@ const LONGEST_NAMES: u64 = 4 << 20;
 const LONGEST_NOTES: u64 = 64 << 10;
 /// Bytes of a build id; linkers write 8, 16 or 20.
 const LONGEST_BUILD_ID: usize = 64;
-/// Bytes of a section with tables. That of a browser with all its libraries in one file has 20 MB.
-const LONGEST_TABLE: u64 = 256 << 20;
 
 /// Why there is no [`Module`](crate::Module) for a mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -71,9 +69,9 @@ pub enum Unusable {
     /// It has another build id.
     #[error("it is another build")]
     OtherBuild,
-    /// A part is written in a way that this crate does not know.
-    #[error("its {0} is of an unknown kind")]
-    Unknown(&'static str),
+    /// A part is compressed in a way that this crate does not know.
+    #[error("its {0} are compressed in a way that is not known")]
+    UnknownCompression(&'static str),
     /// There is nothing to read: memory without a file.
     #[error("it is not a file")]
     NoFile,
@@ -168,11 +166,25 @@ pub(crate) struct Segment {
     pub(crate) executable: bool,
 }
 
-impl Segment {
-    /// Where it ends in the file.
-    pub(crate) fn end(&self) -> u64 {
-        self.offset.saturating_add(self.file_size)
-    }
+/// Bytes of the largest pages.
+const LARGEST_PAGE: u64 = 64 << 10;
+
+/// The address, as the file counts them, of the first byte of an executable mapping that starts at `offset` in the file. Mappings start with a page,
+/// and so often before their segment, with the end of the one before.
+pub(crate) fn address_of_mapping(segments: &[Segment], offset: u64) -> Option<u64> {
+    let executable = || segments.iter().filter(|segment| segment.executable);
+    let within = executable().find(|segment| {
+        let place = offset.checked_sub(segment.offset);
+        place.is_some_and(|place| place < segment.file_size)
+    });
+    let behind = || {
+        executable().find(|segment| {
+            let gap = segment.offset.checked_sub(offset);
+            gap.is_some_and(|gap| gap < LARGEST_PAGE)
+        })
+    };
+    let segment = within.or_else(behind)?;
+    Some(segment.address.wrapping_add(offset.wrapping_sub(segment.offset)))
 }
 
 /// A section that unwinding or symbols need.
@@ -300,19 +312,8 @@ impl Headers {
         })
     }
 
-    /// The bytes of a section.
+    /// The bytes of a section, of which there may be at most `limit`.
     pub(crate) fn content(
-        &self,
-        image: &dyn Image,
-        section: Section,
-        what: &'static str,
-    ) -> Result<Vec<u8>, Unusable> {
-        read_part(image, self.image_size, section.range(), LONGEST_TABLE, what)
-    }
-
-    /// The bytes of a section that may be larger than those that unwinding needs.
-    #[cfg(feature = "symbols")]
-    pub(crate) fn large_content(
         &self,
         image: &dyn Image,
         section: Section,
@@ -384,3 +385,6 @@ fn build_id(notes: &[u8], align: u64) -> Vec<u8> {
     }
     Vec::new()
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@
 
 mod cache;
 mod elf;
+mod expand;
 mod mapping_file;
 mod maps;
 mod module;

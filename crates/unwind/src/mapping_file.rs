@@ -10,13 +10,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::elf::Unusable;
@@ -70,28 +68,32 @@ impl ProcessDir {
         openat(&self.directory, name, flags, Mode::empty()).map(File::from)
     }
 
+    /// What an error of a file in the directory means: all files are gone when the process is.
+    fn unusable(&self, error: Errno) -> Unusable {
+        match error {
+            Errno::SRCH => Unusable::ProcessGone,
+            Errno::NOENT if !self.is_there() => Unusable::ProcessGone,
+            error => Unusable::Unreadable(error.raw_os_error()),
+        }
+    }
+
     /// Whether the process has not ended.
     fn is_there(&self) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat(&self.directory, "root", flags, Mode::empty()).is_ok()
     }
 
-    /// Opens a regular file by a path that follows links.
-    fn open_regular(&self, path: &Path) -> Result<File, Unusable> {
-        let unusable = |error: Errno| match error {
-            Errno::SRCH => Unusable::ProcessGone,
-            Errno::NOENT if !self.is_there() => Unusable::ProcessGone,
-            error => Unusable::Unreadable(error.raw_os_error()),
-        };
-        // Names the file without opening it.
-        let file = openat(
-            &self.directory,
-            path,
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(unusable)?;
-        let file = File::from(file);
+    /// Names a file by a path in the process's root, out of which no link leads.
+    fn name_in_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let root = openat(&self.directory, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        openat2(root, path, flags, Mode::empty(), resolve)
+    }
+
+    /// Opens a file that has been named but not opened, if it is a regular one.
+    fn open_regular(&self, named: Result<OwnedFd, Errno>) -> Result<File, Unusable> {
+        let file = File::from(named.map_err(|error| self.unusable(error))?);
         let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
         if !metadata.is_file() {
             return Err(Unusable::NotRegular);
@@ -100,7 +102,7 @@ impl ProcessDir {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         openat(CWD, again, flags, Mode::empty())
             .map(File::from)
-            .map_err(unusable)
+            .map_err(|error| self.unusable(error))
     }
 }
 
@@ -165,9 +167,17 @@ impl LoadRequest {
     fn open_file(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
         let mapping = &self.mapping;
         let mapped = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let named = || {
+            openat(
+                &directory.directory,
+                mapped,
+                OFlags::PATH | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+        };
         let refused = match directory.is_for_ended() {
             true => Unusable::Replaced,
-            false => match directory.open_regular(Path::new(&mapped)) {
+            false => match directory.open_regular(named()) {
                 Ok(file) => return Ok(MappedFile::File(file)),
                 Err(refused) => refused,
             },
@@ -177,9 +187,7 @@ impl LoadRequest {
         }
         let path = mapping.path().filter(|path| path.starts_with(b"/"));
         let Some(path) = path else { return Err(refused) };
-        let mut below_root = b"root".to_vec();
-        below_root.extend_from_slice(path);
-        let file = match directory.open_regular(Path::new(std::ffi::OsStr::from_bytes(&below_root))) {
+        let file = match directory.open_regular(directory.name_in_root(path)) {
             Err(Unusable::Unreadable(error)) if error == Errno::NOENT.raw_os_error() => {
                 return Err(Unusable::Replaced);
             }
@@ -195,7 +203,7 @@ impl LoadRequest {
     fn read_memory(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {
         let memory = directory
             .open_file("mem")
-            .map_err(|error| Unusable::Unreadable(error.raw_os_error()))?;
+            .map_err(|error| directory.unusable(error))?;
         let size = (self.mapping.end - self.mapping.start).min(LARGEST_VDSO);
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         // This reads nothing once the process has ended.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::elf::{Headers, Image, Segment, Unusable};
+use crate::elf::{Headers, Image, Segment, Unusable, address_of_mapping};
 use crate::registers::Arch;
 use crate::tables::Tables;
 
@@ -62,14 +62,9 @@ impl Module {
         self.serial
     }
 
-    /// The address, as the module counts them, of the first byte of an executable mapping of so many bytes from `offset` in the file.
-    ///
-    /// A mapping begins and ends with a page, a segment anywhere: the first page may have the end of the segment before as well.
-    pub(crate) fn address_of(&self, offset: u64, length: u64) -> Option<u64> {
-        let end = offset.saturating_add(length);
-        let mut executable = self.segments.iter().filter(|segment| segment.executable);
-        let segment = executable.find(|segment| segment.offset < end && offset < segment.end())?;
-        Some(segment.address.wrapping_add(offset).wrapping_sub(segment.offset))
+    /// The address, as the module counts them, of the first byte of an executable mapping that starts at `offset` in the file.
+    pub(crate) fn address_of_mapping(&self, offset: u64) -> Option<u64> {
+        address_of_mapping(&self.segments, offset)
     }
 
     /// The tables, unless they were dropped.
@@ -106,33 +101,5 @@ impl Module {
 
     fn locked_tables(&self) -> MutexGuard<'_, Option<Arc<Tables>>> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_executable_mapping_may_begin_within_the_segment_before() {
-        let segment = |offset, file_size, address, executable| Segment {
-            offset,
-            file_size,
-            address,
-            executable,
-        };
-        let module = Module {
-            serial: 1,
-            arch: Arch::X86_64,
-            build_id: Box::default(),
-            load_bias: 0x1000,
-            // As lld lays them out: no byte of the file is wasted, and addresses have the offset's place in their page.
-            segments: [segment(0, 0x680, 0, false), segment(0x680, 0x2000, 0x1680, true)].into(),
-            tables: Mutex::default(),
-            uses: AtomicU64::default(),
-        };
-        assert_eq!(module.address_of(0, 0x3000), Some(0x1000));
-        assert_eq!(module.address_of(0x1000, 0x2000), Some(0x2000));
-        assert_eq!(module.address_of(0x4000, 0x1000), None);
     }
 }

@@ -46,6 +46,17 @@ impl Region {
     pub(crate) fn contains(&self, pc: u64) -> bool {
         (self.start..self.end).contains(&pc)
     }
+
+    /// Takes from the module what unwinding needs of it.
+    fn settle(&mut self, mapping: &Mapping, module: &ModuleState) {
+        (self.serial, self.to_module) = match module {
+            ModuleState::Loaded(module) => match module.address_of_mapping(mapping.offset) {
+                Some(address) => (module.serial(), address.wrapping_sub(mapping.start)),
+                None => (0, 0),
+            },
+            ModuleState::NotLoaded | ModuleState::Unusable(_) => (0, 0),
+        };
+    }
 }
 
 /// A module of a process. Mappings of the same file share it.
@@ -113,15 +124,18 @@ impl Process {
             return Ok(Refreshed::TooSoon);
         }
         self.read_at = Some(now);
-        if let Some(directory) = self
-            .directory
-            .as_ref()
-            .filter(|directory| !directory.is_for_ended())
-        {
+        if let Some(directory) = self.live_directory() {
             let maps = Maps::read(directory.open_file("maps")?)?;
             self.set_maps(maps);
         }
         Ok(Refreshed::Read)
+    }
+
+    /// The process's own directory, unless it is known to have ended.
+    fn live_directory(&self) -> Option<&ProcessDir> {
+        self.directory
+            .as_ref()
+            .filter(|directory| !directory.is_for_ended())
     }
 
     fn set_maps(&mut self, maps: Maps) {
@@ -163,28 +177,13 @@ impl Process {
         self.maps = maps;
         self.regions = regions;
         self.modules = modules;
-        for module in 0..self.modules.len() {
-            self.settle(module as u32);
+        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
+            region.settle(mapping, &self.modules[region.module as usize]);
         }
         self.generation += 1;
     }
 
-    /// Brings the regions of a module up to date with its state.
-    fn settle(&mut self, module: u32) {
-        let ModuleState::Loaded(loaded) = &self.modules[module as usize] else {
-            return;
-        };
-        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
-            if region.module == module
-                && let Some(address) = loaded.address_of(mapping.offset, mapping.end - mapping.start)
-            {
-                region.serial = loaded.serial();
-                region.to_module = address.wrapping_sub(mapping.start);
-            }
-        }
-    }
-
-    /// Forgets modules and mappings, as a config's `unwind_state_clear_period_ms` asks for.
+    /// Forgets modules and mappings: when a config's `unwind_state_clear_period_ms` asks for it, and when the process executes another program.
     pub fn clear(&mut self) {
         self.maps = Maps::default();
         self.regions.clear();
@@ -239,7 +238,11 @@ impl Process {
             Ok(loaded) => ModuleState::Loaded(loaded),
             Err(reason) => ModuleState::Unusable(reason),
         };
-        self.settle(module);
+        for (region, mapping) in self.regions.iter_mut().zip(self.maps.mappings()) {
+            if region.module == module {
+                region.settle(mapping, &self.modules[module as usize]);
+            }
+        }
     }
 
     /// Loads the module of a mapping, in this thread.
@@ -272,13 +275,10 @@ impl Process {
     /// A sample has only the top of a deep stack. What lies behind belongs to functions that have been active for longer, and that mostly still are. So
     /// frames that are found there are likely those of the sample, but need not be.
     pub fn append_memory(&self, address: u64, most: usize, bytes: &mut Vec<u8>) {
-        let there = self
-            .directory
-            .as_ref()
-            .filter(|directory| !directory.is_for_ended());
-        let Some(memory) = there.and_then(|directory| directory.open_file("mem").ok()) else {
-            return;
-        };
+        let memory = self
+            .live_directory()
+            .and_then(|directory| directory.open_file("mem").ok());
+        let Some(memory) = memory else { return };
         let before = bytes.len();
         bytes.resize(before + most, 0);
         let mut filled = before;

@@ -53,6 +53,14 @@ impl Arch {
         }
     }
 
+    /// Place of the frame pointer among the [preserved](Self::preserved) registers.
+    pub(crate) const fn frame_pointer_place(self) -> usize {
+        match self {
+            Arch::X86_64 => 1,
+            Arch::Aarch64 => 10,
+        }
+    }
+
     /// DWARF number of the column that has the return address: on x86_64 of no register, on aarch64 of the link register.
     pub(crate) const fn return_address(self) -> u16 {
         match self {
@@ -175,6 +183,13 @@ impl Registers {
 
     pub(crate) fn forget(&mut self, number: u16) {
         self.known &= !(1u64.checked_shl(number.into()).unwrap_or(0));
+    }
+
+    /// Goes to the caller, of which only stack pointer and frame pointer are known.
+    pub(crate) fn leave_with_pointers(&mut self, pc: u64, stack_pointer: u64) {
+        self.pc = pc;
+        self.known &= 1 << self.arch.frame_pointer();
+        self.set(self.arch.stack_pointer(), stack_pointer);
     }
 
     /// Goes to a function that was interrupted.

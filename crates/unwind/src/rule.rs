@@ -5,6 +5,7 @@
 
 use crate::registers::{MOST_PRESERVED, Registers};
 use crate::stack::{Outside, StackCopy};
+use crate::unwinder::FrameKind;
 
 /// What a rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +37,15 @@ pub(crate) struct Rule {
     pub(crate) return_address: Slot,
     /// Where the registers of [`Arch::preserved`](crate::Arch) are, in that order.
     pub(crate) saved: [Slot; MOST_PRESERVED],
+}
+
+/// Which registers are followed from frame to frame. Nearly all functions need no others than the pointers to leave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// The pc, the stack pointer and the frame pointer.
+    Pointers,
+    /// All that callees preserve.
+    Preserved,
 }
 
 /// Why there is no next frame.
@@ -72,12 +82,13 @@ impl Rule {
         }
     }
 
-    /// Replaces `registers` by those of the caller. `interrupted`: the thread was stopped at the pc, it is not one that a callee returns to.
+    /// Replaces `registers` by those of the caller of a function that is active as `kind` says.
     pub(crate) fn step(
         &self,
         registers: &mut Registers,
         stack: &StackCopy<'_>,
-        interrupted: bool,
+        kind: FrameKind,
+        kept: Kept,
     ) -> Result<(), Stop> {
         if self.kind == RuleKind::Root {
             return Err(Stop::Root);
@@ -89,41 +100,54 @@ impl Rule {
         }
         let arch = registers.arch();
         let pc = match self.return_address {
-            UNCHANGED if interrupted => registers.get(arch.return_address()).ok_or(Stop::Broken)?,
+            UNCHANGED if kind.is_exact() => registers.get(arch.return_address()).ok_or(Stop::Broken)?,
             // A function that has called another has saved its return address.
             UNCHANGED | LOST => return Err(Stop::Broken),
             slot => stack.read(at(caller, slot))?,
         };
-        advances(registers, caller, interrupted)?;
-        for (&number, &slot) in arch.preserved().iter().zip(&self.saved) {
-            if slot == UNCHANGED {
-                continue;
+        // So that unwinding comes to an end. An interrupted function may not have pushed anything yet.
+        if caller <= registers.stack_pointer() && !kind.is_exact() {
+            return Err(Stop::Broken);
+        }
+        match kept {
+            Kept::Pointers => {
+                let slot = self.saved[arch.frame_pointer_place()];
+                restore(registers, stack, kind, arch.frame_pointer(), caller, slot);
+                registers.leave_with_pointers(pc, caller);
             }
-            // In an epilogue, tables often still say where a register was saved below the stack pointer. It has its value already.
-            let value = match slot {
-                LOST => None,
-                _ => match stack.read(at(caller, slot)) {
-                    Err(Outside::Elsewhere) if interrupted => continue,
-                    value => value.ok(),
-                },
-            };
-            match value {
-                Some(value) => registers.set(number.into(), value),
-                None => registers.forget(number.into()),
+            Kept::Preserved => {
+                for (&number, &slot) in arch.preserved().iter().zip(&self.saved) {
+                    restore(registers, stack, kind, number.into(), caller, slot);
+                }
+                registers.leave(pc, caller);
             }
         }
-        registers.leave(pc, caller);
         Ok(())
     }
 }
 
-/// That the caller's stack pointer is above that of the callee, so that unwinding comes to an end. An interrupted function may not have pushed
-/// anything yet, on processors that do not push return addresses; a signal handler may have another stack.
-pub(crate) fn advances(registers: &Registers, caller: u64, may_stay: bool) -> Result<(), Stop> {
-    if caller > registers.stack_pointer() || may_stay {
-        Ok(())
-    } else {
-        Err(Stop::Broken)
+/// Gives a register the value that it has in the caller.
+#[inline]
+fn restore(
+    registers: &mut Registers,
+    stack: &StackCopy<'_>,
+    kind: FrameKind,
+    number: u16,
+    caller: u64,
+    slot: Slot,
+) {
+    let value = match slot {
+        UNCHANGED => return,
+        LOST => None,
+        _ => match stack.read(at(caller, slot)) {
+            // In an epilogue, tables often still say where a register was saved below the stack pointer. It has its value already.
+            Err(Outside::Elsewhere) if kind.is_exact() => return,
+            value => value.ok(),
+        },
+    };
+    match value {
+        Some(value) => registers.set(number, value),
+        None => registers.forget(number),
     }
 }
 

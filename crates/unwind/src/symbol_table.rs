@@ -6,15 +6,20 @@ use object::LittleEndian;
 use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, Sym64};
 use object::pod::slice_from_bytes;
 
-use crate::elf::{Headers, Image, Section};
+use crate::elf::{Headers, Image, Section, Unusable};
+use crate::expand;
 use crate::mapping_file::{LoadRequest, MappedFile};
-#[cfg(feature = "symbols")]
-use crate::symbols::expand;
 
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
+/// Bytes of one section. The largest seen, of a browser, has 300 MB.
+const LARGEST: u64 = 1 << 30;
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
+
+fn read_section(image: &dyn Image, headers: &Headers, section: Section) -> Result<Vec<u8>, Unusable> {
+    expand::section(image, headers, section, LARGEST, "symbols")
+}
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -70,7 +75,7 @@ impl SymbolTable {
         let dynamic = SymbolTable::read_section(image, headers, b".dynsym", b".dynstr");
         let inner = headers
             .section(b".gnu_debugdata")
-            .and_then(|section| expand::section(image, headers, section).ok())
+            .and_then(|section| read_section(image, headers, section).ok())
             .and_then(|content| expand::debugdata(&content).ok());
         let Some(inner) = inner else { return dynamic };
         let inner = inner.as_slice();
@@ -83,7 +88,7 @@ impl SymbolTable {
     }
 
     fn read_section(image: &dyn Image, headers: &Headers, symbols: &[u8], names: &[u8]) -> SymbolTable {
-        let content = |name| content(image, headers, headers.section(name)?);
+        let content = |name| read_section(image, headers, headers.section(name)?).ok();
         let (Some(symbols), Some(names)) = (content(symbols), content(names)) else {
             return SymbolTable::default();
         };
@@ -161,20 +166,5 @@ impl SymbolTable {
         std::str::from_utf8(&name[..end])
             .ok()
             .filter(|name| !name.is_empty())
-    }
-}
-
-/// The bytes of a section.
-#[cfg(feature = "symbols")]
-fn content(image: &dyn Image, headers: &Headers, section: Section) -> Option<Vec<u8>> {
-    expand::section(image, headers, section).ok()
-}
-
-/// The bytes of a section. Those of symbol tables are hardly ever compressed.
-#[cfg(not(feature = "symbols"))]
-fn content(image: &dyn Image, headers: &Headers, section: Section) -> Option<Vec<u8>> {
-    match section.compressed {
-        true => None,
-        false => headers.content(image, section, "symbols").ok(),
     }
 }

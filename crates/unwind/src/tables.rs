@@ -4,6 +4,7 @@
 //! `gimli` reads them. A module's maker may have written anything into its tables, so that what they say is bounded here: the length of the
 //! instructions for a function, and the steps of an expression, which may jump back.
 
+use gimli::constants::{DW_EH_PE_datarel, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation,
     EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation, Register,
@@ -11,8 +12,9 @@ use gimli::{
 };
 
 use crate::elf::{Headers, Image, Unusable};
+use crate::expand;
 use crate::registers::{Arch, Registers};
-use crate::rule::{LOST, Rule, RuleKind, Slot, Stop, UNCHANGED, advances};
+use crate::rule::{LOST, Rule, RuleKind, Slot, Stop, UNCHANGED};
 use crate::stack::StackCopy;
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -28,9 +30,14 @@ const MOST_STEPS: u32 = 1000;
 /// Values that one expression may ask for.
 const MOST_QUESTIONS: u32 = 100;
 
+/// Bytes of one table, expanded. That of a browser with all its libraries in one file has 20 MB.
+const LARGEST_TABLE: u64 = 64 << 20;
+
 /// Why tables have no rule for an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRule {
+    /// There are none.
+    NoTables,
     /// They do not mention it.
     NotCovered,
     /// What they say of it cannot be understood.
@@ -63,7 +70,7 @@ impl Tables {
     /// If they are outside of the file, too large, or cannot be read.
     pub(crate) fn read(image: &dyn Image, headers: &Headers) -> Result<Tables, Unusable> {
         let content = |section, what| match section {
-            Some(section) => headers.content(image, section, what),
+            Some(section) => headers.content(image, section, LARGEST_TABLE, what),
             None => Ok(Vec::new()),
         };
         let header_section = headers.section(b".eh_frame_hdr").or(headers.eh_frame_hdr);
@@ -95,10 +102,17 @@ impl Tables {
                 bases = set(bases, section.address);
             }
         }
-        let section = headers
-            .section(b".debug_frame")
-            .filter(|section| !section.compressed);
-        let debug_frame = content(section, "unwind tables for debuggers")?;
+        // In Go's programs it is compressed, and there is no other.
+        let debug_frame = match headers.section(b".debug_frame") {
+            Some(section) => expand::section(
+                image,
+                headers,
+                section,
+                LARGEST_TABLE,
+                "unwind tables for debuggers",
+            )?,
+            None => Vec::new(),
+        };
         let mut tables = Tables {
             arch: headers.arch,
             bases,
@@ -125,9 +139,18 @@ impl Tables {
             + functions * size_of::<Function>()
     }
 
+    /// Whether the index is as all linkers write it: numbers of four bytes, as many as it says. `gimli` takes its word for the latter.
     fn has_sorted_header(&self) -> bool {
-        let header = EhFrameHdr::new(&self.eh_frame_hdr, LittleEndian).parse(&self.bases, 8);
-        header.is_ok_and(|header| header.table().is_some())
+        const ENCODINGS: [u8; 3] = [
+            (DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0),
+            DW_EH_PE_udata4.0,
+            (DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0),
+        ];
+        let Some((head, table)) = self.eh_frame_hdr.split_at_checked(12) else {
+            return false;
+        };
+        let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        head[0] == 1 && head[1..4] == ENCODINGS && count > 0 && u64::from(count) * 8 <= table.len() as u64
     }
 
     fn eh_frame(&self) -> EhFrame<Bytes<'_>> {
@@ -184,6 +207,7 @@ impl Tables {
         };
         let found = match offset {
             Some(offset) => row_at(&self.eh_frame(), &self.bases, offset, address, context, then),
+            None if self.eh_frame.is_empty() && self.debug_frame.is_empty() => Err(NoRule::NoTables),
             None => Err(NoRule::NotCovered),
         };
         match (found, find(&self.debug_index, address)) {
@@ -378,7 +402,10 @@ fn evaluate(
     let column = entry.cie().return_address_register();
     let pc = value(column.0, row.register(column))?;
     let signal = entry.is_signal_trampoline();
-    advances(registers, caller, signal)?;
+    // A signal handler may have a stack of its own.
+    if caller <= registers.stack_pointer() && !signal {
+        return Err(Stop::Broken);
+    }
 
     let mut after = *registers;
     for &number in arch.preserved() {

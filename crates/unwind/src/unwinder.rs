@@ -1,16 +1,17 @@
 //! From a sample to frames.
 
+use std::sync::Arc;
+
 use gimli::UnwindContext;
 
 use crate::elf::Unusable;
-use crate::module::Module;
 use crate::process::{Process, Region};
 use crate::registers::{Arch, Registers};
-use crate::rule::{Rule, RuleKind, Stop};
+use crate::rule::{Kept, Rule, RuleKind, Stop};
 use crate::stack::StackCopy;
-use crate::tables::NoRule;
+use crate::tables::{NoRule, Tables};
 
-/// Rules that an [`Unwinder`] keeps; 56 bytes each.
+/// Rules that an [`Unwinder`] keeps; 64 bytes each, one cache line.
 const RULES: usize = 1 << 12;
 
 /// A function that was active when the sample was taken.
@@ -36,6 +37,13 @@ pub enum FrameKind {
     SignalReturn,
     /// It was interrupted by a signal.
     Interrupted,
+}
+
+impl FrameKind {
+    /// Whether the thread was at the frame's pc, rather than in the call before it.
+    pub(crate) fn is_exact(self) -> bool {
+        matches!(self, FrameKind::Sampled | FrameKind::Interrupted)
+    }
 }
 
 /// How unwinding ended.
@@ -73,6 +81,7 @@ pub struct Unwinder {
 
 /// A rule and what it is for.
 #[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
 struct Cached {
     serial: u64,
     address: u64,
@@ -109,67 +118,18 @@ impl Unwinder {
         stack: &StackCopy<'_>,
         frames: &mut Vec<Frame>,
     ) -> End {
-        frames.clear();
-        let arch = registers.arch();
-        let mut registers = *registers;
-        let mut kind = FrameKind::Sampled;
-        let mut index = 0;
-        loop {
-            if frames.len() >= self.most_frames {
-                return End::TooManyFrames;
+        let mut sample = Sample {
+            process,
+            stack,
+            kept: Kept::Pointers,
+        };
+        match self.unwind_sample(&sample, registers, frames) {
+            // It may take one of the registers that were not followed.
+            End::Inconsistent(_) => {
+                sample.kept = Kept::Preserved;
+                self.unwind_sample(&sample, registers, frames)
             }
-            let pc = registers.pc();
-            let interrupted = matches!(kind, FrameKind::Sampled | FrameKind::Interrupted);
-            // A call may be the last instruction of its function.
-            let lookup = pc - u64::from(!interrupted);
-            let region = match process.regions().get(index as usize) {
-                Some(region) if region.contains(lookup) => *region,
-                _ => match process.find(lookup) {
-                    Some((found, region)) => {
-                        index = found;
-                        *region
-                    }
-                    None => {
-                        frames.push(Frame {
-                            pc,
-                            mapping: None,
-                            kind,
-                            arch,
-                        });
-                        return End::UnknownMapping;
-                    }
-                },
-            };
-            frames.push(Frame {
-                pc,
-                mapping: Some(index),
-                kind,
-                arch,
-            });
-            match self.step(
-                process,
-                index,
-                &region,
-                lookup,
-                &mut registers,
-                stack,
-                interrupted,
-            ) {
-                Ok(Stepped::ToCaller) => kind = FrameKind::Caller,
-                Ok(Stepped::OverSignal) => {
-                    if let Some(frame) = frames.last_mut() {
-                        frame.kind = FrameKind::SignalReturn;
-                    }
-                    kind = FrameKind::Interrupted;
-                }
-                Err(end) => return end,
-            }
-            if arch == Arch::Aarch64 {
-                registers.set_pc(registers.pc() & process.address_mask());
-            }
-            if registers.pc() == 0 {
-                return End::Complete;
-            }
+            end => end,
         }
     }
 
@@ -182,6 +142,11 @@ impl Unwinder {
         frames: &mut Vec<Frame>,
     ) -> End {
         frames.clear();
+        let sample = Sample {
+            process,
+            stack,
+            kept: Kept::Pointers,
+        };
         let mut registers = *registers;
         let mut kind = FrameKind::Sampled;
         loop {
@@ -193,13 +158,8 @@ impl Unwinder {
             let Some(mapping) = frame.mapping else {
                 return End::UnknownMapping;
             };
-            if let Err(end) = by_frame_pointer(
-                process,
-                &mut registers,
-                stack,
-                End::Complete,
-                End::NoUnwindInformation(mapping),
-            ) {
+            let otherwise = End::NoUnwindInformation(mapping);
+            if let Err(end) = by_frame_pointer(&sample, &mut registers, End::Complete, otherwise) {
                 return end;
             }
             if registers.pc() == 0 {
@@ -209,61 +169,102 @@ impl Unwinder {
         }
     }
 
+    fn unwind_sample(&mut self, sample: &Sample<'_>, registers: &Registers, frames: &mut Vec<Frame>) -> End {
+        frames.clear();
+        let mut registers = *registers;
+        let arch = registers.arch();
+        let mut kind = FrameKind::Sampled;
+        let mut index = 0;
+        loop {
+            if frames.len() >= self.most_frames {
+                return End::TooManyFrames;
+            }
+            let pc = registers.pc();
+            // A call may be the last instruction of its function.
+            let lookup = pc - u64::from(!kind.is_exact());
+            let region = match sample.process.regions().get(index as usize) {
+                Some(region) if region.contains(lookup) => Some(region),
+                _ => sample.process.find(lookup).map(|(found, region)| {
+                    index = found;
+                    region
+                }),
+            };
+            frames.push(Frame {
+                pc,
+                mapping: region.map(|_| index),
+                kind,
+                arch,
+            });
+            let Some(region) = region else {
+                return End::UnknownMapping;
+            };
+            match self.step(sample, index, region, lookup, &mut registers, kind) {
+                Ok(Stepped::ToCaller) => kind = FrameKind::Caller,
+                Ok(Stepped::OverSignal) => {
+                    if let Some(frame) = frames.last_mut() {
+                        frame.kind = FrameKind::SignalReturn;
+                    }
+                    kind = FrameKind::Interrupted;
+                }
+                Err(end) => return end,
+            }
+            if arch == Arch::Aarch64 {
+                registers.set_pc(registers.pc() & sample.process.address_mask());
+            }
+            if registers.pc() == 0 {
+                return End::Complete;
+            }
+        }
+    }
+
     /// Goes from a function to its caller.
-    #[expect(clippy::too_many_arguments, reason = "one frame of the loop above")]
     fn step(
         &mut self,
-        process: &Process,
+        sample: &Sample<'_>,
         index: u32,
         region: &Region,
         lookup: u64,
         registers: &mut Registers,
-        stack: &StackCopy<'_>,
-        interrupted: bool,
+        kind: FrameKind,
     ) -> Result<Stepped, End> {
         if region.serial == 0 {
-            return match process.module(index) {
-                None => Err(End::ModuleNeeded(index)),
-                Some(module) => {
-                    let otherwise = End::UnusableModule(index);
-                    // What has no file was written by a compiler that knows how its own first function looks.
-                    let may_be_root = !interrupted && module.err() == Some(&Unusable::NoFile);
-                    let root = if may_be_root { End::Complete } else { otherwise };
-                    by_frame_pointer(process, registers, stack, root, otherwise)
-                }
-            };
+            return without_module(sample, index, registers, kind);
         }
         let address = lookup.wrapping_add(region.to_module);
         let place = (address ^ region.serial << 5) as usize % RULES;
         let cached = &self.rules[place];
-        let rule = if cached.address == address && cached.serial == region.serial {
-            cached.rule
+        let stepped = if cached.address == address && cached.serial == region.serial {
+            if cached.rule.kind == RuleKind::Evaluated {
+                self.evaluate(sample, index, address, registers)?
+            } else {
+                step_by(&cached.rule, sample, registers, kind)
+            }
         } else {
-            match self.find_rule(process, index, address)? {
+            let tables = tables(sample.process, index)?;
+            match tables.rule(address, &mut self.context) {
                 Ok(rule) => {
                     self.rules[place] = Cached {
                         serial: region.serial,
                         address,
                         rule,
                     };
-                    rule
-                }
-                Err(NoRule::NotCovered) => {
-                    if interrupted && let Some(stepped) = by_return_address(process, registers, stack) {
-                        return Ok(stepped);
+                    if rule.kind == RuleKind::Evaluated {
+                        self.evaluate(sample, index, address, registers)?
+                    } else {
+                        step_by(&rule, sample, registers, kind)
                     }
-                    let otherwise = End::NoUnwindInformation(index);
-                    let root = if interrupted { otherwise } else { End::Complete };
-                    return by_frame_pointer(process, registers, stack, root, otherwise);
                 }
                 Err(NoRule::Malformed) => return Err(End::MalformedTables(index)),
+                Err(NoRule::NotCovered) => {
+                    if kind.is_exact()
+                        && let Some(stepped) = by_return_address(sample, registers)
+                    {
+                        return Ok(stepped);
+                    }
+                    return without_tables(sample, index, registers, kind);
+                }
+                Err(NoRule::NoTables) => return without_tables(sample, index, registers, kind),
             }
-        };
-        let stepped = match rule.kind {
-            RuleKind::Evaluated => self.evaluate(process, index, address, registers, stack)?,
-            _ => rule
-                .step(registers, stack, interrupted)
-                .map(|()| Stepped::ToCaller),
         };
         stepped.map_err(|stop| match stop {
             Stop::Root => End::Complete,
@@ -272,28 +273,15 @@ impl Unwinder {
         })
     }
 
-    fn find_rule(
-        &mut self,
-        process: &Process,
-        index: u32,
-        address: u64,
-    ) -> Result<Result<Rule, NoRule>, End> {
-        let tables = loaded(process, index).and_then(Module::tables);
-        let tables = tables.ok_or(End::ModuleNeeded(index))?;
-        Ok(tables.rule(address, &mut self.context))
-    }
-
     fn evaluate(
         &mut self,
-        process: &Process,
+        sample: &Sample<'_>,
         index: u32,
         address: u64,
         registers: &mut Registers,
-        stack: &StackCopy<'_>,
     ) -> Result<Result<Stepped, Stop>, End> {
-        let tables = loaded(process, index).and_then(Module::tables);
-        let tables = tables.ok_or(End::ModuleNeeded(index))?;
-        match tables.evaluate(address, &mut self.context, registers, stack) {
+        let tables = tables(sample.process, index)?;
+        match tables.evaluate(address, &mut self.context, registers, sample.stack) {
             Ok(signal) => Ok(signal.map(|signal| match signal {
                 true => Stepped::OverSignal,
                 false => Stepped::ToCaller,
@@ -303,29 +291,81 @@ impl Unwinder {
     }
 }
 
+/// What is the same for all frames of a sample.
+struct Sample<'a> {
+    process: &'a Process,
+    stack: &'a StackCopy<'a>,
+    kept: Kept,
+}
+
 enum Stepped {
     ToCaller,
     OverSignal,
 }
 
-fn loaded(process: &Process, index: u32) -> Option<&Module> {
-    Some(process.module(index)?.ok()?.as_ref())
+#[inline]
+fn step_by(
+    rule: &Rule,
+    sample: &Sample<'_>,
+    registers: &mut Registers,
+    kind: FrameKind,
+) -> Result<Stepped, Stop> {
+    rule.step(registers, sample.stack, kind, sample.kept)
+        .map(|()| Stepped::ToCaller)
+}
+
+fn tables(process: &Process, index: u32) -> Result<Arc<Tables>, End> {
+    let module = process.module(index).and_then(Result::ok);
+    module
+        .and_then(|module| module.tables())
+        .ok_or(End::ModuleNeeded(index))
+}
+
+/// Leaves a function that is in a mapping without a module.
+#[cold]
+fn without_module(
+    sample: &Sample<'_>,
+    index: u32,
+    registers: &mut Registers,
+    kind: FrameKind,
+) -> Result<Stepped, End> {
+    let otherwise = End::UnusableModule(index);
+    let root = match sample.process.module(index) {
+        None => return Err(End::ModuleNeeded(index)),
+        // A compiler that has written code into memory knows how its own first function looks.
+        Some(Err(Unusable::NoFile)) if !kind.is_exact() => End::Complete,
+        Some(_) => otherwise,
+    };
+    by_frame_pointer(sample, registers, root, otherwise)
+}
+
+/// Leaves a function that its module's tables do not mention.
+#[cold]
+fn without_tables(
+    sample: &Sample<'_>,
+    index: u32,
+    registers: &mut Registers,
+    kind: FrameKind,
+) -> Result<Stepped, End> {
+    let otherwise = End::NoUnwindInformation(index);
+    let root = if kind.is_exact() { otherwise } else { End::Complete };
+    by_frame_pointer(sample, registers, root, otherwise)
 }
 
 /// A function that was interrupted and that its module's tables do not mention is often a stub that uses no stack. Its return address is on top of
 /// the stack, or in the link register.
-fn by_return_address(process: &Process, registers: &mut Registers, stack: &StackCopy<'_>) -> Option<Stepped> {
+fn by_return_address(sample: &Sample<'_>, registers: &mut Registers) -> Option<Stepped> {
     let (pc, caller) = match registers.arch() {
         Arch::X86_64 => {
             let top = registers.stack_pointer();
-            (stack.read(top).ok()?, top.wrapping_add(8))
+            (sample.stack.read(top).ok()?, top.wrapping_add(8))
         }
         Arch::Aarch64 => {
             let pc = registers.get(Arch::Aarch64.return_address())?;
-            (pc & process.address_mask(), registers.stack_pointer())
+            (pc & sample.process.address_mask(), registers.stack_pointer())
         }
     };
-    process.find(pc.wrapping_sub(1))?;
+    sample.process.find(pc.wrapping_sub(1))?;
     registers.leave(pc, caller);
     Some(Stepped::ToCaller)
 }
@@ -333,9 +373,8 @@ fn by_return_address(process: &Process, registers: &mut Registers, stack: &Stack
 /// Where there are no tables, functions may have frame pointers: just-in-time compilers and Go write them. With a frame pointer of 0, unwinding ends
 /// with `root`; with one that does not look like any, with `otherwise`.
 fn by_frame_pointer(
-    process: &Process,
+    sample: &Sample<'_>,
     registers: &mut Registers,
-    stack: &StackCopy<'_>,
     root: End,
     otherwise: End,
 ) -> Result<Stepped, End> {
@@ -351,13 +390,13 @@ fn by_frame_pointer(
         Stop::StackEnds => End::StackEnds,
         _ => otherwise,
     };
-    let caller_frame = stack.read(frame).map_err(outside)?;
-    let mut pc = stack.read(frame.wrapping_add(8)).map_err(outside)?;
+    let caller_frame = sample.stack.read(frame).map_err(outside)?;
+    let mut pc = sample.stack.read(frame.wrapping_add(8)).map_err(outside)?;
     if arch == Arch::Aarch64 {
-        pc &= process.address_mask();
+        pc &= sample.process.address_mask();
     }
     // A register that is used for something else may point anywhere.
-    if pc != 0 && process.find(pc.wrapping_sub(1)).is_none() {
+    if pc != 0 && sample.process.find(pc.wrapping_sub(1)).is_none() {
         return Err(otherwise);
     }
     registers.set(arch.frame_pointer(), caller_frame);

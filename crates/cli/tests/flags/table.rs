@@ -7,7 +7,7 @@ use ferretto_cli::applet;
 
 use crate::flags::{CASES, Upstream, differences};
 
-/// Programs that upstream has as well.
+/// Programs that upstream's package has as well: not `traced_perf`, whose flags are those of every daemon.
 const PROGRAMS: [&str; 6] = [
     "perfetto",
     "trigger_perfetto",

@@ -1,11 +1,15 @@
-//! The machine's tracefs, which is mounted if necessary, and held by one test at a time.
+//! The machine's tracefs, which is mounted if necessary and held by one test at a time, and directories in it that tests have for themselves.
 
 use std::fs::File;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
 use rustix::mount::MountFlags;
 
+use super::PATIENCE;
 use super::machine_lock::{self, MachineLock};
 
 const MOUNT_POINT: &str = "/sys/kernel/tracing";
@@ -49,5 +53,67 @@ impl Tracefs {
             println!("skipped: this kernel has no fanotify for tracefs: {error}");
         }
         told.is_ok()
+    }
+}
+
+/// A directory of tracefs with buffers and settings of its own, which is removed at the end.
+pub(crate) struct Instance(PathBuf);
+
+impl Instance {
+    /// A new one. Without tracefs, or without access to it, prints that the test is skipped. Instances need no lock.
+    pub(crate) fn new() -> Option<Instance> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !Tracefs::is_usable() {
+            return None;
+        }
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ferretto-test-{}-{number}", std::process::id());
+        let path = Path::new(MOUNT_POINT).join("instances").join(name);
+        if let Err(error) = std::fs::create_dir(&path) {
+            println!("skipped: {}: {error}", path.display());
+            return None;
+        }
+        Some(Instance(path))
+    }
+
+    /// What configs call it.
+    pub(crate) fn name(&self) -> &str {
+        self.0.file_name().unwrap().to_str().unwrap()
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The path of one of its files.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes one of its files.
+    pub(crate) fn write(&self, file: &str, value: &str) {
+        std::fs::write(self.file(file), value).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+
+    /// What one of its files says, without a line end.
+    pub(crate) fn read(&self, file: &str) -> String {
+        let text = std::fs::read_to_string(self.file(file));
+        text.unwrap_or_else(|error| panic!("{file}: {error}"))
+            .trim_end()
+            .to_owned()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Somebody may still have a file of it open: probes that start at this moment look here for the settings of crashed ones.
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = std::fs::remove_dir(&self.0) {
+            match error.kind() {
+                ErrorKind::NotFound => return,
+                ErrorKind::ResourceBusy if Instant::now() < until => std::thread::yield_now(),
+                _ => return println!("{} stays: {error}", self.0.display()),
+            }
+        }
     }
 }

@@ -10,7 +10,6 @@
 //! The kernel records in an instance of its own, so that nobody else on the machine is disturbed.
 
 mod application;
-mod kernel;
 mod scene;
 mod torments;
 mod truth;

@@ -7,9 +7,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use super::application::Application;
-use super::kernel::Instance;
 use super::truth::Events;
 use crate::support::process::Stopped;
+use crate::support::tracefs::Instance;
 use crate::support::{Program, Programs, Recording, Side, System};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
@@ -68,7 +68,7 @@ pub(crate) struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// Starts a recording.
     pub(crate) fn set(programs: &'a Programs, setup: &Setup) -> Scene<'a> {
-        let instance = Instance::new();
+        let instance = Instance::new().unwrap();
         let mut system = System::new(programs);
         let traced = system.start(Side::Ours, Program::Traced);
         let probes = system.start(Side::Ours, Program::TracedProbes);

@@ -8,10 +8,9 @@ use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
 use super::Chance;
-use super::kernel::Instance;
 use super::scene::{Disk, Scene, Setup, Tells};
 use crate::support::process::Stopped;
-use crate::support::tracefs::Tracefs;
+use crate::support::tracefs::{Instance, Tracefs};
 use crate::support::{Program, Side};
 
 pub(crate) struct Torment {
@@ -130,7 +129,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
         })
     },
     usual("another_instance", |scene, chance| {
-        let other = Instance::new();
+        let other = Instance::new().unwrap();
         other.write("events/task/task_rename/enable", "1");
         scene.emit(chance.from(1, 20));
         other.write("events/task/task_rename/enable", "0");

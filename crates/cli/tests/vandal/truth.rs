@@ -5,13 +5,12 @@ use std::fmt;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use crate::support::tracefs::Instance;
 use ferretto_proto::messages::debug_annotation::Value as Annotation;
 use ferretto_proto::messages::ftrace_event::Event;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, TracePacket};
 use ferretto_wire::{Reader, Value};
-
-use super::kernel::Instance;
 
 /// The prefix of numbers. It distinguishes these events from all others, even those of another vandal, because the names of all threads are recorded.
 /// Names have room for 15 characters.

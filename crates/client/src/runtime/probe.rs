@@ -76,6 +76,14 @@ pub trait Probe: Send {
     }
 }
 
+/// What services are told of a data source whose packets each stand alone: nothing but its name.
+pub fn standalone(name: &str) -> DataSourceDescriptor {
+    DataSourceDescriptor {
+        name: Some(name.to_owned()),
+        ..Default::default()
+    }
+}
+
 /// Makes the probe of one instance.
 type Make<P> = Box<dyn Fn(&Instance) -> Result<P, String> + Send + Sync>;
 

@@ -136,7 +136,7 @@ impl DataSource for Obedient {
 }
 
 struct World {
-    runtime: Runtime,
+    runtime: OutOfLine<Runtime>,
     _reactor: Reactor,
     diary: Diary,
     source: Arc<Obedient>,

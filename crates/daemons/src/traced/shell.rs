@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_host::{Admission, Host, Port};
+use ferretto_host::{Admission, Host, OutOfLine, Port};
 use ferretto_ipc::Listener;
 use ferretto_ipc::reactor::{Deadlines, Events, Interest, ReactorError, Token, monotonic_now};
 use ferretto_service::MachineId;
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const ACCEPTS_PER_TURN: usize = 64;
 
 pub(super) struct Shell {
-    host: Host,
+    host: OutOfLine<Host>,
     listeners: BTreeMap<Token, (Listener, Port)>,
     /// Until when the listeners rest.
     resting: Option<u64>,
@@ -68,7 +68,8 @@ impl Shell {
     pub(super) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
         loop {
-            self.host.wait(&mut events, self.deadlines())?;
+            let deadlines = self.deadlines();
+            self.host.wait(&mut events, deadlines)?;
             if !events.signals().is_empty() {
                 if self.farewell.is_some() {
                     crate::log::info(format_args!("a second signal ends traced at once"));

@@ -18,6 +18,7 @@ use ferretto_client::runtime::{
 use ferretto_ipc::channel::Sender;
 use ferretto_ipc::client::CallId;
 use ferretto_ipc::reactor::{Deadlines, Event, Events, Reactor, Token, Watch, monotonic_now};
+use ferretto_wire::OutOfLine;
 
 use super::backend::BackendState;
 use super::registry::{self, Entry};
@@ -47,7 +48,7 @@ struct Sync {
 struct Thread {
     muxer: &'static Muxer,
     reactor: Reactor,
-    runtime: Runtime,
+    runtime: OutOfLine<Runtime>,
     backends: Vec<BackendState>,
     /// The data sources that the runtime has.
     sources: Vec<(SourceId, &'static Entry)>,

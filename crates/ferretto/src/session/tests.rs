@@ -318,6 +318,30 @@ fn a_session_without_data_sources_starts_and_stops() {
 }
 
 #[test]
+fn a_trace_filter_needs_its_feature_and_the_refusal_names_it() {
+    let _alone = alone();
+    Recorder::new();
+    let empty = messages::TraceConfig {
+        trace_filter: messages::trace_config::TraceFilter::default().into(),
+        ..messages::TraceConfig::default()
+    };
+    let config = TraceConfig::new().buffer_kb(64);
+    let session = Session::in_process();
+    session
+        .setup(&config.merge(&TraceConfig::from_encoded(empty.encode_to_vec()).unwrap()))
+        .unwrap();
+    let error = session.start_blocking().unwrap_err().to_string();
+    // Whoever compiles the command line too has the feature turned on for all.
+    let is_built_in = cfg!(feature = "trace-filter") || !error.contains("built into");
+    let reason = if is_built_in {
+        "trace_filter.bytecode"
+    } else {
+        "filters are not built into this service; build it with the feature `trace-filter`"
+    };
+    assert!(error.contains(reason), "{error}");
+}
+
+#[test]
 fn a_config_that_the_service_refuses_is_reported_with_its_reason() {
     let _alone = alone();
     Recorder::new();

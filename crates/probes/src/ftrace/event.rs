@@ -11,7 +11,6 @@ use super::session::DecodeConfig;
 use super::table::{Encoding, EventPlan, FieldPlan};
 use ferretto_proto::write::{FtraceEvent, KprobeEvent, SysEnterFtraceEvent};
 use ferretto_wire::Writer;
-use std::ffi::CStr;
 
 /// What encoding an event needs besides the event.
 pub(super) struct Encoder<'a> {
@@ -197,9 +196,28 @@ fn dynamic_array(payload: &[u8], at: usize, origin: Origin) -> Option<&[u8]> {
     payload.get(start..start + len)
 }
 
+/// The bytes in front of the first NUL, or all if there is none. Looks at eight at a time: what is searched is mostly as short as a thread's name,
+/// and the standard library first prepares for long memory.
 #[inline]
 fn until_nul(bytes: &[u8]) -> &[u8] {
-    CStr::from_bytes_until_nul(bytes).map_or(bytes, CStr::to_bytes)
+    const LOWEST_BITS: u64 = u64::MAX / 0xff;
+    const HIGHEST_BITS: u64 = LOWEST_BITS << 7;
+    let mut at = 0;
+    let mut rest = bytes;
+    while let Some((eight, behind)) = rest.split_first_chunk() {
+        let eight = u64::from_le_bytes(*eight);
+        // Its lowest bit is that of the first NUL. Bits of bytes behind may be set without reason.
+        let found = eight.wrapping_sub(LOWEST_BITS) & !eight & HIGHEST_BITS;
+        if found != 0 {
+            return &bytes[..at + found.trailing_zeros() as usize / 8];
+        }
+        at += size_of::<u64>();
+        rest = behind;
+    }
+    match rest.iter().position(|byte| *byte == 0) {
+        Some(nul) => &bytes[..at + nul],
+        None => bytes,
+    }
 }
 
 /// Turns a device number from the kernel's own layout (12 bits major, 20 bits minor) into that of `stat`.
@@ -273,6 +291,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn strings_end_before_their_first_nul(
+            bytes in prop::collection::vec(prop_oneof![4 => Just(1_u8), 1 => Just(0), 1 => Just(0x80), 2 => any::<u8>()], 0..40),
+        ) {
+            let expected = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+            prop_assert_eq!(until_nul(&bytes), expected);
+        }
+
         #[test]
         fn device_numbers_are_those_of_stat(major in 0u32..1 << 12, minor in 0u32..1 << 20) {
             let kernel = u64::from(major) << 20 | u64::from(minor);

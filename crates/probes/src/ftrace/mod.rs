@@ -38,6 +38,8 @@ pub mod generic;
 pub mod instances;
 pub mod kallsyms;
 pub mod metadata;
+#[cfg(test)]
+mod other_kernels;
 pub mod page;
 pub mod print_filter;
 pub mod printk_formats;

@@ -47,15 +47,6 @@ impl CpuBufferId {
     }
 }
 
-/// Whether the kernel reports that a buffer fills up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
-    /// It does.
-    Yes,
-    /// It does not: the CPU has never been on, or too much is watched. The deadline drains the buffer.
-    No,
-}
-
 /// See the [module](self). The descriptor is readable when a watched buffer has filled up.
 #[derive(Debug)]
 pub struct Watermarks {
@@ -76,21 +67,20 @@ impl Watermarks {
         Ok(Some(Watermarks { epoll }))
     }
 
-    /// Starts to watch `buffer`. [`Watermarks::take_full`] reports `id` once it has filled up, unless it was closed or forgotten before.
-    pub fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) -> Watched {
+    /// Starts to watch `buffer`. [`Watermarks::take_full`] reports `id` once it has filled up, unless it was closed or forgotten before. Nothing
+    /// is reported if the CPU has never been on, or if too much is watched: then the deadline drains the buffer.
+    pub fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
         // epoll would report an error for it at once, and again after each look.
         if has_never_been_on(buffer) {
-            return Watched::No;
+            return;
         }
-        match epoll::add(
+        // It fails if the buffer is watched already, too.
+        let _ = epoll::add(
             &self.epoll,
             buffer,
             id.data(),
             EventFlags::IN | EventFlags::ONESHOT,
-        ) {
-            Ok(()) | Err(Errno::EXIST) => Watched::Yes,
-            Err(_) => Watched::No,
-        }
+        );
     }
 
     /// Reports `buffer` again the next time that it is full, which may be now.

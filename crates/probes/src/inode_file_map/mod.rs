@@ -19,15 +19,14 @@ mod tests;
 mod walk;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::messages::DataSourceConfig;
 
 use self::config::Config;
 pub use self::known::KnownFiles;
-use self::mounts::Mounts;
+use self::mounts::MountTable;
 use self::output::Output;
 use self::scan::{Ending, Inodes, Pace, Scan};
 use crate::ftrace::metadata::{FileId, FilesWanted};
@@ -42,16 +41,6 @@ pub const NAME: &str = "linux.inode_file_map";
 const MOST_WAITING: usize = 200_000;
 /// Nanoseconds between two looks at what a scan has found.
 const LOOK_PERIOD: u64 = 100_000_000;
-/// Nanoseconds between two readings of the table of mounts because of a device that is not in it.
-const MOUNTS_PERIOD: u64 = 1_000_000_000;
-
-/// What services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
 
 /// The search for unknown inodes.
 #[derive(Debug)]
@@ -70,10 +59,7 @@ pub struct InodeFileMap {
     known: Arc<KnownFiles>,
     /// Held for `linux.ftrace`, which notes files only if somebody wants them.
     _wanted: FilesWanted,
-    mountinfo: PathBuf,
-    mounts: Mounts,
-    /// When the table was read.
-    mounts_read: Option<BootTime>,
+    mounts: MountTable,
     phase: Phase,
     /// Looked for by the next scan.
     missing: Inodes,
@@ -96,9 +82,7 @@ impl InodeFileMap {
             config: Config::new(&config.inode_file_config),
             known,
             _wanted: FilesWanted::new(),
-            mountinfo: roots.procfs.join("self/mountinfo"),
-            mounts: Mounts::default(),
-            mounts_read: None,
+            mounts: MountTable::new(roots.procfs.join("self/mountinfo")),
             phase: Phase::Idle,
             missing: Inodes::new(),
             early: BTreeSet::new(),
@@ -141,7 +125,7 @@ impl InodeFileMap {
             let mut file = Some(first);
             while let Some(&id) = file {
                 if let Some(found) = self.known.static_file(id) {
-                    self.output.add(id, found, &self.mounts, sink);
+                    self.output.add(id, found, self.mounts.mounts(), sink);
                 } else if let Some(found) = self.known.cached(id) {
                     cached.push((id, found));
                 } else {
@@ -150,9 +134,9 @@ impl InodeFileMap {
                 file = files.next_if(|id| id.device == device);
             }
             for (id, found) in &cached {
-                self.output.add(*id, found, &self.mounts, sink);
+                self.output.add(*id, found, self.mounts.mounts(), sink);
             }
-            if !unknown.is_empty() && self.config.may_scan(device, &self.mounts) {
+            if !unknown.is_empty() && self.config.may_scan(device, self.mounts.mounts()) {
                 self.look_for(device, unknown, now);
             }
         }
@@ -186,7 +170,7 @@ impl InodeFileMap {
         let mut roots = Vec::new();
         for &device in wanted.keys() {
             self.know_mounts_of(device, now);
-            self.config.add_roots(device, &self.mounts, &mut roots);
+            self.config.add_roots(device, self.mounts.mounts(), &mut roots);
         }
         let pace = Pace {
             batch: self.config.batch,
@@ -227,7 +211,7 @@ impl InodeFileMap {
                 missing.remove(&found.id.inode);
             }
             let file = self.known.found(found.id, found.kind, found.path);
-            self.output.add(found.id, &file, &self.mounts, sink);
+            self.output.add(found.id, &file, self.mounts.mounts(), sink);
         }
         if let Some((Ending { left_out, gave_up }, not_found)) = ending {
             if left_out > 0 {
@@ -241,29 +225,19 @@ impl InodeFileMap {
     }
 
     fn end_scan(&mut self, not_found: Inodes, now: BootTime, sink: &mut dyn PacketSink) {
-        self.output.finish(&self.mounts, sink);
+        self.output.finish(self.mounts.mounts(), sink);
         for &device in not_found.keys() {
-            self.output.add_device(device, &self.mounts, sink);
+            self.output.add_device(device, self.mounts.mounts(), sink);
         }
         self.missing.retain(|_, inodes| !inodes.is_empty());
         self.plan_scan(now);
     }
 
-    /// Reads the table of mounts if it may have the device and the one that was read has not.
     fn know_mounts_of(&mut self, device: u64, now: BootTime) {
-        let is_old = |read: BootTime| now.saturating_sub(read) >= MOUNTS_PERIOD;
-        // Events without a device have 0.
-        if device == 0 || self.mounts.knows(device) || !self.mounts_read.is_none_or(is_old) {
-            return;
-        }
-        self.mounts_read = Some(now);
-        match Mounts::read(&self.mountinfo) {
-            Ok(mounts) => self.mounts = mounts,
-            Err(source) => {
-                let path = self.mountinfo.clone();
-                let field = NAME;
-                self.tell("mounts", Notice::Unreadable { field, path, source });
-            }
+        if let Err(source) = self.mounts.look_for(device, now) {
+            let path = self.mounts.path().to_owned();
+            let field = NAME;
+            self.tell("mounts", Notice::Unreadable { field, path, source });
         }
     }
 
@@ -307,7 +281,7 @@ impl Probe for InodeFileMap {
 
     fn flush(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         self.look(now, sink);
-        self.output.finish(&self.mounts, sink);
+        self.output.finish(self.mounts.mounts(), sink);
     }
 
     fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {

@@ -5,13 +5,86 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
-use crate::kernel_files::for_each_line;
+use ferretto_client::runtime::probe::BootTime;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::CWD;
+
+use crate::kernel_files::{for_each_line, open_file_at};
 use crate::kernel_text::{whole_u32, words};
 
 /// Mount points that are remembered at most.
 const MOST_MOUNTS: usize = 100_000;
+/// Nanoseconds between two readings of the table because of devices that are not in it, if it has changed.
+const PERIOD: BootTime = 1_000_000_000;
+/// The same if the kernel does not say that it has changed.
+const PERIOD_UNCHANGED: BootTime = 60 * PERIOD;
+
+/// The kernel's table of mounts, as it was when it was last needed.
+#[derive(Debug)]
+pub(super) struct MountTable {
+    path: PathBuf,
+    /// Has an exceptional condition once something has been mounted or unmounted since this was last polled.
+    watch: Option<OwnedFd>,
+    mounts: Mounts,
+    /// When it was read.
+    read: Option<BootTime>,
+}
+
+impl MountTable {
+    /// The table at `path`, which is not read yet.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            watch: None,
+            mounts: Mounts::default(),
+            read: None,
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn mounts(&self) -> &Mounts {
+        &self.mounts
+    }
+
+    /// Reads the table again if it may have `device` by now.
+    ///
+    /// # Errors
+    /// If it cannot be read. What was known is still known then.
+    pub(super) fn look_for(&mut self, device: u64, now: BootTime) -> io::Result<()> {
+        // Events without a device have 0.
+        if device == 0 || self.mounts.knows(device) || !self.is_worth_reading(now) {
+            return Ok(());
+        }
+        self.read = Some(now);
+        if self.watch.is_none() {
+            // Before the table is read, so that nothing changes unnoticed between the two.
+            self.watch = Some(open_file_at(CWD, &*self.path)?);
+        }
+        self.mounts = Mounts::read(&self.path)?;
+        Ok(())
+    }
+
+    fn is_worth_reading(&self, now: BootTime) -> bool {
+        match self.read.map(|read| now.saturating_sub(read)) {
+            None | Some(PERIOD_UNCHANGED..) => true,
+            Some(PERIOD..) => self.has_changed(),
+            Some(_) => false,
+        }
+    }
+
+    /// Whether something was mounted or unmounted since this was last asked.
+    fn has_changed(&self) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        let mut polled = [PollFd::new(watch, PollFlags::PRI)];
+        poll(&mut polled, Some(&Timespec::default())).is_ok_and(|changed| changed > 0)
+    }
+}
 
 /// Mount points by device, in the kernel's order.
 #[derive(Debug, Default)]
@@ -87,6 +160,9 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
     use crate::test_files::{Mutator, TempDir};
 
@@ -146,5 +222,54 @@ mod tests {
             return;
         }
         assert!(mounts.points_of(device).any(|point| point == b"/"));
+    }
+
+    #[test]
+    fn the_table_is_read_again_once_something_was_mounted() {
+        // A namespace of its own, where nobody else mounts anything.
+        let holder = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut holder) = holder else {
+            println!("skipped: unshare is not installed");
+            return;
+        };
+        let mut stdin = holder.stdin.take().unwrap();
+        // It answers once it is there.
+        let mut answer = String::new();
+        let asked = stdin.write_all(b"there\n");
+        let answered = BufReader::new(holder.stdout.take().unwrap()).read_line(&mut answer);
+        if asked.is_err() || answered.is_err() || answer.is_empty() {
+            println!("skipped: this user may not make mount namespaces");
+            holder.wait().unwrap();
+            return;
+        }
+        let dir = TempDir::new("mounted");
+        let mut table = MountTable::new(format!("/proc/{}/mountinfo", holder.id()).into());
+        let unknown = rustix::fs::makedev(4000, 17);
+        let is_mounted = |table: &MountTable| {
+            let mut points = table.mounts.by_device.values().flatten();
+            points.any(|point| Path::new(std::str::from_utf8(point).unwrap()) == dir.path())
+        };
+        let mut look = |seconds: u64| {
+            table.look_for(unknown, seconds * PERIOD).unwrap();
+            (table.read, is_mounted(&table))
+        };
+        assert_eq!(look(5), (Some(5 * PERIOD), false));
+        assert_eq!(look(8), (Some(5 * PERIOD), false), "nothing was mounted");
+        let mounted = Command::new("nsenter")
+            .arg(format!("--mount=/proc/{}/ns/mnt", holder.id()))
+            .args(["mount", "-t", "tmpfs", "none"])
+            .arg(dir.path())
+            .status();
+        assert!(mounted.is_ok_and(|status| status.success()));
+        assert_eq!(look(9), (Some(9 * PERIOD), true));
+        assert_eq!(look(60), (Some(9 * PERIOD), true), "nothing else was mounted");
+        assert_eq!(look(69), (Some(69 * PERIOD), true), "now and then all the same");
+        drop(stdin);
+        holder.wait().unwrap();
     }
 }

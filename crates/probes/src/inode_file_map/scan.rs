@@ -1,8 +1,8 @@
 //! A scan of directories for certain inodes, on a thread of its own, because a file system may take any time to answer.
 //!
 //! The thread looks at a batch of entries, rests, and goes on, until it has found all inodes or seen all directories. Whoever started the
-//! scan takes what was found now and then. No lock is held while a file system is asked. Dropping the [`Scan`] ends the thread as soon as
-//! the file system lets it.
+//! scan takes what was found now and then, and the thread waits for that when it has found much. No lock is held while a file system is asked.
+//! Dropping the [`Scan`] ends the thread as soon as the file system lets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,6 +16,9 @@ use crate::own_threads;
 
 /// Entries that a scan looks at at most. A file system can be made of any number of them.
 const MOST_ENTRIES: u64 = 20_000_000;
+
+/// Bytes of paths that were found and not taken, at which the thread waits. One path more may come.
+const ENOUGH_FOUND: usize = 1 << 20;
 
 /// Inodes by device.
 pub(super) type Inodes = BTreeMap<u64, BTreeSet<u64>>;
@@ -51,13 +54,16 @@ pub(super) struct Scan(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    cancelled: Condvar,
+    /// That the scan was cancelled, or that what was found was taken.
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     wanted: Inodes,
     found: Vec<Found>,
+    /// Bytes of the paths in `found`.
+    found_bytes: usize,
     is_cancelled: bool,
     ending: Option<Ending>,
 }
@@ -92,6 +98,8 @@ impl Scan {
     pub(super) fn take(&self) -> (Vec<Found>, Option<(Ending, Inodes)>) {
         let mut state = self.0.lock();
         let found = std::mem::take(&mut state.found);
+        state.found_bytes = 0;
+        self.0.changed.notify_one();
         let ending = state.ending;
         let ending = ending.map(|ending| (ending, std::mem::take(&mut state.wanted)));
         (found, ending)
@@ -101,7 +109,7 @@ impl Scan {
 impl Drop for Scan {
     fn drop(&mut self) {
         self.0.lock().is_cancelled = true;
-        self.0.cancelled.notify_one();
+        self.0.changed.notify_one();
     }
 }
 
@@ -117,7 +125,14 @@ fn run(shared: &Shared, mut walk: Walk, pace: Pace) {
         }
         match step {
             Step::Entry { id, kind, path } if state.is_wanted(id) => {
+                state.found_bytes += path.len();
                 state.found.push(Found { id, kind, path });
+                let is_full = |state: &mut State| state.found_bytes >= ENOUGH_FOUND && !state.is_cancelled;
+                let taken = shared.changed.wait_while(state, is_full);
+                state = taken.unwrap_or_else(PoisonError::into_inner);
+                if state.is_cancelled {
+                    return;
+                }
             }
             Step::Entry { .. } | Step::Nothing => {}
             Step::Done => {
@@ -140,7 +155,7 @@ fn run(shared: &Shared, mut walk: Walk, pace: Pace) {
         if in_batch == pace.batch {
             in_batch = 0;
             let rested = shared
-                .cancelled
+                .changed
                 .wait_timeout_while(state, pace.rest, |state| !state.is_cancelled);
             drop(rested.unwrap_or_else(PoisonError::into_inner));
         }
@@ -158,5 +173,71 @@ impl State {
             self.wanted.remove(&id.device);
         }
         is_wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::test_files::TempDir;
+
+    #[test]
+    fn a_scan_whose_results_nobody_takes_waits() {
+        const FILES: usize = 500;
+        let dir = TempDir::new("waits");
+        // Paths are about as long as the kernel lets them be.
+        let deep: String = (0..14).map(|_| format!("{}/", "d".repeat(250))).collect();
+        let mut wanted = Inodes::new();
+        for file in 0..FILES {
+            let path = format!("{deep}{file}");
+            dir.write(&path, "");
+            let metadata = std::fs::metadata(dir.path().join(path)).unwrap();
+            wanted.entry(metadata.dev()).or_default().insert(metadata.ino());
+        }
+        let root = dir.path().to_str().unwrap().as_bytes().to_vec();
+        let pace = Pace {
+            batch: u32::MAX,
+            rest: Duration::ZERO,
+        };
+        let scan = Scan::start(vec![root], wanted, pace).unwrap();
+        while scan.0.lock().found_bytes < ENOUGH_FOUND {
+            std::thread::yield_now();
+        }
+        // It has every chance to go on.
+        for _ in 0..1000 {
+            assert!(scan.0.lock().found_bytes < ENOUGH_FOUND + 4096);
+            std::thread::yield_now();
+        }
+        let mut found = 0;
+        loop {
+            let (files, ending) = scan.take();
+            found += files.len();
+            if let Some((_, missing)) = ending {
+                assert!(missing.is_empty());
+                break;
+            }
+            std::thread::yield_now();
+        }
+        assert_eq!(found, FILES);
+    }
+
+    #[test]
+    fn a_scan_that_waits_ends_when_nobody_wants_it() {
+        let shared = Arc::new(Shared::default());
+        shared.lock().found_bytes = ENOUGH_FOUND;
+        let dir = TempDir::new("unwanted");
+        let metadata = std::fs::metadata(dir.path()).unwrap();
+        shared.lock().wanted = Inodes::from([(metadata.dev(), BTreeSet::from([metadata.ino()]))]);
+        let scan = Scan(shared.clone());
+        let root = dir.path().to_str().unwrap().as_bytes().to_vec();
+        let pace = Pace {
+            batch: 1,
+            rest: Duration::MAX,
+        };
+        let thread = std::thread::spawn(move || run(&shared, Walk::new(vec![root]), pace));
+        drop(scan);
+        thread.join().unwrap();
     }
 }

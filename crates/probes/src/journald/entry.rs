@@ -17,21 +17,44 @@ use crate::kernel_text::whole_u32;
 
 /// The most bytes of one field of an entry, with its name, that are recorded. It is the library's own threshold for compressed fields
 /// (`sd_journal_get_data_threshold(3)`). The journal takes fields of hundreds of megabytes.
-pub(super) const LONGEST_FIELD: usize = 64 * 1024;
+pub const LONGEST_FIELD: usize = 64 * 1024;
 
-/// Bytes of the longest name of a field that is looked for.
+/// Bytes of the longest name in [`FIELDS`].
 const LONGEST_NAME: usize = "SYSLOG_IDENTIFIER".len();
+
+/// What the value of a field is.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Number,
+}
+
+/// The fields that are recorded: the journal's name, the number in `SystemdJournaldEvent`, and what they are there.
+const FIELDS: [(&str, u32, Kind); 12] = [
+    ("MESSAGE", Event::MESSAGE, Kind::Text),
+    ("SYSLOG_IDENTIFIER", Event::TAG, Kind::Text),
+    ("PRIORITY", Event::PRIO, Kind::Number),
+    ("_PID", Event::PID, Kind::Number),
+    ("_TID", Event::TID, Kind::Number),
+    ("_UID", Event::UID, Kind::Number),
+    ("_GID", Event::GID, Kind::Number),
+    ("_COMM", Event::COMM, Kind::Text),
+    ("_EXE", Event::EXE, Kind::Text),
+    ("_SYSTEMD_UNIT", Event::SYSTEMD_UNIT, Kind::Text),
+    ("_HOSTNAME", Event::HOSTNAME, Kind::Text),
+    ("_TRANSPORT", Event::TRANSPORT, Kind::Text),
+];
 
 /// The highest number of a priority: debug messages.
 const LOWEST_PRIORITY: u32 = 7;
 
 /// The part of an entry that was recorded.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
+pub struct Taken {
     /// A bit for the number of each field of `SystemdJournaldEvent`.
     fields: u32,
     /// Whether a field was longer than [`LONGEST_FIELD`].
-    pub(super) is_cut: bool,
+    pub is_cut: bool,
 }
 
 impl Taken {
@@ -81,7 +104,7 @@ impl Filters {
 }
 
 /// Replaces `packet` by that of an entry that was received at `monotonic_usec`, and has `fill` write the entry.
-pub(super) fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce(&mut Event<'_>)) {
+pub fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce(&mut Event<'_>)) {
     packet.clear();
     write::TracePacket::new(packet)
         .timestamp(monotonic_usec.saturating_mul(1000))
@@ -90,69 +113,30 @@ pub(super) fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce
 }
 
 /// Writes `field` (`NAME=value`) of an entry, if it is one that is recorded.
-pub(super) fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
+pub fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
     let name = field.iter().take(LONGEST_NAME + 1).position(|&byte| byte == b'=');
     let Some((name, value)) = name.map(|equals| (&field[..equals], &field[equals + 1..])) else {
         return;
     };
-    let value = &value[..whole_characters(value, LONGEST_FIELD - name.len() - 1)];
-    let mut text = |number: u32, write: fn(&mut Event<'_>, &[u8])| {
-        // Upstream leaves empty ones out too.
-        if !value.is_empty() && taken.is_first(number) {
-            taken.is_cut |= name.len() + 1 + value.len() < field.len();
-            write(event, value);
-        }
+    let Some(&(_, number, kind)) = FIELDS.iter().find(|(known, ..)| known.as_bytes() == name) else {
+        return;
     };
-    match name {
-        b"MESSAGE" => text(Event::MESSAGE, |event, value| {
-            event.message(value);
-        }),
-        b"SYSLOG_IDENTIFIER" => text(Event::TAG, |event, value| {
-            event.tag(value);
-        }),
-        b"_COMM" => text(Event::COMM, |event, value| {
-            event.comm(value);
-        }),
-        b"_EXE" => text(Event::EXE, |event, value| {
-            event.exe(value);
-        }),
-        b"_SYSTEMD_UNIT" => text(Event::SYSTEMD_UNIT, |event, value| {
-            event.systemd_unit(value);
-        }),
-        b"_HOSTNAME" => text(Event::HOSTNAME, |event, value| {
-            event.hostname(value);
-        }),
-        b"_TRANSPORT" => text(Event::TRANSPORT, |event, value| {
-            event.transport(value);
-        }),
-        _ => copy_number(name, value, taken, event),
-    }
-}
-
-fn copy_number(name: &[u8], value: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
-    let Some(value) = whole_u32(value) else { return };
-    let mut number = |number: u32, write: fn(&mut Event<'_>, u32)| {
-        if taken.is_first(number) {
-            write(event, value);
+    match kind {
+        Kind::Text => {
+            let value = &value[..whole_characters(value, LONGEST_FIELD - name.len() - 1)];
+            // Upstream leaves empty ones out too.
+            if !value.is_empty() && taken.is_first(number) {
+                taken.is_cut |= name.len() + 1 + value.len() < field.len();
+                event.writer().bytes_field(number, value);
+            }
         }
-    };
-    match name {
-        b"PRIORITY" => number(Event::PRIO, |event, value| {
-            event.prio(value);
-        }),
-        b"_PID" => number(Event::PID, |event, value| {
-            event.pid(value);
-        }),
-        b"_TID" => number(Event::TID, |event, value| {
-            event.tid(value);
-        }),
-        b"_UID" => number(Event::UID, |event, value| {
-            event.uid(value);
-        }),
-        b"_GID" => number(Event::GID, |event, value| {
-            event.gid(value);
-        }),
-        _ => {}
+        Kind::Number => {
+            if let Some(value) = whole_u32(value)
+                && taken.is_first(number)
+            {
+                event.writer().varint_field(number, value.into());
+            }
+        }
     }
 }
 

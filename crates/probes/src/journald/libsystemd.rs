@@ -14,6 +14,8 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
+use super::place::JournalFiles;
+
 /// The library's name on all systems with systemd.
 const NAME: &str = "libsystemd.so.0";
 
@@ -147,8 +149,8 @@ impl Journal {
         })
     }
 
-    /// Whether there are files of this machine's journal that this process may read.
-    pub(super) fn has_files(&self) -> Result<bool, Error> {
+    /// What there is of this machine's journal.
+    pub(super) fn files(&self) -> Result<JournalFiles, Error> {
         let Functions {
             has_runtime_files,
             has_persistent_files,
@@ -159,7 +161,10 @@ impl Journal {
         // SAFETY: the handle is open.
         let persistent = unsafe { has_persistent_files(self.handle.as_ptr()) };
         let runtime = check("sd_journal_has_runtime_files", runtime)?;
-        Ok(runtime + check("sd_journal_has_persistent_files", persistent)? > 0)
+        match runtime + check("sd_journal_has_persistent_files", persistent)? {
+            0 => Ok(JournalFiles::None),
+            _ => Ok(JournalFiles::Some),
+        }
     }
 
     /// Has the library expand no more than so many bytes of a compressed field.

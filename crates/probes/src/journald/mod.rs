@@ -17,7 +17,7 @@
 //! journal nor a flood of messages holds up other data sources, and that memory is bounded. If an instance cannot read the journal, the
 //! daemon's log says why, and the session records the rest.
 
-mod entry;
+pub mod entry;
 mod libsystemd;
 mod place;
 mod reader;
@@ -31,6 +31,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ferretto_client::arbiter::BufferExhaustedPolicy;
 use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
 use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::runtime::probe::standalone;
 use ferretto_ipc::channel::{Sender, channel};
 use ferretto_ipc::reactor::{Reactor, Waker};
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
@@ -90,12 +91,8 @@ impl Journald {
 }
 
 impl DataSource for Journald {
-    /// Every packet stands alone.
     fn descriptor(&self) -> DataSourceDescriptor {
-        DataSourceDescriptor {
-            name: Some(NAME.to_owned()),
-            ..Default::default()
-        }
+        standalone(NAME)
     }
 
     fn set_up(&self, instance: &Instance) -> Result<(), String> {

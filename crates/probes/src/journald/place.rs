@@ -38,6 +38,15 @@ pub(super) enum Remark {
     NotRunning(PathBuf),
 }
 
+/// What the library has found of this machine's journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum JournalFiles {
+    /// At least one file that this process may read.
+    Some,
+    /// No such file.
+    None,
+}
+
 /// Where things are.
 #[derive(Debug)]
 pub(super) struct Places {
@@ -59,17 +68,17 @@ impl Places {
         }
     }
 
-    /// Judges what the library has found: whether it `has_files`.
-    pub(super) fn examine(&self, has_files: bool) -> Result<Option<Remark>, Absence> {
-        self.judge(has_files, self.forbidden())
+    /// Judges what the library has found.
+    pub(super) fn examine(&self, found: JournalFiles) -> Result<Option<Remark>, Absence> {
+        self.judge(found, self.forbidden())
     }
 
-    fn judge(&self, has_files: bool, forbidden: Option<PathBuf>) -> Result<Option<Remark>, Absence> {
-        match (has_files, forbidden) {
-            (false, None) => Err(Absence::NoJournal(self.folders.clone())),
-            (false, Some(file)) => Err(Absence::Forbidden(file)),
-            (true, Some(file)) => Ok(Some(Remark::Partial(file))),
-            (true, None) => {
+    fn judge(&self, found: JournalFiles, forbidden: Option<PathBuf>) -> Result<Option<Remark>, Absence> {
+        match (found, forbidden) {
+            (JournalFiles::None, None) => Err(Absence::NoJournal(self.folders.clone())),
+            (JournalFiles::None, Some(file)) => Err(Absence::Forbidden(file)),
+            (JournalFiles::Some, Some(file)) => Ok(Some(Remark::Partial(file))),
+            (JournalFiles::Some, None) => {
                 let is_missing = std::fs::symlink_metadata(&self.socket)
                     .is_err_and(|error| error.kind() == ErrorKind::NotFound);
                 Ok(is_missing.then(|| Remark::NotRunning(self.socket.clone())))
@@ -116,7 +125,7 @@ mod tests {
     fn a_machine_without_a_journal_is_told_from_one_whose_journal_is_not_written() {
         let dir = TempDir::new("places");
         let places = places(&dir);
-        let none = places.examine(false).unwrap_err().to_string();
+        let none = places.examine(JournalFiles::None).unwrap_err().to_string();
         let folders = format!("{0}/run and {0}/var", dir.path().display());
         assert!(
             none.starts_with(&format!(
@@ -124,13 +133,13 @@ mod tests {
             )),
             "{none}"
         );
-        let idle = places.examine(true).unwrap().unwrap().to_string();
+        let idle = places.examine(JournalFiles::Some).unwrap().unwrap().to_string();
         assert!(
             idle.contains("socket is missing): nothing will come to the journal"),
             "{idle}"
         );
         dir.write("socket", "");
-        assert_eq!(places.examine(true), Ok(None));
+        assert_eq!(places.examine(JournalFiles::Some), Ok(None));
     }
 
     #[test]
@@ -138,11 +147,14 @@ mod tests {
         let dir = TempDir::new("places");
         let places = places(&dir);
         let file = || PathBuf::from("/var/log/journal/0123/system.journal");
-        let forbidden = places.judge(false, Some(file())).unwrap_err().to_string();
+        let forbidden = places
+            .judge(JournalFiles::None, Some(file()))
+            .unwrap_err()
+            .to_string();
         let told = "this user may not read the journal (/var/log/journal/0123/system.journal); start traced_probes as root or";
         assert!(forbidden.starts_with(told), "{forbidden}");
         assert_eq!(
-            places.judge(true, Some(file())),
+            places.judge(JournalFiles::Some, Some(file())),
             Ok(Some(Remark::Partial(file())))
         );
     }

@@ -131,8 +131,7 @@ impl JournalThread {
 
     fn open(&self) -> Result<Reader, Trouble> {
         let journal = Journal::open()?;
-        let has_files = journal.has_files()?;
-        if let Some(remark) = Places::of_system().examine(has_files)? {
+        if let Some(remark) = Places::of_system().examine(journal.files()?)? {
             self.warn(format_args!("{remark}"));
         }
         let reader = Reader::new(journal, &self.filters)?;

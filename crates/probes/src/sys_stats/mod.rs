@@ -26,7 +26,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, SysStatsConfig};
+use ferretto_proto::messages::{DataSourceConfig, SysStatsConfig};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 use rustix::io::Errno;
@@ -42,14 +42,6 @@ use ferretto_ipc::reactor::boot_now;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.sys_stats";
-
-/// What services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
 
 /// Why an instance cannot be made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -16,25 +16,22 @@
 //! The batteries are those that are present when the instance starts. The units are the kernel's: millionths of ampere-hours,
 //! amperes, watt-hours and volts. Whether a current out of the battery is negative depends on the battery's driver.
 //!
-//! Guarantees: files are opened once, and once buffers have their size a sample allocates nothing. A battery that is pulled out
-//! leaves no packets without values. A machine without batteries costs nothing after the start, which reports it as a [`Notice`].
+//! Guarantees: the runtime's thread never waits for a battery; a thread of the instance reads them (`reader.rs`), and its packets have the time at
+//! which each battery was read. Files are opened once. A battery that is pulled out leaves no packets without values. A machine without
+//! batteries costs nothing after the start, which reports it as a [`Notice`].
 
+mod reader;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
-use ferretto_ipc::reactor::boot_now;
-use ferretto_proto::messages::DataSourceDescriptor;
-use ferretto_proto::write;
-use ferretto_wire::Writer;
-use rustix::io::Errno;
 
-use crate::kernel_files::{Keep, KernelRoots, PolledFile, for_each_entry, open_dir, read_once};
-use crate::kernel_text::leading_i64;
+use self::reader::{Phase, Reader};
+use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
 use crate::time::next_multiple;
 
@@ -43,124 +40,60 @@ pub const NAME: &str = "linux.sysfs_power";
 
 /// Nanoseconds from one sample to the next, as upstream.
 const PERIOD: u64 = 1_000_000_000;
+/// Nanoseconds between two looks at what the thread has read.
+const LOOK_PERIOD: u64 = 100_000_000;
 
 /// Batteries of one machine that are sampled at most. Each keeps six files open.
 const MOST_BATTERIES: usize = 16;
 
-/// What services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
-
-/// A battery that was present at the start.
-#[derive(Debug)]
-struct Battery {
-    name: Vec<u8>,
-    charge: PolledFile,
-    capacity: PolledFile,
-    current: PolledFile,
-    current_average: PolledFile,
-    energy: PolledFile,
-    voltage: PolledFile,
-}
-
-impl Battery {
-    fn new(dir: &Path, name: Vec<u8>) -> Self {
-        let file = |name| PolledFile::new(dir.join(name), Keep::Open);
-        Self {
-            name,
-            charge: file("charge_now"),
-            capacity: file("capacity"),
-            current: file("current_now"),
-            current_average: file("current_avg"),
-            energy: file("energy_now"),
-            voltage: file("voltage_now"),
-        }
-    }
-}
-
 /// One instance of the data source.
-#[derive(Debug)]
 pub struct SysfsPower {
+    program: Arc<dyn ProducerProgram>,
+    /// The instance's serial number.
+    instance: u32,
     dir: PathBuf,
-    batteries: Vec<Battery>,
+    /// From the start until it is known that there is nothing to read.
+    reader: Option<Reader>,
     next_sample: Option<BootTime>,
-    packet: Writer,
-    buffer: Vec<u8>,
+    next_look: Option<BootTime>,
     notices: Vec<Notice>,
 }
 
+impl std::fmt::Debug for SysfsPower {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SysfsPower").finish_non_exhaustive()
+    }
+}
+
 impl SysfsPower {
-    /// An instance that reads below `roots`.
-    pub fn new(roots: &KernelRoots) -> Self {
+    /// The instance with this serial number, which reads below `roots`.
+    pub fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
         Self {
+            program,
+            instance,
             dir: roots.sysfs.join("class/power_supply"),
-            batteries: Vec::new(),
+            reader: None,
             next_sample: None,
-            packet: Writer::default(),
-            buffer: Vec::new(),
+            next_look: None,
             notices: Vec::new(),
         }
     }
 
-    /// The batteries that are present, in the kernel's order.
-    fn find_batteries(&mut self) -> Result<Vec<Battery>, Errno> {
-        let mut names = Vec::new();
-        for_each_entry(open_dir(&self.dir)?, |name, _| names.push(name.to_vec()))?;
-        let mut batteries = Vec::new();
-        for name in names {
-            let dir = self.dir.join(OsStr::from_bytes(&name));
-            let mut says = |file, expected: &[u8]| {
-                read_once(dir.join(file), &mut self.buffer).is_some_and(|content| content == expected)
-            };
-            if says("type", b"Battery") && says("present", b"1") {
-                batteries.push(Battery::new(&dir, name));
-            }
+    /// Writes what was read since the last look.
+    fn look(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        let Some(reader) = &self.reader else { return };
+        let taken = reader.take();
+        for packet in &taken.packets {
+            sink.write_packet(packet);
         }
-        Ok(batteries)
-    }
-
-    fn sample(&mut self, sink: &mut dyn PacketSink) {
-        let has_several = self.batteries.len() > 1;
-        for battery in &mut self.batteries {
-            self.packet.clear();
-            let mut values = 0;
-            let buffer = &mut self.buffer;
-            let mut value = |file: &mut PolledFile| {
-                let value = file.read(buffer).ok().and_then(leading_i64);
-                values += u32::from(value.is_some());
-                value
-            };
-            write::TracePacket::new(&mut self.packet)
-                .timestamp(boot_now())
-                .battery(|counters| {
-                    if let Some(charge) = value(&mut battery.charge) {
-                        counters.charge_counter_uah(charge);
-                    }
-                    if let Some(capacity) = value(&mut battery.capacity) {
-                        counters.capacity_percent(capacity as f32);
-                    }
-                    if let Some(current) = value(&mut battery.current) {
-                        counters.current_ua(current);
-                    }
-                    if let Some(current) = value(&mut battery.current_average) {
-                        counters.current_avg_ua(current);
-                    }
-                    if let Some(energy) = value(&mut battery.energy) {
-                        counters.energy_counter_uwh(energy);
-                    }
-                    if let Some(voltage) = value(&mut battery.voltage) {
-                        counters.voltage_uv(voltage);
-                    }
-                    if has_several {
-                        counters.name(&battery.name);
-                    }
-                });
-            if values > 0 {
-                sink.write_packet(self.packet.as_slice());
+        self.notices.extend(taken.notices);
+        self.next_look = None;
+        match taken.phase {
+            Phase::Reading => self.next_look = Some(next_multiple(now, LOOK_PERIOD)),
+            Phase::Idle => {}
+            Phase::Ended => {
+                self.next_sample = None;
+                self.reader = None;
             }
         }
     }
@@ -168,45 +101,43 @@ impl SysfsPower {
 
 impl Probe for SysfsPower {
     fn start(&mut self, now: BootTime, _sink: &mut dyn PacketSink) {
-        match self.find_batteries() {
-            Ok(batteries) => self.batteries = batteries,
-            Err(error) => {
-                self.notices.push(Notice::Unreadable {
-                    field: NAME,
-                    path: self.dir.clone(),
-                    source: error.into(),
-                });
-                return;
+        let (program, instance) = (self.program.clone(), self.instance);
+        match Reader::start(self.dir.clone(), move || program.join_instance(instance)) {
+            Ok(reader) => {
+                self.reader = Some(reader);
+                self.next_sample = Some(next_multiple(now, PERIOD));
+                self.next_look = Some(next_multiple(now, LOOK_PERIOD));
             }
+            Err(why) => self.notices.push(Notice::NoBatteryReader { why }),
         }
-        if self.batteries.is_empty() {
-            let dir = self.dir.clone();
-            self.notices.push(Notice::NoBattery { dir });
-            return;
-        }
-        if self.batteries.len() > MOST_BATTERIES {
-            self.notices.push(Notice::TooManyBatteries {
-                found: self.batteries.len(),
-                used: MOST_BATTERIES,
-            });
-            self.batteries.truncate(MOST_BATTERIES);
-        }
-        self.next_sample = Some(now);
     }
 
     fn next_deadline(&self) -> Option<BootTime> {
-        self.next_sample
+        [self.next_sample, self.next_look].into_iter().flatten().min()
     }
 
     fn on_deadline(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
-        if self.next_sample.is_some_and(|due| due <= now) {
+        if self.next_look.is_some_and(|due| due <= now) {
+            self.look(now, sink);
+        }
+        if let Some(reader) = &self.reader
+            && self.next_sample.is_some_and(|due| due <= now)
+        {
+            reader.ask();
             self.next_sample = Some(next_multiple(now, PERIOD));
-            self.sample(sink);
+            self.next_look = Some(next_multiple(now, LOOK_PERIOD));
         }
     }
 
-    fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
+    fn flush(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.look(now, sink);
+    }
+
+    fn stop(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
+        self.look(now, sink);
         self.next_sample = None;
+        self.next_look = None;
+        self.reader = None;
     }
 
     fn take_notices(&mut self) -> Vec<String> {

@@ -23,7 +23,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::messages::DataSourceConfig;
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
@@ -36,14 +36,6 @@ use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.system_info";
-
-/// What services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
 
 /// Whether interrupts are named: `SystemInfoConfig.irq_names`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

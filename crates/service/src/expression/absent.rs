@@ -1,5 +1,6 @@
 //! The stand-in for the crate `regex` where it is not built in: types without values, since none is ever compiled.
 
+#[cfg(feature = "trace-filter")]
 use std::ops::Range;
 
 const REFUSAL: &str =
@@ -23,7 +24,10 @@ impl Regex {
     pub(crate) fn is_match(&self, _: &[u8]) -> bool {
         match *self {}
     }
+}
 
+#[cfg(feature = "trace-filter")]
+impl Regex {
     pub(crate) fn capture_locations(&self) -> CaptureLocations {
         match *self {}
     }
@@ -38,9 +42,11 @@ impl Regex {
 }
 
 /// `regex::bytes::CaptureLocations`.
+#[cfg(feature = "trace-filter")]
 #[derive(Debug)]
 pub(crate) enum CaptureLocations {}
 
+#[cfg(feature = "trace-filter")]
 impl CaptureLocations {
     pub(crate) fn len(&self) -> usize {
         match *self {}
@@ -52,8 +58,10 @@ impl CaptureLocations {
 }
 
 /// `regex::bytes::Match`.
+#[cfg(feature = "trace-filter")]
 pub(crate) enum Match {}
 
+#[cfg(feature = "trace-filter")]
 impl Match {
     pub(crate) fn range(&self) -> Range<usize> {
         match *self {}

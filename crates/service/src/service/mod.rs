@@ -23,6 +23,8 @@ mod rescue;
 mod sessions;
 mod triggers;
 
+use ferretto_wire::{DropOutOfLine, OutOfLine};
+
 use self::clone::PendingClone;
 use crate::boost::PriorityBoost;
 use crate::clock::Clock;
@@ -61,7 +63,17 @@ pub struct Service {
     pub(crate) readout: Readout,
 }
 
+impl DropOutOfLine for Service {
+    #[inline(never)]
+    fn drop_out_of_line(self: Box<Self>) {}
+}
+
 impl Service {
+    /// [`Service::new`] in a box that drops it in this crate, see [`OutOfLine`].
+    pub fn out_of_line(identity: Identity) -> OutOfLine<Service> {
+        OutOfLine::new(Service::new(identity))
+    }
+
     /// A service without clients.
     pub fn new(identity: Identity) -> Service {
         Service {

@@ -12,7 +12,7 @@ use crate::limits;
 use crate::ordered::OrderedMap;
 use crate::session::{AfterWrite, FileSink, FlushStrategy, millis_or};
 use crate::trace_buffer::{FillPolicy, TraceBuffer};
-use crate::trace_filter::{SessionFilter, TraceFilter};
+use crate::trace_filter::SessionFilter;
 
 /// The driver's output file for a config with `write_into_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +32,9 @@ pub(crate) fn trace_filter(config: &TraceConfig) -> Result<Option<Box<SessionFil
     let Some(config) = config.trace_filter.as_option() else {
         return Ok(None);
     };
-    let filter = TraceFilter::new(config).map_err(|error| error.to_string())?;
-    Ok(Some(Box::new(SessionFilter::new(filter.into()))))
+    SessionFilter::of(config)
+        .map(Some)
+        .map_err(|error| error.to_string())
 }
 
 pub(crate) fn check_bugreport_filename(config: &TraceConfig) -> Result<(), String> {

@@ -4,7 +4,7 @@
 //! have started, and a producer that disconnects finds its own. Work that does look at all instances is bounded by the limits for each user's
 //! producers ([`Instances::admit`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::ids::{BufferId, DataSourceInstanceId, IdHasher, ProducerId};
@@ -49,7 +49,7 @@ pub(crate) struct Instance {
 /// All instances of one session.
 #[derive(Debug, Default)]
 pub(crate) struct Instances {
-    by_id: BTreeMap<DataSourceInstanceId, Instance>,
+    by_id: HashMap<DataSourceInstanceId, Instance, IdHasher>,
     /// In the order of the ids.
     by_producer: HashMap<ProducerId, Vec<DataSourceInstanceId>, IdHasher>,
     /// How many are in each state.
@@ -164,9 +164,18 @@ impl Instances {
 
     /// All instances in the order of their events, which consumers can observe: producer by producer.
     pub(crate) fn ids(&self) -> Vec<DataSourceInstanceId> {
+        self.in_order()
+            .into_iter()
+            .flat_map(|(_, ids)| ids)
+            .copied()
+            .collect()
+    }
+
+    /// Each producer with its instances.
+    fn in_order(&self) -> Vec<(&ProducerId, &Vec<DataSourceInstanceId>)> {
         let mut producers: Vec<_> = self.by_producer.iter().collect();
         producers.sort_unstable_by_key(|(producer, _)| **producer);
-        producers.into_iter().flat_map(|(_, ids)| ids).copied().collect()
+        producers
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -179,12 +188,19 @@ impl Instances {
         picks: impl Fn(&Instance) -> bool,
     ) -> OrderedMap<ProducerId, Vec<DataSourceInstanceId>> {
         let mut map = OrderedMap::<ProducerId, Vec<DataSourceInstanceId>>::new();
-        for (id, instance) in self.by_id.iter().filter(|(_, instance)| picks(instance)) {
-            map.get_or_insert_with(instance.producer, Vec::new).push(*id);
+        for (producer, ids) in self.in_order() {
+            let picked = ids.iter().copied();
+            let picked: Vec<_> = picked
+                .filter(|id| self.by_id.get(id).is_some_and(&picks))
+                .collect();
+            if !picked.is_empty() {
+                map.insert(*producer, picked);
+            }
         }
         map
     }
 
+    /// All instances, in no order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Instance> {
         self.by_id.values()
     }

@@ -48,7 +48,7 @@ impl Session {
         out.start(framing);
         out.filter = self.filter.take();
         if let Some(filter) = &mut out.filter {
-            filter.packets.begin_batch(around.common.effort());
+            filter.begin_batch(around.common.effort());
         }
         let end = self.fill_batch(budget, around, out);
         self.filter = out.filter.take();

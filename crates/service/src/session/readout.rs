@@ -90,7 +90,7 @@ impl Readout {
 
     /// Whether filtering the packets of this batch has taken long enough, however few they are.
     pub(crate) fn took_long(&self) -> bool {
-        let took = self.filter.as_ref().map(|filter| filter.packets.batch_took());
+        let took = self.filter.as_ref().map(|filter| filter.batch_took());
         took.is_some_and(|took| took >= limits::MAX_FILTER_TIME_PER_BATCH)
     }
 

@@ -76,16 +76,6 @@ impl PacketFilter {
         }
     }
 
-    /// A batch of packets begins.
-    pub(crate) fn begin_batch(&mut self, effort: Effort) {
-        self.groups.begin_batch(effort);
-    }
-
-    /// The time that searching the strings of a batch has taken so far.
-    pub(crate) fn batch_took(&self) -> Duration {
-        self.groups.batch_took()
-    }
-
     /// The filter that is applied, to be shared with a clone of the session for example.
     pub fn shared(&self) -> Arc<TraceFilter> {
         self.filter.clone()
@@ -122,7 +112,7 @@ impl PacketFilter {
 /// The filter of a session and its statistics.
 #[derive(Debug)]
 pub(crate) struct SessionFilter {
-    pub(crate) packets: PacketFilter,
+    packets: PacketFilter,
     input_packets: u64,
     input_bytes: u64,
     output_bytes: u64,
@@ -141,6 +131,15 @@ pub(crate) enum Origin {
 }
 
 impl SessionFilter {
+    /// The filter of a session with this config.
+    ///
+    /// # Errors
+    /// As of [`TraceFilter::new`].
+    pub(crate) fn of(config: &trace_config::TraceFilter) -> Result<Box<SessionFilter>, FilterError> {
+        let filter = TraceFilter::new(config)?;
+        Ok(Box::new(SessionFilter::new(Arc::new(filter))))
+    }
+
     /// A session's filter, which has done nothing yet.
     pub(crate) fn new(filter: Arc<TraceFilter>) -> SessionFilter {
         SessionFilter {
@@ -157,6 +156,16 @@ impl SessionFilter {
     /// The same filter for a clone of the session, with all counts at zero.
     pub(crate) fn afresh(&self) -> SessionFilter {
         SessionFilter::new(self.packets.shared())
+    }
+
+    /// A batch of packets begins.
+    pub(crate) fn begin_batch(&mut self, effort: Effort) {
+        self.packets.groups.begin_batch(effort);
+    }
+
+    /// The time that searching the strings of a batch has taken so far.
+    pub(crate) fn batch_took(&self) -> Duration {
+        self.packets.groups.batch_took()
     }
 
     /// Filters a packet of `size` bytes; `None` if it cannot be filtered, so that nothing of it stays.

@@ -153,7 +153,7 @@ fn debug_link(binary: &Opened) -> Option<(std::ffi::OsString, u32)> {
     let section = binary.headers.section(b".gnu_debuglink")?;
     let content = binary
         .headers
-        .large_content(&binary.file, section, 4096, "link to debug information")
+        .content(&binary.file, section, 4096, "link to debug information")
         .ok()?;
     let end = content.iter().position(|&byte| byte == 0)?;
     let name = OsStr::from_bytes(&content[..end]);

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian};
 
-use super::{Location, demangle, expand};
+use super::{Location, demangle};
 use crate::elf::{Headers, Image, Unusable};
+use crate::expand;
 
 type Bytes = EndianArcSlice<LittleEndian>;
 
+/// Bytes of one section, expanded. The largest seen, of a browser, has 1.5 GB.
+const LARGEST: u64 = 4 << 30;
 /// Functions that one address may be inlined into, at most.
 const DEEPEST: usize = 256;
 
@@ -21,7 +24,7 @@ impl Lines {
         headers.section(b".debug_info")?;
         let dwarf = Dwarf::load(|id| -> Result<Bytes, Unusable> {
             let content = match headers.section(id.name().as_bytes()) {
-                Some(section) => expand::section(image, headers, section)?,
+                Some(section) => expand::section(image, headers, section, LARGEST, "debug information")?,
                 None => Vec::new(),
             };
             Ok(Bytes::new(Arc::from(content), LittleEndian))

@@ -10,7 +10,6 @@
 mod debug_files;
 mod demangle;
 mod dwarf;
-pub(crate) mod expand;
 mod perf_map;
 
 pub use debug_files::DebugFiles;

@@ -1,8 +1,13 @@
 //! Modules of real processes: files that were deleted or replaced, memory without a file, and the cache of all processes.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
-use ferretto_unwind::{End, ModuleCache, Process, Refreshed, StackCopy, Unusable, Unwinder};
+use ferretto_unwind::{
+    End, MappingKind, Module, ModuleCache, Process, Refreshed, StackCopy, Unusable, Unwinder,
+};
 
 use crate::stacks::{FLAGS, SHAPES, names, unwind, unwind_sample};
 use crate::stopped::{Program, compile};
@@ -127,18 +132,25 @@ fn mappings_are_not_read_more_often_than_is_asked_for() {
 
 #[test]
 fn a_process_that_has_ended_is_not_mistaken_for_another() {
-    let mut child = std::process::Command::new("/bin/sleep")
-        .arg("100")
-        .spawn()
-        .expect("a process");
-    let mut process = Process::open(child.id()).expect("a process");
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(path) = compile(folder.path(), "ended", SHAPES, &FLAGS) else {
+        return;
+    };
+    let program = Program::start(&path);
+    let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
-    let vdso = process.load_request(0).expect("a mapping");
-    child.kill().expect("a process");
-    child.wait().expect("a process");
+    let request =
+        |what: fn(&[u8]) -> bool| process.load_request(index_of(&process, what)).expect("a mapping");
+    let requests = [
+        request(|name| name.ends_with(b"/ended")),
+        request(|name| name == b"[vdso]"),
+    ];
+    drop(program);
     assert!(process.refresh(1, 0).is_err());
-    let reason = ModuleCache::new(1 << 20).load(&vdso).expect_err("no process");
-    assert_eq!(reason, Unusable::ProcessGone);
+    for request in requests {
+        let reason = ModuleCache::new(1 << 20).load(&request).expect_err("no process");
+        assert_eq!(reason, Unusable::ProcessGone);
+    }
 }
 
 #[test]
@@ -158,19 +170,19 @@ fn functions_without_tables_are_left_by_their_frame_pointers() {
     let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
     let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
-    let found = names(&process, &program, &frames);
-    assert_eq!(
-        found[..7],
-        [
-            "bottom",
-            "many_registers",
-            "aligned",
-            "variable",
-            "large",
-            "interrupted",
-            "thread"
-        ]
-    );
+    let mut found = names(&process, &program, &frames);
+    // It may still be printing that it is ready.
+    found.retain(|name| name != "-");
+    let expected = [
+        "bottom",
+        "many_registers",
+        "aligned",
+        "variable",
+        "large",
+        "interrupted",
+        "thread",
+    ];
+    assert_eq!(found, expected);
     assert_eq!(end, End::Complete);
 }
 
@@ -194,4 +206,190 @@ fn a_stack_deeper_than_its_copy_or_than_was_asked_for_ends_with_that() {
     assert_eq!(end(3, &stack), End::TooManyFrames);
     assert_eq!(end(100, &stack[..1000]), End::StackEnds);
     assert_eq!(end(100, &stack), End::Complete);
+}
+
+#[test]
+fn tables_for_debuggers_serve_where_there_are_no_others_compressed_or_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for compression in ["-gz=none", "-gz=zlib"] {
+        let flags = [
+            "-O2",
+            "-g",
+            compression,
+            "-fomit-frame-pointer",
+            "-fno-asynchronous-unwind-tables",
+            "-fno-unwind-tables",
+            "-DWAIT=pause()",
+            "-DSIGNAL=0",
+        ];
+        let Some(path) = compile(folder.path(), "debugged", SHAPES, &flags) else {
+            return;
+        };
+        let program = Program::start(&path);
+        let mut process = Process::open(program.pid()).expect("a process");
+        process.refresh(0, 0).expect("mappings");
+        let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
+        assert_eq!(end, End::Complete, "{compression}");
+        let found = names(&process, &program, &frames);
+        let expected = [
+            "-",
+            "bottom",
+            "many_registers",
+            "aligned",
+            "variable",
+            "large",
+            "interrupted",
+            "thread",
+            "-",
+        ];
+        assert_eq!(found, expected, "{compression}");
+    }
+}
+
+const AS_USER: &str = "FERRETTO_UNWIND_AS_USER";
+
+/// Without privileges, the kernel does not give the mapped files themselves. Runs the next test as the user nobody.
+#[test]
+fn without_privileges_modules_are_found_by_their_paths() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // Where that user may read it.
+    let copy = folder.path().join("tests");
+    fs::copy(std::env::current_exe().expect("a path"), &copy).expect("a copy");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("a folder");
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(&copy)
+        .args(["--exact", "files::as_an_ordinary_user", "--nocapture"])
+        .env(AS_USER, "1")
+        .output();
+    match output {
+        Err(error) => println!("skipped: cannot run setpriv: {error}"),
+        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("setpriv: ") => {
+            println!("skipped: cannot become another user");
+        }
+        Ok(output) => assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+    }
+}
+
+/// The one before calls this as another user; called by itself it does nothing.
+#[test]
+fn as_an_ordinary_user() {
+    if std::env::var_os(AS_USER).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("cat");
+    fs::copy("/bin/cat", &path).expect("a copy");
+    let mut child = Command::new(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a program that starts");
+    // It has started when it answers.
+    child
+        .stdin
+        .as_mut()
+        .expect("a pipe")
+        .write_all(b"x")
+        .expect("a pipe");
+    child
+        .stdout
+        .as_mut()
+        .expect("a pipe")
+        .read_exact(&mut [0])
+        .expect("a pipe");
+    let mut process = Process::open(child.id()).expect("a process");
+    process.refresh(0, 0).expect("mappings");
+    let index = index_of(&process, |name| name.ends_with(b"/cat"));
+    let request = process.load_request(index).expect("a mapping");
+    let cache = ModuleCache::new(64 << 20);
+    let module = cache.load(&request).expect("a module");
+    assert_eq!(
+        module.build_id(),
+        Module::read(&fs::File::open("/bin/cat").expect("a file"))
+            .expect("a module")
+            .build_id()
+    );
+    // Another file of the same name, while the first still exists and so keeps its inode.
+    fs::rename(&path, folder.path().join("elsewhere")).expect("a file");
+    fs::copy("/bin/true", &path).expect("a copy");
+    assert_eq!(
+        cache.load(&request).expect_err("another file"),
+        Unusable::Replaced
+    );
+    fs::remove_file(&path).expect("a file");
+    assert_eq!(cache.load(&request).expect_err("no file"), Unusable::Replaced);
+    child.kill().expect("a process");
+    child.wait().expect("a process");
+}
+
+/// A function in memory without a file, which calls another: `push rbp; mov rbp, rsp; call rdi; pop rbp; ret`.
+const JIT: &str = r#"
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+volatile int sink;
+static void bottom(void) {
+  printf("ready %ld\n", (long)syscall(SYS_gettid));
+  fflush(stdout);
+  for (;;) pause();
+}
+__attribute__((noinline)) static void outer(void (*code)(void (*)(void))) {
+  code(bottom);
+  sink = 1;
+}
+int main(void) {
+  static const unsigned char bytes[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+  char *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  memcpy(page + 64, bytes, sizeof bytes);
+  char name[64];
+  snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+  FILE *map = fopen(name, "w");
+  fprintf(map, "%lx %lx jitted function\n", (long)page + 64, (long)sizeof bytes);
+  fclose(map);
+  printf("bottom %p\nouter %p\nmain %p\n", (void *)bottom, (void *)outer, (void *)main);
+  outer((void (*)(void (*)(void)))(page + 64));
+  return 0;
+}
+"#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn code_without_a_file_is_left_by_its_frame_pointer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(path) = compile(folder.path(), "jit", JIT, &["-O2", "-fomit-frame-pointer"]) else {
+        return;
+    };
+    let program = Program::start(&path);
+    let map = format!("/tmp/perf-{}.map", program.pid());
+    let mut process = Process::open(program.pid()).expect("a process");
+    process.refresh(0, 0).expect("mappings");
+    let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
+    #[cfg(feature = "symbols")]
+    let names_of_jit = ferretto_unwind::symbols::PerfMap::of_process(program.pid());
+    fs::remove_file(map).expect("the program's file");
+    assert_eq!(end, End::Complete);
+    let jitted = frames.iter().position(|frame| {
+        let mapping = process
+            .mapping(frame.mapping.expect("a mapping"))
+            .expect("a mapping");
+        mapping.kind() == MappingKind::Anonymous
+    });
+    let jitted = jitted.expect("a frame without a file");
+    assert_eq!(program.function(frames[jitted - 1].pc), "bottom");
+    assert_eq!(program.function(frames[jitted + 1].pc), "outer");
+    assert_eq!(process.relative_pc(&frames[jitted]), 64 + 6 - 1);
+    #[cfg(feature = "symbols")]
+    assert_eq!(
+        names_of_jit.expect("names").lookup(frames[jitted].pc - 1),
+        Some("jitted function")
+    );
 }

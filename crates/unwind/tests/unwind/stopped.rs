@@ -47,7 +47,12 @@ pub(crate) struct Program {
 impl Program {
     /// Starts it and waits until it is ready.
     pub(crate) fn start(path: &Path) -> Program {
-        let mut child = Command::new(path)
+        Program::run(path, &mut Command::new(path))
+    }
+
+    /// Starts it with arguments and waits until it is ready.
+    pub(crate) fn run(path: &Path, command: &mut Command) -> Program {
+        let mut child = command
             .stdout(Stdio::piped())
             .spawn()
             .expect("a program that starts");
@@ -55,7 +60,9 @@ impl Program {
         let output = BufReader::new(child.stdout.take().expect("a pipe"));
         for line in output.lines() {
             let line = line.expect("text");
-            let (name, value) = line.split_once(' ').expect("two words");
+            let Some((name, value)) = line.split_once(' ') else {
+                continue;
+            };
             if name == "ready" {
                 functions.sort();
                 let thread = Pid::from_raw(value.parse().expect("a number"));
@@ -66,8 +73,8 @@ impl Program {
                     functions,
                 };
             }
-            let address = u64::from_str_radix(value.trim_start_matches("0x"), 16).expect("an address");
-            functions.push((address, name.to_owned()));
+            let address = u64::from_str_radix(value.trim_start_matches("0x"), 16);
+            functions.extend(address.map(|address| (address, name.to_owned())));
         }
         panic!("the program has ended: {:?}", child.wait());
     }

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ferretto_unwind::symbols::{DebugFiles, Symbols, SymbolsError};
+use ferretto_unwind::{End, Frame, ModuleCache, Process};
 
-use crate::stopped::compile;
+use crate::stacks::unwind;
+use crate::stopped::{Program, compile};
 
 const SOURCE: &str = r#"
 #include <stdio.h>
@@ -171,4 +173,87 @@ fn a_binary_of_another_build_is_not_used() {
         Err(SymbolsError::NotFound(_)) => {}
         _ => panic!("there is nothing to be found"),
     }
+}
+
+const AS_PROGRAM: &str = "FERRETTO_UNWIND_AS_PROGRAM";
+
+/// The test below runs this as a program; called by itself it does nothing.
+#[test]
+fn sleeps_below_functions_of_rust() {
+    if std::env::var_os(AS_PROGRAM).is_some() {
+        outer_of_rust(5);
+    }
+}
+
+#[inline(never)]
+fn outer_of_rust(value: u64) {
+    [value].iter().for_each(|value| generic_of_rust(*value as u32));
+    std::hint::black_box(value);
+}
+
+#[inline(never)]
+fn generic_of_rust<T: std::fmt::Display>(value: T) {
+    inner_of_rust(&value.to_string());
+    std::hint::black_box(value);
+}
+
+#[inline(never)]
+fn inner_of_rust(text: &str) {
+    println!("\nready {}", nix::unistd::gettid());
+    loop {
+        std::thread::park();
+        std::hint::black_box(text);
+    }
+}
+
+#[test]
+fn a_stack_of_rust_has_its_functions_names() {
+    let path = std::env::current_exe().expect("a path");
+    let mut command = Command::new(&path);
+    command.args([
+        "--exact",
+        "symbols::sleeps_below_functions_of_rust",
+        "--nocapture",
+    ]);
+    let program = Program::run(&path, command.env(AS_PROGRAM, "1"));
+    let mut process = Process::open(program.pid()).expect("a process");
+    process.refresh(0, 0).expect("mappings");
+    let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
+    assert_eq!(end, End::Complete);
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    let own = |frame: &&Frame| {
+        let mapping = process
+            .mapping(frame.mapping.expect("a mapping"))
+            .expect("a mapping");
+        mapping.path() == Some(path.as_os_str().as_encoded_bytes())
+    };
+    let names: Vec<String> = frames
+        .iter()
+        .filter(own)
+        .flat_map(|frame| symbols.lookup(process.relative_pc(frame)))
+        .filter_map(|place| place.function)
+        .collect();
+    let ours: Vec<&str> = names
+        .iter()
+        .filter_map(|name| {
+            ["inner_of_rust", "generic_of_rust", "outer_of_rust"]
+                .into_iter()
+                .find(|ours| name.contains(ours))
+        })
+        .collect();
+    // `outer_of_rust` has the closure in which it calls.
+    assert_eq!(
+        ours,
+        [
+            "inner_of_rust",
+            "generic_of_rust",
+            "outer_of_rust",
+            "outer_of_rust"
+        ],
+        "{names:#?}"
+    );
+    assert!(
+        names.iter().any(|name| name.starts_with("std::thread::")),
+        "{names:#?}"
+    );
 }

@@ -140,8 +140,7 @@ impl Instance {
     pub(super) fn watch_buffers(&mut self, watermarks: &Watermarks) {
         if self.watches_watermark {
             for buffer in &self.buffers {
-                // The deadline drains what is not watched.
-                let _ = watermarks.watch(self.buffer_id(buffer), buffer.as_fd());
+                watermarks.watch(self.buffer_id(buffer), buffer.as_fd());
             }
         }
     }

@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 
 use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
+use ferretto_proto::messages::DataSourceConfig;
 use ferretto_proto::messages::ftrace_stats::Phase;
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 use ferretto_wire::Writer;
 
 use super::bundle::{BundleWriter, CpuRead};
@@ -40,14 +40,6 @@ pub const NAME: &str = "linux.frozen_ftrace";
 const FORMATS_PER_TURN: usize = 100;
 /// Pages that are read in a turn: about a millisecond.
 const PAGES_PER_TURN: usize = 4 * BATCH_PAGES;
-
-/// What services are told of it. Every packet stands alone.
-pub fn descriptor() -> DataSourceDescriptor {
-    DataSourceDescriptor {
-        name: Some(NAME.to_owned()),
-        ..Default::default()
-    }
-}
 
 /// Why there is no buffer to read.
 #[derive(Debug, thiserror::Error)]

@@ -39,7 +39,7 @@ fn watched(watermarks: &Watermarks) -> Option<(TestInstance, Vec<CpuBuffer>)> {
         .map(|cpu| CpuBuffer::open(&instance.tracefs, cpu).unwrap())
         .collect();
     for buffer in &buffers {
-        assert_eq!(watermarks.watch(id(buffer), buffer.as_fd()), Watched::Yes);
+        watermarks.watch(id(buffer), buffer.as_fd());
     }
     Some((instance, buffers))
 }

@@ -6,6 +6,7 @@
 //! enums are reached through [`Messages`] and [`Enums`], so of each type only these few methods are compiled.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 
 use ferretto_wire::{Field, Reader, Writer};
@@ -31,6 +32,12 @@ pub trait Fields: Send + Sync + 'static {
 
     /// The message without any field.
     fn empty() -> &'static Self
+    where
+        Self: Sized;
+
+    /// Drops a message, see [`MessageField`]. Generated as a function that is not inlined. Its callers need no code for panics, because it has the ABI
+    /// of C.
+    extern "C" fn release(self: Box<Self>)
     where
         Self: Sized;
 }
@@ -105,20 +112,22 @@ pub trait Enumeration: Copy + Eq + fmt::Debug + Default + Send + Sync + 'static 
 }
 
 /// An optional field that holds a message. Reads as the message without any field while it is not set.
-#[derive(Clone)]
-pub struct MessageField<T>(Option<Box<T>>);
+///
+/// It drops its message by [`Fields::release`], which this crate compiles once. Otherwise the compiler would build the code that drops a message,
+/// with all messages in it, in every codegen unit of every crate that drops such a field: it was a sixth of the SDK's machine code.
+pub struct MessageField<T: Fields>(ManuallyDrop<Option<Box<T>>>);
 
-impl<T> MessageField<T> {
+impl<T: Fields> MessageField<T> {
     /// Not set.
     #[must_use]
     pub const fn none() -> Self {
-        MessageField(None)
+        MessageField(ManuallyDrop::new(None))
     }
 
     /// Set to `message`.
     #[must_use]
     pub fn some(message: T) -> Self {
-        MessageField(Some(Box::new(message)))
+        MessageField(ManuallyDrop::new(Some(Box::new(message))))
     }
 
     /// Whether it is set.
@@ -141,8 +150,8 @@ impl<T> MessageField<T> {
 
     /// The message itself, if it is set.
     #[must_use]
-    pub fn into_option(self) -> Option<T> {
-        self.0.map(|message| *message)
+    pub fn into_option(mut self) -> Option<T> {
+        self.take()
     }
 
     /// Takes the message out; the field is not set then.
@@ -151,14 +160,14 @@ impl<T> MessageField<T> {
     }
 }
 
-impl<T: Default> MessageField<T> {
+impl<T: Fields + Default> MessageField<T> {
     /// The message to be changed, set if it was not.
     pub fn get_or_insert_default(&mut self) -> &mut T {
         if self.0.is_none() {
             // There is nothing to drop, which the compiler would otherwise have to find out for each message.
             std::mem::forget(self.0.replace(Box::default()));
         }
-        match &mut self.0 {
+        match &mut *self.0 {
             Some(message) => message,
             None => unreachable!(),
         }
@@ -176,7 +185,7 @@ pub trait Messages {
 
 impl<T: Fields + Default> Messages for MessageField<T> {
     fn get(&self, at: usize) -> Option<&dyn Fields> {
-        match &self.0 {
+        match &*self.0 {
             Some(message) if at == 0 => Some(&**message),
             _ => None,
         }
@@ -262,27 +271,41 @@ impl<T: Fields + PartialEq> PartialEq for MessageField<T> {
     }
 }
 
-impl<T> Default for MessageField<T> {
+impl<T: Fields> Drop for MessageField<T> {
+    fn drop(&mut self) {
+        if let Some(message) = self.0.take() {
+            T::release(message);
+        }
+    }
+}
+
+impl<T: Fields + Clone> Clone for MessageField<T> {
+    fn clone(&self) -> Self {
+        MessageField(self.0.clone())
+    }
+}
+
+impl<T: Fields> Default for MessageField<T> {
     fn default() -> Self {
         MessageField::none()
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for MessageField<T> {
+impl<T: Fields + fmt::Debug> fmt::Debug for MessageField<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl<T> From<T> for MessageField<T> {
+impl<T: Fields> From<T> for MessageField<T> {
     fn from(message: T) -> Self {
         MessageField::some(message)
     }
 }
 
-impl<T> From<Option<T>> for MessageField<T> {
+impl<T: Fields> From<Option<T>> for MessageField<T> {
     fn from(message: Option<T>) -> Self {
-        MessageField(message.map(Box::new))
+        MessageField(ManuallyDrop::new(message.map(Box::new)))
     }
 }
 

@@ -95,6 +95,8 @@ impl codec::Fields for CommitDataRequest {
         static EMPTY: CommitDataRequest = CommitDataRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod commit_data_request {
     #[allow(unused_imports)]
@@ -148,6 +150,8 @@ pub mod commit_data_request {
             static EMPTY: ChunksToMove = ChunksToMove::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Bytes to overwrite in a chunk that was copied before, mostly lengths that were not known yet.
     #[derive(Clone, PartialEq)]
@@ -198,6 +202,8 @@ pub mod commit_data_request {
             static EMPTY: ChunkToPatch = ChunkToPatch::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod chunk_to_patch {
         #[allow(unused_imports)]
@@ -238,6 +244,8 @@ pub mod commit_data_request {
                 static EMPTY: Patch = Patch::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
 }
@@ -317,6 +325,8 @@ impl codec::Fields for DataSourceDescriptor {
         static EMPTY: DataSourceDescriptor = DataSourceDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 pub mod field_descriptor_proto {
@@ -492,6 +502,8 @@ impl codec::Fields for FollowerEvent {
         static EMPTY: FollowerEvent = FollowerEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod follower_event {
     #[cfg(feature = "probes")]
@@ -535,6 +547,8 @@ impl codec::Fields for FtraceDescriptor {
         static EMPTY: FtraceDescriptor = FtraceDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_descriptor {
     #[allow(unused_imports)]
@@ -575,6 +589,8 @@ pub mod ftrace_descriptor {
             static EMPTY: AtraceCategory = AtraceCategory::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -756,6 +772,8 @@ impl codec::Fields for ObservableEvents {
         static EMPTY: ObservableEvents = ObservableEvents::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod observable_events {
     #[allow(unused_imports)]
@@ -800,6 +818,8 @@ pub mod observable_events {
             static EMPTY: DataSourceInstanceStateChange = DataSourceInstanceStateChange::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct CloneTriggerHit {
@@ -853,6 +873,8 @@ pub mod observable_events {
             static EMPTY: CloneTriggerHit = CloneTriggerHit::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Type {
@@ -1013,6 +1035,8 @@ pub mod perf_events {
             static EMPTY: Timebase = Timebase::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod timebase {
         #[cfg(feature = "probes")]
@@ -1069,6 +1093,8 @@ pub mod perf_events {
             static EMPTY: Tracepoint = Tracepoint::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
@@ -1121,6 +1147,8 @@ pub mod perf_events {
             static EMPTY: RawEvent = RawEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -1402,6 +1430,8 @@ impl codec::Fields for SystemInfo {
         static EMPTY: SystemInfo = SystemInfo::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1436,6 +1466,8 @@ impl codec::Fields for TraceAttributes {
         static EMPTY: TraceAttributes = TraceAttributes::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_attributes {
     #[allow(unused_imports)]
@@ -1491,6 +1523,8 @@ pub mod trace_attributes {
             static EMPTY: Attribute = Attribute::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod attribute {
         #[derive(Clone, Debug, PartialEq)]
@@ -1598,6 +1632,8 @@ impl codec::Fields for TraceStats {
         static EMPTY: TraceStats = TraceStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_stats {
     #[allow(unused_imports)]
@@ -1724,6 +1760,8 @@ pub mod trace_stats {
             static EMPTY: BufferStats = BufferStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// One sequence: how large its chunks were. The bounds of the histogram are `chunk_payload_histogram_def`.
     #[derive(Clone, PartialEq)]
@@ -1770,6 +1808,8 @@ pub mod trace_stats {
             static EMPTY: WriterStats = WriterStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// What the session's filter removed.
     #[derive(Clone, PartialEq)]
@@ -1824,6 +1864,8 @@ pub mod trace_stats {
             static EMPTY: FilterStats = FilterStats::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum FinalFlushOutcome {
@@ -1898,6 +1940,8 @@ impl codec::Fields for TracingServiceCapabilities {
         static EMPTY: TracingServiceCapabilities = TracingServiceCapabilities::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1963,6 +2007,8 @@ impl codec::Fields for TracingServiceState {
         static EMPTY: TracingServiceState = TracingServiceState::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod tracing_service_state {
     #[allow(unused_imports)]
@@ -2027,6 +2073,8 @@ pub mod tracing_service_state {
             static EMPTY: Producer = Producer::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct DataSource {
@@ -2066,6 +2114,8 @@ pub mod tracing_service_state {
             static EMPTY: DataSource = DataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct TracingSession {
@@ -2145,6 +2195,8 @@ pub mod tracing_service_state {
             static EMPTY: TracingSession = TracingSession::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -2188,6 +2240,8 @@ impl codec::Fields for TrackEventCategory {
         static EMPTY: TrackEventCategory = TrackEventCategory::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2222,6 +2276,8 @@ impl codec::Fields for TrackEventDescriptor {
         static EMPTY: TrackEventDescriptor = TrackEventDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// uname(2).
@@ -2269,6 +2325,8 @@ impl codec::Fields for Utsname {
         static EMPTY: Utsname = Utsname::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "probes")]

@@ -218,6 +218,8 @@ impl codec::Fields for DataSourceConfig {
         static EMPTY: DataSourceConfig = DataSourceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod data_source_config {
     #[allow(unused_imports)]
@@ -527,6 +529,8 @@ impl codec::Fields for TraceConfig {
         static EMPTY: TraceConfig = TraceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_config {
     #[allow(unused_imports)]
@@ -590,6 +594,8 @@ pub mod trace_config {
             static EMPTY: BufferConfig = BufferConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod buffer_config {
         #[allow(unused_imports)]
@@ -694,6 +700,8 @@ pub mod trace_config {
             static EMPTY: DataSource = DataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// What the service itself writes into the trace.
     #[derive(Clone, PartialEq)]
@@ -764,6 +772,8 @@ pub mod trace_config {
             static EMPTY: BuiltinDataSource = BuiltinDataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Sizes of the shared memory of a producer with this name.
     #[derive(Clone, PartialEq)]
@@ -806,6 +816,8 @@ pub mod trace_config {
             static EMPTY: ProducerConfig = ProducerConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Which alert of Android's statsd started the trace.
     #[derive(Clone, PartialEq)]
@@ -852,6 +864,8 @@ pub mod trace_config {
             static EMPTY: StatsdMetadata = StatsdMetadata::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Limits lifted for those who may.
     #[derive(Clone, PartialEq)]
@@ -890,6 +904,8 @@ pub mod trace_config {
             static EMPTY: GuardrailOverrides = GuardrailOverrides::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Starts, stops or clones the session when a producer activates one of the triggers.
     #[derive(Clone, PartialEq)]
@@ -940,6 +956,8 @@ pub mod trace_config {
             static EMPTY: TriggerConfig = TriggerConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod trigger_config {
         #[allow(unused_imports)]
@@ -997,6 +1015,8 @@ pub mod trace_config {
                 static EMPTY: Trigger = Trigger::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum TriggerMode {
@@ -1062,6 +1082,8 @@ pub mod trace_config {
             static EMPTY: IncrementalStateConfig = IncrementalStateConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// How packets are compressed on their way out. Of several, the service takes the one with the highest number
     /// that it knows.
@@ -1103,6 +1125,8 @@ pub mod trace_config {
             static EMPTY: CompressionConfig = CompressionConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod compression_config {
         #[allow(unused_imports)]
@@ -1135,6 +1159,8 @@ pub mod trace_config {
                 static EMPTY: Deflate = Deflate::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, PartialEq)]
         pub struct Zstd {
@@ -1168,6 +1194,8 @@ pub mod trace_config {
                 static EMPTY: Zstd = Zstd::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     /// Where Android's incident service shall bring the trace.
@@ -1219,6 +1247,8 @@ pub mod trace_config {
             static EMPTY: IncidentReportConfig = IncidentReportConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// A bytecode that says which fields may leave the service, and rules for text in them.
     #[derive(Clone, PartialEq)]
@@ -1269,6 +1299,8 @@ pub mod trace_config {
             static EMPTY: TraceFilter = TraceFilter::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod trace_filter {
         #[allow(unused_imports)]
@@ -1326,6 +1358,8 @@ pub mod trace_config {
                 static EMPTY: StringFilterRule = StringFilterRule::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, PartialEq)]
         pub struct StringFilterChain {
@@ -1359,6 +1393,8 @@ pub mod trace_config {
                 static EMPTY: StringFilterChain = StringFilterChain::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum StringFilterPolicy {
@@ -1441,6 +1477,8 @@ pub mod trace_config {
             static EMPTY: AndroidReportConfig = AndroidReportConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// A random wait before the start, against fleets that start at once.
     #[derive(Clone, PartialEq)]
@@ -1479,6 +1517,8 @@ pub mod trace_config {
             static EMPTY: CmdTraceStartDelay = CmdTraceStartDelay::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Refuses the session if too many others name the same semaphore.
     #[derive(Clone, PartialEq)]
@@ -1517,6 +1557,8 @@ pub mod trace_config {
             static EMPTY: SessionSemaphore = SessionSemaphore::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum LockdownModeOperation {

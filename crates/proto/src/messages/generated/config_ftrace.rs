@@ -39,6 +39,8 @@ impl codec::Fields for FrozenFtraceConfig {
         static EMPTY: FrozenFtraceConfig = FrozenFtraceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Which tracepoints, and how the kernel's buffer is sized and drained.
@@ -223,6 +225,8 @@ impl codec::Fields for FtraceConfig {
         static EMPTY: FtraceConfig = FtraceConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_config {
     #[allow(unused_imports)]
@@ -263,6 +267,8 @@ pub mod ftrace_config {
             static EMPTY: CompactSchedConfig = CompactSchedConfig::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Which user space marks are kept: the first rule that matches decides.
     #[cfg(feature = "probes")]
@@ -300,6 +306,8 @@ pub mod ftrace_config {
             static EMPTY: PrintFilter = PrintFilter::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod print_filter {
         #[allow(unused_imports)]
@@ -361,6 +369,8 @@ pub mod ftrace_config {
                 static EMPTY: Rule = Rule::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
         pub mod rule {
             #[allow(unused_imports)]
@@ -404,6 +414,8 @@ pub mod ftrace_config {
                     static EMPTY: AtraceMessage = AtraceMessage::EMPTY;
                     &EMPTY
                 }
+                #[inline(never)]
+                extern "C" fn release(self: Box<Self>) {}
             }
             #[cfg(feature = "probes")]
             #[derive(Clone, Debug, PartialEq)]
@@ -453,6 +465,8 @@ pub mod ftrace_config {
             static EMPTY: KprobeEvent = KprobeEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod kprobe_event {
         #[allow(unused_imports)]
@@ -529,6 +543,8 @@ pub mod ftrace_config {
             static EMPTY: TracefsOption = TracefsOption::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod tracefs_option {
         #[allow(unused_imports)]

@@ -64,6 +64,8 @@ impl codec::Fields for InodeFileConfig {
         static EMPTY: InodeFileConfig = InodeFileConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod inode_file_config {
     #[allow(unused_imports)]
@@ -107,5 +109,7 @@ pub mod inode_file_config {
             static EMPTY: MountPointMappingEntry = MountPointMappingEntry::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }

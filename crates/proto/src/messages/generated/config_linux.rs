@@ -46,4 +46,6 @@ impl codec::Fields for SystemdJournaldConfig {
         static EMPTY: SystemdJournaldConfig = SystemdJournaldConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -39,6 +39,8 @@ impl codec::Fields for PriorityBoostConfig {
         static EMPTY: PriorityBoostConfig = PriorityBoostConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod priority_boost_config {
     #[allow(unused_imports)]

@@ -79,6 +79,8 @@ impl codec::Fields for ProcessStatsConfig {
         static EMPTY: ProcessStatsConfig = ProcessStatsConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod process_stats_config {
     #[allow(unused_imports)]

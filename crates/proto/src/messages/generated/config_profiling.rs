@@ -118,6 +118,8 @@ impl codec::Fields for PerfEventConfig {
         static EMPTY: PerfEventConfig = PerfEventConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod perf_event_config {
     #[allow(unused_imports)]
@@ -168,6 +170,8 @@ pub mod perf_event_config {
             static EMPTY: CallstackSampling = CallstackSampling::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
@@ -224,6 +228,8 @@ pub mod perf_event_config {
             static EMPTY: Scope = Scope::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "probes")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -35,4 +35,6 @@ impl codec::Fields for ProtoVmConfig {
         static EMPTY: ProtoVmConfig = ProtoVmConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -95,6 +95,8 @@ impl codec::Fields for SysStatsConfig {
         static EMPTY: SysStatsConfig = SysStatsConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod sys_stats_config {
     #[allow(unused_imports)]

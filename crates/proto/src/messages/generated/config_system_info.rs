@@ -38,4 +38,6 @@ impl codec::Fields for SystemInfoConfig {
         static EMPTY: SystemInfoConfig = SystemInfoConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -83,4 +83,6 @@ impl codec::Fields for TrackEventConfig {
         static EMPTY: TrackEventConfig = TrackEventConfig::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -36,6 +36,8 @@ impl codec::Fields for ActivateTriggersRequest {
         static EMPTY: ActivateTriggersRequest = ActivateTriggersRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -66,6 +68,8 @@ impl codec::Fields for ActivateTriggersResponse {
         static EMPTY: ActivateTriggersResponse = ActivateTriggersResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -100,6 +104,8 @@ impl codec::Fields for AttachRequest {
         static EMPTY: AttachRequest = AttachRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -135,6 +141,8 @@ impl codec::Fields for AttachResponse {
         static EMPTY: AttachResponse = AttachResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -170,6 +178,8 @@ impl codec::Fields for ChangeTraceConfigRequest {
         static EMPTY: ChangeTraceConfigRequest = ChangeTraceConfigRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -200,6 +210,8 @@ impl codec::Fields for ChangeTraceConfigResponse {
         static EMPTY: ChangeTraceConfigResponse = ChangeTraceConfigResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Copies a running session's buffers into a new session of the caller that can be read at once.
@@ -278,6 +290,8 @@ impl codec::Fields for CloneSessionRequest {
         static EMPTY: CloneSessionRequest = CloneSessionRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod clone_session_request {
     #[derive(Clone, Debug, PartialEq)]
@@ -335,6 +349,8 @@ impl codec::Fields for CloneSessionResponse {
         static EMPTY: CloneSessionResponse = CloneSessionResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -365,6 +381,8 @@ impl codec::Fields for CommitDataResponse {
         static EMPTY: CommitDataResponse = CommitDataResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Lets the session outlive the connection; `key` finds it again.
@@ -400,6 +418,8 @@ impl codec::Fields for DetachRequest {
         static EMPTY: DetachRequest = DetachRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -430,6 +450,8 @@ impl codec::Fields for DetachResponse {
         static EMPTY: DetachResponse = DetachResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -460,6 +482,8 @@ impl codec::Fields for DisableTracingRequest {
         static EMPTY: DisableTracingRequest = DisableTracingRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -490,6 +514,8 @@ impl codec::Fields for DisableTracingResponse {
         static EMPTY: DisableTracingResponse = DisableTracingResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// The reply comes when tracing has ended, or has failed to start. A descriptor beside the frame is the file to
@@ -532,6 +558,8 @@ impl codec::Fields for EnableTracingRequest {
         static EMPTY: EnableTracingRequest = EnableTracingRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// `error` is empty after a session that simply ended.
@@ -579,6 +607,8 @@ impl codec::Fields for EnableTracingResponse {
         static EMPTY: EnableTracingResponse = EnableTracingResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod enable_tracing_response {
     #[derive(Clone, Debug, PartialEq)]
@@ -624,6 +654,8 @@ impl codec::Fields for FlushRequest {
         static EMPTY: FlushRequest = FlushRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -654,6 +686,8 @@ impl codec::Fields for FlushResponse {
         static EMPTY: FlushResponse = FlushResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -688,6 +722,8 @@ impl codec::Fields for FreeBuffersRequest {
         static EMPTY: FreeBuffersRequest = FreeBuffersRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -718,6 +754,8 @@ impl codec::Fields for FreeBuffersResponse {
         static EMPTY: FreeBuffersResponse = FreeBuffersResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -748,6 +786,8 @@ impl codec::Fields for GetAsyncCommandRequest {
         static EMPTY: GetAsyncCommandRequest = GetAsyncCommandRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// A stream of commands from the service, as long as the connection lasts.
@@ -850,6 +890,8 @@ impl codec::Fields for GetAsyncCommandResponse {
         static EMPTY: GetAsyncCommandResponse = GetAsyncCommandResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod get_async_command_response {
     #[allow(unused_imports)]
@@ -893,6 +935,8 @@ pub mod get_async_command_response {
             static EMPTY: SetupDataSource = SetupDataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Record, with the config of `SetupDataSource` again.
     #[derive(Clone, PartialEq)]
@@ -933,6 +977,8 @@ pub mod get_async_command_response {
             static EMPTY: StartDataSource = StartDataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct StopDataSource {
@@ -967,6 +1013,8 @@ pub mod get_async_command_response {
             static EMPTY: StopDataSource = StopDataSource::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Comes with the descriptor of the shared memory, unless the producer brought its own.
     #[derive(Clone, PartialEq)]
@@ -1007,6 +1055,8 @@ pub mod get_async_command_response {
             static EMPTY: SetupTracing = SetupTracing::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Commit what is still in chunks, then answer with `flush_request_id` in a `CommitDataRequest`.
     #[derive(Clone, PartialEq)]
@@ -1052,6 +1102,8 @@ pub mod get_async_command_response {
             static EMPTY: Flush = Flush::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Forget what was interned: later packets must not refer to earlier ones.
     #[derive(Clone, PartialEq)]
@@ -1087,6 +1139,8 @@ pub mod get_async_command_response {
             static EMPTY: ClearIncrementalState = ClearIncrementalState::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Debug, PartialEq)]
     pub enum Cmd {
@@ -1127,6 +1181,8 @@ impl codec::Fields for GetTraceStatsRequest {
         static EMPTY: GetTraceStatsRequest = GetTraceStatsRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1161,6 +1217,8 @@ impl codec::Fields for GetTraceStatsResponse {
         static EMPTY: GetTraceStatsResponse = GetTraceStatsResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// `request_id` ties a reply to its request.
@@ -1265,6 +1323,8 @@ impl codec::Fields for IPCFrame {
         static EMPTY: IPCFrame = IPCFrame::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ipc_frame {
     #[allow(unused_imports)]
@@ -1302,6 +1362,8 @@ pub mod ipc_frame {
             static EMPTY: BindService = BindService::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, PartialEq)]
     pub struct BindServiceReply {
@@ -1343,6 +1405,8 @@ pub mod ipc_frame {
             static EMPTY: BindServiceReply = BindServiceReply::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod bind_service_reply {
         #[allow(unused_imports)]
@@ -1383,6 +1447,8 @@ pub mod ipc_frame {
                 static EMPTY: MethodInfo = MethodInfo::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     /// With `drop_reply` the caller does not want to know.
@@ -1430,6 +1496,8 @@ pub mod ipc_frame {
             static EMPTY: InvokeMethod = InvokeMethod::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// `has_more` marks a stream that goes on.
     #[derive(Clone, PartialEq)]
@@ -1472,6 +1540,8 @@ pub mod ipc_frame {
             static EMPTY: InvokeMethodReply = InvokeMethodReply::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// For frames that are no request at all.
     #[derive(Clone, PartialEq)]
@@ -1506,6 +1576,8 @@ pub mod ipc_frame {
             static EMPTY: RequestError = RequestError::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// From a relay, before anything else: whom it speaks for.
     #[derive(Clone, PartialEq)]
@@ -1552,6 +1624,8 @@ pub mod ipc_frame {
             static EMPTY: SetPeerIdentity = SetPeerIdentity::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Debug, PartialEq)]
     pub enum Msg {
@@ -1597,6 +1671,8 @@ impl codec::Fields for InitRelayRequest {
         static EMPTY: InitRelayRequest = InitRelayRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1627,6 +1703,8 @@ impl codec::Fields for InitRelayResponse {
         static EMPTY: InitRelayResponse = InitRelayResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// The first call of a producer. A descriptor beside the frame is shared memory that it made itself.
@@ -1693,6 +1771,8 @@ impl codec::Fields for InitializeConnectionRequest {
         static EMPTY: InitializeConnectionRequest = InitializeConnectionRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod initialize_connection_request {
     #[allow(unused_imports)]
@@ -1765,6 +1845,8 @@ impl codec::Fields for InitializeConnectionResponse {
         static EMPTY: InitializeConnectionResponse = InitializeConnectionResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1799,6 +1881,8 @@ impl codec::Fields for NotifyDataSourceStartedRequest {
         static EMPTY: NotifyDataSourceStartedRequest = NotifyDataSourceStartedRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1829,6 +1913,8 @@ impl codec::Fields for NotifyDataSourceStartedResponse {
         static EMPTY: NotifyDataSourceStartedResponse = NotifyDataSourceStartedResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1863,6 +1949,8 @@ impl codec::Fields for NotifyDataSourceStoppedRequest {
         static EMPTY: NotifyDataSourceStoppedRequest = NotifyDataSourceStoppedRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1893,6 +1981,8 @@ impl codec::Fields for NotifyDataSourceStoppedResponse {
         static EMPTY: NotifyDataSourceStoppedResponse = NotifyDataSourceStoppedResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1927,6 +2017,8 @@ impl codec::Fields for ObserveEventsRequest {
         static EMPTY: ObserveEventsRequest = ObserveEventsRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// A stream, as long as the connection lasts.
@@ -1962,6 +2054,8 @@ impl codec::Fields for ObserveEventsResponse {
         static EMPTY: ObserveEventsResponse = ObserveEventsResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -1992,6 +2086,8 @@ impl codec::Fields for QueryCapabilitiesRequest {
         static EMPTY: QueryCapabilitiesRequest = QueryCapabilitiesRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2026,6 +2122,8 @@ impl codec::Fields for QueryCapabilitiesResponse {
         static EMPTY: QueryCapabilitiesResponse = QueryCapabilitiesResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2060,6 +2158,8 @@ impl codec::Fields for QueryServiceStateRequest {
         static EMPTY: QueryServiceStateRequest = QueryServiceStateRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// A stream: a large state comes in parts.
@@ -2096,6 +2196,8 @@ impl codec::Fields for QueryServiceStateResponse {
         static EMPTY: QueryServiceStateResponse = QueryServiceStateResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2126,6 +2228,8 @@ impl codec::Fields for ReadBuffersRequest {
         static EMPTY: ReadBuffersRequest = ReadBuffersRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// A stream of slices; packets run over slices, and slices over replies.
@@ -2161,6 +2265,8 @@ impl codec::Fields for ReadBuffersResponse {
         static EMPTY: ReadBuffersResponse = ReadBuffersResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod read_buffers_response {
     #[allow(unused_imports)]
@@ -2201,6 +2307,8 @@ pub mod read_buffers_response {
             static EMPTY: Slice = Slice::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -2237,6 +2345,8 @@ impl codec::Fields for RegisterDataSourceRequest {
         static EMPTY: RegisterDataSourceRequest = RegisterDataSourceRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2271,6 +2381,8 @@ impl codec::Fields for RegisterDataSourceResponse {
         static EMPTY: RegisterDataSourceResponse = RegisterDataSourceResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2309,6 +2421,8 @@ impl codec::Fields for RegisterTraceWriterRequest {
         static EMPTY: RegisterTraceWriterRequest = RegisterTraceWriterRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2339,6 +2453,8 @@ impl codec::Fields for RegisterTraceWriterResponse {
         static EMPTY: RegisterTraceWriterResponse = RegisterTraceWriterResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2369,6 +2485,8 @@ impl codec::Fields for SaveTraceForBugreportRequest {
         static EMPTY: SaveTraceForBugreportRequest = SaveTraceForBugreportRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2407,6 +2525,8 @@ impl codec::Fields for SaveTraceForBugreportResponse {
         static EMPTY: SaveTraceForBugreportResponse = SaveTraceForBugreportResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2437,6 +2557,8 @@ impl codec::Fields for StartTracingRequest {
         static EMPTY: StartTracingRequest = StartTracingRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2467,6 +2589,8 @@ impl codec::Fields for StartTracingResponse {
         static EMPTY: StartTracingResponse = StartTracingResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Pairs of messages from which the service works out the offset of the other machine's clocks.
@@ -2506,6 +2630,8 @@ impl codec::Fields for SyncClockRequest {
         static EMPTY: SyncClockRequest = SyncClockRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod sync_clock_request {
     #[allow(unused_imports)]
@@ -2546,6 +2672,8 @@ pub mod sync_clock_request {
             static EMPTY: Clock = Clock::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Phase {
@@ -2600,6 +2728,8 @@ impl codec::Fields for SyncClockResponse {
         static EMPTY: SyncClockResponse = SyncClockResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Answered when everything before it was handled.
@@ -2631,6 +2761,8 @@ impl codec::Fields for SyncRequest {
         static EMPTY: SyncRequest = SyncRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2661,6 +2793,8 @@ impl codec::Fields for SyncResponse {
         static EMPTY: SyncResponse = SyncResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2696,6 +2830,8 @@ impl codec::Fields for UnregisterDataSourceRequest {
         static EMPTY: UnregisterDataSourceRequest = UnregisterDataSourceRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2726,6 +2862,8 @@ impl codec::Fields for UnregisterDataSourceResponse {
         static EMPTY: UnregisterDataSourceResponse = UnregisterDataSourceResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2760,6 +2898,8 @@ impl codec::Fields for UnregisterTraceWriterRequest {
         static EMPTY: UnregisterTraceWriterRequest = UnregisterTraceWriterRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2790,6 +2930,8 @@ impl codec::Fields for UnregisterTraceWriterResponse {
         static EMPTY: UnregisterTraceWriterResponse = UnregisterTraceWriterResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2824,6 +2966,8 @@ impl codec::Fields for UpdateDataSourceRequest {
         static EMPTY: UpdateDataSourceRequest = UpdateDataSourceRequest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -2854,4 +2998,6 @@ impl codec::Fields for UpdateDataSourceResponse {
         static EMPTY: UpdateDataSourceResponse = UpdateDataSourceResponse::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -131,6 +131,8 @@ impl codec::Fields for VmInstruction {
         static EMPTY: VmInstruction = VmInstruction::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod vm_instruction {
     #[allow(unused_imports)]
@@ -199,6 +201,8 @@ impl codec::Fields for VmOpDel {
         static EMPTY: VmOpDel = VmOpDel::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -237,6 +241,8 @@ impl codec::Fields for VmOpMerge {
         static EMPTY: VmOpMerge = VmOpMerge::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -277,6 +283,8 @@ impl codec::Fields for VmOpRegLoad {
         static EMPTY: VmOpRegLoad = VmOpRegLoad::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -322,6 +330,8 @@ impl codec::Fields for VmOpSelect {
         static EMPTY: VmOpSelect = VmOpSelect::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod vm_op_select {
     #[allow(unused_imports)]
@@ -392,6 +402,8 @@ pub mod vm_op_select {
             static EMPTY: PathComponent = PathComponent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod path_component {
         #[derive(Clone, Debug, PartialEq)]
@@ -431,6 +443,8 @@ impl codec::Fields for VmOpSet {
         static EMPTY: VmOpSet = VmOpSet::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Instructions run over each packet that leaves the buffer.
@@ -470,4 +484,6 @@ impl codec::Fields for VmProgram {
         static EMPTY: VmProgram = VmProgram::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -43,6 +43,8 @@ impl codec::Fields for ClockSnapshot {
         static EMPTY: ClockSnapshot = ClockSnapshot::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod clock_snapshot {
     #[allow(unused_imports)]
@@ -95,6 +97,8 @@ pub mod clock_snapshot {
             static EMPTY: Clock = Clock::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -146,6 +150,8 @@ impl codec::Fields for ExtensionDescriptor {
         static EMPTY: ExtensionDescriptor = ExtensionDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod extension_descriptor {
     #[cfg(feature = "trace")]
@@ -190,6 +196,8 @@ impl codec::Fields for RemoteClockSync {
         static EMPTY: RemoteClockSync = RemoteClockSync::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod remote_clock_sync {
     #[allow(unused_imports)]
@@ -233,6 +241,8 @@ pub mod remote_clock_sync {
             static EMPTY: SyncedClocks = SyncedClocks::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -295,6 +305,8 @@ impl codec::Fields for TestEvent {
         static EMPTY: TestEvent = TestEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod test_event {
     #[allow(unused_imports)]
@@ -358,6 +370,8 @@ pub mod test_event {
             static EMPTY: TestPayload = TestPayload::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -398,6 +412,8 @@ pub mod test_event {
             static EMPTY: ProtoVmMessage = ProtoVmMessage::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod proto_vm_message {
         #[allow(unused_imports)]
@@ -437,6 +453,8 @@ pub mod test_event {
                 static EMPTY: ProtoVmSubmessage = ProtoVmSubmessage::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     #[cfg(feature = "trace")]
@@ -490,6 +508,8 @@ pub mod test_event {
             static EMPTY: ProtoVmPatch = ProtoVmPatch::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -538,6 +558,8 @@ pub mod test_event {
             static EMPTY: ProtoVmIncrementalState = ProtoVmIncrementalState::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -577,6 +599,8 @@ impl codec::Fields for Trace {
         static EMPTY: Trace = Trace::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Fields that start with `trusted_` are the service's: it removes what a producer writes there.
@@ -1081,6 +1105,8 @@ impl codec::Fields for TracePacket {
         static EMPTY: TracePacket = TracePacket::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_packet {
     #[allow(unused_imports)]
@@ -1120,6 +1146,8 @@ pub mod trace_packet {
             static EMPTY: ProtoVms = ProtoVms::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod proto_vms {
         #[allow(unused_imports)]
@@ -1171,6 +1199,8 @@ pub mod trace_packet {
                 static EMPTY: Instance = Instance::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     /// Bits of `sequence_flags`.
@@ -1349,6 +1379,8 @@ impl codec::Fields for TracePacketDefaults {
         static EMPTY: TracePacketDefaults = TracePacketDefaults::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// The two halves of a UUID.
@@ -1391,6 +1423,8 @@ impl codec::Fields for TraceUuid {
         static EMPTY: TraceUuid = TraceUuid::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Written into the session that the trigger moved.
@@ -1441,4 +1475,6 @@ impl codec::Fields for Trigger {
         static EMPTY: Trigger = Trigger::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -47,6 +47,8 @@ impl codec::Fields for InodeFileMap {
         static EMPTY: InodeFileMap = InodeFileMap::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod inode_file_map {
     #[allow(unused_imports)]
@@ -95,6 +97,8 @@ pub mod inode_file_map {
             static EMPTY: Entry = Entry::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod entry {
         #[allow(unused_imports)]

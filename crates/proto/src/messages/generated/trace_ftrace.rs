@@ -42,6 +42,8 @@ impl codec::Fields for CpuIdleFtraceEvent {
         static EMPTY: CpuIdleFtraceEvent = CpuIdleFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// The clock of the events, when it is not the trace's own.
@@ -148,6 +150,8 @@ impl codec::Fields for FtraceCpuStats {
         static EMPTY: FtraceCpuStats = FtraceCpuStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// `pid` is the kernel's word for a thread id. Fields from 65536 on are generic events whose descriptors the bundle carries.
@@ -369,6 +373,8 @@ impl codec::Fields for FtraceEvent {
         static EMPTY: FtraceEvent = FtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_event {
     #[cfg(feature = "trace")]
@@ -474,6 +480,8 @@ impl codec::Fields for FtraceEventBundle {
         static EMPTY: FtraceEventBundle = FtraceEventBundle::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_event_bundle {
     #[allow(unused_imports)]
@@ -558,6 +566,8 @@ pub mod ftrace_event_bundle {
             static EMPTY: CompactSched = CompactSched::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// A page of the kernel's buffer that could not be read whole.
     #[cfg(feature = "trace")]
@@ -599,6 +609,8 @@ pub mod ftrace_event_bundle {
             static EMPTY: FtraceError = FtraceError::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Describes a tracepoint that the schema lacks: an encoded `DescriptorProto`, and the field it is written under.
     #[cfg(feature = "trace")]
@@ -644,6 +656,8 @@ pub mod ftrace_event_bundle {
             static EMPTY: GenericEventDescriptor = GenericEventDescriptor::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -686,6 +700,8 @@ impl codec::Fields for FtraceKprobeStats {
         static EMPTY: FtraceKprobeStats = FtraceKprobeStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Why a page of the kernel's buffer could not be parsed.
@@ -847,6 +863,8 @@ impl codec::Fields for FtraceStats {
         static EMPTY: FtraceStats = FtraceStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod ftrace_stats {
     #[allow(unused_imports)]
@@ -921,6 +939,8 @@ impl codec::Fields for GenericFtraceEvent {
         static EMPTY: GenericFtraceEvent = GenericFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod generic_ftrace_event {
     #[allow(unused_imports)]
@@ -986,6 +1006,8 @@ pub mod generic_ftrace_event {
             static EMPTY: Field = Field::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod field {
         #[cfg(feature = "trace")]
@@ -1038,6 +1060,8 @@ impl codec::Fields for KprobeEvent {
         static EMPTY: KprobeEvent = KprobeEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod kprobe_event {
     #[allow(unused_imports)]
@@ -1115,6 +1139,8 @@ impl codec::Fields for PrintFtraceEvent {
         static EMPTY: PrintFtraceEvent = PrintFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1160,6 +1186,8 @@ impl codec::Fields for SchedProcessExecFtraceEvent {
         static EMPTY: SchedProcessExecFtraceEvent = SchedProcessExecFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1209,6 +1237,8 @@ impl codec::Fields for SchedProcessExitFtraceEvent {
         static EMPTY: SchedProcessExitFtraceEvent = SchedProcessExitFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1258,6 +1288,8 @@ impl codec::Fields for SchedProcessForkFtraceEvent {
         static EMPTY: SchedProcessForkFtraceEvent = SchedProcessForkFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// `prev_state` says why the previous thread stopped: in the kernel's own bits.
@@ -1320,6 +1352,8 @@ impl codec::Fields for SchedSwitchFtraceEvent {
         static EMPTY: SchedSwitchFtraceEvent = SchedSwitchFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1373,6 +1407,8 @@ impl codec::Fields for SchedWakingFtraceEvent {
         static EMPTY: SchedWakingFtraceEvent = SchedWakingFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1410,6 +1446,8 @@ impl codec::Fields for SoftirqEntryFtraceEvent {
         static EMPTY: SoftirqEntryFtraceEvent = SoftirqEntryFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1447,6 +1485,8 @@ impl codec::Fields for SoftirqExitFtraceEvent {
         static EMPTY: SoftirqExitFtraceEvent = SoftirqExitFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1484,6 +1524,8 @@ impl codec::Fields for SoftirqRaiseFtraceEvent {
         static EMPTY: SoftirqRaiseFtraceEvent = SoftirqRaiseFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1525,6 +1567,8 @@ impl codec::Fields for SysEnterFtraceEvent {
         static EMPTY: SysEnterFtraceEvent = SysEnterFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1566,6 +1610,8 @@ impl codec::Fields for SysExitFtraceEvent {
         static EMPTY: SysExitFtraceEvent = SysExitFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1615,6 +1661,8 @@ impl codec::Fields for TaskNewtaskFtraceEvent {
         static EMPTY: TaskNewtaskFtraceEvent = TaskNewtaskFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1664,6 +1712,8 @@ impl codec::Fields for TaskRenameFtraceEvent {
         static EMPTY: TaskRenameFtraceEvent = TaskRenameFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1705,4 +1755,6 @@ impl codec::Fields for WorkqueueExecuteStartFtraceEvent {
         static EMPTY: WorkqueueExecuteStartFtraceEvent = WorkqueueExecuteStartFtraceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -42,6 +42,8 @@ impl codec::Fields for GenericGpuFrequencyEvent {
         static EMPTY: GenericGpuFrequencyEvent = GenericGpuFrequencyEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -83,6 +85,8 @@ impl codec::Fields for GenericKernelCpuFrequencyEvent {
         static EMPTY: GenericKernelCpuFrequencyEvent = GenericKernelCpuFrequencyEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -124,6 +128,8 @@ impl codec::Fields for GenericKernelProcessTree {
         static EMPTY: GenericKernelProcessTree = GenericKernelProcessTree::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod generic_kernel_process_tree {
     #[allow(unused_imports)]
@@ -179,6 +185,8 @@ pub mod generic_kernel_process_tree {
             static EMPTY: Thread = Thread::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -223,6 +231,8 @@ pub mod generic_kernel_process_tree {
             static EMPTY: Process = Process::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -265,6 +275,8 @@ impl codec::Fields for GenericKernelTaskRenameEvent {
         static EMPTY: GenericKernelTaskRenameEvent = GenericKernelTaskRenameEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -318,6 +330,8 @@ impl codec::Fields for GenericKernelTaskStateEvent {
         static EMPTY: GenericKernelTaskStateEvent = GenericKernelTaskStateEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod generic_kernel_task_state_event {
     #[allow(unused_imports)]

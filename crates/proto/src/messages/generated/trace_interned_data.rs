@@ -107,4 +107,6 @@ impl codec::Fields for InternedData {
         static EMPTY: InternedData = InternedData::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

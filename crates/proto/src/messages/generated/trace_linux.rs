@@ -91,4 +91,6 @@ impl codec::Fields for SystemdJournaldEvent {
         static EMPTY: SystemdJournaldEvent = SystemdJournaldEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

@@ -54,6 +54,8 @@ impl codec::Fields for ConcurrentSessionEvent {
         static EMPTY: ConcurrentSessionEvent = ConcurrentSessionEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod concurrent_session_event {
     #[allow(unused_imports)]
@@ -193,6 +195,8 @@ impl codec::Fields for PerfettoMetatrace {
         static EMPTY: PerfettoMetatrace = PerfettoMetatrace::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod perfetto_metatrace {
     #[allow(unused_imports)]
@@ -266,6 +270,8 @@ pub mod perfetto_metatrace {
             static EMPTY: Arg = Arg::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod arg {
         #[cfg(feature = "trace")]
@@ -320,6 +326,8 @@ pub mod perfetto_metatrace {
             static EMPTY: InternedString = InternedString::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]
@@ -367,6 +375,8 @@ impl codec::Fields for TraceProvenance {
         static EMPTY: TraceProvenance = TraceProvenance::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod trace_provenance {
     #[allow(unused_imports)]
@@ -410,6 +420,8 @@ pub mod trace_provenance {
             static EMPTY: Sequence = Sequence::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -446,6 +458,8 @@ pub mod trace_provenance {
             static EMPTY: Buffer = Buffer::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -596,6 +610,8 @@ impl codec::Fields for TracingServiceEvent {
         static EMPTY: TracingServiceEvent = TracingServiceEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod tracing_service_event {
     #[allow(unused_imports)]
@@ -636,6 +652,8 @@ pub mod tracing_service_event {
             static EMPTY: DataSources = DataSources::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod data_sources {
         #[allow(unused_imports)]
@@ -679,6 +697,8 @@ pub mod tracing_service_event {
                 static EMPTY: DataSource = DataSource::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     #[cfg(feature = "trace")]

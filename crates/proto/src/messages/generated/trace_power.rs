@@ -62,4 +62,6 @@ impl codec::Fields for BatteryCounters {
         static EMPTY: BatteryCounters = BatteryCounters::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

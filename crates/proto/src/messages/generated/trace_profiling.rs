@@ -42,6 +42,8 @@ impl codec::Fields for AddressSymbols {
         static EMPTY: AddressSymbols = AddressSymbols::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Frames from the outermost to the innermost.
@@ -84,6 +86,8 @@ impl codec::Fields for Callstack {
         static EMPTY: Callstack = Callstack::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -160,6 +164,8 @@ impl codec::Fields for Frame {
         static EMPTY: Frame = Frame::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod frame {
     #[allow(unused_imports)]
@@ -252,6 +258,8 @@ impl codec::Fields for InternedString {
         static EMPTY: InternedString = InternedString::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -297,6 +305,8 @@ impl codec::Fields for Line {
         static EMPTY: Line = Line::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -362,6 +372,8 @@ impl codec::Fields for Mapping {
         static EMPTY: Mapping = Mapping::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -407,6 +419,8 @@ impl codec::Fields for ModuleSymbols {
         static EMPTY: ModuleSymbols = ModuleSymbols::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// One sample of linux.perf: counters and perhaps a call stack. Others tell what is missing.
@@ -501,6 +515,8 @@ impl codec::Fields for PerfSample {
         static EMPTY: PerfSample = PerfSample::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod perf_sample {
     #[allow(unused_imports)]
@@ -549,6 +565,8 @@ pub mod perf_sample {
             static EMPTY: ProducerEvent = ProducerEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod producer_event {
         #[allow(unused_imports)]
@@ -679,6 +697,8 @@ impl codec::Fields for PerfSampleDefaults {
         static EMPTY: PerfSampleDefaults = PerfSampleDefaults::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 pub mod profiling {

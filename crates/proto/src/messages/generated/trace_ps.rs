@@ -42,6 +42,8 @@ impl codec::Fields for ProcessStats {
         static EMPTY: ProcessStats = ProcessStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod process_stats {
     #[allow(unused_imports)]
@@ -81,6 +83,8 @@ pub mod process_stats {
             static EMPTY: Thread = Thread::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -121,6 +125,8 @@ pub mod process_stats {
             static EMPTY: FDInfo = FDInfo::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// Sizes in KiB, from /proc/pid/status and the like; only what changed.
     #[cfg(feature = "trace")]
@@ -250,6 +256,8 @@ pub mod process_stats {
             static EMPTY: Process = Process::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }
 
@@ -297,6 +305,8 @@ impl codec::Fields for ProcessTree {
         static EMPTY: ProcessTree = ProcessTree::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod process_tree {
     #[allow(unused_imports)]
@@ -349,6 +359,8 @@ pub mod process_tree {
             static EMPTY: Thread = Thread::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -413,5 +425,7 @@ pub mod process_tree {
             static EMPTY: Process = Process::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }

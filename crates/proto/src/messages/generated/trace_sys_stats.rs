@@ -107,6 +107,8 @@ impl codec::Fields for SysStats {
         static EMPTY: SysStats = SysStats::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod sys_stats {
     #[allow(unused_imports)]
@@ -150,6 +152,8 @@ pub mod sys_stats {
             static EMPTY: MeminfoValue = MeminfoValue::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -190,6 +194,8 @@ pub mod sys_stats {
             static EMPTY: VmstatValue = VmstatValue::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// /proc/stat.
     #[cfg(feature = "trace")]
@@ -259,6 +265,8 @@ pub mod sys_stats {
             static EMPTY: CpuTimes = CpuTimes::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// `irq` is a number of /proc/interrupts, or of a softirq.
     #[cfg(feature = "trace")]
@@ -300,6 +308,8 @@ pub mod sys_stats {
             static EMPTY: InterruptCount = InterruptCount::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -340,6 +350,8 @@ pub mod sys_stats {
             static EMPTY: DevfreqValue = DevfreqValue::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// /proc/buddyinfo: free blocks of each order.
     #[cfg(feature = "trace")]
@@ -385,6 +397,8 @@ pub mod sys_stats {
             static EMPTY: BuddyInfo = BuddyInfo::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// /proc/diskstats, one for each disk.
     #[cfg(feature = "trace")]
@@ -454,6 +468,8 @@ pub mod sys_stats {
             static EMPTY: DiskStat = DiskStat::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     /// /proc/pressure.
     #[cfg(feature = "trace")]
@@ -495,6 +511,8 @@ pub mod sys_stats {
             static EMPTY: PsiSample = PsiSample::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod psi_sample {
         #[allow(unused_imports)]
@@ -583,6 +601,8 @@ pub mod sys_stats {
             static EMPTY: ThermalZone = ThermalZone::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -623,6 +643,8 @@ pub mod sys_stats {
             static EMPTY: CpuIdleStateEntry = CpuIdleStateEntry::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -663,6 +685,8 @@ pub mod sys_stats {
             static EMPTY: CpuIdleState = CpuIdleState::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -707,5 +731,7 @@ pub mod sys_stats {
             static EMPTY: SlabInfo = SlabInfo::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }

@@ -38,6 +38,8 @@ impl codec::Fields for CpuInfo {
         static EMPTY: CpuInfo = CpuInfo::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod cpu_info {
     #[allow(unused_imports)]
@@ -93,6 +95,8 @@ pub mod cpu_info {
             static EMPTY: ArmCpuIdentifier = ArmCpuIdentifier::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
@@ -156,6 +160,8 @@ pub mod cpu_info {
             static EMPTY: Cpu = Cpu::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod cpu {
         #[cfg(feature = "trace")]
@@ -201,6 +207,8 @@ impl codec::Fields for InterruptInfo {
         static EMPTY: InterruptInfo = InterruptInfo::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod interrupt_info {
     #[allow(unused_imports)]
@@ -244,5 +252,7 @@ pub mod interrupt_info {
             static EMPTY: InterruptMapping = InterruptMapping::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
 }

@@ -60,6 +60,8 @@ impl codec::Fields for CounterDescriptor {
         static EMPTY: CounterDescriptor = CounterDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod counter_descriptor {
     #[allow(unused_imports)]
@@ -274,6 +276,8 @@ impl codec::Fields for DebugAnnotation {
         static EMPTY: DebugAnnotation = DebugAnnotation::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod debug_annotation {
     #[allow(unused_imports)]
@@ -341,6 +345,8 @@ pub mod debug_annotation {
             static EMPTY: NestedValue = NestedValue::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod nested_value {
         #[allow(unused_imports)]
@@ -438,6 +444,8 @@ impl codec::Fields for DebugAnnotationName {
         static EMPTY: DebugAnnotationName = DebugAnnotationName::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -479,6 +487,8 @@ impl codec::Fields for DebugAnnotationValueTypeName {
         static EMPTY: DebugAnnotationValueTypeName = DebugAnnotationValueTypeName::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -520,6 +530,8 @@ impl codec::Fields for EventCategory {
         static EMPTY: EventCategory = EventCategory::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -561,6 +573,8 @@ impl codec::Fields for EventName {
         static EMPTY: EventName = EventName::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -606,6 +620,8 @@ impl codec::Fields for LogMessage {
         static EMPTY: LogMessage = LogMessage::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod log_message {
     #[allow(unused_imports)]
@@ -692,6 +708,8 @@ impl codec::Fields for LogMessageBody {
         static EMPTY: LogMessageBody = LogMessageBody::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -754,6 +772,8 @@ impl codec::Fields for ProcessDescriptor {
         static EMPTY: ProcessDescriptor = ProcessDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod process_descriptor {
     #[allow(unused_imports)]
@@ -851,6 +871,8 @@ impl codec::Fields for SourceLocation {
         static EMPTY: SourceLocation = SourceLocation::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 /// Has no fields; being there is what it says.
@@ -882,6 +904,8 @@ impl codec::Fields for StateDescriptor {
         static EMPTY: StateDescriptor = StateDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -919,6 +943,8 @@ impl codec::Fields for TaskExecution {
         static EMPTY: TaskExecution = TaskExecution::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[derive(Clone, PartialEq)]
@@ -981,6 +1007,8 @@ impl codec::Fields for ThreadDescriptor {
         static EMPTY: ThreadDescriptor = ThreadDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod thread_descriptor {
     #[allow(unused_imports)]
@@ -1172,6 +1200,8 @@ impl codec::Fields for TrackDescriptor {
         static EMPTY: TrackDescriptor = TrackDescriptor::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod track_descriptor {
     #[allow(unused_imports)]
@@ -1558,6 +1588,8 @@ impl codec::Fields for TrackEvent {
         static EMPTY: TrackEvent = TrackEvent::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 pub mod track_event {
     #[allow(unused_imports)]
@@ -1597,6 +1629,8 @@ pub mod track_event {
             static EMPTY: InlineCallstack = InlineCallstack::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod inline_callstack {
         #[allow(unused_imports)]
@@ -1644,6 +1678,8 @@ pub mod track_event {
                 static EMPTY: Frame = Frame::EMPTY;
                 &EMPTY
             }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
         }
     }
     /// What was known of an event in Chrome's older JSON format and has no field of its own.
@@ -1756,6 +1792,8 @@ pub mod track_event {
             static EMPTY: LegacyEvent = LegacyEvent::EMPTY;
             &EMPTY
         }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
     }
     pub mod legacy_event {
         #[allow(unused_imports)]
@@ -1956,6 +1994,8 @@ impl codec::Fields for TrackEventDefaults {
         static EMPTY: TrackEventDefaults = TrackEventDefaults::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -1993,6 +2033,8 @@ impl codec::Fields for TrackEventRangeOfInterest {
         static EMPTY: TrackEventRangeOfInterest = TrackEventRangeOfInterest::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
 
 #[cfg(feature = "trace")]
@@ -2038,4 +2080,6 @@ impl codec::Fields for UnsymbolizedSourceLocation {
         static EMPTY: UnsymbolizedSourceLocation = UnsymbolizedSourceLocation::EMPTY;
         &EMPTY
     }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }
