@@ -48,7 +48,7 @@ use crate::service::{FindService, Service, running_service};
 use crate::usage;
 
 /// Exit code of success.
-const SUCCESS: u8 = 0;
+pub(crate) const SUCCESS: u8 = 0;
 /// Exit code of any failure.
 pub(crate) const FAILURE: u8 = 1;
 /// Exit code of `--strict` when something requested was not recorded, or was lost.
@@ -197,7 +197,6 @@ pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled
 }
 
 fn record(mut recording: plan::Recording, find_service: FindService<'_>, console: &mut Console) -> Recorded {
-    let not_recorded = |code| Recorded { code, command: None };
     if recording.process != plan::Process::Foreground
         && let Some(written) = recording.written.take()
     {
@@ -209,14 +208,14 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
     }
     if let Some(Err(error)) = recording.command.as_ref().map(CommandLine::check) {
         console.say(&error);
-        return not_recorded(error.status);
+        return Recorded::alone(error.status);
     }
     let opened = Output::open(&recording.sink, recording.existing);
     let output = match opened {
         Ok(output) => output,
         Err(error) => {
             console.say(error);
-            return not_recorded(FAILURE);
+            return Recorded::alone(FAILURE);
         }
     };
     let reports = recording
@@ -229,7 +228,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
             if let Some(reason) = reason {
                 console.say(reason);
             }
-            not_recorded(status as u8)
+            Recorded::alone(status as u8)
         }
         Ok(Detached::Recorder(reports)) => {
             let mut recorder_console = Console::new(console.voice());
@@ -255,7 +254,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
             if let Some(output) = output {
                 output.discard();
             }
-            not_recorded(FAILURE)
+            Recorded::alone(FAILURE)
         }
     }
 }

@@ -70,8 +70,21 @@ const GIVE_UP_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Recorded {
     /// The exit code, which is that of the command if there is one.
     pub(crate) code: u8,
+    /// The exit code without a command: whether there is a trace.
+    pub(crate) trace: u8,
     /// The process id of the command, if it was started.
     pub(crate) command: Option<u32>,
+}
+
+impl Recorded {
+    /// Without a command.
+    pub(super) fn alone(code: u8) -> Recorded {
+        Recorded {
+            code,
+            trace: code,
+            command: None,
+        }
+    }
 }
 
 /// Records, unless a signal ends the process.
@@ -163,8 +176,9 @@ pub(super) fn record(
     };
     let failed = recorder.command_failed;
     match recorder.conclude(ending) {
-        (code, None) => Recorded { code, command: None },
+        (code, None) => Recorded::alone(code),
         (code, Some(workload)) => Recorded {
+            trace: code,
             command: workload.pid(),
             code: command::exit_code(code, workload, failed, console),
         },

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 
 use crate::convert::{self, Format, SampleFormat, losses};
-use crate::perfetto::{self, FAILURE, Filled, Loudness, Order, Strictness};
+use crate::perfetto::{self, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
 use crate::stdout::Screen;
@@ -44,10 +44,8 @@ enum ProfileError {
     Symbolize(#[from] symbolize::SymbolizeError),
     #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
     NoFile(std::io::Error),
-    #[error(
-        "there are no samples{of}: did it run while recording? `ferretto info {trace}` says what was recorded"
-    )]
-    NoSamples { of: &'static str, trace: String },
+    #[error("there are no samples{0}: it may not have run meanwhile; lines above say what was not recorded")]
+    NoSamples(&'static str),
 }
 
 /// Runs with the arguments after the program's name; returns the exit code.
@@ -96,9 +94,8 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
         Err(code) => return code,
     };
     let code = filled.recorded.code;
-    // Of a recording that failed there may be a trace nonetheless, but nothing to be proud of.
-    let failed = arguments.command.is_empty() && code == FAILURE;
-    if failed || !filled.trace.exists() {
+    // Of a recording that failed there may be a part, or a file from before.
+    if filled.recorded.trace != SUCCESS && filled.recorded.trace != INCOMPLETE {
         return code;
     }
     match finish(&arguments, &goal, &filled) {
@@ -148,14 +145,13 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
     let format = goal.format.format().of_samples();
     let (recording, family) = read(arguments, format, &filled.trace, root)?;
     if recording.totals.is_empty() {
-        return Err(ProfileError::NoSamples {
-            of: match (&family, arguments.pid.is_empty()) {
+        return Err(ProfileError::NoSamples(
+            match (&family, arguments.pid.is_empty()) {
                 (Some(_), _) => " of the command",
                 (None, false) => " of that process",
                 (None, true) => "",
             },
-            trace: filled.trace.display().to_string(),
-        });
+        ));
     }
     let events = shown_events(&recording);
     let file = match (format, events.first(), events.last()) {
