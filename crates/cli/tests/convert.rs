@@ -23,6 +23,7 @@ const EVENTS: &str = r#"{"traceEvents":[
 {"ph":"b","pid":1,"tid":1,"ts":30,"name":"async","cat":"q","id":"0x1"},
 {"ph":"n","pid":1,"tid":1,"ts":32,"name":"async","cat":"q","id":"0x1"},
 {"ph":"e","pid":1,"tid":1,"ts":40,"name":"async","cat":"q","id":"0x1"},
+{"ph":"X","pid":1,"tid":1,"ts":62,"dur":8,"name":"last"},
 {"ph":"s","pid":1,"tid":1,"ts":25,"name":"flow","cat":"f","id":7},
 {"ph":"f","bp":"e","pid":1,"tid":1,"ts":65,"name":"flow","cat":"f","id":7}
 ]}"#;
@@ -69,7 +70,7 @@ fn chrome_json_has_the_same_events_as_a_trace() {
     converted(folder.path(), &["-o", "out.pftrace", "in.json"]);
     let queries = [SLICES, COUNTERS, FLOWS, THREADS];
     let expected = processor.query(&path("in.json"), queries);
-    assert_eq!(expected.each_ref().map(Vec::len), [8, 3, 1, 1]);
+    assert_eq!(expected.each_ref().map(Vec::len), [9, 3, 1, 1]);
     assert_eq!(processor.query(&path("out.pftrace"), queries), expected);
     // Back again, names of counters get the name of their only value.
     converted(folder.path(), &["-o", "back.json", "out.pftrace"]);

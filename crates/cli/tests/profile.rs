@@ -101,10 +101,10 @@ impl Drop for Running {
 
 /// Returns the first function of the list of this event.
 fn leader<'a>(said: &'a str, event: &str) -> &'a str {
-    let of_event = said
+    let mut of_event = said
         .lines()
         .skip_while(|line| !(line.contains(event) && line.ends_with(':')));
-    let row = of_event.skip(2).next().unwrap_or_default();
+    let row = of_event.nth(2).unwrap_or_default();
     row.split_whitespace().last().unwrap_or_default()
 }
 

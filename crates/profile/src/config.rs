@@ -51,7 +51,7 @@ pub struct PerfConfig {
     pub mode: Mode,
     /// The CPUs; all that are online if it is empty.
     pub cpus: BTreeSet<u32>,
-    /// The beginnings of the ids of ARM CPUs, as [`crate::cpus`] makes them. CPUs with another id are left out, unless it is empty.
+    /// The beginnings of the ids of ARM CPUs, as `cpus` makes them. CPUs with another id are left out, unless it is empty.
     pub cpu_ids: Vec<String>,
     /// What happens if an event cannot be opened on a CPU.
     pub on_open_failure: OnOpenFailure,

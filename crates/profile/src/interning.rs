@@ -2,7 +2,7 @@
 //!
 //! [`Output`](crate::output::Output) asks for the number of a call stack; what its readers do not know yet is then [pending](Interning::take_pending) and
 //! goes out with the sample. Numbers begin at 1, as everywhere in interned data; 0 is the empty string. Memory is bounded: when there are
-//! [`MOST_CALLSTACKS`], [`Interning::is_full`] says so, and everything starts anew.
+//! `MOST_CALLSTACKS`, [`Interning::is_full`] says so, and everything starts anew.
 
 use std::collections::HashMap;
 use std::hash::Hash;

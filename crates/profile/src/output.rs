@@ -1,6 +1,6 @@
 //! Packets of one instance: its sequence in the trace.
 //!
-//! [`Profiler`](crate::profiler::Profiler) hands over samples; this encodes them as upstream's `traced_perf` does, so that readers take them for its own.
+//! `Profiler` hands over samples; this encodes them as upstream's `traced_perf` does, so that readers take them for its own.
 //! Whatever later packets rely on is written first: the defaults (what is counted, on which clock), and interned data with the first sample that
 //! refers to it. After a loss, when the service asks for it, and when the tables are full, all of that is repeated.
 

@@ -349,7 +349,7 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
 }
 
 /// The mark in call chains before addresses of user space.
-pub(crate) const CONTEXT_USER: u64 = sys::PERF_CONTEXT_USER as u64;
+pub(crate) const CONTEXT_USER: u64 = sys::PERF_CONTEXT_USER;
 
 /// The beginning of a process's command line.
 fn cmdline(pid: i32) -> Option<Vec<u8>> {

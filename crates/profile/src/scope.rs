@@ -1,6 +1,6 @@
 //! Which processes an instance samples.
 //!
-//! [`Profiler`](crate::profiler::Profiler) asks once for each process that it meets, and again after the process has started another program. The rules and
+//! `Profiler` asks once for each process that it meets, and again after the process has started another program. The rules and
 //! their order are upstream's: exclusions win, then what is named, then shards, then additional command lines.
 
 use std::collections::HashSet;

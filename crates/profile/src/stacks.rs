@@ -48,7 +48,7 @@ const MOST_RECORDED: usize = 256;
 const REFRESH_INTERVAL: u64 = 100_000_000;
 
 /// Marks in call chains are above this: they are small negative numbers.
-const FIRST_MARK: u64 = sys::PERF_CONTEXT_MAX as u64;
+const FIRST_MARK: u64 = sys::PERF_CONTEXT_MAX;
 
 /// What came of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

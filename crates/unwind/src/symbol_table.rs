@@ -21,7 +21,7 @@ fn read_section(image: &dyn Image, headers: &Headers, section: Section) -> Resul
     expand::section(image, headers, section, LARGEST, "symbols")
 }
 
-/// See the [module](self).
+/// The functions of one file, by address.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
     /// Sorted by address; one for each address.

@@ -142,9 +142,9 @@ impl Tables {
     /// Whether the index is as all linkers write it: numbers of four bytes, as many as it says. `gimli` takes its word for the latter.
     fn has_sorted_header(&self) -> bool {
         const ENCODINGS: [u8; 3] = [
-            (DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0),
+            DW_EH_PE_pcrel.0 | DW_EH_PE_sdata4.0,
             DW_EH_PE_udata4.0,
-            (DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0),
+            DW_EH_PE_datarel.0 | DW_EH_PE_sdata4.0,
         ];
         let Some((head, table)) = self.eh_frame_hdr.split_at_checked(12) else {
             return false;

@@ -19,11 +19,14 @@ pub(super) struct Symbol {
     pub(super) line: Option<u32>,
 }
 
+/// The functions at each address of a module, innermost first.
+type Addresses = HashMap<u64, Box<[Symbol]>>;
+
 /// All symbols of a trace.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
-    /// By path and build id, then by address. Innermost function first.
-    modules: HashMap<(Text, Box<[u8]>), HashMap<u64, Box<[Symbol]>>>,
+    /// By path and build id.
+    modules: HashMap<(Text, Box<[u8]>), Addresses>,
 }
 
 impl Symbols {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
-use ferretto_ipc::reactor::{Reactor, Waker};
+use ferretto_ipc::reactor::{Reactor, ReactorError, Waker};
 
 use crate::data_source::{Acknowledge, Slot};
 
@@ -40,6 +40,16 @@ pub struct Inbox {
 }
 
 impl Inbox {
+    /// An inbox and the way into it.
+    ///
+    /// # Errors
+    /// If the system has no event loop for it.
+    pub fn new() -> Result<(Sender<Command>, Inbox), ReactorError> {
+        let (sender, commands) = channel();
+        let reactor = Reactor::new()?;
+        Ok((sender, Inbox { reactor, commands }))
+    }
+
     /// The next command, if there is one.
     ///
     /// # Errors
@@ -90,13 +100,8 @@ impl InstanceThreads {
         name: &str,
         work: impl FnOnce(Inbox) + Send + 'static,
     ) -> Result<(), String> {
-        let reactor = Reactor::new().map_err(|error| error.to_string())?;
-        let waker = reactor.waker();
-        let (commands, receiver) = channel();
-        let inbox = Inbox {
-            reactor,
-            commands: receiver,
-        };
+        let (commands, inbox) = Inbox::new().map_err(|error| error.to_string())?;
+        let waker = inbox.reactor.waker();
         std::thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || work(inbox))

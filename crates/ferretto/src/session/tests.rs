@@ -321,9 +321,9 @@ fn a_session_without_data_sources_starts_and_stops() {
 fn a_trace_filter_needs_its_feature_and_the_refusal_names_it() {
     let _alone = alone();
     Recorder::new();
-    let empty = messages::TraceConfig {
-        trace_filter: messages::trace_config::TraceFilter::default().into(),
-        ..messages::TraceConfig::default()
+    let empty = ferretto_proto::messages::TraceConfig {
+        trace_filter: ferretto_proto::messages::trace_config::TraceFilter::default().into(),
+        ..Default::default()
     };
     let config = TraceConfig::new().buffer_kb(64);
     let session = Session::in_process();

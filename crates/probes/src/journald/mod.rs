@@ -25,19 +25,17 @@ mod reader;
 mod tests;
 mod thread;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ferretto_client::arbiter::BufferExhaustedPolicy;
 use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
 use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::runtime::instance_threads::{InstanceThreads, What};
 use ferretto_client::runtime::probe::standalone;
-use ferretto_ipc::channel::{Sender, channel};
-use ferretto_ipc::reactor::{Reactor, Waker};
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 
 use self::entry::Filters;
-use self::thread::{Command, JournalThread, What};
+use self::thread::JournalThread;
 
 /// The name it is registered with.
 pub const NAME: &str = "linux.systemd_journald";
@@ -51,23 +49,7 @@ const MOST_INSTANCES: usize = 64;
 /// See the [module](self).
 pub struct Journald {
     program: Arc<dyn ProducerProgram>,
-    /// The instances that have started. Behind a lock because data sources are shared; only the runtime's thread takes it.
-    running: Mutex<BTreeMap<Slot, Running>>,
-}
-
-/// The way to an instance's thread.
-struct Running {
-    commands: Sender<Command>,
-    waker: Waker,
-}
-
-impl Running {
-    /// If the thread is gone, the command is dropped and with it what it acknowledges.
-    fn command(&self, what: What, done: Acknowledge) {
-        if self.commands.send(Command { what, done }).is_ok() {
-            self.waker.wake();
-        }
-    }
+    threads: InstanceThreads,
 }
 
 impl std::fmt::Debug for Journald {
@@ -81,12 +63,8 @@ impl Journald {
     pub fn new(program: Arc<dyn ProducerProgram>) -> Journald {
         Journald {
             program,
-            running: Mutex::default(),
+            threads: InstanceThreads::default(),
         }
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Slot, Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,36 +83,29 @@ impl DataSource for Journald {
     }
 
     fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
-        let reactor = Reactor::new().map_err(|error| error.to_string())?;
-        let waker = reactor.waker();
-        let (commands, receiver) = channel();
-        let thread = JournalThread {
-            program: self.program.clone(),
-            instance: instance.serial,
-            filters: Filters::of(&instance.config.journald_config),
-            writer: output.create_trace_writer().map_err(|error| error.to_string())?,
-            commands: receiver,
-            reactor,
-            waiting: Vec::new(),
-        };
-        std::thread::Builder::new()
-            .name("journal_reader".to_owned())
-            .spawn(move || thread.run(started))
-            .map_err(|error| format!("there is no thread for it: {error}"))?;
-        self.running().insert(instance.slot, Running { commands, waker });
-        Ok(())
+        let program = self.program.clone();
+        let number = instance.serial;
+        let filters = Filters::of(&instance.config.journald_config);
+        let writer = output.create_trace_writer().map_err(|error| error.to_string())?;
+        self.threads.start(instance.slot, "journal_reader", move |inbox| {
+            let thread = JournalThread {
+                program,
+                instance: number,
+                filters,
+                writer,
+                inbox,
+                waiting: Vec::new(),
+            };
+            thread.run(started);
+        })
     }
 
     fn stop(&self, slot: Slot, stopped: Acknowledge) {
-        if let Some(running) = self.running().remove(&slot) {
-            running.command(What::Stop, stopped);
-        }
+        self.threads.tell(slot, What::Stop, stopped);
     }
 
     fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
-        if let Some(running) = self.running().get(&slot) {
-            running.command(What::Flush, flushed);
-        }
+        self.threads.tell(slot, What::Flush, flushed);
     }
 
     fn clear_incremental_state(&self, _slot: Slot) {

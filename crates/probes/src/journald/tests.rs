@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferretto_client::data_source::Acknowledge;
-use ferretto_ipc::channel::channel;
+use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_ipc::reactor::{boot_now, monotonic_now};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, SystemdJournaldConfig, SystemdJournaldEvent, TracePacket};
@@ -15,7 +15,7 @@ use ferretto_proto::messages::{Message, SystemdJournaldConfig, SystemdJournaldEv
 use super::entry::{Filters, LONGEST_FIELD};
 use super::libsystemd::Journal;
 use super::reader::{Progress, Reader};
-use super::thread::{Command, Runtime, What, take_commands};
+use super::thread::{Runtime, take_commands};
 use private_journal::PrivateJournal;
 
 #[path = "../../../cli/tests/support/journal.rs"]
@@ -296,17 +296,17 @@ fn a_stop_is_carried_out_although_the_channel_ends_with_it() {
         let done = Acknowledge::new(move || told.store(what == What::Stop, Ordering::Relaxed));
         Command { what, done }
     };
-    let (commands, receiver) = channel();
+    let (commands, inbox) = Inbox::new().unwrap();
     let mut waiting = Vec::new();
-    assert_eq!(take_commands(&receiver, &mut waiting), Runtime::Commands);
+    assert_eq!(take_commands(&inbox, &mut waiting), Runtime::Commands);
     assert!(commands.send(done(What::Flush)).is_ok());
     assert!(commands.send(done(What::Stop)).is_ok());
     drop(commands);
-    assert_eq!(take_commands(&receiver, &mut waiting), Runtime::Commands);
-    assert_eq!(take_commands(&receiver, &mut waiting), Runtime::Commands);
+    assert_eq!(take_commands(&inbox, &mut waiting), Runtime::Commands);
+    assert_eq!(take_commands(&inbox, &mut waiting), Runtime::Commands);
     assert_eq!(waiting.len(), 2);
     assert!(!told.load(Ordering::Relaxed), "it has not stopped yet");
     waiting.clear();
     assert!(told.load(Ordering::Relaxed));
-    assert_eq!(take_commands(&receiver, &mut waiting), Runtime::Gone);
+    assert_eq!(take_commands(&inbox, &mut waiting), Runtime::Gone);
 }

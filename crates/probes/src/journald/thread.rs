@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use ferretto_client::data_source::Acknowledge;
 use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
-use ferretto_ipc::channel::{Nothing, Receiver};
-use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, monotonic_now};
+use ferretto_ipc::channel::Nothing;
+use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, monotonic_now};
 
 use super::NAME;
 use super::entry::{Filters, LONGEST_FIELD};
@@ -26,22 +27,6 @@ const TURN_BYTES: usize = 256 * 1024;
 const TURN: Duration = Duration::from_millis(10);
 
 const JOURNAL: Token = Token(0);
-
-/// A command from the runtime.
-pub(super) struct Command {
-    pub(super) what: What,
-    /// To be dropped when it is done.
-    pub(super) done: Acknowledge,
-}
-
-/// See [`Command`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// Write all that the journal has received so far.
-    Flush,
-    /// As a flush, and then no more.
-    Stop,
-}
 
 /// Whether anybody still waits for this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,17 +55,18 @@ pub(super) struct JournalThread {
     pub(super) instance: u32,
     pub(super) filters: Filters,
     pub(super) writer: TraceWriter,
-    pub(super) commands: Receiver<Command>,
-    pub(super) reactor: Reactor,
+    pub(super) inbox: Inbox,
     /// Commands, each with the time on the monotonic clock when it came. They wait until all entries that the journal received before that time
     /// have been read.
     pub(super) waiting: Vec<(u64, Command)>,
 }
 
 /// Takes the commands that have come.
-pub(super) fn take_commands(commands: &Receiver<Command>, waiting: &mut Vec<(u64, Command)>) -> Runtime {
+pub(super) fn take_commands(inbox: &Inbox, waiting: &mut Vec<(u64, Command)>) -> Runtime {
     loop {
-        match commands.try_receive() {
+        match inbox.try_receive() {
+            // There is no such state.
+            Ok(command) if command.what == What::ClearIncrementalState => {}
             Ok(command) => waiting.push((monotonic_now(), command)),
             Err(Nothing::SoFar) => return Runtime::Commands,
             // The stop is the last command, and usually comes together with the end of the channel.
@@ -103,7 +89,7 @@ impl JournalThread {
             Ok(reader) => reader,
             Err(trouble) => {
                 self.warn(format_args!("could not be started: {trouble}"));
-                self.await_stop();
+                drop(self.inbox.await_stop());
                 // The instance has ended by now, so the service is not told that it had started.
                 return drop(started);
             }
@@ -120,7 +106,7 @@ impl JournalThread {
                 reader.write_statistics(&mut self.writer);
                 self.writer.flush();
                 self.waiting.clear();
-                self.await_stop();
+                drop(self.inbox.await_stop());
             }
         }
     }
@@ -135,7 +121,8 @@ impl JournalThread {
             self.warn(format_args!("{remark}"));
         }
         let reader = Reader::new(journal, &self.filters)?;
-        self.reactor
+        self.inbox
+            .reactor
             .register(reader.journal().watch()?, JOURNAL, Interest::Readable)?;
         Ok(reader)
     }
@@ -144,7 +131,7 @@ impl JournalThread {
     fn follow(&mut self, reader: &mut Reader) -> Result<Option<Acknowledge>, Trouble> {
         let mut events = Events::new();
         loop {
-            if take_commands(&self.commands, &mut self.waiting) == Runtime::Gone {
+            if take_commands(&self.inbox, &mut self.waiting) == Runtime::Gone {
                 return Ok(None);
             }
             let began = monotonic_now();
@@ -161,7 +148,8 @@ impl JournalThread {
                 Progress::CaughtUp => reader.deadline()?,
                 Progress::UpTo(_) => Some(began + TURN.as_nanos() as u64),
             };
-            self.reactor
+            self.inbox
+                .reactor
                 .wait(&mut events, deadline.map(Deadline::Monotonic))?;
         }
     }
@@ -177,14 +165,5 @@ impl JournalThread {
             ));
         }
         Ok(progress)
-    }
-
-    /// Waits for the command to stop. Flushes have nothing to do.
-    fn await_stop(&self) {
-        while let Some(command) = self.commands.receive() {
-            if command.what == What::Stop {
-                return;
-            }
-        }
     }
 }

@@ -30,7 +30,8 @@ impl Session {
     /// Sets up all data sources of the config that are not set up, wherever they are wanted and on offer.
     pub(crate) fn set_up_data_sources(&mut self, common: &mut Common, now: &Now) {
         let instances = self.instances.values();
-        let already: OrderedSet<_> = instances.map(|i| (i.source, i.registration)).collect();
+        let mut already: Vec<_> = instances.map(|i| (i.source, i.registration)).collect();
+        already.sort_unstable();
         let mut attention = Attention::new(common.processor_clock);
         for index in 0..self.config.data_sources.len() {
             self.set_up_data_source(index, &already, &mut attention, common, now);
@@ -38,11 +39,11 @@ impl Session {
     }
 
     /// Sets up one data source of the config on every producer that offers it and passes the filters, except where it is
-    /// `already`, and starts it there if the session has started.
+    /// `already`, which is sorted, and starts it there if the session has started.
     fn set_up_data_source(
         &mut self,
         index: usize,
-        already: &OrderedSet<(usize, RegistrationId)>,
+        already: &[(usize, RegistrationId)],
         attention: &mut Attention,
         common: &mut Common,
         now: &Now,
@@ -71,7 +72,7 @@ impl Session {
             .iter()
             .copied()
             .filter(|offer| is_wanted(wanted, offer.producer, attention.effort_for(offer.owner), common))
-            .filter(|offer| !already.contains(&(index, offer.registration)))
+            .filter(|offer| already.binary_search(&(index, offer.registration)).is_err())
             .filter(|offer| {
                 let is_full = self.instances.is_full(offer.owner, size);
                 if is_full {

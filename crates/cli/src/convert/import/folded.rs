@@ -1,8 +1,8 @@
 //! Folded stacks, as `stackcollapse-perf` and many others write them, turned into samples.
 //!
 //! Each line is `outermost;…;innermost count`. The first part stands for the process, as these tools have it, and the rest for frames. Such files have no
-//! times, so the samples come one after another at equal distances, in the order of the lines. Weights are divided by what they have in common, which
-//! becomes the period of the event. If there are still more than [`MAX_SAMPLES`], the period is larger, and weights are rounded.
+//! times, so the samples come one after another at equal distances, in the order of the lines. If there were more than [`MAX_SAMPLES`], weights are
+//! divided by what they have in common, which becomes the period of the event. If there are still more, the period is larger, and weights are rounded.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -109,15 +109,17 @@ pub(in crate::convert) fn import(source: impl BufRead, write: &mut Write<'_>) ->
     Ok((rounded > 0).then_some(note).into_iter().collect())
 }
 
-/// Returns the weight of a sample.
+/// Returns the weight of a sample: 1, unless that would be too many samples.
 fn period(stacks: &[(String, u64)]) -> u64 {
-    let common = stacks
-        .iter()
-        .fold(0, |common, (_, count)| greatest_common_divisor(common, *count))
-        .max(1);
     let total = stacks
         .iter()
         .fold(0_u64, |total, (_, count)| total.saturating_add(*count));
+    if total <= MAX_SAMPLES {
+        return 1;
+    }
+    let common = stacks
+        .iter()
+        .fold(0, |common, (_, count)| greatest_common_divisor(common, *count));
     common.max(total.div_ceil(MAX_SAMPLES))
 }
 

@@ -110,12 +110,12 @@ impl SampleWriter {
                 &mapping.build_id,
             );
             InternedData::new(&mut self.pending).mappings(|entry| {
-                entry
-                    .iid(id)
-                    .build_id(build_id)
-                    .exact_offset(mapping.offset)
-                    .start_offset(mapping.offset);
-                entry.start(mapping.start).end(mapping.end).path_string_ids(path);
+                entry.iid(id).build_id(build_id).exact_offset(mapping.offset);
+                entry.start(mapping.start).end(mapping.end);
+                // Without parts the path is empty.
+                if path != 0 {
+                    entry.path_string_ids(path);
+                }
             });
         }
         id
