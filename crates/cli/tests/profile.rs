@@ -185,7 +185,7 @@ fn waiting_counts_for_as_long_as_it_takes() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&["sleep", "now"]);
     let pid = running.0.id();
-    let line = format!("profile -F 99 --off-cpu -p {pid} --duration 1500ms -o out.folded");
+    let line = format!("profile -F 99 --off-cpu -p {pid} --duration 5s -o out.folded");
     let (code, said) = workshop.ferretto(&line);
     assert_eq!(code, Some(0), "{said}");
     let folded = workshop.text("out.folded");
@@ -193,7 +193,7 @@ fn waiting_counts_for_as_long_as_it_takes() {
     assert!(sleeping.contains("main;sleeps_here;"), "{folded}\n{said}");
     let waited: u64 = sleeping.rsplit(' ').next().unwrap().parse().unwrap();
     assert!(
-        waited > 700_000_000 && waited < 5_000_000_000,
+        waited > 300_000_000 && waited < 10_000_000_000,
         "{waited} ns\n{said}"
     );
 }
@@ -210,20 +210,28 @@ fn a_trace_gets_names_later_without_being_changed() {
     std::fs::write(workshop.path("trace.cfg"), config).unwrap();
     let (code, said) = workshop.ferretto("--txt -c trace.cfg -o trace");
     assert_eq!(code, Some(0), "{said}");
-    let folded = |trace: &str| {
-        let (_, said) = workshop.ferretto(&format!("convert -o out.folded {trace}"));
-        assert!(workshop.path("out.folded").exists(), "{said}");
-        workshop.text("out.folded")
+    let text = |trace: &str| {
+        let output = Command::new(FERRETTO)
+            .args(["text", trace])
+            .current_dir(workshop.path(""))
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
     };
-    assert!(!folded("trace").contains("hot_leaf"));
+    let has_symbols = |trace: &str| {
+        let text = text(trace);
+        let mut modules = text.split("module_symbols {").skip(1);
+        modules.any(|module| module.contains("function_name: \"hot_leaf\"") && module.contains("hot.c\""))
+    };
+    assert!(!text("trace").contains("module_symbols"));
     let before = std::fs::read(workshop.path("trace")).unwrap();
     let (code, said) = workshop.ferretto("symbolize trace -o named");
     assert_eq!(code, Some(0), "{said}");
-    assert!(folded("named").contains("main;hot_caller;hot_leaf "), "{said}");
+    assert!(has_symbols("named"), "{said}");
     assert_eq!(std::fs::read(workshop.path("trace")).unwrap(), before);
     let (code, said) = workshop.ferretto("symbolize trace");
     assert_eq!(code, Some(0), "{said}");
-    assert!(folded("trace").contains("main;hot_caller;hot_leaf "), "{said}");
+    assert!(has_symbols("trace"), "{said}");
 }
 
 #[test]

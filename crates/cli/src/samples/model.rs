@@ -213,7 +213,7 @@ pub(crate) struct Line<'a> {
     pub(crate) line: Option<u32>,
 }
 
-/// The addresses of a module that have no names.
+/// The addresses of a module that have no symbols.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unnamed {
     pub(crate) path: String,
@@ -272,12 +272,13 @@ impl Profile {
         self.strings.get(module.path)
     }
 
-    /// Returns the addresses without names, by module. Those of the kernel are left out: no file has them.
+    /// Returns the addresses without symbols, by module. Those of the kernel are left out: no file has them. A frame may have the name that the profiler
+    /// gave it; symbols also have lines and inlined functions.
     pub(crate) fn unnamed(&self) -> Vec<Unnamed> {
         let mut modules: BTreeMap<(Text, &[u8]), BTreeSet<u64>> = BTreeMap::new();
         for frame in &self.frames.values {
             let module = frame.module.and_then(|place| self.modules.get(place));
-            let Some(module) = module.filter(|_| frame.name == Text::default() && !frame.is_kernel) else {
+            let Some(module) = module.filter(|_| !frame.is_kernel) else {
                 continue;
             };
             if self.symbols.lines(module, frame.rel_pc).is_none() {

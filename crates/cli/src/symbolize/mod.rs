@@ -155,10 +155,10 @@ fn push_packet(out: &mut Vec<u8>, packet: &[u8]) {
 /// Says what was found, and which modules have no names.
 pub(crate) fn lines(found: &Found) -> Vec<String> {
     if found.addresses == 0 {
-        return vec!["all addresses have names".to_owned()];
+        return vec!["all addresses have symbols".to_owned()];
     }
     let mut lines = vec![format!(
-        "{} of {} have names now",
+        "{} of {} have symbols now",
         Count(found.named),
         Counted(found.addresses, "address")
     )];
