@@ -31,6 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let stack = StackCopy {
         base: STACK,
         bytes: &stack,
+        rest: &[],
     };
     let mut unwinder = Unwinder::new(MOST_FRAMES);
     let mut frames = Vec::new();

@@ -11,7 +11,8 @@ use ferretto_probes::ftrace::kallsyms::KernelSymbols;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::profiling::StackUnwindError;
 use ferretto_unwind::{
-    Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, Unwinder,
+    Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, StackPage,
+    Unwinder,
 };
 use perf_event_open_sys::bindings as sys;
 
@@ -35,11 +36,8 @@ const MOST_PROCESSES: usize = 4096;
 /// Frames of one process that keep their number at a time.
 const MOST_FRAMES_OF_PROCESS: usize = 1 << 16;
 
-/// Bytes of stack that are looked at for one sample. Main threads have 8 MiB, others mostly 2 or 8.
-const MOST_STACK: usize = 1 << 20;
-
-/// Bytes of a stack that are read at once, behind the end of a copy.
-const STACK_STEP: usize = 128 << 10;
+/// Pages of 4 KiB that are read of a deep stack, for one sample.
+const MOST_PAGES: usize = 128;
 
 /// Mappings of a process that are recorded until it is sampled.
 const MOST_RECORDED: usize = 256;
@@ -73,8 +71,8 @@ pub(crate) struct Stacks {
     /// Of the stack that is being put together, callees before callers.
     numbers: Vec<FrameId>,
     frames: Vec<Frame>,
-    /// A sample's copy of a stack, and the rest of the stack as it is now.
-    longer_stack: Vec<u8>,
+    /// Of the sample's stack, what lies behind its copy.
+    pages: Vec<StackPage>,
 }
 
 /// Frames of the kernel.
@@ -162,7 +160,7 @@ impl Stacks {
             names: Names::default(),
             numbers: Vec::new(),
             frames: Vec::new(),
-            longer_stack: Vec::new(),
+            pages: Vec::new(),
         }
     }
 
@@ -312,26 +310,14 @@ impl Stacks {
         };
         // What had to be read for this sample, each at most once.
         let mut has_refreshed = false;
-        self.longer_stack.clear();
+        self.pages.clear();
         let end = loop {
-            let bytes = match self.longer_stack.is_empty() {
-                true => sample.stack,
-                false => &self.longer_stack,
-            };
-            match method.unwind(&mut self.unwinder, process, bytes, &mut self.frames) {
+            let stack = (sample.stack, self.pages.as_slice());
+            match method.unwind(&mut self.unwinder, process, stack, &mut self.frames) {
                 End::ModuleNeeded(mapping) => process.load(mapping, &self.cache),
-                End::StackEnds if sample.is_stack_cut && bytes.len() < MOST_STACK => {
-                    let (base, before) = (method.stack_base(), bytes.len());
-                    if self.longer_stack.is_empty() {
-                        self.longer_stack.extend_from_slice(sample.stack);
-                    }
-                    process.append_memory(
-                        base.wrapping_add(before as u64),
-                        STACK_STEP,
-                        &mut self.longer_stack,
-                    );
-                    if self.longer_stack.len() == before {
-                        break End::StackEnds;
+                End::StackEnds(address) if sample.is_stack_cut && self.pages.len() < MOST_PAGES => {
+                    if !process.read_stack(address, &mut self.pages) {
+                        break End::StackEnds(address);
                     }
                 }
                 End::UnknownMapping if !has_refreshed => {
@@ -390,11 +376,11 @@ impl Method<'_> {
         &self,
         unwinder: &mut Unwinder,
         process: &Process,
-        bytes: &[u8],
+        (bytes, rest): (&[u8], &[StackPage]),
         frames: &mut Vec<Frame>,
     ) -> End {
         let base = self.stack_base();
-        let stack = StackCopy { base, bytes };
+        let stack = StackCopy { base, bytes, rest };
         match self {
             Method::Given(addresses) => {
                 frames.clear();
@@ -503,7 +489,7 @@ fn number(process: &Process, frame: &Frame, names: &mut Names, interning: &mut I
 fn error_of(end: End) -> Option<StackUnwindError> {
     Some(match end {
         End::Complete => return None,
-        End::StackEnds | End::Inconsistent(_) => StackUnwindError::UNWIND_ERROR_MEMORY_INVALID,
+        End::StackEnds(_) | End::Inconsistent(_) => StackUnwindError::UNWIND_ERROR_MEMORY_INVALID,
         End::UnknownMapping => StackUnwindError::UNWIND_ERROR_INVALID_MAP,
         End::NoUnwindInformation(_) | End::MalformedTables(_) => StackUnwindError::UNWIND_ERROR_UNWIND_INFO,
         End::ModuleNeeded(_) | End::UnusableModule(_) => StackUnwindError::UNWIND_ERROR_INVALID_ELF,

@@ -80,6 +80,7 @@ impl Case {
         let stack = StackCopy {
             base: self.registers.stack_pointer(),
             bytes: &self.stack,
+            rest: &[],
         };
         unwinder.unwind(&self.process, &self.registers, &stack, frames)
     }

@@ -35,6 +35,6 @@ pub use maps::{MOST_BYTES, MOST_MAPPINGS, Mapping, MappingKind, Maps};
 pub use module::Module;
 pub use process::{Process, Refreshed};
 pub use registers::{Arch, Registers};
-pub use stack::StackCopy;
+pub use stack::{StackCopy, StackPage};
 pub use symbol_table::SymbolTable;
 pub use unwinder::{End, Frame, FrameKind, Unwinder};

@@ -1,6 +1,7 @@
 //! A process's address space: its mappings, and the modules that are mapped.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -11,15 +12,18 @@ use crate::mapping_file::{LoadRequest, ProcessDir};
 use crate::maps::{Mapping, MappingKind, Maps};
 use crate::module::Module;
 use crate::registers::Arch;
+use crate::stack::{PAGE, StackPage};
 use crate::unwinder::{Frame, FrameKind};
 
 /// The mappings of a process and the modules in them. Modules are loaded when a frame first lies in one.
 ///
-/// It holds one file descriptor, of the process's directory in procfs, so that it never reads anything of another process that gets the same pid.
+/// It holds one file descriptor, of the process's directory in procfs (and one of its memory, if its stacks are deep), so that it never reads anything of another process that gets the same pid.
 /// Indexes of mappings hold until [`generation`](Self::generation) changes.
 #[derive(Debug)]
 pub struct Process {
     directory: Option<ProcessDir>,
+    /// Its memory, once a stack was read.
+    memory: Option<File>,
     maps: Maps,
     /// By the index of the mapping.
     regions: Vec<Region>,
@@ -102,6 +106,7 @@ impl Process {
     pub fn with_maps(maps: Maps) -> Process {
         let mut process = Process {
             directory: None,
+            memory: None,
             maps: Maps::default(),
             regions: Vec::new(),
             modules: Vec::new(),
@@ -270,27 +275,29 @@ impl Process {
         u64::MAX >> (u64::BITS - bits)
     }
 
-    /// Appends the process's memory from `address` on, as it is now: at most so many bytes, fewer where the mapping ends. Nothing if it has ended.
-    ///
-    /// A sample has only the top of a deep stack. What lies behind belongs to functions that have been active for longer, and that mostly still are. So
-    /// frames that are found there are likely those of the sample, but need not be.
-    pub fn append_memory(&self, address: u64, most: usize, bytes: &mut Vec<u8>) {
-        let memory = self
-            .live_directory()
-            .and_then(|directory| directory.open_file("mem").ok());
-        let Some(memory) = memory else { return };
-        let before = bytes.len();
-        bytes.resize(before + most, 0);
-        let mut filled = before;
-        while filled < bytes.len() {
-            let place = address.wrapping_add((filled - before) as u64);
-            match memory.read_at(&mut bytes[filled..], place) {
-                Ok(read @ 1..) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) | Err(_) => break,
+    /// Adds the pages of a stack around `address`, as they are now. `false` if there is nothing to add: they are known, or cannot be read, for instance
+    /// because the process has ended.
+    pub fn read_stack(&mut self, address: u64, pages: &mut Vec<StackPage>) -> bool {
+        if self.memory.is_none() {
+            self.memory = self
+                .live_directory()
+                .and_then(|directory| directory.open_file("mem").ok());
+        }
+        let Some(memory) = &self.memory else { return false };
+        let page = address & !(PAGE as u64 - 1);
+        let is_known =
+            |pages: &[StackPage], address| pages.iter().any(|page: &StackPage| page.address == address);
+        if is_known(pages, page) {
+            return false;
+        }
+        // Registers are saved below return addresses, perhaps in the page before.
+        for address in [page.wrapping_sub(PAGE as u64), page] {
+            let mut bytes = [0; PAGE];
+            if !is_known(pages, address) && memory.read_exact_at(&mut bytes, address).is_ok() {
+                pages.push(StackPage { address, bytes });
             }
         }
-        bytes.truncate(filled);
+        is_known(pages, page)
     }
 
     /// The frame of a pc that somebody else has found, for example the kernel.

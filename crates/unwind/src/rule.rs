@@ -53,8 +53,8 @@ pub(crate) enum Kept {
 pub(crate) enum Stop {
     /// This is the last one.
     Root,
-    /// What is needed lies behind the copy of the stack.
-    StackEnds,
+    /// What is needed lies behind the copy of the stack, at this address.
+    StackEnds(u64),
     /// What is needed is not in the stack, a register is unknown, or the stack pointer does not move.
     Broken,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Stop {
 impl From<Outside> for Stop {
     fn from(outside: Outside) -> Stop {
         match outside {
-            Outside::Behind => Stop::StackEnds,
+            Outside::Behind(address) => Stop::StackEnds(address),
             Outside::Elsewhere => Stop::Broken,
         }
     }

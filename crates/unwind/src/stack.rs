@@ -1,20 +1,34 @@
-//! A copy of the top of a thread's stack, as a sample has it.
+//! A copy of the top of a thread's stack, as a sample has it, and more of the stack that was read later.
 
-/// Bytes that were at [`base`](Self::base) when the sample was taken (`PERF_SAMPLE_STACK_USER`). Nothing else of the process's memory is read
-/// while its stack is unwound: the process has gone on since then.
+/// Bytes of a [`StackPage`].
+pub(crate) const PAGE: usize = 4096;
+
+/// A page of a stack, behind what a sample has of it.
+///
+/// It belongs to functions that have been active for longer than the others, and that mostly still are when it is read. So frames that are found with it
+/// are likely those of the sample, but need not be.
+#[derive(Debug, Clone, Copy)]
+pub struct StackPage {
+    pub(crate) address: u64,
+    pub(crate) bytes: [u8; PAGE],
+}
+
+/// Bytes that were at [`base`](Self::base) when the sample was taken (`PERF_SAMPLE_STACK_USER`).
 #[derive(Debug, Clone, Copy)]
 pub struct StackCopy<'a> {
     /// Address of the first byte: the stack pointer.
     pub base: u64,
     /// The bytes that the kernel copied (`dyn_size` of them).
     pub bytes: &'a [u8],
+    /// Pages behind them, which [`Process::read_stack`](crate::Process::read_stack) has read. Empty if only the sample counts.
+    pub rest: &'a [StackPage],
 }
 
 /// Why something of the stack could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outside {
-    /// It is behind what was copied.
-    Behind,
+    /// It is behind what was copied, at this address.
+    Behind(u64),
     /// It is elsewhere.
     Elsewhere,
 }
@@ -27,8 +41,18 @@ impl StackCopy<'_> {
             .and_then(|offset| self.bytes.get(offset..)?.first_chunk());
         match value {
             Some(bytes) => Ok(u64::from_le_bytes(*bytes)),
-            None if address >= self.base => Err(Outside::Behind),
+            None if address >= self.base => self.read_behind(address).ok_or(Outside::Behind(address)),
             None => Err(Outside::Elsewhere),
         }
+    }
+
+    #[cold]
+    fn read_behind(&self, address: u64) -> Option<u64> {
+        // What was read last is likely what was needed.
+        self.rest.iter().rev().find_map(|page| {
+            let offset = usize::try_from(address.checked_sub(page.address)?).ok()?;
+            let bytes = page.bytes.get(offset..)?.first_chunk()?;
+            Some(u64::from_le_bytes(*bytes))
+        })
     }
 }

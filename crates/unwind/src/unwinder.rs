@@ -53,8 +53,8 @@ impl FrameKind {
 pub enum End {
     /// At the thread's first function: the tables say that nothing called it, or the return address or frame pointer is 0.
     Complete,
-    /// The copy of the stack ends before the stack does.
-    StackEnds,
+    /// The copy of the stack ends before the stack does: this address lies behind it. [Read](Process::read_stack) more, and unwind again.
+    StackEnds(u64),
     /// The module in this mapping has not been loaded, or the cache has dropped its tables. Load it, and unwind again.
     ModuleNeeded(u32),
     /// The last frame's pc is in no mapping that is known. It may be new: [refresh](Process::refresh) the process, and unwind again.
@@ -268,7 +268,7 @@ impl Unwinder {
         };
         stepped.map_err(|stop| match stop {
             Stop::Root => End::Complete,
-            Stop::StackEnds => End::StackEnds,
+            Stop::StackEnds(address) => End::StackEnds(address),
             Stop::Broken => End::Inconsistent(index),
         })
     }
@@ -387,7 +387,7 @@ fn by_frame_pointer(
         return Err(otherwise);
     }
     let outside = |outside| match Stop::from(outside) {
-        Stop::StackEnds => End::StackEnds,
+        Stop::StackEnds(address) => End::StackEnds(address),
         _ => otherwise,
     };
     let caller_frame = sample.stack.read(frame).map_err(outside)?;

@@ -200,11 +200,15 @@ fn a_stack_deeper_than_its_copy_or_than_was_asked_for_ends_with_that() {
     let mut frames = Vec::new();
     let mut end = |most, bytes: &[u8]| {
         let base = registers.stack_pointer();
-        let stack = StackCopy { base, bytes };
+        let stack = StackCopy {
+            base,
+            bytes,
+            rest: &[],
+        };
         Unwinder::new(most).unwind(&process, &registers, &stack, &mut frames)
     };
     assert_eq!(end(3, &stack), End::TooManyFrames);
-    assert_eq!(end(100, &stack[..1000]), End::StackEnds);
+    assert!(matches!(end(100, &stack[..1000]), End::StackEnds(_)));
     assert_eq!(end(100, &stack), End::Complete);
 }
 

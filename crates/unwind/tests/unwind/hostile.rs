@@ -30,7 +30,16 @@ fn survive(file: &[u8], registers: &[u64], stack: &[u64]) -> bool {
         {
             all.set(number as u16, value);
         }
-        unwinder.unwind(&process, &all, &StackCopy { base, bytes: &bytes }, &mut frames);
+        unwinder.unwind(
+            &process,
+            &all,
+            &StackCopy {
+                base,
+                bytes: &bytes,
+                rest: &[],
+            },
+            &mut frames,
+        );
         assert!(!frames.is_empty() && frames.len() <= 100);
         for frame in &frames {
             process.relative_pc(frame);

@@ -205,7 +205,7 @@ proptest! {
         let mut process = Process::with_maps(Maps::read(text.as_bytes()).expect("text"));
         process.provide(0, Ok(Arc::new(module)));
         let (registers, stack, pcs) = run(arch, &shapes, &places);
-        let stack = StackCopy { base: STACK, bytes: &stack };
+        let stack = StackCopy { base: STACK, bytes: &stack, rest: &[] };
         let mut unwinder = Unwinder::new(100);
         let mut frames = Vec::new();
         // The second time with the rules that the first has found.
@@ -232,13 +232,13 @@ proptest! {
         process.provide(0, Module::read(&file.as_slice()).map(Arc::new));
         let (registers, stack, pcs) = run(arch, &shapes, &places);
         let copied = (stack.len() as f64 * part) as usize;
-        let stack = StackCopy { base: STACK, bytes: &stack[..copied] };
+        let stack = StackCopy { base: STACK, bytes: &stack[..copied], rest: &[] };
         let mut frames = Vec::new();
         let end = Unwinder::new(100).unwind(&process, &registers, &stack, &mut frames);
         let found: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
         prop_assert_eq!(&found[..], &pcs[..found.len()]);
         // The root needs nothing of the stack.
         prop_assert_eq!(end == End::Complete, found.len() == pcs.len());
-        prop_assert!(matches!(end, End::Complete | End::StackEnds), "{:?}", end);
+        prop_assert!(matches!(end, End::Complete | End::StackEnds(_)), "{:?}", end);
     }
 }

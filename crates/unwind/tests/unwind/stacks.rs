@@ -16,6 +16,7 @@ pub(crate) fn unwind_sample(
     let stack = StackCopy {
         base: registers.stack_pointer(),
         bytes: stack,
+        rest: &[],
     };
     let mut frames = Vec::new();
     loop {
