@@ -146,7 +146,7 @@ fn other_formats_have_only_the_processes_of_the_command() {
     let Some(workshop) = Workshop::open() else { return };
     let _bystander = workshop.start(&["sleep", "now"]);
     let _busy_bystander = workshop.start(&[]);
-    std::fs::copy(workshop.path("hot"), workshop.path("mine")).unwrap();
+    crate::support::copy_program(&workshop.path("hot"), &workshop.path("mine"));
     // The program is a grandchild.
     std::fs::write(workshop.path("script"), "./mine 3; exit $?\n").unwrap();
     let (code, said) = workshop.ferretto("profile -F 99 -o out.folded -- sh script");
@@ -158,17 +158,23 @@ fn other_formats_have_only_the_processes_of_the_command() {
         let process = line.split(';').next().unwrap();
         assert!(!process.ends_with("hot"), "{line}");
     }
-    assert!(
-        !workshop.path("trace.pftrace").exists(),
-        "only what was asked for is left"
-    );
+    let left = std::fs::read_dir(workshop.path("")).unwrap();
+    let left = left.filter(|entry| {
+        entry
+            .as_ref()
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .ends_with(".pftrace")
+    });
+    assert_eq!(left.count(), 0, "only what was asked for is left");
 }
 
 #[test]
 fn a_running_process_is_sampled_alone() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&[]);
-    let _other = workshop.start(&[]);
+    let other = workshop.start(&[]);
     let pid = running.0.id();
     let (code, said) = workshop.ferretto(&format!("profile -F 99 -p {pid} --duration 1500ms -o out.svg"));
     assert_eq!(code, Some(0), "{said}");
@@ -178,6 +184,13 @@ fn a_running_process_is_sampled_alone() {
         picture.contains("<svg") && picture.contains("hot_leaf"),
         "{picture}"
     );
+    // One that has no processor to itself meanwhile would be in it as well.
+    drop(running);
+    let gone = format!("profile -p {pid} -o gone.svg");
+    let (code, said) = workshop.ferretto(&gone);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("no such process"), "{said}");
+    drop(other);
 }
 
 #[test]

@@ -22,11 +22,14 @@ const DEFAULT_RING_PAGES: u32 = 256;
 /// Pages that a sample with a copy of its stack takes.
 const PAGES_OF_STACK: u64 = 16;
 
-/// Pages of all rings together that are taken unless the config says more: 512 MiB.
+/// Pages for samples with copies of stacks that are taken after a number of events.
+const PAGES_FOR_BURSTS: u64 = 2048;
+
+/// Pages of all rings of an event together that are taken unless the config says more: 512 MiB.
 const MOST_DEFAULT_PAGES: u64 = 1 << 17;
 
-/// A GiB for each CPU is more than anybody wants.
-const MOST_RING_PAGES: u32 = 1 << 18;
+/// 256 MiB for each CPU is more than anybody wants, and the memory cannot be swapped out.
+const MOST_RING_PAGES: u32 = 1 << 16;
 
 /// As upstream.
 const DEFAULT_READ_PERIOD: Duration = Duration::from_millis(100);
@@ -89,14 +92,20 @@ impl Sampling {
             .as_ref()
             .is_some_and(|stacks| stacks.user.copies_stack());
         let wanted = match self.interval {
-            Interval::Frequency(frequency) if copies_stacks => frequency.saturating_mul(PAGES_OF_STACK) / 10,
-            _ => 0,
+            _ if !copies_stacks => 0,
+            Interval::Frequency(frequency) => frequency.saturating_mul(PAGES_OF_STACK) / 10,
+            // Nobody knows how often that is, and it often comes in bursts.
+            Interval::Period(_) => PAGES_FOR_BURSTS,
         };
         let most = MOST_DEFAULT_PAGES / (cpus as u64).max(1);
-        let wanted = wanted
-            .min(most)
-            .clamp(DEFAULT_RING_PAGES.into(), MOST_RING_PAGES.into()) as u32;
-        let sizes = std::iter::successors(Some(wanted.next_power_of_two()), |pages| Some(pages / 2));
+        let most = most.clamp(DEFAULT_RING_PAGES.into(), MOST_RING_PAGES.into());
+        let wanted = wanted.clamp(DEFAULT_RING_PAGES.into(), most) as u32;
+        // The next power of two, unless that is more than there may be.
+        let largest = match wanted.next_power_of_two() {
+            larger if u64::from(larger) > most => larger / 2,
+            pages => pages,
+        };
+        let sizes = std::iter::successors(Some(largest), |pages| Some(pages / 2));
         sizes.take_while(|&pages| pages >= DEFAULT_RING_PAGES).collect()
     }
 }
@@ -112,7 +121,7 @@ pub struct Sampling {
     pub stacks: Option<Stacks>,
     /// Pages of 4 KiB of each CPU's ring buffer: a power of two. `None` if the config does not say.
     pub ring_pages: Option<u32>,
-    /// Rings are read this often, and when one is half full.
+    /// Rings are read this often, and as soon as a quarter of one is full.
     pub read_period: Duration,
     /// Most memory of samples that wait for being unwound, in bytes.
     pub most_queued: Option<u64>,

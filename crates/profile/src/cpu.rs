@@ -159,7 +159,7 @@ fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
             )
         }
         Some(Errno::INVAL) => {
-            "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware"
+            "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware and for tracepoints"
                 .to_owned()
         }
         Some(Errno::MFILE | Errno::NFILE) => {

@@ -13,6 +13,15 @@ use ferretto_wire::Writer;
 /// Call stacks that are known at most: some 20 MB at 40 frames each.
 const MOST_CALLSTACKS: usize = 1 << 16;
 
+/// Frames that are known at most.
+const MOST_FRAMES: usize = 1 << 19;
+
+/// Mappings that are known at most.
+const MOST_MAPPINGS: usize = 1 << 17;
+
+/// Frames of all stacks together.
+const MOST_FRAMES_OF_STACKS: usize = 1 << 23;
+
 /// Bytes of names and paths that are known at most.
 const MOST_STRING_BYTES: usize = 32 << 20;
 
@@ -63,6 +72,7 @@ pub struct Interning {
     mappings: HashMap<MappingKey, MappingId>,
     frames: HashMap<(MappingId, u64, u64), FrameId>,
     callstacks: HashMap<Box<[FrameId]>, CallstackId>,
+    frames_of_stacks: usize,
     /// Fields of `InternedData`.
     pending: Writer,
 }
@@ -78,7 +88,11 @@ struct MappingKey {
 impl Interning {
     /// Whether it is time to [start anew](Self::clear).
     pub fn is_full(&self) -> bool {
-        self.callstacks.len() >= MOST_CALLSTACKS || self.string_bytes >= MOST_STRING_BYTES
+        self.callstacks.len() >= MOST_CALLSTACKS
+            || self.frames.len() >= MOST_FRAMES
+            || self.frames_of_stacks >= MOST_FRAMES_OF_STACKS
+            || self.mappings.len() >= MOST_MAPPINGS
+            || self.string_bytes >= MOST_STRING_BYTES
     }
 
     /// Forgets everything. Numbers that were given are void.
@@ -162,6 +176,7 @@ impl Interning {
                 out.frame_ids(frame.0);
             }
         });
+        self.frames_of_stacks += frames.len();
         self.callstacks.insert(frames.into(), id);
         id
     }
@@ -170,7 +185,7 @@ impl Interning {
         if text.is_empty() {
             return 0;
         }
-        // One table for all uses would let a name that is also part of a path keep its number, which readers do not need.
+        // Each use has its own table for readers, so the same text gets a number for each use.
         let key = (usage, text.into());
         if let Some(known) = self.strings.get(&key) {
             return *known;

@@ -1,8 +1,8 @@
 //! Names of functions of user space, from the symbol tables of the files that are sampled.
 //!
 //! [`Stacks`](crate::stacks::Stacks) asks for a name once for each frame of a process. As upstream's, names are those of the file's own symbol tables, mangled;
-//! readers of the trace demangle them, and `ferretto symbolize` adds what debug information says. Memory is bounded: tables that were not asked for the
-//! longest time go first, and large tables are left out.
+//! readers of the trace demangle them, and `ferretto symbolize` adds what debug information says. Memory is bounded: the table unused for
+//! longest is dropped first, and large tables are left out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +11,9 @@ use ferretto_unwind::{Module, Process, SymbolTable};
 
 /// Bytes of the symbol table of one file.
 const LARGEST_TABLE: u64 = 24 << 20;
+
+/// Bytes of a name. Those of C++ templates may have some thousand.
+const LONGEST_NAME: usize = 4096;
 
 /// Bytes of all symbol tables.
 const MOST_BYTES: usize = 64 << 20;
@@ -46,7 +49,7 @@ impl Names {
             let symbols = request
                 .map(|request| SymbolTable::of(&request, LARGEST_TABLE))
                 .unwrap_or_default();
-            self.bytes += symbols.memory_bytes();
+            self.bytes += symbols.memory_bytes() + size_of::<Table>();
             self.tables.insert(
                 serial,
                 Table {
@@ -60,7 +63,8 @@ impl Names {
             return b"";
         };
         table.used = self.clock;
-        table.symbols.lookup(address).unwrap_or_default().as_bytes()
+        let name = table.symbols.lookup(address).unwrap_or_default().as_bytes();
+        &name[..name.len().min(LONGEST_NAME)]
     }
 
     /// Forgets all.
@@ -79,7 +83,7 @@ impl Names {
                 return;
             };
             if let Some(table) = self.tables.remove(&oldest) {
-                self.bytes -= table.symbols.memory_bytes();
+                self.bytes -= table.symbols.memory_bytes() + size_of::<Table>();
             }
         }
     }

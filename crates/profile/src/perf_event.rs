@@ -1,7 +1,8 @@
 //! `perf_event_open`: events of one CPU, and the ring buffer into which the kernel writes their samples.
 //!
 //! [`cpu`](crate::cpu) opens them. This module has the crate's system calls and the memory that it shares with the kernel. It guarantees that a record is
-//! read only while the kernel leaves it alone: the kernel writes behind `data_tail` only, and [`Ring::consume`] alone moves that.
+//! read only while the kernel leaves it alone: the kernel never writes between `data_tail` and
+//! `data_head`, and only [`Ring::consume`] moves `data_tail`.
 //! Source of the layouts: `perf_event_open(2)` and the kernel's `uapi/linux/perf_event.h`.
 #![allow(unsafe_code)]
 

@@ -1,8 +1,7 @@
 //! One instance's work: from the rings of all CPUs to packets, in turns.
 //!
-//! [`thread`](crate::thread) gives it turns. A turn reads what is in the rings, and takes some 10 ms at most: samples are unwound where they are until
-//! half of that is over; the rest is copied into the [`Queue`], from which the turn takes until its time is up. So the kernel always gets its memory
-//! back soon, even when a program has large files to be read for the first time.
+//! [`thread`](crate::thread) gives it turns. A turn reads what is in the rings. It unwinds samples where they are for the first 5 ms, copies later ones
+//! into the [`Queue`], and begins with none of the queue after 10 ms. A single sample whose files have to be read can take longer.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,7 +20,7 @@ use crate::config::{Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFram
 use crate::cpu::CpuEvents;
 use crate::output::Output;
 use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
-use crate::record::{Record, Sample};
+use crate::record::{Record, Sample, SampleLayout};
 use crate::scope::{LONGEST_CMDLINE, ProcessFilter};
 use crate::stacks::{Found, Stacks};
 
@@ -43,6 +42,8 @@ pub(crate) enum Progress {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Profiler {
+    /// What samples hold; `None` if counters are polled.
+    layout: Option<SampleLayout>,
     cpus: Vec<CpuEvents>,
     samples: Samples,
     output: Output,
@@ -75,6 +76,7 @@ impl Profiler {
         };
         let stacks = config.stacks().cloned();
         Profiler {
+            layout: Group::of(config, 0).samples,
             cpus,
             samples: Samples {
                 filter: ProcessFilter::new(
@@ -156,11 +158,50 @@ impl Profiler {
     }
 
     /// A turn, as the [module](self) says.
-    pub(crate) fn turn(&mut self, group: &Group, sink: &mut dyn PacketSink) -> Progress {
-        let Some(layout) = group.samples else {
-            return Progress::CaughtUp;
-        };
+    pub(crate) fn turn(&mut self, sink: &mut dyn PacketSink) -> Progress {
         let began = Instant::now();
+        self.read_rings(began, sink);
+        while began.elapsed() < TURN && self.handle_one(sink) {}
+        match self.samples.queue.is_empty() {
+            true => {
+                if self.samples.queue.take_lost_changes() {
+                    self.samples.distrust();
+                }
+                if let Some((_, stacks)) = &mut self.samples.stacks {
+                    stacks.forget_exited();
+                }
+                Progress::CaughtUp
+            }
+            false => Progress::MoreToDo,
+        }
+    }
+
+    /// Handles all that the kernel has written so far. What it writes meanwhile stays for later.
+    pub(crate) fn catch_up(&mut self, sink: &mut dyn PacketSink) {
+        let mut began = Instant::now();
+        self.read_rings(began, sink);
+        for _ in 0..self.samples.queue.len() {
+            self.handle_one(sink);
+            // The kernel needs its memory back.
+            if began.elapsed() >= TURN {
+                began = Instant::now();
+                self.read_rings(began, sink);
+            }
+        }
+    }
+
+    /// Handles the first that waits. `false` if nothing does.
+    fn handle_one(&mut self, sink: &mut dyn PacketSink) -> bool {
+        let Some(item) = self.samples.queue.pop() else {
+            return false;
+        };
+        self.samples.on_item(item, &mut self.output, sink);
+        true
+    }
+
+    /// Reads what is in the rings of all CPUs: handles it, or puts it into the queue.
+    fn read_rings(&mut self, began: Instant, sink: &mut dyn PacketSink) {
+        let Some(layout) = self.layout else { return };
         let Profiler {
             cpus,
             samples,
@@ -180,28 +221,18 @@ impl Profiler {
                     Some(Record::Lost(records)) => {
                         output.begin(boot_now(), sink);
                         output.lost(boot_now(), cpu, records, sink);
+                        samples.distrust();
                     }
                     Some(record) => samples.on_record(cpu, &record, began, output, sink),
-                    None => {}
+                    // The kernel writes no such record, but if it does, it counts.
+                    None => {
+                        output.begin(boot_now(), sink);
+                        output.lost(boot_now(), cpu, 1, sink);
+                    }
                 }
                 ring.consume(length);
                 left = left.saturating_sub(length);
             }
-        }
-        while let Some(item) = samples.queue.pop() {
-            samples.on_item(item, output, sink);
-            if began.elapsed() >= TURN {
-                break;
-            }
-        }
-        match samples.queue.is_empty() {
-            true => {
-                if let Some((_, stacks)) = &mut samples.stacks {
-                    stacks.forget_exited();
-                }
-                Progress::CaughtUp
-            }
-            false => Progress::MoreToDo,
         }
     }
 }
@@ -216,13 +247,12 @@ impl Samples {
         output: &mut Output,
         sink: &mut dyn PacketSink,
     ) {
-        let can_wait = !self.queue.is_empty();
         match record {
             Record::Sample(sample) => {
                 let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
                     return;
                 };
-                if !can_wait && began.elapsed() < IN_PLACE {
+                if self.queue.is_empty() && began.elapsed() < IN_PLACE {
                     self.unwind(cpu, sample, output, sink);
                 } else if self.queue.has_room_for(sample) {
                     self.queue.push(Item::Sample(cpu, OwnedSample::from(sample)));
@@ -237,21 +267,27 @@ impl Samples {
                     pid: *pid,
                     timestamp: *timestamp,
                 };
-                self.on_change(item, can_wait);
+                self.on_change(item);
             }
-            Record::Fork { pid, parent } if pid != parent => {
-                let item = Item::Fork {
+            Record::Fork {
+                pid,
+                parent,
+                timestamp,
+            } if pid != parent => {
+                // A process with this id may have been met before.
+                self.verdicts.remove(pid);
+                self.on_change(Item::Fork {
                     pid: *pid,
                     parent: *parent,
-                };
-                self.on_change(item, can_wait);
+                    timestamp: *timestamp,
+                });
             }
             Record::Exit { pid, tid } if pid == tid => {
                 self.verdicts.remove(pid);
-                self.on_change(Item::Exit { pid: *pid }, can_wait);
+                self.on_change(Item::Exit { pid: *pid });
             }
             Record::Mapped(mapped) if mapped.is_executable() => {
-                self.on_change(Item::Mapped(OwnedMapped::from(mapped)), can_wait);
+                self.on_change(Item::Mapped(OwnedMapped::from(mapped)));
             }
             Record::Mapped(_)
             | Record::Fork { .. }
@@ -262,19 +298,37 @@ impl Samples {
     }
 
     /// A change of a process's memory: at once, or behind the samples that wait.
-    fn on_change(&mut self, item: Item, can_wait: bool) {
-        if can_wait {
-            self.queue.push(item);
-        } else if let Some((_, stacks)) = &mut self.stacks {
-            stacks.on_change(item);
+    fn on_change(&mut self, item: Item) {
+        match self.queue.is_empty() {
+            true => self.apply(item),
+            false => self.queue.push(item),
+        }
+    }
+
+    fn apply(&mut self, change: Item) {
+        if let Some((_, stacks)) = &mut self.stacks {
+            stacks.on_change(change);
         }
     }
 
     /// Handles something that waited.
     fn on_item(&mut self, item: Item, output: &mut Output, sink: &mut dyn PacketSink) {
         match item {
-            Item::Sample(cpu, sample) => self.unwind(cpu, &sample.borrowed(), output, sink),
-            change => self.on_change(change, false),
+            Item::Sample(cpu, sample) => {
+                let mut sample = sample.borrowed();
+                // By now the rest of the stack is likely another.
+                sample.is_stack_cut = false;
+                self.unwind(cpu, &sample, output, sink);
+            }
+            change => self.apply(change),
+        }
+    }
+
+    /// Records are missing, so that what is known about processes may be wrong.
+    fn distrust(&mut self) {
+        self.verdicts.clear();
+        if let Some((_, stacks)) = &mut self.stacks {
+            stacks.distrust();
         }
     }
 

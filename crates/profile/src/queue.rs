@@ -15,7 +15,7 @@ const DEFAULT_MOST_BYTES: u64 = 64 << 20;
 pub(crate) enum Item {
     Sample(u32, OwnedSample),
     Exec { pid: i32, timestamp: u64 },
-    Fork { pid: i32, parent: i32 },
+    Fork { pid: i32, parent: i32, timestamp: u64 },
     Exit { pid: i32 },
     Mapped(OwnedMapped),
 }
@@ -25,14 +25,23 @@ pub(crate) enum Item {
 pub(crate) struct Queue {
     items: VecDeque<Item>,
     bytes: u64,
+    /// Of those, the bytes of changes.
+    change_bytes: u64,
     most_bytes: u64,
+    /// Changes had no room.
+    has_lost_changes: bool,
 }
+
+/// Bytes of changes that wait at most.
+const MOST_CHANGE_BYTES: u64 = 16 << 20;
 
 impl Queue {
     pub(crate) fn new(most_bytes: Option<u64>) -> Queue {
         Queue {
             items: VecDeque::new(),
             bytes: 0,
+            change_bytes: 0,
+            has_lost_changes: false,
             most_bytes: most_bytes.unwrap_or(DEFAULT_MOST_BYTES),
         }
     }
@@ -41,20 +50,43 @@ impl Queue {
         self.items.is_empty()
     }
 
-    /// Whether a sample with a stack of this size may wait. Other items are small and have to.
-    pub(crate) fn has_room_for(&self, sample: &Sample<'_>) -> bool {
-        self.bytes + sample.stack.len() as u64 <= self.most_bytes
+    /// How many items wait.
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
     }
 
+    /// Whether a sample with a stack of this size may wait.
+    pub(crate) fn has_room_for(&self, sample: &Sample<'_>) -> bool {
+        self.bytes - self.change_bytes + sample.stack.len() as u64 <= self.most_bytes
+    }
+
+    /// Puts a sample, for which there has to be room, or a change behind all others. A change without room is lost.
     pub(crate) fn push(&mut self, item: Item) {
-        self.bytes += item.bytes();
+        let bytes = item.bytes();
+        if !matches!(item, Item::Sample(..)) {
+            if self.change_bytes + bytes > MOST_CHANGE_BYTES {
+                self.has_lost_changes = true;
+                return;
+            }
+            self.change_bytes += bytes;
+        }
+        self.bytes += bytes;
         self.items.push_back(item);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
-        self.bytes -= item.bytes();
+        let bytes = item.bytes();
+        self.bytes -= bytes;
+        if !matches!(item, Item::Sample(..)) {
+            self.change_bytes -= bytes;
+        }
         Some(item)
+    }
+
+    /// Whether changes were lost since this was last asked.
+    pub(crate) fn take_lost_changes(&mut self) -> bool {
+        std::mem::take(&mut self.has_lost_changes)
     }
 }
 

@@ -40,6 +40,8 @@ pub enum Record<'a> {
         pid: i32,
         /// The one that made it.
         parent: i32,
+        /// When, on the clock of samples.
+        timestamp: u64,
     },
     /// A process has ended: its last thread, or so it seems.
     Exit {
@@ -200,6 +202,7 @@ impl<'a> Record<'a> {
                 Record::Fork {
                     pid,
                     parent: rest.pid()?,
+                    timestamp: timestamp(record)?,
                 }
             }
             sys::PERF_RECORD_EXIT => {

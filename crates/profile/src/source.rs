@@ -75,9 +75,24 @@ impl LinuxPerf {
 
     /// Opens the events on all CPUs. Replaces what the hardware cannot count.
     fn open(&self, config: &mut PerfConfig) -> Result<Vec<CpuEvents>, String> {
-        let mut opened = Vec::new();
         let cpus = cpus::of(config, &self.sysfs)?;
-        for cpu in &cpus {
+        // All CPUs count the same: if one cannot count something, all are opened again without it.
+        let opened = loop {
+            let before = config.clone();
+            let opened = self.open_on_all(&cpus, config)?;
+            if before == *config {
+                break opened;
+            }
+        };
+        match opened.is_empty() {
+            true => Err("no CPU is left".to_owned()),
+            false => Ok(opened),
+        }
+    }
+
+    fn open_on_all(&self, cpus: &[u32], config: &mut PerfConfig) -> Result<Vec<CpuEvents>, String> {
+        let mut opened = Vec::new();
+        for cpu in cpus {
             match self.open_on(*cpu, cpus.len(), config) {
                 Ok(events) => opened.push(events),
                 Err(error) if config.on_open_failure == OnOpenFailure::LeaveOutCpu => {
@@ -86,10 +101,7 @@ impl LinuxPerf {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        match opened.is_empty() {
-            true => Err("no CPU is left".to_owned()),
-            false => Ok(opened),
-        }
+        Ok(opened)
     }
 
     fn open_on(&self, cpu: u32, cpus: usize, config: &mut PerfConfig) -> Result<CpuEvents, OpenError> {

@@ -1,10 +1,11 @@
 //! From a sample to its call stack.
 //!
-//! [`Profiler`](crate::profiler::Profiler) asks for the stack of each sample that it keeps. Frames of the kernel get the names of functions; frames of user space
-//! get an address in their file, found as the config says. Frames that were seen before, at the same address of the same process, keep their number, so
+//! [`Profiler`](crate::profiler::Profiler) asks for the stack of each sample that it keeps. Frames of the kernel have names only. Frames of user space
+//! have an address in their file, and the function's name if the file's symbol table has it. Frames that were seen before, at the same address of the same process, keep their number, so
 //! that a frame costs one look into a table. If a stack ends too early, its outermost frame says why, as upstream's do.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use ferretto_ipc::reactor::boot_now;
 use ferretto_probes::ftrace::kallsyms::KernelSymbols;
@@ -35,6 +36,12 @@ const MOST_PROCESSES: usize = 4096;
 
 /// Frames of one process that keep their number at a time.
 const MOST_FRAMES_OF_PROCESS: usize = 1 << 16;
+
+/// Modules that are loaded for one sample.
+const MOST_LOADS: u32 = 256;
+
+/// No more is read for a sample after this time.
+const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// Pages of 4 KiB that are read of a deep stack, for one sample.
 const MOST_PAGES: usize = 128;
@@ -90,6 +97,8 @@ struct Known {
     memory: Memory,
     /// When it began to run its program, on the clock of samples; 0 if that is not known.
     since: u64,
+    /// It has mapped files since its mappings were read.
+    is_stale: bool,
     /// The generation of the process that the numbers are of.
     generation: u64,
     /// By address, and whether it is the return address of a call.
@@ -112,6 +121,7 @@ impl Known {
         Known {
             memory,
             since,
+            is_stale: false,
             generation: 0,
             numbers: HashMap::new(),
         }
@@ -178,6 +188,13 @@ impl Stacks {
         self.names.clear();
     }
 
+    /// Records are missing: each process has its mappings read again before its next stack.
+    pub(crate) fn distrust(&mut self) {
+        for known in self.processes.values_mut() {
+            known.is_stale = true;
+        }
+    }
+
     /// The numbers of frames are void.
     pub(crate) fn forget_numbers(&mut self) {
         self.kernel.numbers.clear();
@@ -201,18 +218,33 @@ impl Stacks {
                 self.processes
                     .insert(pid, Known::new(Memory::Recorded(Maps::default()), timestamp));
             }
-            Item::Fork { pid, parent } => {
-                let inherited = self.processes.get(&parent).and_then(Known::maps).cloned();
-                self.processes.insert(
-                    pid,
-                    Known::new(Memory::Recorded(inherited.unwrap_or_default()), 0),
-                );
+            Item::Fork {
+                pid,
+                parent,
+                timestamp,
+            } => {
+                // Records of other CPUs may come first: it may run another program already.
+                if self
+                    .processes
+                    .get(&pid)
+                    .is_some_and(|known| known.since >= timestamp)
+                {
+                    return;
+                }
+                let inherited = self.processes.get(&parent).and_then(Known::maps);
+                let inherited = inherited
+                    .filter(|maps| maps.mappings().len() <= MOST_RECORDED)
+                    .cloned();
+                let memory = Memory::Recorded(inherited.unwrap_or_default());
+                self.processes.insert(pid, Known::new(memory, timestamp));
             }
             Item::Mapped(mapped) => {
                 let mapped = mapped.borrowed();
-                // Those that were read are read again when an address is in none of them.
-                if let Some(known) = self.processes.get_mut(&mapped.pid)
-                    && let Memory::Recorded(maps) = &mut known.memory
+                let Some(known) = self.processes.get_mut(&mapped.pid) else {
+                    return;
+                };
+                known.is_stale = true;
+                if let Memory::Recorded(maps) = &mut known.memory
                     && maps.mappings().len() < MOST_RECORDED
                 {
                     maps.insert(ferretto_unwind::Mapping {
@@ -308,14 +340,28 @@ impl Stacks {
         let Memory::Read(process) = &mut known.memory else {
             return Some(Problem::Gone);
         };
-        // What had to be read for this sample, each at most once.
+        if std::mem::take(&mut known.is_stale)
+            && process.refresh(boot_now(), REFRESH_INTERVAL).ok() == Some(Refreshed::TooSoon)
+        {
+            known.is_stale = true;
+        }
+        // What had to be read for this sample, within bounds that no honest program reaches.
+        let began = Instant::now();
+        let mut loads = 0;
         let mut has_refreshed = false;
         self.pages.clear();
         let end = loop {
             let stack = (sample.stack, self.pages.as_slice());
             match method.unwind(&mut self.unwinder, process, stack, &mut self.frames) {
-                End::ModuleNeeded(mapping) => process.load(mapping, &self.cache),
-                End::StackEnds(address) if sample.is_stack_cut && self.pages.len() < MOST_PAGES => {
+                End::ModuleNeeded(mapping) if loads < MOST_LOADS && began.elapsed() < MOST_TIME => {
+                    loads += 1;
+                    process.load(mapping, &self.cache);
+                }
+                End::StackEnds(address)
+                    if sample.is_stack_cut
+                        && self.pages.len() < MOST_PAGES
+                        && began.elapsed() < MOST_TIME =>
+                {
                     if !process.read_stack(address, &mut self.pages) {
                         break End::StackEnds(address);
                     }
@@ -334,7 +380,10 @@ impl Stacks {
         for index in 0..self.frames.len() {
             if let Some(mapping) = self.frames[index].mapping
                 && process.module(mapping).is_none()
+                && loads < MOST_LOADS
+                && began.elapsed() < MOST_TIME
             {
+                loads += 1;
                 process.load(mapping, &self.cache);
             }
         }

@@ -12,7 +12,6 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::Nothing;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now};
 
-use crate::attributes::Group;
 use crate::config::{Mode, PerfConfig};
 use crate::profiler::{Profiler, Progress};
 use crate::source::NAME;
@@ -157,7 +156,6 @@ impl PerfThread {
     }
 
     fn follow(&mut self, inbox: &mut Inbox) -> Result<Ended, ReactorError> {
-        let group = Group::of(&self.config, 0);
         let mut schedule = Schedule::of(&self.config);
         let mut events = Events::new();
         loop {
@@ -166,13 +164,13 @@ impl PerfThread {
                     Ok(Command { what, done }) => match what {
                         What::ClearIncrementalState => self.profiler.clear_incremental_state(),
                         What::Flush => {
-                            self.catch_up(&group);
+                            self.catch_up();
                             self.writer.flush();
                             drop(done);
                         }
                         What::Stop => {
                             self.profiler.disable();
-                            self.catch_up(&group);
+                            self.catch_up();
                             self.writer.flush();
                             return Ok(Ended::Stopped(done));
                         }
@@ -190,7 +188,7 @@ impl PerfThread {
                     }
                     Progress::CaughtUp
                 }
-                Mode::Sampling(_) => self.profiler.turn(&group, &mut self.writer),
+                Mode::Sampling(_) => self.profiler.turn(&mut self.writer),
             };
             if let Some((periodic, most_kb)) = &mut schedule.memory
                 && periodic.is_due(now)
@@ -209,11 +207,11 @@ impl PerfThread {
         }
     }
 
-    /// Reads and unwinds what the kernel had written when it was called, and perhaps more.
-    fn catch_up(&mut self, group: &Group) {
+    /// Writes all that the kernel has counted so far.
+    fn catch_up(&mut self) {
         match &self.config.mode {
             Mode::Polling(_) => self.profiler.poll(&mut self.writer),
-            Mode::Sampling(_) => while self.profiler.turn(group, &mut self.writer) == Progress::MoreToDo {},
+            Mode::Sampling(_) => self.profiler.catch_up(&mut self.writer),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
 use rustix::io::Errno;
 
 use crate::elf::Unusable;
@@ -95,7 +95,7 @@ impl ProcessDir {
     fn open_regular(&self, named: Result<OwnedFd, Errno>) -> Result<File, Unusable> {
         let file = File::from(named.map_err(|error| self.unusable(error))?);
         let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
-        if !metadata.is_file() {
+        if !metadata.is_file() || is_of_kernel(&file) {
             return Err(Unusable::NotRegular);
         }
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -104,6 +104,28 @@ impl ProcessDir {
             .map(File::from)
             .map_err(|error| self.unusable(error))
     }
+}
+
+/// Whether it is a file of one of the kernel's own file systems, whose files do something when they are opened, read or closed. Programs are elsewhere.
+fn is_of_kernel(file: &File) -> bool {
+    /// procfs, sysfs, tracefs, debugfs, securityfs, configfs, both versions of cgroups, the file system of BPF, selinuxfs: the kernel's
+    /// `uapi/linux/magic.h`.
+    const OF_KERNEL: [u64; 10] = [
+        0x9fa0,
+        0x6265_6572,
+        0x7472_6163,
+        0x6462_6720,
+        0x7363_6673,
+        0x6265_6570,
+        0x27_e0eb,
+        0x6367_7270,
+        0xcafe_4a11,
+        0xf97c_ff8c,
+    ];
+    // A file system that does not say what it is is not trusted.
+    fstatfs(file).map_or(true, |found| {
+        OF_KERNEL.contains(&(found.f_type as u64 & 0xffff_ffff))
+    })
 }
 
 /// What identifies the content of a file without reading it. Every write changes the time of the last change, which no program can set.
@@ -187,17 +209,16 @@ impl LoadRequest {
         }
         let path = mapping.path().filter(|path| path.starts_with(b"/"));
         let Some(path) = path else { return Err(refused) };
-        let file = match directory.open_regular(directory.name_in_root(path)) {
-            Err(Unusable::Unreadable(error)) if error == Errno::NOENT.raw_os_error() => {
-                return Err(Unusable::Replaced);
-            }
-            file => file?,
+        let named = match directory.name_in_root(path) {
+            Err(Errno::NOENT) => return Err(Unusable::Replaced),
+            named => named.map_err(|error| directory.unusable(error))?,
         };
-        let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
-        if metadata.ino() != mapping.inode {
+        // Only naming a file has no effects. A process may have chosen a path that leads to another file here.
+        let found = fstat(&named).map_err(|error| Unusable::Unreadable(error.raw_os_error()))?;
+        if found.st_ino != mapping.inode {
             return Err(Unusable::Replaced);
         }
-        Ok(MappedFile::File(file))
+        directory.open_regular(Ok(named)).map(MappedFile::File)
     }
 
     fn read_memory(&self, directory: &ProcessDir) -> Result<MappedFile, Unusable> {

@@ -17,13 +17,13 @@ use crate::unwinder::{Frame, FrameKind};
 
 /// The mappings of a process and the modules in them. Modules are loaded when a frame first lies in one.
 ///
-/// It holds one file descriptor, of the process's directory in procfs (and one of its memory, if its stacks are deep), so that it never reads anything of another process that gets the same pid.
+/// It holds one file descriptor, of the process's directory in procfs (and two of its memory, if its stacks are deep), so that it never reads anything of another process that gets the same pid.
 /// Indexes of mappings hold until [`generation`](Self::generation) changes.
 #[derive(Debug)]
 pub struct Process {
     directory: Option<ProcessDir>,
-    /// Its memory, once a stack was read.
-    memory: Option<File>,
+    /// Its memory, and which pages of it there are, once a stack was read.
+    memory: Option<(File, File)>,
     maps: Maps,
     /// By the index of the mapping.
     regions: Vec<Region>,
@@ -61,6 +61,18 @@ impl Region {
             ModuleState::NotLoaded | ModuleState::Unusable(_) => (0, 0),
         };
     }
+}
+
+/// Whether the page at this address is in memory and of no file, as pages of stacks are. To read another page may take as long as a file's server
+/// likes. Source: the kernel's `Documentation/admin-guide/mm/pagemap.rst`.
+fn is_in_memory(pagemap: &File, address: u64) -> bool {
+    const PRESENT: u64 = 1 << 63;
+    const OF_FILE: u64 = 1 << 61;
+    // An entry of 8 bytes for each page.
+    let place = address / rustix::param::page_size() as u64 * 8;
+    let mut entry = [0; 8];
+    pagemap.read_exact_at(&mut entry, place).is_ok()
+        && u64::from_ne_bytes(entry) & (PRESENT | OF_FILE) == PRESENT
 }
 
 /// A module of a process. Mappings of the same file share it.
@@ -279,11 +291,14 @@ impl Process {
     /// because the process has ended.
     pub fn read_stack(&mut self, address: u64, pages: &mut Vec<StackPage>) -> bool {
         if self.memory.is_none() {
-            self.memory = self
-                .live_directory()
-                .and_then(|directory| directory.open_file("mem").ok());
+            self.memory = self.live_directory().and_then(|directory| {
+                let open = |name| directory.open_file(name).ok();
+                Some((open("mem")?, open("pagemap")?))
+            });
         }
-        let Some(memory) = &self.memory else { return false };
+        let Some((memory, pagemap)) = &self.memory else {
+            return false;
+        };
         let page = address & !(PAGE as u64 - 1);
         let is_known =
             |pages: &[StackPage], address| pages.iter().any(|page: &StackPage| page.address == address);
@@ -293,7 +308,8 @@ impl Process {
         // Registers are saved below return addresses, perhaps in the page before.
         for address in [page.wrapping_sub(PAGE as u64), page] {
             let mut bytes = [0; PAGE];
-            if !is_known(pages, address) && memory.read_exact_at(&mut bytes, address).is_ok() {
+            let is_new = !is_known(pages, address) && is_in_memory(pagemap, address);
+            if is_new && memory.read_exact_at(&mut bytes, address).is_ok() {
                 pages.push(StackPage { address, bytes });
             }
         }

@@ -13,12 +13,18 @@ use crate::mapping_file::{LoadRequest, MappedFile};
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
 /// Bytes of one section. The largest seen, of a browser, has 300 MB.
+#[cfg(feature = "symbols")]
 const LARGEST: u64 = 1 << 30;
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
 
-fn read_section(image: &dyn Image, headers: &Headers, section: Section) -> Result<Vec<u8>, Unusable> {
-    expand::section(image, headers, section, LARGEST, "symbols")
+fn read_section(
+    image: &dyn Image,
+    headers: &Headers,
+    section: Section,
+    limit: u64,
+) -> Result<Vec<u8>, Unusable> {
+    expand::section(image, headers, section, limit, "symbols")
 }
 
 /// The functions of one file, by address.
@@ -54,7 +60,7 @@ impl SymbolTable {
         let tables: [(&[u8], &[u8]); 2] = [(b".symtab", b".strtab"), (b".dynsym", b".dynstr")];
         for (symbols, names) in tables {
             if size(symbols) > 0 && size(symbols).saturating_add(size(names)) <= most_bytes {
-                return SymbolTable::read_section(image, &headers, symbols, names);
+                return SymbolTable::read_section(image, &headers, symbols, names, most_bytes);
             }
         }
         SymbolTable::default()
@@ -68,14 +74,14 @@ impl SymbolTable {
     /// The functions of the file's best table: `.symtab`, else what `.gnu_debugdata` adds to `.dynsym`, else `.dynsym`. Damaged ones are empty.
     #[cfg(feature = "symbols")]
     pub(crate) fn read(image: &dyn Image, headers: &Headers) -> SymbolTable {
-        let whole = SymbolTable::read_section(image, headers, b".symtab", b".strtab");
+        let whole = SymbolTable::read_section(image, headers, b".symtab", b".strtab", LARGEST);
         if !whole.functions.is_empty() {
             return whole;
         }
-        let dynamic = SymbolTable::read_section(image, headers, b".dynsym", b".dynstr");
+        let dynamic = SymbolTable::read_section(image, headers, b".dynsym", b".dynstr", LARGEST);
         let inner = headers
             .section(b".gnu_debugdata")
-            .and_then(|section| read_section(image, headers, section).ok())
+            .and_then(|section| read_section(image, headers, section, LARGEST).ok())
             .and_then(|content| expand::debugdata(&content).ok());
         let Some(inner) = inner else { return dynamic };
         let inner = inner.as_slice();
@@ -83,12 +89,19 @@ impl SymbolTable {
             return dynamic;
         };
         dynamic.merge(SymbolTable::read_section(
-            &inner, &headers, b".symtab", b".strtab",
+            &inner, &headers, b".symtab", b".strtab", LARGEST,
         ))
     }
 
-    fn read_section(image: &dyn Image, headers: &Headers, symbols: &[u8], names: &[u8]) -> SymbolTable {
-        let content = |name| read_section(image, headers, headers.section(name)?).ok();
+    /// Each section has at most `limit` bytes, also if it is compressed.
+    fn read_section(
+        image: &dyn Image,
+        headers: &Headers,
+        symbols: &[u8],
+        names: &[u8],
+        limit: u64,
+    ) -> SymbolTable {
+        let content = |name| read_section(image, headers, headers.section(name)?, limit).ok();
         let (Some(symbols), Some(names)) = (content(symbols), content(names)) else {
             return SymbolTable::default();
         };

@@ -24,7 +24,7 @@ type Row = UnwindTableRow<usize>;
 type Visit<'v, T> = dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule> + 'v;
 
 /// Bytes of instructions for one function, and for what functions have in common. The longest seen has 3,000.
-const LONGEST_ENTRY: usize = 256 << 10;
+const LONGEST_ENTRY: usize = 16 << 10;
 /// Steps of one expression. The longest seen, that of the procedure linkage table, has eight.
 const MOST_STEPS: u32 = 1000;
 /// Values that one expression may ask for.

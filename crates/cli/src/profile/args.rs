@@ -39,7 +39,7 @@ pub(super) struct Args {
     /// Samples per second and CPU, or max for as many as the kernel allows [default: 999]
     #[arg(short = 'F', long = "freq", value_name = "HZ", conflicts_with = "count")]
     frequency: Option<String>,
-    /// Sample after so many events, not so often per second
+    /// Sample after so many events (nanoseconds for cpu-clock), not so often per second
     #[arg(short, long, value_name = "PERIOD", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// The event that is sampled: cpu-clock, cycles, page-faults, context-switches, or a tracepoint GROUP:NAME; may be repeated
@@ -48,9 +48,9 @@ pub(super) struct Args {
     /// Only this process; may be repeated
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid: Vec<i32>,
-    /// All processes, which is the default
+    /// All processes. This is the default; with COMMAND, the list and other formats then have all processes, too
     #[arg(short, long, visible_alias = "all-cpus", conflicts_with = "pid")]
-    all: bool,
+    pub(super) all: bool,
     /// Also sample where threads wait, weighted by how long
     #[arg(long)]
     pub(super) off_cpu: bool,
@@ -143,8 +143,12 @@ pub(super) enum ArgsError {
     Event(#[from] EventError),
     #[error(transparent)]
     Duration(#[from] LightFlagError),
-    #[error("a profile cannot be written in the format of {0}: leave out --format, or name another file")]
+    #[error(
+        "{0}: profiles have no format for this ending; use .pftrace, .pb.gz, .folded, .svg or .firefox.json, or choose one with --format"
+    )]
     Format(String),
+    #[error("-p {0}: there is no such process")]
+    NoProcess(i32),
     #[error("a profile needs a file: name one with -o, or leave -o out")]
     Stdout,
 }
@@ -190,6 +194,16 @@ impl Args {
             events.push((event, interval));
         }
         Ok(events)
+    }
+
+    /// # Errors
+    /// If one of the processes is not there.
+    pub(super) fn check_processes(&self) -> Result<(), ArgsError> {
+        let is_gone = |pid: &&i32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
+        match self.pid.iter().find(is_gone) {
+            None => Ok(()),
+            Some(pid) => Err(ArgsError::NoProcess(*pid)),
+        }
     }
 
     /// Returns the length of the recording in ms; 0 is until it is ended.

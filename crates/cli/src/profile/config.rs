@@ -23,16 +23,8 @@ const FILE_WRITE_PERIOD_MS: u32 = 500;
 /// those that could go on, idle threads of the kernel, and those that end.
 const BLOCKS: &str = "prev_state & 79";
 
-/// The most pages of 4 KiB of a CPU's ring buffer for samples that come when they come. A sample with a copy of its stack takes 16. Where samples
-/// come at a frequency, `traced_perf` knows the size itself.
-const MOST_RING_PAGES: u64 = 2048;
-/// The pages of the rings of all CPUs together: 512 MiB.
-const MOST_PAGES: u64 = 1 << 17;
-/// The default of `traced_perf`, which is enough for samples without a copy of the stack.
-const LEAST_RING_PAGES: u64 = 256;
-
-/// Makes the config. `cpus` is the number of CPUs of the machine.
-pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsError> {
+/// Makes the config.
+pub(super) fn config(arguments: &Args) -> Result<TraceConfig, ArgsError> {
     let flags = LightFlags {
         time: Some("0".to_owned()),
         buffer: Some(BUFFER.to_owned()),
@@ -56,17 +48,15 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
         size_kb: Some(SAMPLES_BUFFER_KB),
         ..Default::default()
     });
-    let burst_ring = ring_pages_for_bursts(arguments.call_graph, cpus);
     for (event, interval) in arguments.events()? {
-        let (ring, timebase_interval) = match interval {
-            Interval::Frequency(frequency) => (None, timebase::Interval::Frequency(frequency)),
-            Interval::Period(period) => (burst_ring, timebase::Interval::Period(period)),
-        };
         let timebase = Timebase {
-            interval: Some(timebase_interval),
+            interval: Some(match interval {
+                Interval::Frequency(frequency) => timebase::Interval::Frequency(frequency),
+                Interval::Period(period) => timebase::Interval::Period(period),
+            }),
             ..event.timebase()
         };
-        config.data_sources.push(perf(arguments, timebase, ring));
+        config.data_sources.push(perf(arguments, timebase));
     }
     if arguments.off_cpu {
         let timebase = Timebase {
@@ -77,16 +67,16 @@ pub(super) fn config(arguments: &Args, cpus: u64) -> Result<TraceConfig, ArgsErr
                 ..Default::default()
             }))),
             name: Some(OFF_CPU.to_owned()),
-            // It keeps step with the boot clock of ftrace, whose events end the waiting. Tracepoints cannot have the boot clock itself.
+            // The monotonic clock keeps step with the boot clock of ftrace, whose events end the waiting. Tracepoints cannot have the boot clock itself.
             timestamp_clock: Some(PerfClock::PERF_CLOCK_MONOTONIC),
             ..Default::default()
         };
-        config.data_sources.push(perf(arguments, timebase, burst_ring));
+        config.data_sources.push(perf(arguments, timebase));
     }
     Ok(config)
 }
 
-fn perf(arguments: &Args, timebase: Timebase, ring_pages: Option<u32>) -> trace_config::DataSource {
+fn perf(arguments: &Args, timebase: Timebase) -> trace_config::DataSource {
     let mode = match arguments.call_graph {
         CallGraph::Dwarf => UnwindMode::UNWIND_DWARF,
         CallGraph::Fp => UnwindMode::UNWIND_FRAME_POINTER,
@@ -104,7 +94,6 @@ fn perf(arguments: &Args, timebase: Timebase, ring_pages: Option<u32>) -> trace_
     let perf = PerfEventConfig {
         timebase: MessageField::some(timebase),
         callstack_sampling: MessageField::some(sampling),
-        ring_buffer_pages: ring_pages,
         ..Default::default()
     };
     trace_config::DataSource {
@@ -118,17 +107,6 @@ fn perf(arguments: &Args, timebase: Timebase, ring_pages: Option<u32>) -> trace_
     }
 }
 
-/// Returns the pages of a CPU's ring buffer for samples that come in bursts; `None` for the default of `traced_perf`.
-fn ring_pages_for_bursts(call_graph: CallGraph, cpus: u64) -> Option<u32> {
-    // Users without privileges may have so much and no more.
-    if call_graph == CallGraph::KernelFp || !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let pages = (MOST_PAGES / cpus.max(1)).clamp(LEAST_RING_PAGES, MOST_RING_PAGES);
-    // The largest power of two that is not larger.
-    Some(1 << pages.ilog2())
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -136,7 +114,7 @@ mod tests {
     use super::*;
 
     fn config_of(line: &str) -> TraceConfig {
-        config(&Args::parse_from(line.split_whitespace()), 2).unwrap()
+        config(&Args::parse_from(line.split_whitespace())).unwrap()
     }
 
     fn perf_configs(config: &TraceConfig) -> Vec<&PerfEventConfig> {

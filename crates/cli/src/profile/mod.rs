@@ -44,7 +44,7 @@ enum ProfileError {
     Symbolize(#[from] symbolize::SymbolizeError),
     #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
     NoFile(std::io::Error),
-    #[error("there are no samples{0}: it may not have run meanwhile; lines above say what was not recorded")]
+    #[error("there are no samples{0}; it may have been idle, or lines above say what was not recorded")]
     NoSamples(&'static str),
 }
 
@@ -58,10 +58,10 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
             return message.exit_code() as u8;
         }
     };
-    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-    let planned = arguments
-        .goal()
-        .and_then(|goal| Ok((goal, config::config(&arguments, cpus)?)));
+    let planned = arguments.goal().and_then(|goal| {
+        arguments.check_processes()?;
+        Ok((goal, config::config(&arguments)?))
+    });
     let (goal, config) = match planned {
         Ok(planned) => planned,
         Err(error) => {
@@ -94,7 +94,7 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
         Err(code) => return code,
     };
     let code = filled.recorded.code;
-    // Of a recording that failed there may be a part, or a file from before.
+    // A failed recording may leave part of a trace, or a file from before; neither is this profile.
     if filled.recorded.trace != SUCCESS && filled.recorded.trace != INCOMPLETE {
         return code;
     }
@@ -115,7 +115,7 @@ struct Place {
     /// `None` for a name that nothing has.
     trace: Option<PathBuf>,
     /// The folder that is removed at the end, if only something else than the trace is wanted.
-    _folder: Option<tempfile::TempDir>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Place {
@@ -123,25 +123,28 @@ impl Place {
         if goal.format.format() == Format::Perfetto {
             return Ok(Place {
                 trace: goal.file.clone(),
-                _folder: None,
+                folder: None,
             });
         }
         let folder = tempfile::Builder::new().prefix("ferretto-profile-").tempdir();
         let folder = folder.map_err(ProfileError::NoFile)?;
         Ok(Place {
             trace: Some(folder.path().join("trace.pftrace")),
-            _folder: Some(folder),
+            folder: Some(folder),
         })
     }
 
     fn is_temporary(&self) -> bool {
-        self._folder.is_some()
+        self.folder.is_some()
     }
 }
 
 /// Makes a profile of a trace, and shows it.
 fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileError> {
-    let root = filled.recorded.command.filter(|_| arguments.pid.is_empty());
+    let root = filled
+        .recorded
+        .command
+        .filter(|_| arguments.pid.is_empty() && !arguments.all);
     let format = goal.format.format().of_samples();
     let (recording, family) = read(arguments, format, &filled.trace, root)?;
     if recording.totals.is_empty() {
@@ -154,12 +157,15 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
         ));
     }
     let events = shown_events(&recording);
-    let file = match (format, events.first(), events.last()) {
-        (Some(format), Some(first), Some(last)) => {
+    let file = match (format, events.first()) {
+        (Some(format), Some(first)) => {
             let file = goal.file_beside(perfetto::plan::unused_name());
-            // Firefox's format has no weights.
+            // Firefox's format cannot weight samples, so waiting goes there only if there is nothing else.
             let event = match format {
-                SampleFormat::Firefox => last,
+                SampleFormat::Firefox => events
+                    .iter()
+                    .find(|event| !off_cpu::is_waiting(&recording, **event))
+                    .unwrap_or(first),
                 SampleFormat::Pprof | SampleFormat::Folded | SampleFormat::FlameGraph => first,
             };
             if events.len() > 1 && format != SampleFormat::Pprof {
@@ -247,7 +253,7 @@ fn summary(recording: &Recording, family: Option<&HashSet<u32>>, goal: &Goal, fi
         Some(_) => " in the processes of the command",
         None => "",
     };
-    // What is named first is nearest to the end, where people look.
+    // The first event is printed last: people look at the end.
     for event in shown_events(recording).into_iter().rev() {
         text += &format!("\n{}{of}:\n", top::amount(recording, event));
         text += &top::table(recording, event, screen);

@@ -31,10 +31,7 @@ const AUTODAEMONIZE: &str = "--autodaemonize";
 /// The subcommand that no other program has.
 const CTL: &str = "ctl";
 /// Programs in upstream's bundle that ours lacks, and their purpose.
-const MISSING: &[(&str, &str)] = &[
-    ("traced_relay", "forwards producers of another machine"),
-    ("traced_perf", "samples stacks for linux.perf"),
-];
+const MISSING: &[(&str, &str)] = &[("traced_relay", "forwards producers of another machine")];
 
 /// Returns the definition of all flags.
 pub(crate) fn command() -> Command {

@@ -1,4 +1,4 @@
-//! Instances of a data source that each have a thread of their own, for data sources that read what may take long.
+//! Threads for the instances of a data source whose reading may take long: one for each instance.
 //!
 //! The data source [starts](InstanceThreads::start) a thread for an instance and passes on what the runtime says as a [`Command`]. The thread takes
 //! commands in the order in which they came; dropping a command's `done` tells the service. If a thread is gone, its commands are done at once.
@@ -31,7 +31,7 @@ pub enum What {
     ClearIncrementalState,
 }
 
-/// The end of a thread: its event loop, which commands wake, and the commands.
+/// The receiving end of a thread's commands, with the event loop that they wake.
 #[derive(Debug)]
 pub struct Inbox {
     /// The thread's event loop.
@@ -53,7 +53,7 @@ impl Inbox {
     /// The next command, if there is one.
     ///
     /// # Errors
-    /// [`Nothing::EverAgain`] if the data source is gone.
+    /// [`Nothing::SoFar`] if no command waits; [`Nothing::EverAgain`] if the data source is gone.
     pub fn try_receive(&self) -> Result<Command, Nothing> {
         self.commands.try_receive()
     }
@@ -110,7 +110,7 @@ impl InstanceThreads {
         Ok(())
     }
 
-    /// Says something to an instance. If it has no thread, that is done.
+    /// Sends a command to an instance's thread. If there is none, `done` is dropped at once.
     pub fn tell(&self, slot: Slot, what: What, done: Acknowledge) {
         let mut running = self.running();
         let stopped = match what {

@@ -122,6 +122,7 @@ fn rings_have_room_for_the_stacks_of_a_tenth_of_a_second_within_bounds() {
     assert_eq!(pages(10, 2), [256]);
     assert_eq!(pages(1000, 2), [2048, 1024, 512, 256]);
     assert_eq!(pages(1000, 256), [512, 256]);
+    assert_eq!(pages(3000, 24), [4096, 2048, 1024, 512, 256]);
     assert_eq!(pages(u64::MAX, 1 << 20), [256]);
 }
 
