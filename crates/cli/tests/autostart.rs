@@ -97,8 +97,20 @@ fn endless(home: &Home) -> Child {
     let child = home.ferretto(&["-t", "0", "-o", "endless"]).spawn().unwrap();
     let until = Instant::now() + PATIENCE;
     let is_new = |folder: &String| !before.contains(folder) && home.path(folder).join("consumer").exists();
-    while !home.folders().iter().any(is_new) {
+    let folder = loop {
         assert!(Instant::now() < until, "it starts no service");
+        if let Some(folder) = home.folders().into_iter().find(is_new) {
+            break home.path(&folder);
+        }
+    };
+    // A signal before the recording has begun gives it up.
+    let is_recording = || {
+        let mut list = home.ferretto(&["list", "sessions", "--json"]);
+        list.env("PERFETTO_CONSUMER_SOCK_NAME", folder.join("consumer"));
+        String::from_utf8_lossy(&list.output().unwrap().stdout).contains("STARTED")
+    };
+    while !is_recording() {
+        assert!(Instant::now() < until, "it does not record");
     }
     child
 }

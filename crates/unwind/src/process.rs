@@ -143,6 +143,10 @@ impl Process {
         self.read_at = Some(now);
         if let Some(directory) = self.live_directory() {
             let maps = Maps::read(directory.open_file("maps")?)?;
+            // A process that is ending has no memory any more.
+            if maps.mappings().is_empty() && !self.maps.mappings().is_empty() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
             self.set_maps(maps);
         }
         Ok(Refreshed::Read)

@@ -15,8 +15,7 @@ Start here (without sudo: leave out the events, and processes and counters are r
   ferretto open trace.pftrace";
 
 const MORE: &str = "\
-More: `ferretto help SUBCOMMAND`, or `ferretto SUBCOMMAND --help`; all flags of recordings:
-`ferretto help record`. Something does not work? `ferretto doctor`.";
+More: `ferretto help SUBCOMMAND`; all flags: `ferretto help record`; trouble: `ferretto doctor`.";
 
 /// Returns the screen, as wide as the terminal but no wider than 100 columns.
 pub(crate) fn overview() -> String {
@@ -73,7 +72,8 @@ mod tests {
     fn it_fits_a_screen() {
         let screen = screen().term_width(100).render_help().to_string();
         let lines: Vec<&str> = screen.lines().collect();
-        assert!(lines.len() <= 40, "{} lines\n{screen}", lines.len());
+        // The prompt of the shell has the last line of a terminal of 40.
+        assert!(lines.len() < 40, "{} lines\n{screen}", lines.len());
         for line in lines {
             assert!(line.chars().count() <= 100, "{line:?}");
         }

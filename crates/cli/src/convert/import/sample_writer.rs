@@ -8,7 +8,7 @@ use ferretto_proto::messages::perf_events::Timebase;
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::messages::{Message, PerfSampleDefaults};
-use ferretto_proto::write::{InternedData, PerfSample, TracePacket, TracePacketDefaults};
+use ferretto_proto::write::{InternedData, InternedString, PerfSample, TracePacket, TracePacketDefaults};
 use ferretto_wire::Writer;
 
 use super::{ImportError, Write};
@@ -79,10 +79,19 @@ pub(super) struct SampleWriter {
 
 impl SampleWriter {
     pub(super) fn new(sequence: u32, timebase: Timebase) -> SampleWriter {
+        let mut pending = Writer::new();
+        // As `linux.perf` does: 0 stands for no text.
+        let empty = |string: &mut InternedString<'_>| {
+            string.iid(0).str("");
+        };
+        InternedData::new(&mut pending)
+            .build_ids(empty)
+            .mapping_paths(empty)
+            .function_names(empty);
         SampleWriter {
             sequence,
             timebase,
-            pending: Writer::new(),
+            pending,
             is_begun: false,
             paths: Ids(HashMap::new()),
             build_ids: Ids(HashMap::new()),
