@@ -555,7 +555,7 @@ fn traces_larger_than_memory_are_read_from_a_pipe() {
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
     // A packet that claims 60 MB and has none of them takes no memory for them.
     let liar = |stdin: &mut dyn Write| stdin.write_all(&[0x0a, 0x80, 0x80, 0x80, 0x1c, 0x08]);
-    let output = with_little_memory("text -", 32 << 10, liar);
+    let output = with_little_memory("text -", KB, liar);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("ends inside the packet at byte 0"),
