@@ -18,11 +18,15 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let mut words = |count: usize| -> Vec<u64> {
         let bytes = input.bytes(count * 8);
-        let words = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
+        let words = bytes
+            .chunks_exact(8)
+            .map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         words.collect()
     };
     let (values, stack) = (words(32), words(64));
-    let Ok(module) = Module::read(&input.0) else { return };
+    let Ok(module) = Module::read(&input.0) else {
+        return;
+    };
     let arch = module.arch();
     let maps = format!("{MAPPED:x}-{:x} r-xp 0 8:1 7 /module\n", MAPPED + 0x40_0000);
     let mut process = Process::with_maps(Maps::read(maps.as_bytes()).expect("text"));
@@ -37,7 +41,11 @@ fuzz_target!(|data: &[u8]| {
     let mut frames = Vec::new();
     for place in values.iter().take(8) {
         let mut registers = Registers::new(arch, MAPPED + place % 0x1_0000, STACK, STACK + 16);
-        for (number, value) in values.iter().enumerate().filter(|(number, _)| ![7, 31].contains(number)) {
+        for (number, value) in values
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| ![7, 31].contains(number))
+        {
             registers.set(number as u16, *value);
         }
         let end = unwinder.unwind(&process, &registers, &stack, &mut frames);
