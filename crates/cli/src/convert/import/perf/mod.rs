@@ -199,7 +199,11 @@ impl Importer {
         let mapping = Mapping {
             start: mmap.address,
             end: mmap.address.saturating_add(mmap.length),
-            offset: mmap.offset,
+            // The kernel's own mapping has its address there.
+            offset: match mmap.is_kernel && mmap.offset == mmap.address {
+                true => 0,
+                false => mmap.offset,
+            },
             path: mmap.path,
             build_id: build_id.unwrap_or_default(),
         };
