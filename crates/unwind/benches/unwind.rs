@@ -1,11 +1,16 @@
 //! What unwinding costs: `cargo bench -p ferretto-unwind --bench unwind`. Prints
 //!
 //! - nanoseconds for a frame whose rule is known, beside `framehop` on the same samples, and how many frames each of them finds;
+//! - time for a stack whose rules are all to be found, and units of work for it;
+//! - time for a stack whose tables cost as much as a sample's budget allows;
 //! - time to load a module, and resident memory for all libraries of this machine, up to 1,000.
 //!
 //! `FERRETTO_UNWIND_ROUNDS=N` only unwinds N times, for counting instructions: the difference of two runs under
 //! `valgrind --tool=callgrind`, divided by the difference of their rounds and by the frames, is what one frame takes.
 
+#[path = "../tests/unwind/made_up.rs"]
+#[allow(dead_code)]
+mod made_up;
 #[path = "../tests/unwind/stopped.rs"]
 #[allow(dead_code)]
 mod stopped;
@@ -15,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferretto_unwind::{End, Frame, Module, ModuleCache, Process, Registers, StackCopy, Unwinder};
+use ferretto_unwind::{End, Frame, Module, ModuleCache, Process, Registers, StackCopy, Unwinder, WorkBudget};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, Unwinder as _};
 use object::read::elf::ElfFile64;
@@ -48,7 +53,10 @@ fn main() {
         };
         let case = sample(name, &path, &cache);
         match rounds {
-            None => warm(&case),
+            None => {
+                warm(&case);
+                cold(&case);
+            }
             Some(rounds) => {
                 let frames = unwind_often(&case, rounds);
                 println!("{name}: {rounds} rounds of {frames} frames");
@@ -56,6 +64,7 @@ fn main() {
             }
         }
     }
+    costly();
     load();
 }
 
@@ -82,7 +91,8 @@ impl Case {
             bytes: &self.stack,
             rest: &[],
         };
-        unwinder.unwind(&self.process, &self.registers, &stack, frames)
+        let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
+        unwinder.unwind(&self.process, &self.registers, &stack, &work, frames)
     }
 }
 
@@ -132,6 +142,86 @@ fn warm(case: &Case) {
         "  framehop: {} frames, {end:?}; {least:.1} / {median:.1} ns a frame",
         found.len()
     );
+}
+
+fn cold(case: &Case) {
+    let (mut unwinder, mut frames) = (Unwinder::new(1024), Vec::with_capacity(1024));
+    let stack = StackCopy {
+        base: case.registers.stack_pointer(),
+        bytes: &case.stack,
+        rest: &[],
+    };
+    let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
+    unwinder.unwind(&case.process, &case.registers, &stack, &work, &mut frames);
+    let mut times: Vec<f64> = (0..RUNS * 100)
+        .map(|_| {
+            unwinder.clear();
+            let start = Instant::now();
+            black_box(case.unwind(&mut unwinder, &mut frames));
+            start.elapsed().as_nanos() as f64 / frames.len() as f64
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!(
+        "  without known rules: {:.0} / {:.0} ns a frame; {} units of work in all",
+        times[0],
+        times[times.len() / 2],
+        WorkBudget::FOR_SAMPLE - work.left(),
+    );
+}
+
+/// What a sample takes whose tables cost as much as they may.
+fn costly() {
+    // Rules for as many registers as a row may have, so that each instruction looks at them all.
+    let many: Vec<u8> = (0..190u8)
+        .flat_map(|register| match register {
+            // DW_CFA_same_value, whose register is a number of one or two bytes.
+            0..128 => vec![0x08, register],
+            128.. => vec![0x08, register, 1],
+        })
+        .collect();
+    let most = |instructions: &[u8]| {
+        let prefix = [&made_up::SHORT_FRAME[..], &many].concat();
+        let room = (16 << 10) - 100 - prefix.len();
+        [prefix, instructions.repeat(room / instructions.len())].concat()
+    };
+    let loop_of_steps = [0x0f, 10, 0x08, 240, 0x31, 0x1c, 0x12, 0x28, 0xfa, 0xff, 0x77, 16];
+    let long_steps: Vec<u8> = {
+        let steps = [0x77, 8, 0x06, 0x13].repeat(90);
+        let expression = [steps, vec![0x77, 16]].concat();
+        [
+            &[
+                0x0f,
+                0x80 | (expression.len() % 128) as u8,
+                (expression.len() / 128) as u8,
+            ],
+            &expression[..],
+        ]
+        .concat()
+    };
+    let cases: [(&str, Vec<u8>); 7] = [
+        ("no operations", most(&[0])),
+        ("rules", most(&[0x83, 1])),
+        ("restored rules", most(&[0xc3])),
+        ("rules that go", most(&[0xc3, 0x03 | 0x80, 1])),
+        ("remembered rows", most(&[0x0a, 0x0b])),
+        ("a loop in an expression", loop_of_steps.to_vec()),
+        ("an expression that reads the stack", long_steps),
+    ];
+    for (what, instructions) in cases {
+        let file = made_up::with_instructions(&instructions);
+        let mut times = Vec::new();
+        let mut end = None;
+        for _ in 0..RUNS {
+            let (process, bytes) = made_up::deep(&file);
+            let start = Instant::now();
+            let (ended, frames, spent) = made_up::unwind_deep_stack(&process, &bytes, WorkBudget::FOR_SAMPLE);
+            times.push(start.elapsed().as_micros());
+            end = Some((ended, frames.len(), spent));
+        }
+        times.sort_unstable();
+        println!("at most: {what}: {} / {} µs, {end:?}", times[0], times[RUNS / 2]);
+    }
 }
 
 /// The same modules for framehop.

@@ -54,6 +54,9 @@ pub enum Unusable {
         /// The largest that is read.
         limit: u64,
     },
+    /// Its tables are made so that reading them takes very long.
+    #[error("its {0} take too much work to read")]
+    TooCostly(&'static str),
     /// The name leads to another file than the one that is mapped, or to none, and the kernel does not give the mapped one.
     #[error("it was replaced or removed after it was mapped")]
     Replaced,

@@ -5,7 +5,7 @@
 //!
 //! - [`Process`] has a process's [`Maps`] and the [`Module`]s in them.
 //! - [`ModuleCache`] has the modules of all processes, under a limit of memory.
-//! - [`Unwinder`] makes [`Frame`]s of [`Registers`] and a [`StackCopy`].
+//! - [`Unwinder`] makes [`Frame`]s of [`Registers`] and a [`StackCopy`], within a [`WorkBudget`].
 //!
 //! All input is hostile: processes choose the names, files and tables that they map. Everything is bounded, and nothing that they map makes
 //! unwinding loop or panic. The crate has no clock and no threads, and unwinding itself does no I/O: where it needs a module or newer mappings, it ends
@@ -27,6 +27,7 @@ mod symbol_table;
 pub mod symbols;
 mod tables;
 mod unwinder;
+mod work;
 
 pub use cache::ModuleCache;
 pub use elf::{Image, Unusable};
@@ -38,3 +39,4 @@ pub use registers::{Arch, Registers};
 pub use stack::{StackCopy, StackPage};
 pub use symbol_table::SymbolTable;
 pub use unwinder::{End, Frame, FrameKind, Unwinder};
+pub use work::WorkBudget;

@@ -304,20 +304,24 @@ impl Process {
             return false;
         };
         let page = address & !(PAGE as u64 - 1);
-        let is_known =
-            |pages: &[StackPage], address| pages.iter().any(|page: &StackPage| page.address == address);
-        if is_known(pages, page) {
+        let place = |pages: &[StackPage], address| pages.binary_search_by_key(&address, |page| page.address);
+        if place(pages, page).is_ok() {
             return false;
         }
         // Registers are saved below return addresses, perhaps in the page before.
         for address in [page.wrapping_sub(PAGE as u64), page] {
-            let mut bytes = [0; PAGE];
-            let is_new = !is_known(pages, address) && is_in_memory(pagemap, address);
-            if is_new && memory.read_exact_at(&mut bytes, address).is_ok() {
-                pages.push(StackPage { address, bytes });
+            let Err(place) = place(pages, address) else {
+                continue;
+            };
+            if !is_in_memory(pagemap, address) {
+                continue;
+            }
+            let mut bytes = Box::new([0; PAGE]);
+            if memory.read_exact_at(bytes.as_mut_slice(), address).is_ok() {
+                pages.insert(place, StackPage { address, bytes });
             }
         }
-        is_known(pages, page)
+        place(pages, page).is_ok()
     }
 
     /// The frame of a pc that somebody else has found, for example the kernel.

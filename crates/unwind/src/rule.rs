@@ -6,6 +6,7 @@
 use crate::registers::{MOST_PRESERVED, Registers};
 use crate::stack::{Outside, StackCopy};
 use crate::unwinder::FrameKind;
+use crate::work::Spent;
 
 /// What a rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,14 @@ pub(crate) enum Stop {
     StackEnds(u64),
     /// What is needed is not in the stack, a register is unknown, or the stack pointer does not move.
     Broken,
+    /// The sample's work is spent.
+    OverBudget,
+}
+
+impl From<Spent> for Stop {
+    fn from(_: Spent) -> Stop {
+        Stop::OverBudget
+    }
 }
 
 impl From<Outside> for Stop {

@@ -7,10 +7,10 @@ pub(crate) const PAGE: usize = 4096;
 ///
 /// It belongs to functions that have been active for longer than the others, and that mostly still are when it is read. So frames that are found with it
 /// are likely those of the sample, but need not be.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StackPage {
     pub(crate) address: u64,
-    pub(crate) bytes: [u8; PAGE],
+    pub(crate) bytes: Box<[u8; PAGE]>,
 }
 
 /// Bytes that were at [`base`](Self::base) when the sample was taken (`PERF_SAMPLE_STACK_USER`).
@@ -20,7 +20,8 @@ pub struct StackCopy<'a> {
     pub base: u64,
     /// The bytes that the kernel copied (`dyn_size` of them).
     pub bytes: &'a [u8],
-    /// Pages behind them, which [`Process::read_stack`](crate::Process::read_stack) has read. Empty if only the sample counts.
+    /// Pages behind them, as [`Process::read_stack`](crate::Process::read_stack) has read them, sorted by their addresses. Empty if only the sample
+    /// counts.
     pub rest: &'a [StackPage],
 }
 
@@ -48,11 +49,10 @@ impl StackCopy<'_> {
 
     #[cold]
     fn read_behind(&self, address: u64) -> Option<u64> {
-        // What was read last is likely what was needed.
-        self.rest.iter().rev().find_map(|page| {
-            let offset = usize::try_from(address.checked_sub(page.address)?).ok()?;
-            let bytes = page.bytes.get(offset..)?.first_chunk()?;
-            Some(u64::from_le_bytes(*bytes))
-        })
+        let after = self.rest.partition_point(|page| page.address <= address);
+        let page = &self.rest[after.checked_sub(1)?];
+        let offset = usize::try_from(address.checked_sub(page.address)?).ok()?;
+        let bytes = page.bytes.get(offset..)?.first_chunk()?;
+        Some(u64::from_le_bytes(*bytes))
     }
 }

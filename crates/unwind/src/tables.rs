@@ -2,13 +2,14 @@
 //!
 //! The formats are those of the DWARF standard (section 6.4, call frame information) and of the Linux Standard Base (`.eh_frame`, `.eh_frame_hdr`).
 //! `gimli` reads them. A module's maker may have written anything into its tables, so that what they say is bounded here: the length of the
-//! instructions for a function, and the steps of an expression, which may jump back.
+//! instructions for a function, the steps of an expression, which may jump back, and with the sample's [`WorkBudget`] all of them together.
 
 use gimli::constants::{DW_EH_PE_datarel, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_PE_udata4};
 use gimli::{
-    BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, EhFrameHdr, EndianSlice, Evaluation,
-    EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation, Register,
-    RegisterRule, UnwindContext, UnwindExpression, UnwindSection, UnwindTableRow, Value,
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EhFrameHdr, EndianSlice,
+    Evaluation, EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation,
+    Reader, Register, RegisterRule, Section, UnwindContext, UnwindExpression, UnwindOffset, UnwindSection,
+    UnwindTableRow, Value,
 };
 
 use crate::elf::{Headers, Image, Unusable};
@@ -16,6 +17,7 @@ use crate::expand;
 use crate::registers::{Arch, Registers};
 use crate::rule::{LOST, Rule, RuleKind, Slot, Stop, UNCHANGED};
 use crate::stack::StackCopy;
+use crate::work::{Spent, WorkBudget};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Entry<'a> = FrameDescriptionEntry<Bytes<'a>>;
@@ -30,6 +32,17 @@ const MOST_STEPS: u32 = 1000;
 /// Values that one expression may ask for.
 const MOST_QUESTIONS: u32 = 100;
 
+/// Units of work for a lookup besides the bytes of the instructions that are found: two searches, the headers of two entries, and a look at the rules
+/// of the row for each register that is followed.
+const LOOKUP: u32 = 32;
+/// Units for following a row without a rule, besides those of its lookup: a look at the row's rules for each register.
+const FOLLOWING: u32 = 64;
+/// Units for an expression, besides its steps.
+const EXPRESSION: u32 = 8;
+/// Work for the index of a table, in bytes of entries for each byte of the table. What functions have in common is read again for each of them, and
+/// is about as long as the shortest of their own entries.
+const INDEXING: u64 = 4;
+
 /// Bytes of one table, expanded. That of a browser with all its libraries in one file has 20 MB.
 const LARGEST_TABLE: u64 = 64 << 20;
 
@@ -42,6 +55,14 @@ pub(crate) enum NoRule {
     NotCovered,
     /// What they say of it cannot be understood.
     Malformed,
+    /// The sample's work was spent before it was found.
+    OverBudget,
+}
+
+impl From<Spent> for NoRule {
+    fn from(_: Spent) -> NoRule {
+        NoRule::OverBudget
+    }
 }
 
 #[derive(Debug)]
@@ -67,7 +88,7 @@ impl Tables {
     /// Reads the tables of the file with these headers. Without any, it is empty, and covers no instruction.
     ///
     /// # Errors
-    /// If they are outside of the file, too large, or cannot be read.
+    /// If they are outside of the file, too large, cannot be read, or take too much work to find the functions in.
     pub(crate) fn read(image: &dyn Image, headers: &Headers) -> Result<Tables, Unusable> {
         let content = |section, what| match section {
             Some(section) => headers.content(image, section, LARGEST_TABLE, what),
@@ -124,9 +145,9 @@ impl Tables {
         };
         if !tables.has_sorted_header() {
             tables.eh_frame_hdr = Box::default();
-            tables.index = index(&tables.eh_frame(), &tables.bases);
+            tables.index = index(&tables.eh_frame(), &tables.bases)?;
         }
-        tables.debug_index = index(&tables.debug_frame(), &tables.bases);
+        tables.debug_index = index(&tables.debug_frame(), &tables.bases)?;
         Ok(tables)
     }
 
@@ -175,8 +196,13 @@ impl Tables {
     }
 
     /// The rule for the instruction at `address`, as the module counts addresses.
-    pub(crate) fn rule(&self, address: u64, context: &mut UnwindContext<usize>) -> Result<Rule, NoRule> {
-        self.with_row(address, context, &mut |row, entry, section| {
+    pub(crate) fn rule(
+        &self,
+        address: u64,
+        context: &mut UnwindContext<usize>,
+        work: &WorkBudget,
+    ) -> Result<Rule, NoRule> {
+        self.with_row(address, context, work, &mut |row, entry, section| {
             Ok(rule(self.arch, row, entry, section))
         })
     }
@@ -188,9 +214,11 @@ impl Tables {
         context: &mut UnwindContext<usize>,
         registers: &mut Registers,
         stack: &StackCopy<'_>,
+        work: &WorkBudget,
     ) -> Result<Result<bool, Stop>, NoRule> {
-        self.with_row(address, context, &mut |row, entry, section| {
-            Ok(evaluate(row, entry, section, registers, stack))
+        self.with_row(address, context, work, &mut |row, entry, section| {
+            work.spend(FOLLOWING)?;
+            Ok(evaluate(row, entry, section, registers, stack, work))
         })
     }
 
@@ -198,21 +226,27 @@ impl Tables {
         &self,
         address: u64,
         context: &mut UnwindContext<usize>,
+        work: &WorkBudget,
         then: &mut Visit<'_, T>,
     ) -> Result<T, NoRule> {
+        work.spend(LOOKUP)?;
         let offset = if self.eh_frame_hdr.is_empty() {
             find(&self.index, address)
         } else {
             self.in_header(address)
         };
         let found = match offset {
-            Some(offset) => row_at(&self.eh_frame(), &self.bases, offset, address, context, then),
+            Some(offset) => {
+                let place = Place { offset, address };
+                row_at(&self.eh_frame(), &self.bases, place, context, work, then)
+            }
             None if self.eh_frame.is_empty() && self.debug_frame.is_empty() => Err(NoRule::NoTables),
             None => Err(NoRule::NotCovered),
         };
         match (found, find(&self.debug_index, address)) {
             (Err(NoRule::NotCovered), Some(offset)) => {
-                row_at(&self.debug_frame(), &self.bases, offset, address, context, then)
+                let place = Place { offset, address };
+                row_at(&self.debug_frame(), &self.bases, place, context, work, then)
             }
             (found, _) => found,
         }
@@ -231,14 +265,21 @@ impl Tables {
 }
 
 /// The functions in a table, sorted.
-fn index<'a, S: UnwindSection<Bytes<'a>>>(section: &S, bases: &BaseAddresses) -> Box<[Function]> {
+fn index<'a, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>>>(
+    section: &S,
+    bases: &BaseAddresses,
+) -> Result<Box<[Function]>, Unusable> {
     let mut functions = Vec::new();
     let mut entries = section.entries(bases);
+    let mut work = (section.reader().len() as u64).saturating_mul(INDEXING);
     // Behind something malformed there is no telling where the next entry starts.
     while let Ok(Some(entry)) = entries.next() {
         let CieOrFde::Fde(partial) = entry else { continue };
         let entry = u32::try_from(partial.offset());
-        if let (Ok(entry), Ok(parsed)) = (entry, partial.parse(S::cie_from_offset)) {
+        if let (Ok(entry), Ok(parsed)) = (entry, partial.parse(common_entry)) {
+            work = work
+                .checked_sub(parsed.cie().entry_len() as u64)
+                .ok_or(Unusable::TooCostly("unwind tables"))?;
             functions.push(Function {
                 start: parsed.initial_address(),
                 entry,
@@ -246,7 +287,23 @@ fn index<'a, S: UnwindSection<Bytes<'a>>>(section: &S, bases: &BaseAddresses) ->
         }
     }
     functions.sort_unstable_by_key(|function| function.start);
-    functions.into()
+    Ok(functions.into())
+}
+
+/// What functions have in common, unless it is too long.
+fn common_entry<'a, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>>>(
+    section: &S,
+    bases: &BaseAddresses,
+    offset: S::Offset,
+) -> gimli::Result<CommonInformationEntry<Bytes<'a>>> {
+    // Reading it takes as long as it is.
+    let mut entry = *section.reader();
+    entry.skip(UnwindOffset::into(offset))?;
+    let (bytes, _) = entry.read_initial_length()?;
+    match bytes > LONGEST_ENTRY {
+        true => Err(gimli::Error::UnsupportedOffset),
+        false => section.cie_from_offset(bases, offset),
+    }
 }
 
 fn find(functions: &[Function], address: u64) -> Option<usize> {
@@ -254,28 +311,45 @@ fn find(functions: &[Function], address: u64) -> Option<usize> {
     Some(functions.get(after.checked_sub(1)?)?.entry as usize)
 }
 
-/// Finds the row for `address` in the entry at `offset`.
-fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Expressions>(
-    section: &S,
-    bases: &BaseAddresses,
+/// An instruction, and where the entry for it should be in a table.
+#[derive(Debug, Clone, Copy)]
+struct Place {
     offset: usize,
     address: u64,
+}
+
+/// Finds the row for an instruction.
+fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>> + Expressions>(
+    section: &S,
+    bases: &BaseAddresses,
+    Place { offset, address }: Place,
     context: &mut UnwindContext<usize>,
+    work: &WorkBudget,
     then: &mut Visit<'_, T>,
 ) -> Result<T, NoRule> {
     let entry = section
-        .fde_from_offset(bases, S::Offset::from(offset), S::cie_from_offset)
+        .fde_from_offset(bases, S::Offset::from(offset), common_entry)
         .map_err(|_| NoRule::Malformed)?;
+    // What functions have in common was read, even if the instruction is not in this one.
+    let common = entry.cie().entry_len();
+    work.spend(units(common))?;
     if !entry.contains(address) {
         return Err(NoRule::NotCovered);
     }
-    if entry.entry_len() > LONGEST_ENTRY || entry.cie().entry_len() > LONGEST_ENTRY {
+    if entry.entry_len() > LONGEST_ENTRY {
         return Err(NoRule::Malformed);
     }
+    // Its instructions are followed until the row is found, and before them those that functions have in common.
+    work.spend(units(entry.entry_len()))?;
     let row = entry
         .unwind_info_for_address(section, bases, context, address)
         .map_err(|_| NoRule::Malformed)?;
     then(row, &entry, section)
+}
+
+/// The units of work for so many bytes or steps.
+fn units(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The expressions in a table, whichever it is.
@@ -378,25 +452,27 @@ fn evaluate(
     section: &dyn Expressions,
     registers: &mut Registers,
     stack: &StackCopy<'_>,
+    work: &WorkBudget,
 ) -> Result<bool, Stop> {
+    let compute = |at: &UnwindExpression<usize>, first| {
+        let expression = section.expression(at).ok_or(Stop::Broken)?;
+        compute(expression, entry, registers, stack, work, first)
+    };
     let arch = registers.arch();
     let caller = match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => registers
             .get(register.0)
             .ok_or(Stop::Broken)?
             .wrapping_add_signed(*offset),
-        CfaRule::Expression(at) => compute(section, at, entry, registers, stack, None)?,
+        CfaRule::Expression(at) => compute(at, None)?,
     };
     let value = |number: u16, rule: Option<RegisterRule<usize>>| match rule {
         None | Some(RegisterRule::SameValue) => registers.get(number).ok_or(Stop::Broken),
         Some(RegisterRule::Offset(offset)) => Ok(stack.read(caller.wrapping_add_signed(offset))?),
         Some(RegisterRule::ValOffset(offset)) => Ok(caller.wrapping_add_signed(offset)),
         Some(RegisterRule::Register(other)) => registers.get(other.0).ok_or(Stop::Broken),
-        Some(RegisterRule::Expression(at)) => {
-            let address = compute(section, &at, entry, registers, stack, Some(caller))?;
-            Ok(stack.read(address)?)
-        }
-        Some(RegisterRule::ValExpression(at)) => compute(section, &at, entry, registers, stack, Some(caller)),
+        Some(RegisterRule::Expression(at)) => Ok(stack.read(compute(&at, Some(caller))?)?),
+        Some(RegisterRule::ValExpression(at)) => compute(&at, Some(caller)),
         Some(_) => Err(Stop::Broken),
     };
     let column = entry.cie().return_address_register();
@@ -437,26 +513,68 @@ fn evaluate(
 
 /// The value of an expression. `first` is on its stack to begin with.
 fn compute(
-    section: &dyn Expressions,
-    at: &UnwindExpression<usize>,
+    expression: Expression<Bytes<'_>>,
+    entry: &Entry<'_>,
+    registers: &Registers,
+    stack: &StackCopy<'_>,
+    work: &WorkBudget,
+    first: Option<u64>,
+) -> Result<u64, Stop> {
+    // Without a jump back there are no more steps than bytes, and hardly any expression has one.
+    let most_steps = u32::try_from(expression.0.len())
+        .unwrap_or(MOST_STEPS)
+        .min(MOST_STEPS);
+    work.spend(EXPRESSION + most_steps)?;
+    let steps = |most_steps| compute_in_steps(expression, entry, registers, stack, first, most_steps);
+    match steps(most_steps) {
+        Err(NoValue::TooManySteps) if most_steps < MOST_STEPS => {
+            work.spend(MOST_STEPS)?;
+            steps(MOST_STEPS)
+        }
+        value => value,
+    }
+    .map_err(|none| match none {
+        NoValue::Stopped(stop) => stop,
+        NoValue::TooManySteps => Stop::Broken,
+    })
+}
+
+/// Why an expression has no value.
+enum NoValue {
+    TooManySteps,
+    Stopped(Stop),
+}
+
+impl From<gimli::Error> for NoValue {
+    fn from(error: gimli::Error) -> NoValue {
+        match error {
+            gimli::Error::TooManyIterations => NoValue::TooManySteps,
+            _ => NoValue::Stopped(Stop::Broken),
+        }
+    }
+}
+
+fn compute_in_steps(
+    expression: Expression<Bytes<'_>>,
     entry: &Entry<'_>,
     registers: &Registers,
     stack: &StackCopy<'_>,
     first: Option<u64>,
-) -> Result<u64, Stop> {
-    let expression = section.expression(at).ok_or(Stop::Broken)?;
+    most_steps: u32,
+) -> Result<u64, NoValue> {
+    const BROKEN: NoValue = NoValue::Stopped(Stop::Broken);
     let mut evaluation: Evaluation<Bytes<'_>> = expression.evaluation(entry.cie().encoding());
-    evaluation.set_max_iterations(MOST_STEPS);
+    evaluation.set_max_iterations(most_steps);
     if let Some(first) = first {
         evaluation.set_initial_value(first);
     }
-    let mut result = evaluation.evaluate().map_err(|_| Stop::Broken)?;
+    let mut result = evaluation.evaluate()?;
     for _ in 0..MOST_QUESTIONS {
         result = match result {
             EvaluationResult::Complete => {
                 return match evaluation.as_result().last().map(|piece| &piece.location) {
                     Some(Location::Address { address }) => Ok(*address),
-                    _ => Err(Stop::Broken),
+                    _ => Err(BROKEN),
                 };
             }
             EvaluationResult::RequiresRegister { register, .. } => {
@@ -464,7 +582,7 @@ fn compute(
                 let value = if register.0 == 16 && registers.arch() == Arch::X86_64 {
                     registers.pc()
                 } else {
-                    registers.get(register.0).ok_or(Stop::Broken)?
+                    registers.get(register.0).ok_or(BROKEN)?
                 };
                 evaluation.resume_with_register(Value::Generic(value))
             }
@@ -473,10 +591,14 @@ fn compute(
                 size: 8,
                 space: None,
                 ..
-            } => evaluation.resume_with_memory(Value::Generic(stack.read(address)?)),
-            _ => return Err(Stop::Broken),
-        }
-        .map_err(|_| Stop::Broken)?;
+            } => {
+                let value = stack
+                    .read(address)
+                    .map_err(|outside| NoValue::Stopped(outside.into()))?;
+                evaluation.resume_with_memory(Value::Generic(value))
+            }
+            _ => return Err(BROKEN),
+        }?;
     }
-    Err(Stop::Broken)
+    Err(BROKEN)
 }

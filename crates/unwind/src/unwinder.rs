@@ -10,6 +10,10 @@ use crate::registers::{Arch, Registers};
 use crate::rule::{Kept, Rule, RuleKind, Stop};
 use crate::stack::StackCopy;
 use crate::tables::{NoRule, Tables};
+use crate::work::WorkBudget;
+
+/// Units of work for a frame whose rule is known.
+const FRAME: u32 = 1;
 
 /// Rules that an [`Unwinder`] keeps; 64 bytes each, one cache line.
 const RULES: usize = 1 << 12;
@@ -69,6 +73,8 @@ pub enum End {
     Inconsistent(u32),
     /// There are more frames than were asked for.
     TooManyFrames,
+    /// The sample's [`WorkBudget`] was spent when the last frame, which is in this mapping, was to be left.
+    OverBudget(u32),
 }
 
 /// Unwinds the stacks of one thread of the profiler: it has the rules that were used lately, for all processes.
@@ -109,18 +115,20 @@ impl Unwinder {
         self.rules.fill(NO_RULE);
     }
 
-    /// Replaces `frames` by those of a thread of `process`, innermost first. It reads no files and waits for nothing; for the same sample it can
-    /// be called again after the process was refreshed or a module was loaded.
+    /// Replaces `frames` by those of a thread of `process`, innermost first. It reads no files and waits for nothing; for the same sample, with the
+    /// same `work`, it can be called again after the process was refreshed or a module was loaded.
     pub fn unwind(
         &mut self,
         process: &Process,
         registers: &Registers,
         stack: &StackCopy<'_>,
+        work: &WorkBudget,
         frames: &mut Vec<Frame>,
     ) -> End {
         let mut sample = Sample {
             process,
             stack,
+            work,
             kept: Kept::Pointers,
         };
         match self.unwind_sample(&sample, registers, frames) {
@@ -139,12 +147,14 @@ impl Unwinder {
         process: &Process,
         registers: &Registers,
         stack: &StackCopy<'_>,
+        work: &WorkBudget,
         frames: &mut Vec<Frame>,
     ) -> End {
         frames.clear();
         let sample = Sample {
             process,
             stack,
+            work,
             kept: Kept::Pointers,
         };
         let mut registers = *registers;
@@ -158,6 +168,9 @@ impl Unwinder {
             let Some(mapping) = frame.mapping else {
                 return End::UnknownMapping;
             };
+            if work.spend(FRAME).is_err() {
+                return End::OverBudget(mapping);
+            }
             let otherwise = End::NoUnwindInformation(mapping);
             if let Err(end) = by_frame_pointer(&sample, &mut registers, End::Complete, otherwise) {
                 return end;
@@ -198,6 +211,9 @@ impl Unwinder {
             let Some(region) = region else {
                 return End::UnknownMapping;
             };
+            if sample.work.spend(FRAME).is_err() {
+                return End::OverBudget(index);
+            }
             match self.step(sample, index, region, lookup, &mut registers, kind) {
                 Ok(Stepped::ToCaller) => kind = FrameKind::Caller,
                 Ok(Stepped::OverSignal) => {
@@ -241,7 +257,7 @@ impl Unwinder {
             }
         } else {
             let tables = tables(sample.process, index)?;
-            match tables.rule(address, &mut self.context) {
+            match tables.rule(address, &mut self.context, sample.work) {
                 Ok(rule) => {
                     self.rules[place] = Cached {
                         serial: region.serial,
@@ -255,6 +271,7 @@ impl Unwinder {
                     }
                 }
                 Err(NoRule::Malformed) => return Err(End::MalformedTables(index)),
+                Err(NoRule::OverBudget) => return Err(End::OverBudget(index)),
                 Err(NoRule::NotCovered) => {
                     if kind.is_exact()
                         && let Some(stepped) = by_return_address(sample, registers)
@@ -270,6 +287,7 @@ impl Unwinder {
             Stop::Root => End::Complete,
             Stop::StackEnds(address) => End::StackEnds(address),
             Stop::Broken => End::Inconsistent(index),
+            Stop::OverBudget => End::OverBudget(index),
         })
     }
 
@@ -281,11 +299,12 @@ impl Unwinder {
         registers: &mut Registers,
     ) -> Result<Result<Stepped, Stop>, End> {
         let tables = tables(sample.process, index)?;
-        match tables.evaluate(address, &mut self.context, registers, sample.stack) {
+        match tables.evaluate(address, &mut self.context, registers, sample.stack, sample.work) {
             Ok(signal) => Ok(signal.map(|signal| match signal {
                 true => Stepped::OverSignal,
                 false => Stepped::ToCaller,
             })),
+            Err(NoRule::OverBudget) => Err(End::OverBudget(index)),
             Err(_) => Err(End::MalformedTables(index)),
         }
     }
@@ -295,6 +314,7 @@ impl Unwinder {
 struct Sample<'a> {
     process: &'a Process,
     stack: &'a StackCopy<'a>,
+    work: &'a WorkBudget,
     kept: Kept,
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use ferretto_unwind::{
-    End, MappingKind, Module, ModuleCache, Process, Refreshed, StackCopy, Unusable, Unwinder,
+    End, MappingKind, Module, ModuleCache, Process, Refreshed, StackCopy, Unusable, Unwinder, WorkBudget,
 };
 
 use crate::stacks::{FLAGS, SHAPES, names, unwind, unwind_sample};
@@ -205,7 +205,8 @@ fn a_stack_deeper_than_its_copy_or_than_was_asked_for_ends_with_that() {
             bytes,
             rest: &[],
         };
-        Unwinder::new(most).unwind(&process, &registers, &stack, &mut frames)
+        let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
+        Unwinder::new(most).unwind(&process, &registers, &stack, &work, &mut frames)
     };
     assert_eq!(end(3, &stack), End::TooManyFrames);
     assert!(matches!(end(100, &stack[..1000]), End::StackEnds(_)));

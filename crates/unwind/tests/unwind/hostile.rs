@@ -2,8 +2,12 @@
 
 use std::sync::{Arc, LazyLock};
 
-use ferretto_unwind::{Arch, Maps, Module, Process, Registers, StackCopy, Unusable, Unwinder};
+use ferretto_unwind::{
+    Arch, End, Maps, Module, Process, Registers, StackCopy, Unusable, Unwinder, WorkBudget,
+};
 use proptest::prelude::*;
+
+use crate::made_up::{DEEP, SHORT_FRAME, elf, table, unwind_deep, with_instructions};
 
 /// A small program with sections of all kinds.
 static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| std::fs::read("/bin/true").expect("a program"));
@@ -38,6 +42,7 @@ fn survive(file: &[u8], registers: &[u64], stack: &[u64]) -> bool {
                 bytes: &bytes,
                 rest: &[],
             },
+            &WorkBudget::new(WorkBudget::FOR_SAMPLE),
             &mut frames,
         );
         assert!(!frames.is_empty() && frames.len() <= 100);
@@ -130,16 +135,54 @@ fn an_expression_that_never_ends_is_given_up() {
 
 /// A module whose only function, at the start of the mapping, has an expression as its frame address.
 fn with_expression(expression: &[u8]) -> Vec<u8> {
-    let mut table = Vec::new();
-    // What functions have in common: version 1, no augmentation, factors 1 and -8, return address in column 16.
-    table.extend([0x0e, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0x78, 16, 0x90, 1, 0, 0, 0]);
-    let instructions = [&[0x0f, expression.len() as u8], expression].concat();
-    let start = table.len();
-    table.extend((4 + 16 + instructions.len() as u32).to_le_bytes());
-    table.extend((start as u32 + 4).to_le_bytes());
-    table.extend(0x40_0000u64.to_le_bytes());
-    table.extend(0x40_0000u64.to_le_bytes());
-    table.extend(instructions);
-    table.extend([0; 4]);
-    crate::model::elf(Arch::X86_64, &table, 0x100)
+    with_instructions(&[&[0x0f, expression.len() as u8], expression].concat())
+}
+
+#[test]
+fn a_deep_stack_with_short_instructions_stays_far_within_its_budget() {
+    let (end, frames, spent) = unwind_deep(&with_instructions(&SHORT_FRAME), WorkBudget::FOR_SAMPLE);
+    assert_eq!((end, frames.len()), (End::TooManyFrames, DEEP));
+    assert!(spent * 4 < WorkBudget::FOR_SAMPLE, "{spent}");
+}
+
+#[test]
+fn instructions_that_are_too_many_in_all_end_the_stack() {
+    // For each frame all of them are followed: they advance by nothing, set a rule, remember the row and restore it.
+    let instructions = [&SHORT_FRAME[..], &[0x40, 0x83, 1, 0x0a, 0x0b].repeat(3000)].concat();
+    let (end, frames, spent) = unwind_deep(&with_instructions(&instructions), WorkBudget::FOR_SAMPLE);
+    assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE));
+    assert_eq!(
+        frames.len(),
+        WorkBudget::FOR_SAMPLE as usize / (15_023 + 14 + 32 + 1) + 1
+    );
+}
+
+#[test]
+fn expressions_that_take_too_many_steps_in_all_end_the_stack() {
+    // Counts down from 240 and jumps back, then adds 16 to the stack pointer: DW_OP_const1u, DW_OP_lit1, DW_OP_minus, DW_OP_dup, DW_OP_bra,
+    // DW_OP_breg7.
+    let expression = [0x08, 240, 0x31, 0x1c, 0x12, 0x28, 0xfa, 0xff, 0x77, 16];
+    let file = with_expression(&expression);
+    let (end, frames, _) = unwind_deep(&file, u32::MAX);
+    assert_eq!((end, frames.len()), (End::TooManyFrames, DEEP));
+    let (end, frames, spent) = unwind_deep(&file, WorkBudget::FOR_SAMPLE / 4);
+    assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE / 4));
+    assert!(frames.len() < DEEP);
+}
+
+#[test]
+fn a_table_whose_functions_share_something_long_is_not_indexed() {
+    // To read it for each function anew would take time that grows with the square of the table.
+    let functions: Vec<(u64, &[u8])> = (0..2000)
+        .map(|number| (0x40_0000 + number, &SHORT_FRAME[..]))
+        .collect();
+    let file = |augmentation: &[u8]| elf(Arch::X86_64, &table(augmentation, &functions), 0x100);
+    assert!(Module::read(&file(b"S").as_slice()).is_ok());
+    assert_eq!(
+        Module::read(&file(&[b'S'; 10_000]).as_slice()).err(),
+        Some(Unusable::TooCostly("unwind tables"))
+    );
+    // What is longer than anything that linkers write is not even read: the first frame is left by its frame pointer.
+    let (end, frames, _) = unwind_deep(&file(&vec![b'S'; 1 << 20]), WorkBudget::FOR_SAMPLE);
+    assert_eq!((end, frames.len()), (End::Complete, 2));
 }

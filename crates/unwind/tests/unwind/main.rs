@@ -2,6 +2,7 @@
 
 mod files;
 mod hostile;
+mod made_up;
 mod model;
 mod stacks;
 mod stopped;

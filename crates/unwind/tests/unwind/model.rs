@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use ferretto_unwind::{Arch, End, FrameKind, Maps, Module, Process, Registers, StackCopy, Unwinder};
+use ferretto_unwind::{
+    Arch, End, FrameKind, Maps, Module, Process, Registers, StackCopy, Unwinder, WorkBudget,
+};
 use gimli::constants::DW_EH_PE_absptr;
 use gimli::write::{
     Address, CallFrameInstruction, CommonInformationEntry, EhFrame, EndianVec, FrameDescriptionEntry,
@@ -11,8 +13,9 @@ use gimli::write::{
 use gimli::{Encoding, Format, LittleEndian, Register};
 use proptest::prelude::*;
 
-/// Where the module counts its addresses from, and where it is mapped.
-const MODULE: u64 = 0x40_0000;
+use crate::made_up::{MODULE, elf};
+
+/// Where the module is mapped.
 const MAPPED: u64 = 0x7f12_3400_0000;
 /// Bytes of each function.
 const FUNCTION: u64 = 0x100;
@@ -109,51 +112,6 @@ fn module(arch: Arch, shapes: &[Shape]) -> Vec<u8> {
     elf(arch, table.0.slice(), shapes.len() as u64 * FUNCTION)
 }
 
-/// A file of a header, one executable segment that is the file, and the section `.eh_frame`.
-pub(crate) fn elf(arch: Arch, eh_frame: &[u8], text: u64) -> Vec<u8> {
-    let names = b"\0.eh_frame\0.shstrtab\0";
-    let (segments_at, tables_at) = (64u64, 64 + 56 + text);
-    let names_at = tables_at + eh_frame.len() as u64;
-    let sections_at = (names_at + names.len() as u64).next_multiple_of(8);
-    let mut file = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
-    let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
-    let words =
-        |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
-    let longs =
-        |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|value| file.extend(value.to_le_bytes()));
-    let machine = match arch {
-        Arch::X86_64 => 62,
-        Arch::Aarch64 => 183,
-    };
-    half(&mut file, 3);
-    half(&mut file, machine);
-    words(&mut file, &[1]);
-    longs(&mut file, &[0, segments_at, sections_at]);
-    words(&mut file, &[0]);
-    [64, 56, 1, 64, 3, 2]
-        .iter()
-        .for_each(|&value| half(&mut file, value));
-    words(&mut file, &[1, 5]);
-    // The functions are behind the headers; the module counts the file from here on.
-    let address = MODULE - 64 - 56;
-    longs(
-        &mut file,
-        &[0, address, address, sections_at, sections_at, 0x1000],
-    );
-    file.resize(tables_at as usize, 0x90);
-    file.extend(eh_frame);
-    file.extend(names);
-    file.resize(sections_at as usize, 0);
-    file.resize(file.len() + 64, 0);
-    for (name, kind, at, size) in [(1, 1, tables_at, eh_frame.len()), (11, 3, names_at, names.len())] {
-        words(&mut file, &[name, kind]);
-        longs(&mut file, &[2, address + at, at, size as u64]);
-        words(&mut file, &[0, 0]);
-        longs(&mut file, &[1, 0]);
-    }
-    file
-}
-
 /// The stack as it is in the first of these functions, whose caller is the second, and so on.
 fn run(arch: Arch, shapes: &[Shape], places: &[u64]) -> (Registers, Vec<u8>, Vec<u64>) {
     let (stack_pointer, frame_pointer) = pointers(arch);
@@ -210,7 +168,8 @@ proptest! {
         let mut frames = Vec::new();
         // The second time with the rules that the first has found.
         for _ in 0..2 {
-            let end = unwinder.unwind(&process, &registers, &stack, &mut frames);
+            let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
+            let end = unwinder.unwind(&process, &registers, &stack, &work, &mut frames);
             prop_assert_eq!(frames.iter().map(|frame| frame.pc).collect::<Vec<_>>(), &pcs[..]);
             prop_assert_eq!(end, End::Complete);
         }
@@ -234,11 +193,42 @@ proptest! {
         let copied = (stack.len() as f64 * part) as usize;
         let stack = StackCopy { base: STACK, bytes: &stack[..copied], rest: &[] };
         let mut frames = Vec::new();
-        let end = Unwinder::new(100).unwind(&process, &registers, &stack, &mut frames);
+        let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
+        let end = Unwinder::new(100).unwind(&process, &registers, &stack, &work, &mut frames);
         let found: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
         prop_assert_eq!(&found[..], &pcs[..found.len()]);
         // The root needs nothing of the stack.
         prop_assert_eq!(end == End::Complete, found.len() == pcs.len());
         prop_assert!(matches!(end, End::Complete | End::StackEnds(_)), "{:?}", end);
+    }
+
+    #[test]
+    fn a_stack_takes_the_same_work_each_time_and_ends_early_without_it((arch, shapes, places) in any_stack(), part in 0.0..1.0) {
+        let file = module(arch, &shapes);
+        let text = format!("{MAPPED:x}-{:x} r-xp 00000000 08:01 7 /module\n", MAPPED + file.len() as u64);
+        let mut process = Process::with_maps(Maps::read(text.as_bytes()).expect("text"));
+        process.provide(0, Module::read(&file.as_slice()).map(Arc::new));
+        let (registers, stack, pcs) = run(arch, &shapes, &places);
+        let stack = StackCopy { base: STACK, bytes: &stack, rest: &[] };
+        let mut frames = Vec::new();
+        let mut unwind = |unwinder: &mut Unwinder, units| {
+            let work = WorkBudget::new(units);
+            let end = unwinder.unwind(&process, &registers, &stack, &work, &mut frames);
+            (end, frames.iter().map(|frame| frame.pc).collect::<Vec<_>>(), units - work.left())
+        };
+        let mut unwinder = Unwinder::new(100);
+        let (end, found, spent) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
+        prop_assert_eq!((end, &found), (End::Complete, &pcs));
+        // Rules that are known cost no more than their frames. A few take each other's place.
+        let (_, _, spent_again) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
+        prop_assert!((pcs.len() as u32..=spent / 2 + 1).contains(&spent_again), "{} of {}", spent_again, spent);
+        // Another unwinder has to find the rules as well.
+        prop_assert_eq!(unwind(&mut Unwinder::new(100), spent), (End::Complete, pcs.clone(), spent));
+        let less = (f64::from(spent) * part) as u32;
+        let (end, found, spent_of_less) = unwind(&mut Unwinder::new(100), less);
+        prop_assert_eq!(end, End::OverBudget(0));
+        prop_assert_eq!(&found[..], &pcs[..found.len()]);
+        prop_assert!(!found.is_empty());
+        prop_assert_eq!(spent_of_less, less);
     }
 }

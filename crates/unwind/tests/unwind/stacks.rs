@@ -1,6 +1,6 @@
 //! Each shape of frame is unwound, from the innermost function to the thread's first.
 
-use ferretto_unwind::{End, Frame, ModuleCache, Process, Registers, StackCopy, Unwinder};
+use ferretto_unwind::{End, Frame, ModuleCache, Process, Registers, StackCopy, Unwinder, WorkBudget};
 
 use crate::stopped::{Program, compile};
 
@@ -19,8 +19,10 @@ pub(crate) fn unwind_sample(
         rest: &[],
     };
     let mut frames = Vec::new();
+    // Far more than any honest stack needs, however many of its modules are loaded on the way.
+    let work = WorkBudget::new(WorkBudget::FOR_SAMPLE);
     loop {
-        match unwinder.unwind(process, registers, &stack, &mut frames) {
+        match unwinder.unwind(process, registers, &stack, &work, &mut frames) {
             End::ModuleNeeded(mapping) => process.load(mapping, cache),
             end => return (frames, end),
         }
