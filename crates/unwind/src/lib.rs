@@ -15,6 +15,7 @@
 mod cache;
 mod elf;
 mod expand;
+mod file_system;
 mod mapping_file;
 mod maps;
 mod module;

@@ -5,19 +5,20 @@
 //! `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`. The second is the path below `/proc/PID/root`, if it has the inode that is mapped. The device
 //! is not compared: on btrfs and overlayfs, the mapping and the file have different ones.
 //!
-//! Only regular files are opened for reading, because opening anything else may have effects. A file system in user space or on a network can
-//! hold up whoever reads its files; see [`LoadRequest`].
+//! Only regular files are opened for reading, because opening anything else may have effects, and only on file systems that are
+//! [known to answer](crate::file_system): a file system in user space or on a network can hold up whoever reads its files; see [`LoadRequest`].
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, fstat, fstatfs, openat, openat2};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::elf::Unusable;
+use crate::file_system::{self, NotLocal};
 use crate::maps::{Mapping, MappingKind};
 
 /// Bytes of a vdso that are read at most. There are two to four pages of it.
@@ -83,49 +84,40 @@ impl ProcessDir {
         openat(&self.directory, "root", flags, Mode::empty()).is_ok()
     }
 
-    /// Names a file by a path in the process's root, out of which no link leads.
+    /// Names a file by a path in the process's root, out of which no link leads. On the way nothing is read from disks and no server is asked: the
+    /// kernel keeps all folders on the way to a file that is mapped, and does not soon forget them.
     fn name_in_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = openat(&self.directory, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        openat2(root, path, flags, Mode::empty(), resolve)
+        match openat2(&root, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
+            // A kernel before 5.12.
+            Err(Errno::INVAL) => openat2(&root, path, flags, Mode::empty(), resolve),
+            named => named,
+        }
     }
 
-    /// Opens a file that has been named but not opened, if it is a regular one.
+    /// Opens a file that has been named but not opened, if it is a regular one on a file system that answers.
     fn open_regular(&self, named: Result<OwnedFd, Errno>) -> Result<File, Unusable> {
-        let file = File::from(named.map_err(|error| self.unusable(error))?);
-        let metadata = file.metadata().map_err(|error| Unusable::from_io(&error))?;
-        if !metadata.is_file() || is_of_kernel(&file) {
+        let named = named.map_err(|error| self.unusable(error))?;
+        let found = file_system::look(&named).map_err(|error| self.unusable(error))?;
+        if FileType::from_raw_mode(found.stx_mode.into()) != FileType::RegularFile {
             return Err(Unusable::NotRegular);
         }
-        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // A process that has left its root for another has files of mounts that only others list.
+        let theirs = std::iter::once_with(|| self.open_file("mountinfo").ok());
+        let ours = std::iter::once_with(|| File::open("/proc/self/mountinfo").ok());
+        let mounts = theirs.chain(ours).flatten();
+        file_system::check(named.as_fd(), &found, mounts).map_err(|reason| match reason {
+            NotLocal::Type(name) => Unusable::NotLocal(name),
+            NotLocal::Unknown => Unusable::NotLocal("unknown".into()),
+        })?;
+        let again = format!("/proc/self/fd/{}", named.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         openat(CWD, again, flags, Mode::empty())
             .map(File::from)
             .map_err(|error| self.unusable(error))
     }
-}
-
-/// Whether it is a file of one of the kernel's own file systems, whose files do something when they are opened, read or closed. Programs are elsewhere.
-fn is_of_kernel(file: &File) -> bool {
-    /// procfs, sysfs, tracefs, debugfs, securityfs, configfs, both versions of cgroups, the file system of BPF, selinuxfs: the kernel's
-    /// `uapi/linux/magic.h`.
-    const OF_KERNEL: [u64; 10] = [
-        0x9fa0,
-        0x6265_6572,
-        0x7472_6163,
-        0x6462_6720,
-        0x7363_6673,
-        0x6265_6570,
-        0x27_e0eb,
-        0x6367_7270,
-        0xcafe_4a11,
-        0xf97c_ff8c,
-    ];
-    // A file system that does not say what it is is not trusted.
-    fstatfs(file).map_or(true, |found| {
-        OF_KERNEL.contains(&(found.f_type as u64 & 0xffff_ffff))
-    })
 }
 
 /// What identifies the content of a file without reading it. Every write changes the time of the last change, which no program can set.
@@ -166,8 +158,18 @@ impl MappedFile {
 
 /// Everything that it takes to load the module of one mapping: hand it to [`ModuleCache::load`](crate::ModuleCache::load).
 ///
-/// Loading opens and reads files, which may be on a file system whose server takes its time. A caller that must not wait for that takes the request
-/// to another thread, and gives [`Process::provide`](crate::Process::provide) what comes of it.
+/// Loading opens and reads files. It takes as long as this machine's disks do: files on a file system that has a server, in user space or on a
+/// network, are [not opened](Unusable::NotLocal). These cases remain in which loading waits for somebody else:
+///
+/// - an `overlay` with a layer on such a file system: the layers' file systems cannot be told from outside;
+/// - a block device that has a server, such as `nbd` and `fuseblk`; only an administrator can set these up;
+/// - a file on NFS or 9P, which asks its server when it is named, if the server was not asked lately; only an administrator can mount these;
+/// - a process whose memory is locked for long, because the kernel looks up mapped files in it. This holds for reading its mappings and its stack as
+///   well ([`Process::refresh`](crate::Process::refresh), [`Process::read_stack`](crate::Process::read_stack)). A process can bring that about: while it
+///   maps a file, the kernel may wait for the file's server with the lock held.
+///
+/// A caller that must not wait even then takes the request to another thread, and gives [`Process::provide`](crate::Process::provide) what comes
+/// of it.
 #[derive(Debug, Clone)]
 pub struct LoadRequest {
     pub(crate) directory: Option<ProcessDir>,
@@ -204,7 +206,10 @@ impl LoadRequest {
                 Err(refused) => refused,
             },
         };
-        if refused == Unusable::NotRegular || refused == Unusable::ProcessGone {
+        if matches!(
+            refused,
+            Unusable::NotRegular | Unusable::NotLocal(_) | Unusable::ProcessGone
+        ) {
             return Err(refused);
         }
         let path = mapping.path().filter(|path| path.starts_with(b"/"));
@@ -214,8 +219,8 @@ impl LoadRequest {
             named => named.map_err(|error| directory.unusable(error))?,
         };
         // Only naming a file has no effects. A process may have chosen a path that leads to another file here.
-        let found = fstat(&named).map_err(|error| Unusable::Unreadable(error.raw_os_error()))?;
-        if found.st_ino != mapping.inode {
+        let found = file_system::look(&named).map_err(|error| directory.unusable(error))?;
+        if found.stx_ino != mapping.inode {
             return Err(Unusable::Replaced);
         }
         directory.open_regular(Ok(named)).map(MappedFile::File)

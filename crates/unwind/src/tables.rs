@@ -8,8 +8,8 @@ use gimli::constants::{DW_EH_PE_datarel, DW_EH_PE_pcrel, DW_EH_PE_sdata4, DW_EH_
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, EhFrameHdr, EndianSlice,
     Evaluation, EvaluationResult, Expression, FrameDescriptionEntry, LittleEndian, Location, Operation,
-    Reader, Register, RegisterRule, Section, UnwindContext, UnwindExpression, UnwindOffset, UnwindSection,
-    UnwindTableRow, Value,
+    Reader, Register, RegisterRule, Section, UnwindContext, UnwindContextStorage, UnwindExpression,
+    UnwindOffset, UnwindSection, UnwindTableRow, Value,
 };
 
 use crate::elf::{Headers, Image, Unusable};
@@ -21,7 +21,9 @@ use crate::work::{Spent, WorkBudget};
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 type Entry<'a> = FrameDescriptionEntry<Bytes<'a>>;
-type Row = UnwindTableRow<usize>;
+type Row = UnwindTableRow<usize, Rows>;
+/// Where rows are put together.
+pub(crate) type Context = UnwindContext<usize, Rows>;
 /// What is done with the row for an instruction, and the entry that has it.
 type Visit<'v, T> = dyn FnMut(&Row, &Entry<'_>, &dyn Expressions) -> Result<T, NoRule> + 'v;
 
@@ -32,6 +34,10 @@ const MOST_STEPS: u32 = 1000;
 /// Values that one expression may ask for.
 const MOST_QUESTIONS: u32 = 100;
 
+/// Rules of a row: enough for all general registers and vector registers of aarch64, and their few companions.
+const MOST_RULES: usize = 80;
+/// Rules that are looked at or copied for one unit of work.
+const RULES_OF_UNIT: usize = 16;
 /// Units of work for a lookup besides the bytes of the instructions that are found: two searches, the headers of two entries, and a look at the rules
 /// of the row for each register that is followed.
 const LOOKUP: u32 = 32;
@@ -63,6 +69,16 @@ impl From<Spent> for NoRule {
     fn from(_: Spent) -> NoRule {
         NoRule::OverBudget
     }
+}
+
+/// Memory for rows. Instructions look at all rules of a row or copy them, so that their number bounds what one instruction takes.
+#[derive(Debug)]
+pub(crate) struct Rows;
+
+impl UnwindContextStorage<usize> for Rows {
+    type Rules = [(Register, RegisterRule<usize>); MOST_RULES];
+    /// As many rows as `gimli` has without being told.
+    type Stack = Box<[UnwindTableRow<usize, Rows>; 4]>;
 }
 
 #[derive(Debug)]
@@ -199,7 +215,7 @@ impl Tables {
     pub(crate) fn rule(
         &self,
         address: u64,
-        context: &mut UnwindContext<usize>,
+        context: &mut Context,
         work: &WorkBudget,
     ) -> Result<Rule, NoRule> {
         self.with_row(address, context, work, &mut |row, entry, section| {
@@ -211,7 +227,7 @@ impl Tables {
     pub(crate) fn evaluate(
         &self,
         address: u64,
-        context: &mut UnwindContext<usize>,
+        context: &mut Context,
         registers: &mut Registers,
         stack: &StackCopy<'_>,
         work: &WorkBudget,
@@ -225,7 +241,7 @@ impl Tables {
     fn with_row<T>(
         &self,
         address: u64,
-        context: &mut UnwindContext<usize>,
+        context: &mut Context,
         work: &WorkBudget,
         then: &mut Visit<'_, T>,
     ) -> Result<T, NoRule> {
@@ -323,7 +339,7 @@ fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>> + Expressions>
     section: &S,
     bases: &BaseAddresses,
     Place { offset, address }: Place,
-    context: &mut UnwindContext<usize>,
+    context: &mut Context,
     work: &WorkBudget,
     then: &mut Visit<'_, T>,
 ) -> Result<T, NoRule> {
@@ -339,8 +355,10 @@ fn row_at<'a, T, S: UnwindSection<Bytes<'a>> + Section<Bytes<'a>> + Expressions>
     if entry.entry_len() > LONGEST_ENTRY {
         return Err(NoRule::Malformed);
     }
-    // Its instructions are followed until the row is found, and before them those that functions have in common.
-    work.spend(units(entry.entry_len()))?;
+    // Its instructions are followed until the row is found, and before them those that functions have in common. Each may look at all rules that the
+    // others have set, for which they need two bytes.
+    let bytes = common + entry.entry_len();
+    work.spend(units(bytes + bytes * MOST_RULES.min(bytes / 2) / RULES_OF_UNIT))?;
     let row = entry
         .unwind_info_for_address(section, bases, context, address)
         .map_err(|_| NoRule::Malformed)?;
@@ -521,22 +539,21 @@ fn compute(
     first: Option<u64>,
 ) -> Result<u64, Stop> {
     // Without a jump back there are no more steps than bytes, and hardly any expression has one.
-    let most_steps = u32::try_from(expression.0.len())
+    let mut most_steps = u32::try_from(expression.0.len())
         .unwrap_or(MOST_STEPS)
         .min(MOST_STEPS);
     work.spend(EXPRESSION + most_steps)?;
-    let steps = |most_steps| compute_in_steps(expression, entry, registers, stack, first, most_steps);
-    match steps(most_steps) {
-        Err(NoValue::TooManySteps) if most_steps < MOST_STEPS => {
-            work.spend(MOST_STEPS)?;
-            steps(MOST_STEPS)
+    loop {
+        match compute_in_steps(expression, entry, registers, stack, first, most_steps) {
+            Ok(value) => return Ok(value),
+            Err(NoValue::Stopped(stop)) => return Err(stop),
+            Err(NoValue::TooManySteps) if most_steps == MOST_STEPS => return Err(Stop::Broken),
+            Err(NoValue::TooManySteps) => {
+                work.spend(MOST_STEPS)?;
+                most_steps = MOST_STEPS;
+            }
         }
-        value => value,
     }
-    .map_err(|none| match none {
-        NoValue::Stopped(stop) => stop,
-        NoValue::TooManySteps => Stop::Broken,
-    })
 }
 
 /// Why an expression has no value.
@@ -554,6 +571,7 @@ impl From<gimli::Error> for NoValue {
     }
 }
 
+#[inline]
 fn compute_in_steps(
     expression: Expression<Bytes<'_>>,
     entry: &Entry<'_>,

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use gimli::UnwindContext;
-
 use crate::elf::Unusable;
 use crate::process::{Process, Region};
 use crate::registers::{Arch, Registers};
 use crate::rule::{Kept, Rule, RuleKind, Stop};
 use crate::stack::StackCopy;
-use crate::tables::{NoRule, Tables};
+use crate::tables::{Context, NoRule, Tables};
 use crate::work::WorkBudget;
 
 /// Units of work for a frame whose rule is known.
@@ -82,7 +80,7 @@ pub enum End {
 pub struct Unwinder {
     most_frames: usize,
     rules: Box<[Cached]>,
-    context: Box<UnwindContext<usize>>,
+    context: Box<Context>,
 }
 
 /// A rule and what it is for.

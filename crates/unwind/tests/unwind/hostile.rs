@@ -142,7 +142,7 @@ fn with_expression(expression: &[u8]) -> Vec<u8> {
 fn a_deep_stack_with_short_instructions_stays_far_within_its_budget() {
     let (end, frames, spent) = unwind_deep(&with_instructions(&SHORT_FRAME), WorkBudget::FOR_SAMPLE);
     assert_eq!((end, frames.len()), (End::TooManyFrames, DEEP));
-    assert!(spent * 4 < WorkBudget::FOR_SAMPLE, "{spent}");
+    assert!(spent * 2 < WorkBudget::FOR_SAMPLE, "{spent}");
 }
 
 #[test]
@@ -151,10 +151,7 @@ fn instructions_that_are_too_many_in_all_end_the_stack() {
     let instructions = [&SHORT_FRAME[..], &[0x40, 0x83, 1, 0x0a, 0x0b].repeat(3000)].concat();
     let (end, frames, spent) = unwind_deep(&with_instructions(&instructions), WorkBudget::FOR_SAMPLE);
     assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE));
-    assert_eq!(
-        frames.len(),
-        WorkBudget::FOR_SAMPLE as usize / (15_023 + 14 + 32 + 1) + 1
-    );
+    assert!(frames.len() < 20, "{}", frames.len());
 }
 
 #[test]
@@ -165,8 +162,8 @@ fn expressions_that_take_too_many_steps_in_all_end_the_stack() {
     let file = with_expression(&expression);
     let (end, frames, _) = unwind_deep(&file, u32::MAX);
     assert_eq!((end, frames.len()), (End::TooManyFrames, DEEP));
-    let (end, frames, spent) = unwind_deep(&file, WorkBudget::FOR_SAMPLE / 4);
-    assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE / 4));
+    let (end, frames, spent) = unwind_deep(&file, WorkBudget::FOR_SAMPLE);
+    assert_eq!((end, spent), (End::OverBudget(0), WorkBudget::FOR_SAMPLE));
     assert!(frames.len() < DEEP);
 }
 

@@ -4,6 +4,7 @@ mod files;
 mod hostile;
 mod made_up;
 mod model;
+mod servers;
 mod stacks;
 mod stopped;
 #[cfg(feature = "symbols")]
