@@ -7,6 +7,7 @@ pub mod inode_file_map;
 pub mod journald;
 pub mod kernel_files;
 mod kernel_text;
+pub mod lru;
 pub mod metatrace;
 pub mod notice;
 mod own_threads;

@@ -3,17 +3,23 @@
 //! [`Profiler`](crate::profiler::Profiler) asks for the stack of each sample that it keeps. Frames of the kernel have names only. Frames of user space
 //! have an address in their file, and the function's name if the file's symbol table has it. Frames that were seen before, at the same address of the same process, keep their number, so
 //! that a frame costs one look into a table. If a stack ends too early, its outermost frame says why, as upstream's do.
+//!
+//! Whoever is sampled may mean harm. The work of unwinding is bounded for each sample and each process, in units that are counted. What has to be
+//! read for a sample is bounded in number and, between two readings, in time. Files are read only where no server has to answer;
+//! [`LoadRequest`](ferretto_unwind::LoadRequest) lists the cases that remain in which reading waits for somebody else, and holds up the
+//! thread of the instance.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::reactor::boot_now;
 use ferretto_probes::ftrace::kallsyms::KernelSymbols;
+use ferretto_probes::lru::LruMap;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::profiling::StackUnwindError;
 use ferretto_unwind::{
     Arch, End, Frame, FrameKind, Maps, ModuleCache, Process, Refreshed, Registers, StackCopy, StackPage,
-    Unwinder,
+    Unusable, Unwinder, WorkBudget,
 };
 use perf_event_open_sys::bindings as sys;
 
@@ -31,7 +37,7 @@ const MOST_FRAMES: usize = 1000;
 /// Bytes of unwind tables that stay in memory.
 const MOST_TABLE_BYTES: usize = 64 << 20;
 
-/// Processes that are known at a time. Each has a descriptor.
+/// Processes that are known at a time. Each has a descriptor. The one that was not sampled for longest is forgotten first.
 const MOST_PROCESSES: usize = 4096;
 
 /// Frames of one process that keep their number at a time.
@@ -45,6 +51,10 @@ const MOST_TIME: Duration = Duration::from_millis(500);
 
 /// Pages of 4 KiB that are read of a deep stack, for one sample.
 const MOST_PAGES: usize = 128;
+
+/// Units of work that a process has for each sample more. What it does not need is kept for later samples, up to
+/// [`WorkBudget::FOR_SAMPLE`], which it begins with. So tables that are made to cost much do so once.
+const WORK_PER_SAMPLE: u32 = WorkBudget::FOR_SAMPLE / 16;
 
 /// Mappings of a process that are recorded until it is sampled.
 const MOST_RECORDED: usize = 256;
@@ -70,7 +80,7 @@ pub(crate) struct Stacks {
     user: UserFrames,
     cache: ModuleCache,
     unwinder: Unwinder,
-    processes: HashMap<i32, Known>,
+    processes: LruMap<i32, Known>,
     /// Those that have ended since the rings were last empty: samples of before may come yet.
     exited: Vec<i32>,
     kernel: KernelFrames,
@@ -99,6 +109,8 @@ struct Known {
     since: u64,
     /// It has mapped files since its mappings were read.
     is_stale: bool,
+    /// Units of work that its next sample may take.
+    work: u32,
     /// The generation of the process that the numbers are of.
     generation: u64,
     /// By address, and whether it is the return address of a call.
@@ -122,6 +134,7 @@ impl Known {
             memory,
             since,
             is_stale: false,
+            work: WorkBudget::FOR_SAMPLE,
             generation: 0,
             numbers: HashMap::new(),
         }
@@ -164,7 +177,7 @@ impl Stacks {
             user: config.user,
             cache: ModuleCache::new(MOST_TABLE_BYTES),
             unwinder: Unwinder::new(MOST_FRAMES),
-            processes: HashMap::new(),
+            processes: LruMap::new(MOST_PROCESSES),
             exited: Vec::new(),
             kernel: KernelFrames::default(),
             names: Names::default(),
@@ -215,8 +228,8 @@ impl Stacks {
         match item {
             Item::Exec { pid, timestamp } => {
                 // Older samples must not be taken for those of its new program.
-                self.processes
-                    .insert(pid, Known::new(Memory::Recorded(Maps::default()), timestamp));
+                let known = Known::new(Memory::Recorded(Maps::default()), timestamp);
+                self.replace(pid, known, pid);
             }
             Item::Fork {
                 pid,
@@ -226,21 +239,21 @@ impl Stacks {
                 // Records of other CPUs may come first: it may run another program already.
                 if self
                     .processes
-                    .get(&pid)
+                    .peek(&pid)
                     .is_some_and(|known| known.since >= timestamp)
                 {
                     return;
                 }
-                let inherited = self.processes.get(&parent).and_then(Known::maps);
+                let inherited = self.processes.peek(&parent).and_then(Known::maps);
                 let inherited = inherited
                     .filter(|maps| maps.mappings().len() <= MOST_RECORDED)
                     .cloned();
                 let memory = Memory::Recorded(inherited.unwrap_or_default());
-                self.processes.insert(pid, Known::new(memory, timestamp));
+                self.replace(pid, Known::new(memory, timestamp), parent);
             }
             Item::Mapped(mapped) => {
                 let mapped = mapped.borrowed();
-                let Some(known) = self.processes.get_mut(&mapped.pid) else {
+                let Some(known) = self.processes.peek_mut(&mapped.pid) else {
                     return;
                 };
                 known.is_stale = true;
@@ -260,13 +273,16 @@ impl Stacks {
             Item::Exit { pid } => self.exited.push(pid),
             Item::Sample(..) => {}
         }
-        self.bound_processes();
     }
 
-    fn bound_processes(&mut self) {
-        if self.processes.len() > MOST_PROCESSES {
-            self.processes.clear();
+    /// Takes the process with this id for another, which has the work that is left of that of `origin`: a program does not get more by starting
+    /// itself anew.
+    fn replace(&mut self, pid: i32, mut known: Known, origin: i32) {
+        if let Some(origin) = self.processes.peek(&origin) {
+            known.work = origin.work;
         }
+        self.processes.remove(&pid);
+        self.processes.get_or_insert_with(pid, || known);
     }
 
     /// The stack of a sample.
@@ -304,13 +320,17 @@ impl Stacks {
             Some(Problem::Gone) if self.numbers.is_empty() => {
                 return Found::Skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE);
             }
-            Some(Problem::Gone) => Some(StackUnwindError::UNWIND_ERROR_SYSTEM_CALL),
-            Some(Problem::Error(error)) => Some(error),
+            Some(Problem::Gone) => Some((StackUnwindError::UNWIND_ERROR_SYSTEM_CALL, None)),
+            Some(Problem::Error(error)) => Some((error, None)),
+            Some(Problem::Explained(error, reason)) => Some((error, Some(reason))),
             None => None,
         };
-        if let Some(error) = error {
+        if let Some((error, reason)) = &error {
             let nowhere = interning.mapping(&Mapping::default());
-            let name = format!("ERROR {}", name_of(error));
+            let name = match reason {
+                None => format!("ERROR {}", name_of(*error)),
+                Some(reason) => format!("ERROR {}: {reason}", name_of(*error)),
+            };
             self.numbers.push(interning.frame(nowhere, name.as_bytes(), 0));
         }
         if self.numbers.is_empty() {
@@ -318,7 +338,7 @@ impl Stacks {
         }
         Found::Stack(Unwound {
             callstack: interning.callstack(&self.numbers),
-            error,
+            error: error.map(|(error, _)| error),
         })
     }
 
@@ -329,11 +349,9 @@ impl Stacks {
         method: &Method<'_>,
         interning: &mut Interning,
     ) -> Option<Problem> {
-        self.bound_processes();
         let known = self
             .processes
-            .entry(sample.pid)
-            .or_insert_with(|| Known::new(Memory::Recorded(Maps::default()), 0));
+            .get_or_insert_with(sample.pid, || Known::new(Memory::Recorded(Maps::default()), 0));
         if sample.timestamp < known.since || known.process(sample.pid).is_none() {
             return Some(Problem::Gone);
         }
@@ -345,6 +363,7 @@ impl Stacks {
         {
             known.is_stale = true;
         }
+        let work = WorkBudget::new(known.work);
         // What had to be read for this sample, within bounds that no honest program reaches.
         let began = Instant::now();
         let mut loads = 0;
@@ -352,7 +371,7 @@ impl Stacks {
         self.pages.clear();
         let end = loop {
             let stack = (sample.stack, self.pages.as_slice());
-            match method.unwind(&mut self.unwinder, process, stack, &mut self.frames) {
+            match method.unwind(&mut self.unwinder, process, stack, &work, &mut self.frames) {
                 End::ModuleNeeded(mapping) if loads < MOST_LOADS && began.elapsed() < MOST_TIME => {
                     loads += 1;
                     process.load(mapping, &self.cache);
@@ -376,6 +395,10 @@ impl Stacks {
                 end => break end,
             }
         };
+        known.work = work
+            .left()
+            .saturating_add(WORK_PER_SAMPLE)
+            .min(WorkBudget::FOR_SAMPLE);
         // A frame's mapping is known by its file, so that its build id and load bias are.
         for index in 0..self.frames.len() {
             if let Some(mapping) = self.frames[index].mapping
@@ -399,7 +422,11 @@ impl Stacks {
                 .or_insert_with(|| number(process, frame, &mut self.names, interning));
             self.numbers.push(number);
         }
-        error_of(end).map(Problem::Error)
+        let error = error_of(end)?;
+        Some(match explanation(process, end) {
+            None => Problem::Error(error),
+            Some(reason) => Problem::Explained(error, reason),
+        })
     }
 }
 
@@ -426,6 +453,7 @@ impl Method<'_> {
         unwinder: &mut Unwinder,
         process: &Process,
         (bytes, rest): (&[u8], &[StackPage]),
+        work: &WorkBudget,
         frames: &mut Vec<Frame>,
     ) -> End {
         let base = self.stack_base();
@@ -446,20 +474,22 @@ impl Method<'_> {
                 }
             }
             Method::FramePointers(registers) => {
-                unwinder.walk_frame_pointers(process, registers, &stack, frames)
+                unwinder.walk_frame_pointers(process, registers, &stack, work, frames)
             }
-            Method::Tables(registers) => unwinder.unwind(process, registers, &stack, frames),
+            Method::Tables(registers) => unwinder.unwind(process, registers, &stack, work, frames),
         }
     }
 }
 
 /// Why a stack is not whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Problem {
     /// The process, or the program that it ran, is gone.
     Gone,
     /// Unwinding ended with this.
     Error(StackUnwindError),
+    /// The same, for a reason that upstream's unwinder does not have.
+    Explained(StackUnwindError, String),
 }
 
 impl KernelFrames {
@@ -540,10 +570,24 @@ fn error_of(end: End) -> Option<StackUnwindError> {
         End::Complete => return None,
         End::StackEnds(_) | End::Inconsistent(_) => StackUnwindError::UNWIND_ERROR_MEMORY_INVALID,
         End::UnknownMapping => StackUnwindError::UNWIND_ERROR_INVALID_MAP,
-        End::NoUnwindInformation(_) | End::MalformedTables(_) => StackUnwindError::UNWIND_ERROR_UNWIND_INFO,
+        End::NoUnwindInformation(_) | End::MalformedTables(_) | End::OverBudget(_) => {
+            StackUnwindError::UNWIND_ERROR_UNWIND_INFO
+        }
         End::ModuleNeeded(_) | End::UnusableModule(_) => StackUnwindError::UNWIND_ERROR_INVALID_ELF,
         End::TooManyFrames => StackUnwindError::UNWIND_ERROR_MAX_FRAMES_EXCEEDED,
     })
+}
+
+/// What readers cannot tell from the error alone: a limit that only this profiler has.
+fn explanation(process: &Process, end: End) -> Option<String> {
+    match end {
+        End::OverBudget(_) => Some("the unwind tables take more work than one sample may".to_owned()),
+        End::UnusableModule(mapping) => match process.module(mapping)? {
+            Err(reason @ (Unusable::NotLocal(_) | Unusable::TooCostly(_))) => Some(reason.to_string()),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// The name of an error in frames, as upstream writes it.

@@ -1,13 +1,14 @@
 //! What is known of files without a scan, for all instances of the process: the files below `/system`, and those that scans have found
 //! lately.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferretto_proto::messages::inode_file_map::entry::Type;
 
 use super::walk::{Step, Walk};
 use crate::ftrace::metadata::FileId;
+use crate::lru::LruMap;
 use crate::own_threads;
 
 /// As many files as upstream keeps of what scans have found.
@@ -29,7 +30,7 @@ pub struct KnownFiles {
     static_root: Vec<u8>,
     static_files: OnceLock<StaticFiles>,
     began: OnceLock<()>,
-    cache: Mutex<Cache>,
+    cache: Mutex<LruMap<FileId, File>>,
 }
 
 impl Default for KnownFiles {
@@ -46,7 +47,7 @@ impl KnownFiles {
             static_root: static_root.as_bytes().to_vec(),
             static_files: OnceLock::new(),
             began: OnceLock::new(),
-            cache: Mutex::new(Cache::new(CACHED_FILES)),
+            cache: Mutex::new(LruMap::new(CACHED_FILES)),
         }
     }
 
@@ -81,15 +82,21 @@ impl KnownFiles {
 
     /// What a scan has found of a file, which counts as used now.
     pub(super) fn cached(&self, id: FileId) -> Option<File> {
-        self.cache().get(id).cloned()
+        self.cache().get(&id).cloned()
     }
 
     /// Remembers a name of a file; gives all that is known of it.
     pub(super) fn found(&self, id: FileId, kind: Type, path: Vec<u8>) -> File {
-        self.cache().add(id, kind, path)
+        let mut cache = self.cache();
+        let file = cache.get_or_insert_with(id, || File {
+            kind,
+            paths: BTreeSet::new(),
+        });
+        file.paths.insert(path);
+        file.clone()
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, LruMap<FileId, File>> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,103 +137,20 @@ impl StaticFiles {
     }
 }
 
-/// Forgets what was not used for longest.
-#[derive(Debug)]
-struct Cache {
-    capacity: usize,
-    files: HashMap<FileId, (u64, File)>,
-    /// The same by the time of their last use, which counts uses.
-    by_use: BTreeMap<u64, FileId>,
-    uses: u64,
-}
-
-impl Cache {
-    fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            files: HashMap::new(),
-            by_use: BTreeMap::new(),
-            uses: 0,
-        }
-    }
-
-    fn get(&mut self, id: FileId) -> Option<&File> {
-        let (last_use, file) = self.files.get_mut(&id)?;
-        self.by_use.remove(last_use);
-        self.uses += 1;
-        *last_use = self.uses;
-        self.by_use.insert(self.uses, id);
-        Some(file)
-    }
-
-    fn add(&mut self, id: FileId, kind: Type, path: Vec<u8>) -> File {
-        if self.get(id).is_none() {
-            self.uses += 1;
-            self.by_use.insert(self.uses, id);
-            let file = File {
-                kind,
-                paths: BTreeSet::new(),
-            };
-            self.files.insert(id, (self.uses, file));
-            if self.files.len() > self.capacity
-                && let Some((_, oldest)) = self.by_use.pop_first()
-            {
-                self.files.remove(&oldest);
-            }
-        }
-        match self.files.get_mut(&id) {
-            Some((_, file)) => {
-                file.paths.insert(path);
-                file.clone()
-            }
-            // Only where nothing may be kept.
-            None => File {
-                kind,
-                paths: BTreeSet::from([path]),
-            },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
     use crate::test_files::TempDir;
 
-    fn id(inode: u64) -> FileId {
-        FileId { device: 7, inode }
-    }
-
-    proptest! {
-        #[test]
-        fn the_cache_keeps_what_was_used_last(uses in prop::collection::vec((0u64..12, any::<bool>()), 0..60), capacity in 1usize..6) {
-            let mut cache = Cache::new(capacity);
-            // Least recently used first.
-            let mut model: Vec<(u64, usize)> = Vec::new();
-            for (count, (inode, add)) in uses.into_iter().enumerate() {
-                let known = model.iter().position(|(known, _)| *known == inode).map(|at| model.remove(at));
-                match (known, add) {
-                    (known, true) => {
-                        let paths = known.map_or(0, |(_, paths)| paths) + 1;
-                        let file = cache.add(id(inode), Type::FILE, count.to_string().into_bytes());
-                        prop_assert_eq!(file.paths.len(), paths);
-                        model.push((inode, paths));
-                    }
-                    (Some(known), false) => {
-                        prop_assert_eq!(cache.get(id(inode)).map(|file| file.paths.len()), Some(known.1));
-                        model.push(known);
-                    }
-                    (None, false) => prop_assert!(cache.get(id(inode)).is_none()),
-                }
-                if model.len() > capacity {
-                    model.remove(0);
-                }
-                prop_assert_eq!(cache.files.len(), model.len());
-                prop_assert_eq!(cache.by_use.len(), model.len());
-            }
-        }
+    #[test]
+    fn a_file_keeps_all_names_that_scans_have_found() {
+        let known = KnownFiles::with_static_root("/nowhere");
+        let id = FileId { device: 7, inode: 1 };
+        known.found(id, Type::FILE, b"/a".to_vec());
+        let file = known.found(id, Type::FILE, b"/b".to_vec());
+        assert_eq!(file.paths, BTreeSet::from([b"/a".to_vec(), b"/b".to_vec()]));
+        assert_eq!(known.cached(id), Some(file));
+        assert_eq!(known.cached(FileId { device: 8, inode: 1 }), None);
     }
 
     #[test]
