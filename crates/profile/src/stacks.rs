@@ -415,11 +415,17 @@ impl Stacks {
             known.numbers.clear();
         }
         for frame in &self.frames {
-            let is_call = matches!(frame.kind, FrameKind::Caller);
-            let number = *known
-                .numbers
-                .entry((frame.pc, is_call))
-                .or_insert_with(|| number(process, frame, &mut self.names, interning));
+            let key = (frame.pc, matches!(frame.kind, FrameKind::Caller));
+            let number = match known.numbers.get(&key) {
+                Some(number) => *number,
+                None => {
+                    let (number, lasts) = number(process, (sample.pid, known.since), frame, &mut self.names, interning);
+                    if lasts == Lasts::AsLongAsMappings {
+                        known.numbers.insert(key, number);
+                    }
+                    number
+                }
+            };
             self.numbers.push(number);
         }
         let error = error_of(end)?;
@@ -541,17 +547,32 @@ fn registers(sample: &Sample<'_>) -> Result<Option<Registers>, Problem> {
         .ok_or(unsupported)
 }
 
-fn number(process: &Process, frame: &Frame, names: &mut Names, interning: &mut Interning) -> FrameId {
+/// How long the same address has the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lasts {
+    AsLongAsMappings,
+    /// Compilers replace code without a file, and list its name later.
+    ThisTime,
+}
+
+/// The number of a frame of a process, which has this id and runs its program since this time.
+fn number(
+    process: &Process,
+    id: (i32, u64),
+    frame: &Frame,
+    names: &mut Names,
+    interning: &mut Interning,
+) -> (FrameId, Lasts) {
     let rel_pc = process.relative_pc(frame);
     let mapped = frame
         .mapping
         .and_then(|index| Some((index, process.mapping(index)?)));
     let Some((index, mapping)) = mapped else {
         let nowhere = interning.mapping(&Mapping::default());
-        return interning.frame(nowhere, b"", rel_pc);
+        return (interning.frame(nowhere, b"", rel_pc), Lasts::AsLongAsMappings);
     };
     let module = process.module(index).and_then(Result::ok);
-    let id = interning.mapping(&Mapping {
+    let mapped = interning.mapping(&Mapping {
         build_id: module.map_or(b"", |module| module.build_id()),
         exact_offset: mapping.offset,
         start_offset: 0,
@@ -560,8 +581,14 @@ fn number(process: &Process, frame: &Frame, names: &mut Names, interning: &mut I
         load_bias: module.map_or(0, |module| module.load_bias()),
         path: &mapping.name,
     });
-    let name = module.map_or(&b""[..], |module| names.name(process, index, module, rel_pc));
-    interning.frame(id, name, rel_pc)
+    let (name, lasts) = match module {
+        Some(module) => (names.of_module(process, index, module, rel_pc), Lasts::AsLongAsMappings),
+        None => {
+            let pc = mapping.start.wrapping_sub(mapping.offset).wrapping_add(rel_pc);
+            (names.of_compiled(process, id, pc), Lasts::ThisTime)
+        }
+    };
+    (interning.frame(mapped, name, rel_pc), lasts)
 }
 
 /// libunwindstack's error for the end of a stack.

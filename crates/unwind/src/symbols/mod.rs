@@ -1,8 +1,7 @@
 //! Names, files and lines for addresses in modules. For the command line: the daemon that samples does not link this (feature `symbols`).
 //!
 //! [`DebugFiles`] finds the files that describe a module, by its build id or its path. [`Symbols`] answers for one module; a caller asks for all
-//! addresses of a module at once and then drops it, because debug information is large. [`PerfMap`] has the names that a just-in-time compiler
-//! has written down. [`demangle`] makes names readable.
+//! addresses of a module at once and then drops it, because debug information is large. [`demangle`] makes names readable.
 //!
 //! The files are read whole, section by section, and not mapped. Their names and tables are hostile like those of unwinding: no file makes this panic,
 //! and the limits are beside the code that they bound.
@@ -10,11 +9,9 @@
 mod debug_files;
 mod demangle;
 mod dwarf;
-mod perf_map;
 
 pub use debug_files::DebugFiles;
 pub use demangle::demangle;
-pub use perf_map::{PerfMap, PerfMapError};
 
 use std::path::PathBuf;
 

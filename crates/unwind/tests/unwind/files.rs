@@ -378,8 +378,7 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
     let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
-    #[cfg(feature = "symbols")]
-    let names_of_jit = ferretto_unwind::symbols::PerfMap::of_process(program.pid());
+    let names_of_jit = ferretto_unwind::PerfMap::of_process(program.pid(), 1 << 20);
     fs::remove_file(map).expect("the program's file");
     assert_eq!(end, End::Complete);
     let jitted = frames.iter().position(|frame| {
@@ -392,7 +391,6 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     assert_eq!(program.function(frames[jitted - 1].pc), "bottom");
     assert_eq!(program.function(frames[jitted + 1].pc), "outer");
     assert_eq!(process.relative_pc(&frames[jitted]), 64 + 6 - 1);
-    #[cfg(feature = "symbols")]
     assert_eq!(
         names_of_jit.expect("names").lookup(frames[jitted].pc - 1),
         Some("jitted function")

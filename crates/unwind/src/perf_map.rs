@@ -2,6 +2,7 @@
 //! (`tools/perf/Documentation/jit-interface.txt` of Linux).
 //!
 //! The file is the process's own: its names are only shown. It is looked for below the process's root, under the process's id in its own pid namespace.
+//! The CPU profiler names frames of memory without a file with it. Compilers append to it as they go, so it is read again when it has grown.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
@@ -10,8 +11,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use rustix::fs::OFlags;
 use thiserror::Error;
 
-/// Bytes of a file that are read.
-const LARGEST_FILE: u64 = 256 << 20;
 /// Functions that are kept.
 const MOST: usize = 1 << 20;
 /// Bytes of a line that are looked at.
@@ -50,6 +49,8 @@ pub struct PerfMap {
     /// Sorted by start; they do not overlap.
     functions: Vec<Function>,
     names: String,
+    /// Bytes that the file had when it was read.
+    length: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,12 +61,22 @@ struct Function {
 }
 
 impl PerfMap {
-    /// The names that the process with this id has written down so far. As for `perf`, the file has to belong to root or to the user of this
-    /// program; the user who runs the process will do too.
+    /// The names that the process with this id has written down so far, from at most so many bytes of its file. As for `perf`, the file has to belong
+    /// to root or to the user of this program; the user who runs the process will do too.
     ///
     /// # Errors
     /// If there is no such file, or it is another user's.
-    pub fn of_process(pid: u32) -> Result<PerfMap, PerfMapError> {
+    pub fn of_process(pid: u32, most_bytes: u64) -> Result<PerfMap, PerfMapError> {
+        let mut map = PerfMap::default();
+        map.renew(pid, most_bytes)?;
+        Ok(map)
+    }
+
+    /// Reads the file of the same process again if its length has changed; returns whether it has.
+    ///
+    /// # Errors
+    /// As for [`PerfMap::of_process`]. The names that are known stay.
+    pub fn renew(&mut self, pid: u32, most_bytes: u64) -> Result<bool, PerfMapError> {
         let path = format!("/proc/{pid}/root/tmp/perf-{}.map", own_id(pid).unwrap_or(pid));
         let unreadable = |error| PerfMapError::Unreadable {
             path: path.clone(),
@@ -87,15 +98,20 @@ impl PerfMap {
         if owner != 0 && owner != own && of_process.ok() != Some(owner) {
             return Err(PerfMapError::OtherOwner { path, owner });
         }
-        PerfMap::read(BufReader::new(file)).map_err(unreadable)
+        let length = metadata.len();
+        if length == self.length {
+            return Ok(false);
+        }
+        *self = PerfMap::read(BufReader::new(file.take(most_bytes))).map_err(unreadable)?;
+        self.length = length;
+        Ok(true)
     }
 
     /// Parses such a file. Lines of another form are left out.
     ///
     /// # Errors
     /// If `text` cannot be read.
-    pub fn read(text: impl BufRead) -> io::Result<PerfMap> {
-        let mut text = text.take(LARGEST_FILE);
+    pub fn read(mut text: impl BufRead) -> io::Result<PerfMap> {
         let mut map = PerfMap::default();
         let mut line = Vec::new();
         let mut starts_line = true;
@@ -175,6 +191,11 @@ impl PerfMap {
             .last()
             .filter(|function| pc < function.end)?;
         self.names.get(function.name.0 as usize..function.name.1 as usize)
+    }
+
+    /// Bytes that it takes.
+    pub fn memory_bytes(&self) -> usize {
+        self.names.len() + self.functions.len() * size_of::<Function>()
     }
 
     /// Number of functions.
