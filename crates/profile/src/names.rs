@@ -162,7 +162,10 @@ impl Names {
     fn shrink(&mut self, kept: Owner) {
         while self.bytes > MOST_BYTES {
             let others = self.tables.iter().filter(|(owner, _)| **owner != kept);
-            let Some(oldest) = others.min_by_key(|(_, table)| table.used).map(|(owner, _)| *owner) else {
+            let Some(oldest) = others
+                .min_by_key(|(_, table)| table.used)
+                .map(|(owner, _)| *owner)
+            else {
                 return;
             };
             if let Some(table) = self.tables.remove(&oldest) {

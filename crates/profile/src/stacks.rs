@@ -419,7 +419,13 @@ impl Stacks {
             let number = match known.numbers.get(&key) {
                 Some(number) => *number,
                 None => {
-                    let (number, lasts) = number(process, (sample.pid, known.since), frame, &mut self.names, interning);
+                    let (number, lasts) = number(
+                        process,
+                        (sample.pid, known.since),
+                        frame,
+                        &mut self.names,
+                        interning,
+                    );
                     if lasts == Lasts::AsLongAsMappings {
                         known.numbers.insert(key, number);
                     }
@@ -582,7 +588,10 @@ fn number(
         path: &mapping.name,
     });
     let (name, lasts) = match module {
-        Some(module) => (names.of_module(process, index, module, rel_pc), Lasts::AsLongAsMappings),
+        Some(module) => (
+            names.of_module(process, index, module, rel_pc),
+            Lasts::AsLongAsMappings,
+        ),
         None => {
             let pc = mapping.start.wrapping_sub(mapping.offset).wrapping_add(rel_pc);
             (names.of_compiled(process, id, pc), Lasts::ThisTime)
