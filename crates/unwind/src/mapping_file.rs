@@ -97,6 +97,11 @@ impl ProcessDir {
         }
     }
 
+    /// Opens the file at a path in the process's root, if it is a regular one on a file system that answers, and was used lately.
+    pub(crate) fn open_in_root(&self, path: &[u8]) -> Result<File, Unusable> {
+        self.open_regular(self.name_in_root(path))
+    }
+
     /// Opens a file that has been named but not opened, if it is a regular one on a file system that answers.
     fn open_regular(&self, named: Result<OwnedFd, Errno>) -> Result<File, Unusable> {
         let named = named.map_err(|error| self.unusable(error))?;

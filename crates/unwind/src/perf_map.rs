@@ -4,12 +4,15 @@
 //! The file is the process's own: its names are only shown. It is looked for below the process's root, under the process's id in its own pid namespace.
 //! The CPU profiler names frames of memory without a file with it. Compilers append to it as they go, so it is read again when it has grown.
 
-use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 
-use rustix::fs::OFlags;
+use rustix::process::geteuid;
 use thiserror::Error;
+
+use crate::elf::Unusable;
+use crate::mapping_file::ProcessDir;
+use crate::process::Process;
 
 /// Functions that are kept.
 const MOST: usize = 1 << 20;
@@ -19,28 +22,25 @@ const LONGEST_LINE: u64 = 4 << 10;
 /// Why there are no names of just-in-time compiled functions.
 #[derive(Debug, Error)]
 pub enum PerfMapError {
-    /// The file cannot be read; most processes have none.
-    #[error("cannot read {path}: {error}")]
-    Unreadable {
-        /// The file.
+    /// There is no such file, as for most processes, or it may not be read.
+    #[error("cannot read {path}: {reason}")]
+    Unusable {
+        /// The file, in the process's root.
         path: String,
         /// Why not.
-        error: io::Error,
+        reason: Unusable,
     },
     /// Anybody may put a file into `/tmp`.
     #[error("{path} belongs to user {owner}, who neither runs the process nor this program")]
     OtherOwner {
-        /// The file.
+        /// The file, in the process's root.
         path: String,
         /// Its owner's user id.
         owner: u32,
     },
-    /// It is a link, a pipe, or the like.
-    #[error("{path} is not a regular file")]
-    NotRegular {
-        /// The file.
-        path: String,
-    },
+    /// The process is not there.
+    #[error("the process is not there")]
+    NoProcess,
 }
 
 /// Functions by absolute address. Of lines that overlap, the later counts: compilers reuse memory.
@@ -61,48 +61,33 @@ struct Function {
 }
 
 impl PerfMap {
-    /// The names that the process with this id has written down so far, from at most so many bytes of its file. As for `perf`, the file has to belong
-    /// to root or to the user of this program; the user who runs the process will do too.
+    /// Reads the list of a process, the first time or if its length has changed; returns whether it has. At most so many bytes are read. As for `perf`,
+    /// the file has to belong to root or to the user of this program; the user who runs the process will do too.
     ///
     /// # Errors
-    /// If there is no such file, or it is another user's.
-    pub fn of_process(pid: u32, most_bytes: u64) -> Result<PerfMap, PerfMapError> {
-        let mut map = PerfMap::default();
-        map.renew(pid, most_bytes)?;
-        Ok(map)
-    }
-
-    /// Reads the file of the same process again if its length has changed; returns whether it has.
-    ///
-    /// # Errors
-    /// As for [`PerfMap::of_process`]. The names that are known stay.
-    pub fn renew(&mut self, pid: u32, most_bytes: u64) -> Result<bool, PerfMapError> {
-        let path = format!("/proc/{pid}/root/tmp/perf-{}.map", own_id(pid).unwrap_or(pid));
-        let unreadable = |error| PerfMapError::Unreadable {
+    /// If there is no such file, or it is another user's. The names that are known stay.
+    pub fn renew(&mut self, process: &Process, most_bytes: u64) -> Result<bool, PerfMapError> {
+        let directory = process.live_directory().ok_or(PerfMapError::NoProcess)?;
+        let (id, user) = identity(directory).ok_or(PerfMapError::NoProcess)?;
+        let path = format!("/tmp/perf-{id}.map");
+        let unusable = |reason| PerfMapError::Unusable {
             path: path.clone(),
-            error,
+            reason,
         };
-        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = File::options()
-            .read(true)
-            .custom_flags(flags.bits() as i32)
-            .open(&path)
-            .map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(PerfMapError::NotRegular { path });
-        }
+        let file = directory.open_in_root(path.as_bytes()).map_err(unusable)?;
+        let metadata = file
+            .metadata()
+            .map_err(|error| unusable(Unusable::from_io(&error)))?;
         let owner = metadata.uid();
-        let of_process = fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
-        let own = rustix::process::geteuid().as_raw();
-        if owner != 0 && owner != own && of_process.ok() != Some(owner) {
+        if owner != 0 && owner != geteuid().as_raw() && owner != user {
             return Err(PerfMapError::OtherOwner { path, owner });
         }
         let length = metadata.len();
         if length == self.length {
             return Ok(false);
         }
-        *self = PerfMap::read(BufReader::new(file.take(most_bytes))).map_err(unreadable)?;
+        let read = PerfMap::read(BufReader::new(file.take(most_bytes)));
+        *self = read.map_err(|error| unusable(Unusable::from_io(&error)))?;
         self.length = length;
         Ok(true)
     }
@@ -209,11 +194,20 @@ impl PerfMap {
     }
 }
 
-/// The process's id in its own pid namespace: the last number of `NSpid`.
-fn own_id(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    line.split_ascii_whitespace().next_back()?.parse().ok()
+/// The process's id in its own pid namespace, which is the last number of `NSpid`, and the user who runs it.
+fn identity(directory: &ProcessDir) -> Option<(u32, u32)> {
+    let mut status = String::new();
+    let file = directory.open_file("status").ok()?;
+    file.take(64 << 10).read_to_string(&mut status).ok()?;
+    let field = |name| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().into())
+    };
+    let id = field("NSpid:")?.next_back()?.parse().ok()?;
+    // Real, effective, saved, and of files.
+    let user = field("Uid:")?.next()?.parse().ok()?;
+    Some((id, user))
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl Process {
     }
 
     /// The process's own directory, unless it is known to have ended.
-    fn live_directory(&self) -> Option<&ProcessDir> {
+    pub(crate) fn live_directory(&self) -> Option<&ProcessDir> {
         self.directory
             .as_ref()
             .filter(|directory| !directory.is_for_ended())

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use ferretto_unwind::{
-    End, MappingKind, Module, ModuleCache, Process, Refreshed, StackCopy, Unusable, Unwinder, WorkBudget,
+    End, MappingKind, Module, ModuleCache, PerfMap, Process, Refreshed, StackCopy, Unusable, Unwinder,
+    WorkBudget,
 };
 
 use crate::stacks::{FLAGS, SHAPES, names, unwind, unwind_sample};
@@ -378,7 +379,9 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     let mut process = Process::open(program.pid()).expect("a process");
     process.refresh(0, 0).expect("mappings");
     let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
-    let names_of_jit = ferretto_unwind::PerfMap::of_process(program.pid(), 1 << 20);
+    let mut names = PerfMap::default();
+    assert!(names.renew(&process, 1 << 20).expect("a list"));
+    assert!(!names.renew(&process, 1 << 20).expect("the same list"));
     fs::remove_file(map).expect("the program's file");
     assert_eq!(end, End::Complete);
     let jitted = frames.iter().position(|frame| {
@@ -391,8 +394,5 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     assert_eq!(program.function(frames[jitted - 1].pc), "bottom");
     assert_eq!(program.function(frames[jitted + 1].pc), "outer");
     assert_eq!(process.relative_pc(&frames[jitted]), 64 + 6 - 1);
-    assert_eq!(
-        names_of_jit.expect("names").lookup(frames[jitted].pc - 1),
-        Some("jitted function")
-    );
+    assert_eq!(names.lookup(frames[jitted].pc - 1), Some("jitted function"));
 }
