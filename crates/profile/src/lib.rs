@@ -11,7 +11,7 @@
 //! | `scope`, `glob` | which processes are sampled |
 //! | `stacks`, `names` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
-//! | `profiler`, `queue`, `thread` | when what is read |
+//! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
 //!
 //! Guarantees that neither a program that is hard to unwind nor a slow file holds up other data sources, that memory is bounded, and that each sample
@@ -24,6 +24,7 @@ mod cpu;
 mod cpus;
 pub mod event;
 mod glob;
+mod hotplug;
 pub mod interning;
 mod names;
 pub mod output;

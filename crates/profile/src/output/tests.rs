@@ -8,6 +8,7 @@ use super::*;
 use crate::config::PerfConfig;
 use crate::event::RunningKernel;
 use crate::interning::Mapping;
+use crate::record::Counts;
 
 /// A sink that loses what it is told to lose.
 #[derive(Default)]
@@ -53,7 +54,10 @@ fn stack(output: &mut Output, sink: &mut Sink) {
         pid: 7,
         tid: 8,
         timestamp: 9,
-        counts: counts.as_slice().into(),
+        counts: Counts {
+            words: counts.as_slice().into(),
+            ..Counts::default()
+        },
         ..Sample::default()
     };
     let unwound = Unwound {
