@@ -58,8 +58,8 @@ impl LinuxPerf {
     /// Touches nothing until the first instance starts.
     pub fn new(program: Arc<dyn ProducerProgram>) -> LinuxPerf {
         LinuxPerf {
+            threads: InstanceThreads::new(program.clone(), NAME),
             program,
-            threads: InstanceThreads::default(),
             prepared: Mutex::default(),
             shards: RandomState::new(),
             sysfs: "/sys".into(),
