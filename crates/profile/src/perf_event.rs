@@ -32,6 +32,13 @@ impl AsFd for PerfEvent {
     }
 }
 
+#[cfg(test)]
+impl From<File> for PerfEvent {
+    fn from(file: File) -> PerfEvent {
+        PerfEvent(file)
+    }
+}
+
 impl PerfEvent {
     /// Opens an event for all threads that run on `cpu`; with a leader it counts whenever the leader does.
     ///
