@@ -265,3 +265,35 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
         assert!(log.contains(reason), "{perf}: {log}");
     }
 }
+
+#[test]
+fn it_is_told_when_the_kernel_takes_no_more_samples() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    // The CPU clock rings no more often than this.
+    let most = 100_000;
+    let allowed = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate").unwrap();
+    if allowed.trim().parse::<u32>().unwrap() > most {
+        println!("skipped: this kernel allows more samples a second than its clock can give");
+        return;
+    }
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let perf = "timebase { period: 10000 } target_cpu: 0 ring_buffer_pages: 1024";
+    let recording = system.record(Side::Ours, &config(perf));
+    let trace = recording.finish();
+    let info = Command::new(env!("CARGO_BIN_EXE_ferretto"))
+        .args(["info", "--json"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    assert!(info.contains("perf_throttled"), "{info}");
+    // Upstream's reader passes over what it does not know.
+    let [unknown] = processor.query(
+        &trace,
+        ["select count(*) from stats where severity = 'error' and value > 0"],
+    );
+    assert_eq!(numbers(&unknown), [0]);
+}
