@@ -64,8 +64,9 @@ impl Output {
         &mut self.interning
     }
 
-    /// Makes sure that readers have what the next packets rely on. `true` if all numbers of before are void.
-    pub fn begin(&mut self, now: u64, sink: &mut dyn PacketSink) -> bool {
+    /// Makes sure that readers have what the next packets rely on. Returns `true` if all numbers of before are void. Only then is the clock read, which
+    /// returns nanoseconds of boot time.
+    pub fn begin(&mut self, now: impl FnOnce() -> u64, sink: &mut dyn PacketSink) -> bool {
         if self.has_begun && self.losses == sink.losses() && !self.interning.is_full() {
             return false;
         }
@@ -74,7 +75,7 @@ impl Output {
         self.losses = sink.losses();
         self.packet.clear();
         TracePacket::new(&mut self.packet)
-            .timestamp(now)
+            .timestamp(now())
             .timestamp_clock_id(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32)
             .sequence_flags(SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32);
         self.packet.raw(self.defaults.as_slice());

@@ -124,7 +124,7 @@ impl Profiler {
     /// # Errors
     /// Those of the kernel.
     pub(crate) fn enable(&mut self, sink: &mut dyn PacketSink) -> io::Result<()> {
-        self.output.begin(boot_now(), sink);
+        self.output.begin(boot_now, sink);
         for cpu in &self.unavailable {
             self.output
                 .cpu_event(boot_now(), *cpu, CpuEvent::CPU_UNAVAILABLE, sink);
@@ -161,7 +161,7 @@ impl Profiler {
     }
 
     fn tell(&mut self, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
-        self.output.begin(boot_now(), sink);
+        self.output.begin(boot_now, sink);
         self.output.cpu_event(boot_now(), cpu, event, sink);
     }
 
@@ -198,7 +198,7 @@ impl Profiler {
 
     /// Writes that nothing follows, because the daemon needs too much memory.
     pub(crate) fn write_guardrail(&mut self, sink: &mut dyn PacketSink) {
-        self.output.begin(boot_now(), sink);
+        self.output.begin(boot_now, sink);
         self.output
             .stopped(boot_now(), DataSourceStopReason::PROFILER_STOP_GUARDRAIL, sink);
     }
@@ -206,7 +206,7 @@ impl Profiler {
     /// Writes the counters of all CPUs.
     pub(crate) fn poll(&mut self, sink: &mut dyn PacketSink) {
         for events in &self.cpus {
-            self.output.begin(boot_now(), sink);
+            self.output.begin(boot_now, sink);
             match events.read_counts(&mut self.counts) {
                 Ok(()) => self.output.polled(boot_now(), events.cpu, &self.counts, sink),
                 // For example because others have taken the hardware's counters.
@@ -299,7 +299,7 @@ impl Samples {
     /// Writes that so many more records of a CPU are missing.
     fn on_losses(&mut self, cpu: u32, records: u64, output: &mut Output, sink: &mut dyn PacketSink) {
         if records > 0 {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.lost(boot_now(), cpu, records, sink);
             self.distrust();
         }
@@ -324,7 +324,7 @@ impl Samples {
                 } else if self.queue.has_room_for(sample) {
                     self.queue.push(Item::Sample(cpu, OwnedSample::from(sample)));
                 } else {
-                    output.begin(boot_now(), sink);
+                    output.begin(boot_now, sink);
                     output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE, sink);
                 }
             }
@@ -358,11 +358,11 @@ impl Samples {
             }
             Record::LostSamples(samples) => self.on_losses(cpu, *samples, output, sink),
             Record::Throttled { timestamp } => {
-                output.begin(boot_now(), sink);
+                output.begin(boot_now, sink);
                 output.throttling(*timestamp, cpu, CpuEvent::CPU_THROTTLED, sink);
             }
             Record::Unthrottled { timestamp } => {
-                output.begin(boot_now(), sink);
+                output.begin(boot_now, sink);
                 output.throttling(*timestamp, cpu, CpuEvent::CPU_UNTHROTTLED, sink);
             }
             Record::Mapped(_)
@@ -417,7 +417,7 @@ impl Samples {
         sink: &mut dyn PacketSink,
     ) -> ControlFlow<()> {
         let Some((config, _)) = &self.stacks else {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.counts(cpu, sample, sink);
             return ControlFlow::Break(());
         };
@@ -430,13 +430,13 @@ impl Samples {
             }
         };
         if verdict == Verdict::NotInScope {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE, sink);
             return ControlFlow::Break(());
         }
         // There are no frames to be had.
         if config.user == UserFrames::Skip && u32::from(sample.cpu_mode) == sys::PERF_RECORD_MISC_USER {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.counts(cpu, sample, sink);
             return ControlFlow::Break(());
         }
@@ -448,7 +448,7 @@ impl Samples {
         let Some((_, stacks)) = &mut self.stacks else {
             return;
         };
-        if output.begin(boot_now(), sink) {
+        if output.begin(boot_now, sink) {
             stacks.forget_numbers();
         }
         match stacks.find(sample, output.interning()) {

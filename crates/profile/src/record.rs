@@ -29,7 +29,7 @@ pub enum CountFormat {
 }
 
 impl CountFormat {
-    fn words(self) -> usize {
+    fn words(self) -> u64 {
         match self {
             CountFormat::Plain => 1,
             CountFormat::WithLosses => 2,
@@ -193,7 +193,14 @@ pub struct Counts<'a> {
 impl<'a> Counts<'a> {
     /// The counts alone.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
-        self.words.iter().step_by(self.format.words())
+        let mut words = self.words.0.iter();
+        std::iter::from_fn(move || {
+            let count = words.next()?;
+            if self.format == CountFormat::WithLosses {
+                words.next();
+            }
+            Some(u64::from_ne_bytes(*count))
+        })
     }
 }
 
@@ -288,7 +295,7 @@ fn sample<'a>(rest: &mut Rest<'a>, misc: u16, layout: SampleLayout) -> Option<Sa
         false => 1,
     };
     let counts = Counts {
-        words: rest.words(count.checked_mul(layout.count.words() as u64)?)?,
+        words: rest.words(count.checked_mul(layout.count.words())?)?,
         format: layout.count,
     };
     let mut callchain = Words::default();

@@ -42,7 +42,7 @@ fn output() -> Output {
 }
 
 fn stack(output: &mut Output, sink: &mut Sink) {
-    output.begin(5, sink);
+    output.begin(|| 5, sink);
     let interning = output.interning();
     let nowhere = interning.mapping(&Mapping::default());
     let frame = interning.frame(nowhere, b"main", 1);
@@ -126,7 +126,7 @@ fn everything_is_repeated_after_a_loss_and_on_request() {
 #[test]
 fn losses_skipped_samples_and_the_guardrail_are_told() {
     let (mut output, mut sink) = (output(), Sink::default());
-    output.begin(5, &mut sink);
+    output.begin(|| 5, &mut sink);
     output.lost(6, 1, 99, &mut sink);
     output.skipped(
         1,
