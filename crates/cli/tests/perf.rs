@@ -3,7 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::trace::{Rows, TraceProcessor, numbers};
+use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
+use ferretto_proto::write::TracePacket;
+use ferretto_wire::Writer;
+
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::{Program, Programs, Recording, Side, System};
 
 /// Works until it is killed: `main` calls `middle`, which calls itself ten times and then `leaf`.
@@ -264,4 +268,51 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
         let log = system.log("traced_perf.log");
         assert!(log.contains(reason), "{perf}: {log}");
     }
+}
+
+#[test]
+fn what_happened_to_cpus_is_reported_and_passed_over_by_upstreams_reader() {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let folder = crate::support::socket_folder("perf-");
+    let trace = folder.path().join("cpus.pftrace");
+    let mut packets = Writer::new();
+    for event in [
+        CpuEvent::CPU_THROTTLED,
+        CpuEvent::CPU_GONE,
+        CpuEvent::CPU_SAMPLED,
+        CpuEvent::CPU_UNAVAILABLE,
+        CpuEvent::CPU_UNREADABLE,
+    ] {
+        let mut packet = Writer::new();
+        TracePacket::new(&mut packet)
+            .trusted_packet_sequence_id(2)
+            .timestamp(5)
+            .perf_sample(|sample| {
+                sample.cpu(1).producer_event(|out| {
+                    out.cpu_event(event);
+                });
+            });
+        // `Trace.packet`.
+        packets.bytes_field(1, packet.as_slice());
+    }
+    std::fs::write(&trace, packets.as_slice()).unwrap();
+    let info = Command::new(env!("CARGO_BIN_EXE_ferretto"))
+        .args(["info", "--json"])
+        .arg(&trace)
+        .output()
+        .unwrap();
+    let info = String::from_utf8(info.stdout).unwrap();
+    for cause in [
+        "perf_throttled",
+        "perf_cpu_gone",
+        "perf_cpu_unavailable",
+        "perf_counters_unreadable",
+    ] {
+        assert!(info.contains(cause), "{cause}: {info}");
+    }
+    let [samples, losses] = processor.query(&trace, ["select count(*) from perf_sample", LOSSES]);
+    assert_eq!(numbers(&samples), [0]);
+    assert_eq!(losses, Rows::new());
 }

@@ -8,7 +8,7 @@ use perf_event_open_sys::bindings as sys;
 use crate::config::{Clock, Interval, Mode, PerfConfig, Sampling, UserFrames};
 use crate::event::Event;
 use crate::perf_event::Attributes;
-use crate::record::{RegisterCount, SampleLayout};
+use crate::record::{CountFormat, RegisterCount, SampleLayout};
 
 /// Bytes of stack that a sample has at most. The kernel's bound is the next multiple of 8 below 64 KiB, which the rest of the record needs, too.
 const STACK_BYTES: u32 = (1 << 16) - 256;
@@ -22,8 +22,8 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// What the config asks for. A ring wakes its reader when `wakeup_bytes` of it are full.
-    pub(crate) fn of(config: &PerfConfig, wakeup_bytes: u32) -> Group {
+    /// What the config asks for, with counts in samples as `count` says. A ring wakes its reader when `wakeup_bytes` of it are full.
+    pub(crate) fn of(config: &PerfConfig, count: CountFormat, wakeup_bytes: u32) -> Group {
         let mut leader = counting(&config.leader);
         // Those that it leads count when it does.
         leader.set_disabled(1);
@@ -35,7 +35,8 @@ impl Group {
             Mode::Sampling(sampling) => Some(sample(
                 &mut leader,
                 sampling,
-                !config.followers.is_empty(),
+                &config.followers,
+                count,
                 wakeup_bytes,
             )),
         };
@@ -73,7 +74,8 @@ fn counting(event: &Event) -> Attributes {
 fn sample(
     leader: &mut Attributes,
     sampling: &Sampling,
-    has_followers: bool,
+    followers: &[Event],
+    count: CountFormat,
     wakeup_bytes: u32,
 ) -> SampleLayout {
     match sampling.interval {
@@ -94,11 +96,16 @@ fn sample(
     leader.__bindgen_anon_2.wakeup_watermark = wakeup_bytes;
 
     let mut sample_type = sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_READ;
-    if has_followers {
-        leader.read_format = u64::from(sys::PERF_FORMAT_GROUP);
+    let is_group = !followers.is_empty();
+    if is_group {
+        leader.read_format |= u64::from(sys::PERF_FORMAT_GROUP);
+    }
+    if count == CountFormat::WithLosses {
+        leader.read_format |= u64::from(sys::PERF_FORMAT_LOST);
     }
     let mut layout = SampleLayout {
-        is_group: has_followers,
+        is_group,
+        count,
         has_callchain: false,
         stack: None,
     };

@@ -1,7 +1,7 @@
 //! `PerfEventConfig`, read: what is sampled, how often, and what of it is kept.
 //!
 //! [`PerfConfig::of`] takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
-//! cannot be carried out. It does no I/O but for the numbers of events that a [`Kernel`] looks up.
+//! cannot be carried out. It does no I/O but for the numbers of events that an [`EventNumbers`] looks up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ferretto_proto::messages::perf_events::{PerfClock, Timebase, timebase};
 use ferretto_proto::messages::{FollowerEvent, MessageField, PerfEventConfig, UnknownFields, follower_event};
 use ferretto_proto::write;
 
-use crate::event::{CountingScope, Event, Kernel};
+use crate::event::{CountingScope, Event, EventNumbers};
 
 /// Samples per second and CPU if the config does not say, as upstream.
 const DEFAULT_FREQUENCY: u64 = 10;
@@ -224,11 +224,11 @@ impl PerfConfig {
     pub fn of(
         config: &PerfEventConfig,
         shard: Option<Shard>,
-        kernel: &dyn Kernel,
+        numbers: &dyn EventNumbers,
     ) -> Result<PerfConfig, String> {
         let timebase = config.timebase.as_option();
         let leader = match timebase {
-            Some(timebase) => leader(timebase, kernel).map_err(|reason| format!("timebase: {reason}"))?,
+            Some(timebase) => leader(timebase, numbers).map_err(|reason| format!("timebase: {reason}"))?,
             None => Event::cpu_clock(None, CountingScope::default()),
         };
         if config.followers.len() > MOST_FOLLOWERS {
@@ -237,7 +237,7 @@ impl PerfConfig {
                 "there are {count} followers; use at most {MOST_FOLLOWERS}"
             ));
         }
-        let followers = config.followers.iter().map(|event| follower(event, kernel));
+        let followers = config.followers.iter().map(|event| follower(event, numbers));
         let followers = followers
             .collect::<Result<_, _>>()
             .map_err(|reason| format!("followers: {reason}"))?;
@@ -283,7 +283,7 @@ fn refuse_unknown(unknown: &UnknownFields, number: u32, field: &str) -> Result<(
     }
 }
 
-fn leader(timebase: &Timebase, kernel: &dyn Kernel) -> Result<Event, String> {
+fn leader(timebase: &Timebase, numbers: &dyn EventNumbers) -> Result<Event, String> {
     refuse_unknown(
         &timebase.unknown_fields,
         write::perf_events::Timebase::COUNTER,
@@ -293,22 +293,22 @@ fn leader(timebase: &Timebase, kernel: &dyn Kernel) -> Result<Event, String> {
     let scope = CountingScope::of(&timebase.modifiers);
     match &timebase.event {
         Some(timebase::Event::Counter(counter)) => Event::counter(*counter, name, scope),
-        Some(timebase::Event::Tracepoint(tracepoint)) => Event::tracepoint(tracepoint, name, scope, kernel),
-        Some(timebase::Event::RawEvent(raw)) => Event::raw(raw, name, scope, kernel),
+        Some(timebase::Event::Tracepoint(tracepoint)) => Event::tracepoint(tracepoint, name, scope, numbers),
+        Some(timebase::Event::RawEvent(raw)) => Event::raw(raw, name, scope, numbers),
         None => Ok(Event::cpu_clock(name, scope)),
     }
 }
 
-fn follower(follower: &FollowerEvent, kernel: &dyn Kernel) -> Result<Event, String> {
+fn follower(follower: &FollowerEvent, numbers: &dyn EventNumbers) -> Result<Event, String> {
     refuse_unknown(&follower.unknown_fields, write::FollowerEvent::COUNTER, "counter")?;
     let name = named(&follower.name);
     let scope = CountingScope::of(&follower.modifiers);
     match &follower.event {
         Some(follower_event::Event::Counter(counter)) => Event::counter(*counter, name, scope),
         Some(follower_event::Event::Tracepoint(tracepoint)) => {
-            Event::tracepoint(tracepoint, name, scope, kernel)
+            Event::tracepoint(tracepoint, name, scope, numbers)
         }
-        Some(follower_event::Event::RawEvent(raw)) => Event::raw(raw, name, scope, kernel),
+        Some(follower_event::Event::RawEvent(raw)) => Event::raw(raw, name, scope, numbers),
         None => Ok(Event::cpu_clock(name, scope)),
     }
 }

@@ -13,6 +13,7 @@ use crate::attributes::Group;
 use crate::config::{Mode, PerfConfig};
 use crate::event::{Event, Kind};
 use crate::perf_event::{PerfEvent, Ring};
+use crate::record::{CountFormat, SampleLayout};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -22,7 +23,35 @@ pub(crate) struct CpuEvents {
     /// They count as long as they are open.
     _followers: Vec<PerfEvent>,
     /// `None` if counters are polled.
-    pub(crate) ring: Option<Ring>,
+    pub(crate) ring: Option<(Ring, SampleLayout)>,
+    /// Of the ring.
+    pub(crate) losses: Losses,
+}
+
+/// How many records of a ring were lost, and how many of these were reported.
+///
+/// The kernel says it twice: in the ring, but only before the next record that it has room for, and when the event is read. Each loss is reported
+/// once, whichever comes first.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// According to the records in the ring.
+    in_ring: u64,
+    reported: u64,
+}
+
+impl Losses {
+    /// Takes in a record of the ring about so many losses. Returns how many of them are news.
+    pub(crate) fn on_record(&mut self, lost: u64) -> u64 {
+        self.in_ring = self.in_ring.saturating_add(lost);
+        self.on_total(self.in_ring)
+    }
+
+    /// Takes in how many records were lost in all. Returns how many of them are news.
+    pub(crate) fn on_total(&mut self, total: u64) -> u64 {
+        let news = total.saturating_sub(self.reported);
+        self.reported += news;
+        news
+    }
 }
 
 /// A ring wakes its reader when this part of it is full.
@@ -86,9 +115,17 @@ impl CpuEvents {
 
     fn open_with(config: &PerfConfig, cpu: u32, ring_pages: Option<usize>) -> Result<CpuEvents, OpenError> {
         let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / WAKEUP_PART);
-        let group = Group::of(config, u32::try_from(wakeup_bytes).unwrap_or(u32::MAX));
-        let leader = PerfEvent::open(&group.leader, cpu, None)
-            .map_err(|error| open_error(&config.leader, cpu, error))?;
+        let wakeup_bytes = u32::try_from(wakeup_bytes).unwrap_or(u32::MAX);
+        let open = |count| {
+            let group = Group::of(config, count, wakeup_bytes);
+            PerfEvent::open(&group.leader, cpu, None).map(|leader| (group, leader))
+        };
+        let opened = match open(CountFormat::WithLosses) {
+            // Kernels before 6.0 do not say how many records were lost.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => open(CountFormat::Plain),
+            opened => opened,
+        };
+        let (group, leader) = opened.map_err(|error| open_error(&config.leader, cpu, error))?;
         filter(&leader, &config.leader, cpu)?;
         let mut followers = Vec::new();
         for (attributes, event) in group.followers.iter().zip(&config.followers) {
@@ -97,13 +134,28 @@ impl CpuEvents {
             filter(&follower, event, cpu)?;
             followers.push(follower);
         }
-        let ring = ring_pages
-            .map(|pages| Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error }));
+        let ring = ring_pages.zip(group.samples).map(|(pages, layout)| {
+            let ring = Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error })?;
+            Ok((ring, layout))
+        });
         Ok(CpuEvents {
             cpu,
             leader,
             _followers: followers,
             ring: ring.transpose()?,
+            losses: Losses::default(),
+        })
+    }
+
+    /// Polled counters of which each read finds nothing, as the kernel's do when others have taken the hardware.
+    #[cfg(test)]
+    pub(crate) fn unreadable(cpu: u32) -> io::Result<CpuEvents> {
+        Ok(CpuEvents {
+            cpu,
+            leader: fs::File::open("/dev/null")?.into(),
+            _followers: Vec::new(),
+            ring: None,
+            losses: Losses::default(),
         })
     }
 
@@ -117,9 +169,27 @@ impl CpuEvents {
         self.leader.disable()
     }
 
-    /// The counts so far, the leader's first.
+    /// The counts so far, the leader's first, if counters are polled.
+    ///
+    /// # Errors
+    /// Those of the kernel.
     pub(crate) fn read_counts(&self, counts: &mut Vec<u64>) -> io::Result<()> {
-        self.leader.read_counts(counts)
+        self.leader.read_words(counts)?;
+        // The number of counts comes before them.
+        counts.remove(0);
+        Ok(())
+    }
+
+    /// How many records the ring had no room for so far. `None` if there is no ring, or the kernel does not say.
+    pub(crate) fn lost_records(&self) -> Option<u64> {
+        let (_, layout) = self.ring.as_ref()?;
+        if layout.count == CountFormat::Plain {
+            return None;
+        }
+        let mut words = Vec::new();
+        self.leader.read_words(&mut words).ok()?;
+        // The number of counts, if it is a group; then the leader's count, and its losses.
+        words.get(1 + usize::from(layout.is_group)).copied()
     }
 }
 
@@ -173,5 +243,23 @@ fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
         cpu,
         error,
         advice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_loss_is_reported_once() {
+        let mut losses = Losses::default();
+        // The kernel tells of 5 in the ring; it lost 3 more, which no record has told of.
+        assert_eq!(losses.on_record(5), 5);
+        assert_eq!(losses.on_total(8), 3);
+        assert_eq!(losses.on_total(8), 0);
+        // The record comes, with 2 that were lost meanwhile.
+        assert_eq!(losses.on_record(5), 2);
+        assert_eq!(losses.on_total(10), 0);
+        assert_eq!(losses.on_total(11), 1);
     }
 }

@@ -1,6 +1,6 @@
 //! Which CPUs an instance samples.
 //!
-//! [`LinuxPerf`](crate::source::LinuxPerf) asks when an instance starts. Source: the kernel's `Documentation/admin-guide/cputopology.rst`.
+//! [`LinuxPerf`](crate::source::LinuxPerf) asks when an instance starts, and [`Hotplug`](crate::hotplug::Hotplug) while it records. Source: the kernel's `Documentation/admin-guide/cputopology.rst`.
 
 use std::fs;
 use std::io;
@@ -11,46 +11,52 @@ use crate::config::PerfConfig;
 /// More CPUs than any kernel supports.
 const MOST_CPUS: u32 = 1 << 16;
 
+/// The CPUs that are online, in order.
+///
+/// # Errors
+/// If the kernel does not say: a sentence's end.
+pub(crate) fn online(sysfs: &Path) -> Result<Vec<u32>, String> {
+    let path = sysfs.join("devices/system/cpu/online");
+    let list =
+        fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    parse_list(list.trim()).ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))
+}
+
+/// Those of these CPUs that the config names.
+pub(crate) fn chosen(config: &PerfConfig, online: &[u32], sysfs: &Path) -> Vec<u32> {
+    let is_named = |cpu: &u32| config.cpus.is_empty() || config.cpus.contains(cpu);
+    let has_id = |cpu: &u32| {
+        let ids = &config.cpu_ids;
+        ids.is_empty()
+            || arm_id(sysfs, *cpu).is_ok_and(|id| ids.iter().any(|wanted| id.starts_with(wanted.as_str())))
+    };
+    let mut chosen: Vec<u32> = online.to_vec();
+    chosen.retain(|cpu| is_named(cpu) && has_id(cpu));
+    chosen
+}
+
 /// The CPUs that are online and that the config names, in order.
 ///
 /// # Errors
 /// If there is none, or the kernel does not say: a sentence's end.
 pub(crate) fn of(config: &PerfConfig, sysfs: &Path) -> Result<Vec<u32>, String> {
-    let path = sysfs.join("devices/system/cpu/online");
-    let list =
-        fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    let online = parse_list(list.trim())
-        .ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))?;
-    let wanted = online
+    let online = online(sysfs)?;
+    let chosen = chosen(config, &online, sysfs);
+    if !chosen.is_empty() {
+        return Ok(chosen);
+    }
+    if !online
         .iter()
-        .copied()
-        .filter(|cpu| config.cpus.is_empty() || config.cpus.contains(cpu));
-    let mut wanted: Vec<u32> = wanted.collect();
-    if wanted.is_empty() {
+        .any(|cpu| config.cpus.is_empty() || config.cpus.contains(cpu))
+    {
         return Err(format!(
-            "target_cpu names no CPU that is online; online are {}",
-            list.trim()
+            "target_cpu names no CPU that is online; online are {online:?}"
         ));
     }
-    if !config.cpu_ids.is_empty() {
-        let has_id = |cpu: &u32| {
-            let id = arm_id(sysfs, *cpu);
-            id.is_ok_and(|id| {
-                config
-                    .cpu_ids
-                    .iter()
-                    .any(|wanted| id.starts_with(wanted.as_str()))
-            })
-        };
-        wanted.retain(has_id);
-        if wanted.is_empty() {
-            return Err(format!(
-                "cpuid: no CPU that is online has an id that begins with {}",
-                config.cpu_ids.join(" or ")
-            ));
-        }
-    }
-    Ok(wanted)
+    Err(format!(
+        "cpuid: no CPU that is online has an id that begins with {}",
+        config.cpu_ids.join(" or ")
+    ))
 }
 
 /// The numbers in a list like `0-3,8`.

@@ -1,6 +1,6 @@
 //! What is counted: one event of a config, as the config names it and as `perf_event_open` takes it.
 //!
-//! [`config`](crate::config) makes these. The names of tracepoints and of dynamic PMUs are numbers of the running kernel, so a [`Kernel`] looks them up;
+//! [`config`](crate::config) makes these. The names of tracepoints and of dynamic PMUs are numbers of the running kernel, so an [`EventNumbers`] looks them up;
 //! tests have one of their own. Names and numbers are those of upstream's `perf_events.proto` and of the kernel's `uapi/linux/perf_event.h`.
 
 use std::fs;
@@ -65,7 +65,7 @@ impl CountingScope {
 
     /// The modifiers that say this; none if it is counted everywhere.
     pub fn modifiers(self) -> impl Iterator<Item = EventModifier> {
-        let somewhere = self.exclude_user || self.exclude_kernel || self.exclude_hypervisor;
+        let excludes_some = self.exclude_user || self.exclude_kernel || self.exclude_hypervisor;
         let places = [
             (self.exclude_user, EventModifier::EVENT_MODIFIER_COUNT_USERSPACE),
             (self.exclude_kernel, EventModifier::EVENT_MODIFIER_COUNT_KERNEL),
@@ -76,13 +76,13 @@ impl CountingScope {
         ];
         let counted = places
             .into_iter()
-            .filter(move |(excluded, _)| somewhere && !excluded);
+            .filter(move |(excluded, _)| excludes_some && !excluded);
         counted.map(|(_, place)| place)
     }
 }
 
 /// Finds the numbers of events that differ from kernel to kernel.
-pub trait Kernel {
+pub trait EventNumbers {
     /// The id of a tracepoint.
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl Default for RunningKernel {
     }
 }
 
-impl Kernel for RunningKernel {
+impl EventNumbers for RunningKernel {
     fn tracepoint_id(&self, group: &str, name: &str) -> Result<u64, String> {
         let event = EventName::new(group, name);
         if !event.is_valid() {
@@ -190,7 +190,7 @@ impl Event {
         tracepoint: &Tracepoint,
         name: Option<String>,
         scope: CountingScope,
-        kernel: &dyn Kernel,
+        numbers: &dyn EventNumbers,
     ) -> Result<Event, String> {
         let full_name = tracepoint.name.as_deref().unwrap_or_default();
         let parts = full_name.split_once('/').or_else(|| full_name.split_once(':'));
@@ -200,7 +200,7 @@ impl Event {
                 "tracepoint {full_name:?} is not of the form sched:sched_switch or sched/sched_switch"
             ));
         };
-        let id = kernel
+        let id = numbers
             .tracepoint_id(group, event)
             .map_err(|reason| format!("tracepoint {full_name:?}: {reason}"))?;
         Ok(Event {
@@ -221,7 +221,7 @@ impl Event {
         raw: &RawEvent,
         name: Option<String>,
         scope: CountingScope,
-        kernel: &dyn Kernel,
+        numbers: &dyn EventNumbers,
     ) -> Result<Event, String> {
         let pmu = raw.pmu_name.as_deref().filter(|pmu| !pmu.is_empty());
         let attr_type = match (raw.r#type, pmu) {
@@ -230,7 +230,7 @@ impl Event {
             }
             (None, None) => return Err("raw_event needs `type` or `pmu_name`".to_owned()),
             (Some(number), None) => number,
-            (None, Some(pmu)) => kernel
+            (None, Some(pmu)) => numbers
                 .pmu_type(pmu)
                 .map_err(|reason| format!("raw_event: pmu_name {pmu:?}: {reason}"))?,
         };

@@ -11,11 +11,14 @@
 //! | `scope`, `glob` | which processes are sampled |
 //! | `stacks`, `names` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
-//! | `profiler`, `queue`, `thread` | when what is read |
+//! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
 //!
 //! Guarantees that neither a program that is hard to unwind nor a slow file holds up other data sources, that memory is bounded, and that each sample
-//! of the kernel ends in a packet: with a stack, or with the reason why there is none.
+//! in a ring ends in a packet: with a stack, or with the reason why there is none. Packets also tell of samples that never come to a ring: because it is
+//! full, because the kernel takes none for a while, because a CPU comes or goes, or because counters cannot be read.
+//!
+//! An instance that ends early leaves the samples that wait, without counting them. The trace says so if the daemon needs too much memory, else the log.
 #![deny(unsafe_code)]
 
 mod attributes;
@@ -24,6 +27,7 @@ mod cpu;
 mod cpus;
 pub mod event;
 mod glob;
+mod hotplug;
 pub mod interning;
 mod names;
 pub mod output;

@@ -3,11 +3,14 @@
 //! `Profiler` hands over samples; this encodes them as upstream's `traced_perf` does, so that readers take them for its own.
 //! Whatever later packets rely on is written first: the defaults (what is counted, on which clock), and interned data with the first sample that
 //! refers to it. After a loss, when the service asks for it, and when the tables are full, all of that is repeated.
+//!
+//! Packets are in the order in which rings are read, one CPU after the other, and not in that of time. Readers, upstream's trace processor among them,
+//! sort packets by their timestamps; and no packet is older than the flush before the last, because a flush reads all rings.
 
 use ferretto_client::runtime::probe::PacketSink;
 use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
-use ferretto_proto::messages::perf_sample::producer_event::DataSourceStopReason;
+use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSourceStopReason};
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::write::perf_events::{RawEvent, Tracepoint};
@@ -61,8 +64,9 @@ impl Output {
         &mut self.interning
     }
 
-    /// Makes sure that readers have what the next packets rely on. `true` if all numbers of before are void.
-    pub fn begin(&mut self, now: u64, sink: &mut dyn PacketSink) -> bool {
+    /// Makes sure that readers have what the next packets rely on. Returns `true` if all numbers of before are void. Only then is the clock read, which
+    /// returns nanoseconds of boot time.
+    pub fn begin(&mut self, now: impl FnOnce() -> u64, sink: &mut dyn PacketSink) -> bool {
         if self.has_begun && self.losses == sink.losses() && !self.interning.is_full() {
             return false;
         }
@@ -71,7 +75,7 @@ impl Output {
         self.losses = sink.losses();
         self.packet.clear();
         TracePacket::new(&mut self.packet)
-            .timestamp(now)
+            .timestamp(now())
             .timestamp_clock_id(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32)
             .sequence_flags(SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32);
         self.packet.raw(self.defaults.as_slice());
@@ -162,7 +166,19 @@ impl Output {
         });
     }
 
-    /// The ring of a CPU was full, and so many records were lost since its last one.
+    /// The kernel takes no more samples of a CPU, or takes them again, from `timestamp` on the clock of samples.
+    pub fn throttling(&mut self, timestamp: u64, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
+        self.write(timestamp, None, sink, |out| write_cpu_event(out, cpu, event));
+    }
+
+    /// Something else happened to a CPU and was noticed at `now`, in nanoseconds of boot time.
+    pub fn cpu_event(&mut self, now: u64, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
+        self.write(now, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME), sink, |out| {
+            write_cpu_event(out, cpu, event);
+        });
+    }
+
+    /// The ring of a CPU was full, and so many more records were lost.
     pub fn lost(&mut self, now: u64, cpu: u32, records: u64, sink: &mut dyn PacketSink) {
         self.write(now, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME), sink, |out| {
             out.cpu(cpu).kernel_records_lost(records);
@@ -177,6 +193,12 @@ impl Output {
             });
         });
     }
+}
+
+fn write_cpu_event(out: &mut PerfSample<'_>, cpu: u32, event: CpuEvent) {
+    out.cpu(cpu).producer_event(|out| {
+        out.cpu_event(event);
+    });
 }
 
 fn write_counts(out: &mut PerfSample<'_>, cpu: u32, mut counts: impl Iterator<Item = u64>) {

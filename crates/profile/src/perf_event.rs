@@ -19,6 +19,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// The description of an event for the kernel. Made by [`crate::attributes`].
 pub(crate) type Attributes = sys::perf_event_attr;
 
+/// Words of one read: more than the two for each follower that a config may have.
+const MOST_WORDS: usize = 128;
+
 /// An open event, which counts on one CPU.
 #[derive(Debug)]
 pub(crate) struct PerfEvent(File);
@@ -26,6 +29,13 @@ pub(crate) struct PerfEvent(File);
 impl AsFd for PerfEvent {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+impl From<File> for PerfEvent {
+    fn from(file: File) -> PerfEvent {
+        PerfEvent(file)
     }
 }
 
@@ -84,24 +94,19 @@ impl PerfEvent {
         checked(unsafe { perf::ioctls::DISABLE(self.0.as_raw_fd(), 0) })
     }
 
-    /// The counts of this event and those that it leads, in the order in which they were opened. For `PERF_FORMAT_GROUP`.
+    /// Reads the counts of this event, and of those that it leads if it has `PERF_FORMAT_GROUP`: the words that its `read_format` asks for.
     ///
     /// # Errors
     /// If the event cannot be read, for example because it never got a hardware counter.
-    pub(crate) fn read_counts(&self, counts: &mut Vec<u64>) -> io::Result<()> {
-        counts.clear();
-        // A number of counts comes first. Followers are few.
-        let mut bytes = [0; 8 * 64];
+    pub(crate) fn read_words(&self, words: &mut Vec<u64>) -> io::Result<()> {
+        words.clear();
+        let mut bytes = [0; 8 * MOST_WORDS];
         let read = (&self.0).read(&mut bytes)?;
-        let mut words = bytes[..read]
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|word| u64::from_ne_bytes(*word));
-        if words.next().is_none() {
+        let read = bytes[..read].as_chunks::<8>().0;
+        if read.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        counts.extend(words);
+        words.extend(read.iter().map(|word| u64::from_ne_bytes(*word)));
         Ok(())
     }
 }

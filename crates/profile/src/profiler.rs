@@ -3,7 +3,7 @@
 //! [`thread`](crate::thread) gives it turns. A turn reads what is in the rings. It unwinds samples where they are for the first 5 ms, copies later ones
 //! into the [`Queue`], and begins with none of the queue after 10 ms. A single sample whose files have to be read can take longer.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 use ferretto_client::runtime::probe::PacketSink;
 use ferretto_ipc::reactor::boot_now;
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
-use ferretto_proto::messages::perf_sample::producer_event::DataSourceStopReason;
+use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSourceStopReason};
 use perf_event_open_sys::bindings as sys;
 
-use crate::attributes::Group;
 use crate::config::{Mode, PerfConfig, Sampling, Stacks as StacksConfig, UserFrames};
 use crate::cpu::CpuEvents;
 use crate::output::Output;
 use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
-use crate::record::{Record, Sample, SampleLayout};
+use crate::record::{Record, Sample};
 use crate::scope::{LONGEST_CMDLINE, ProcessFilter};
 use crate::stacks::{Found, Stacks};
 
@@ -42,9 +41,9 @@ pub(crate) enum Progress {
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Profiler {
-    /// What samples hold; `None` if counters are polled.
-    layout: Option<SampleLayout>,
     cpus: Vec<CpuEvents>,
+    /// CPUs that the config asks for, but whose events could not be opened.
+    unavailable: BTreeSet<u32>,
     samples: Samples,
     output: Output,
     counts: Vec<u64>,
@@ -68,16 +67,20 @@ enum Verdict {
 }
 
 impl Profiler {
-    /// Reads the events of these CPUs.
-    pub(crate) fn new(config: &PerfConfig, cpus: Vec<CpuEvents>) -> Profiler {
+    /// Reads the events of these CPUs. Those of the `unavailable` ones could not be opened.
+    pub(crate) fn new(
+        config: &PerfConfig,
+        cpus: Vec<CpuEvents>,
+        unavailable: impl IntoIterator<Item = u32>,
+    ) -> Profiler {
         let sampling = match &config.mode {
             Mode::Sampling(sampling) => Some(sampling),
             Mode::Polling(_) => None,
         };
         let stacks = config.stacks().cloned();
         Profiler {
-            layout: Group::of(config, 0).samples,
             cpus,
+            unavailable: unavailable.into_iter().collect(),
             samples: Samples {
                 filter: ProcessFilter::new(
                     stacks
@@ -102,6 +105,11 @@ impl Profiler {
         &self.cpus
     }
 
+    /// The CPUs that the config asks for, but whose events could not be opened.
+    pub(crate) fn unavailable(&self) -> &BTreeSet<u32> {
+        &self.unavailable
+    }
+
     /// Reads what samples are going to need, and what takes long to be read.
     pub(crate) fn prepare(&mut self) {
         if let Some((config, stacks)) = &mut self.samples.stacks
@@ -116,8 +124,56 @@ impl Profiler {
     /// # Errors
     /// Those of the kernel.
     pub(crate) fn enable(&mut self, sink: &mut dyn PacketSink) -> io::Result<()> {
-        self.output.begin(boot_now(), sink);
+        self.output.begin(boot_now, sink);
+        for cpu in &self.unavailable {
+            self.output
+                .cpu_event(boot_now(), *cpu, CpuEvent::CPU_UNAVAILABLE, sink);
+        }
         self.cpus.iter().try_for_each(CpuEvents::enable)
+    }
+
+    /// Reads the events of a CPU that came online, which count already.
+    pub(crate) fn add_cpu(&mut self, events: CpuEvents, sink: &mut dyn PacketSink) {
+        self.unavailable.remove(&events.cpu);
+        // Processes may have changed there unseen.
+        self.samples.distrust();
+        self.tell(events.cpu, CpuEvent::CPU_SAMPLED, sink);
+        self.cpus.push(events);
+    }
+
+    /// Writes that a CPU is not sampled although it is online. `false` if that was known.
+    pub(crate) fn leave_out_cpu(&mut self, cpu: u32, sink: &mut dyn PacketSink) -> bool {
+        let is_news = self.unavailable.insert(cpu);
+        if is_news {
+            self.tell(cpu, CpuEvent::CPU_UNAVAILABLE, sink);
+        }
+        is_news
+    }
+
+    /// Returns the events of a CPU that has gone, after all that they had sampled was read.
+    pub(crate) fn remove_cpu(&mut self, cpu: u32, sink: &mut dyn PacketSink) -> Option<CpuEvents> {
+        self.unavailable.remove(&cpu);
+        let at = self.cpus.iter().position(|events| events.cpu == cpu)?;
+        self.read_rings(Instant::now(), sink);
+        self.tell_losses(sink);
+        self.tell(cpu, CpuEvent::CPU_GONE, sink);
+        Some(self.cpus.remove(at))
+    }
+
+    fn tell(&mut self, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
+        self.output.begin(boot_now, sink);
+        self.output.cpu_event(boot_now(), cpu, event, sink);
+    }
+
+    /// Writes what the kernel had no room for since the last record in each ring.
+    fn tell_losses(&mut self, sink: &mut dyn PacketSink) {
+        for events in &mut self.cpus {
+            let Some(total) = events.lost_records() else {
+                continue;
+            };
+            let lost = events.losses.on_total(total);
+            self.samples.on_losses(events.cpu, lost, &mut self.output, sink);
+        }
     }
 
     /// Counts no more. What is in the rings can still be read.
@@ -142,17 +198,21 @@ impl Profiler {
 
     /// Writes that nothing follows, because the daemon needs too much memory.
     pub(crate) fn write_guardrail(&mut self, sink: &mut dyn PacketSink) {
-        self.output.begin(boot_now(), sink);
+        self.output.begin(boot_now, sink);
         self.output
             .stopped(boot_now(), DataSourceStopReason::PROFILER_STOP_GUARDRAIL, sink);
     }
 
     /// Writes the counters of all CPUs.
     pub(crate) fn poll(&mut self, sink: &mut dyn PacketSink) {
-        for cpu in &self.cpus {
-            if cpu.read_counts(&mut self.counts).is_ok() {
-                self.output.begin(boot_now(), sink);
-                self.output.polled(boot_now(), cpu.cpu, &self.counts, sink);
+        for events in &self.cpus {
+            self.output.begin(boot_now, sink);
+            match events.read_counts(&mut self.counts) {
+                Ok(()) => self.output.polled(boot_now(), events.cpu, &self.counts, sink),
+                // For example because others have taken the hardware's counters.
+                Err(_) => self
+                    .output
+                    .cpu_event(boot_now(), events.cpu, CpuEvent::CPU_UNREADABLE, sink),
             }
         }
     }
@@ -188,6 +248,7 @@ impl Profiler {
                 self.read_rings(began, sink);
             }
         }
+        self.tell_losses(sink);
     }
 
     /// Handles the first that waits. `false` if nothing does.
@@ -201,7 +262,6 @@ impl Profiler {
 
     /// Reads what is in the rings of all CPUs: handles it, or puts it into the queue.
     fn read_rings(&mut self, began: Instant, sink: &mut dyn PacketSink) {
-        let Some(layout) = self.layout else { return };
         let Profiler {
             cpus,
             samples,
@@ -210,25 +270,23 @@ impl Profiler {
         } = self;
         for events in cpus {
             let cpu = events.cpu;
-            let Some(ring) = &mut events.ring else { continue };
+            let Some((ring, layout)) = &mut events.ring else {
+                continue;
+            };
             // The kernel writes while this reads: not more than the ring holds.
             let mut left = ring.size();
             while left > 0
                 && let Some(record) = ring.next_record()
             {
                 let length = record.len();
-                match Record::parse(record, layout) {
+                match Record::parse(record, *layout) {
                     Some(Record::Lost(records)) => {
-                        output.begin(boot_now(), sink);
-                        output.lost(boot_now(), cpu, records, sink);
-                        samples.distrust();
+                        let lost = events.losses.on_record(records);
+                        samples.on_losses(cpu, lost, output, sink);
                     }
                     Some(record) => samples.on_record(cpu, &record, began, output, sink),
                     // The kernel writes no such record, but if it does, it counts.
-                    None => {
-                        output.begin(boot_now(), sink);
-                        output.lost(boot_now(), cpu, 1, sink);
-                    }
+                    None => samples.on_losses(cpu, 1, output, sink),
                 }
                 ring.consume(length);
                 left = left.saturating_sub(length);
@@ -238,6 +296,15 @@ impl Profiler {
 }
 
 impl Samples {
+    /// Writes that so many more records of a CPU are missing.
+    fn on_losses(&mut self, cpu: u32, records: u64, output: &mut Output, sink: &mut dyn PacketSink) {
+        if records > 0 {
+            output.begin(boot_now, sink);
+            output.lost(boot_now(), cpu, records, sink);
+            self.distrust();
+        }
+    }
+
     /// Handles a record, or puts it into the queue.
     fn on_record(
         &mut self,
@@ -257,7 +324,7 @@ impl Samples {
                 } else if self.queue.has_room_for(sample) {
                     self.queue.push(Item::Sample(cpu, OwnedSample::from(sample)));
                 } else {
-                    output.begin(boot_now(), sink);
+                    output.begin(boot_now, sink);
                     output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE, sink);
                 }
             }
@@ -288,6 +355,15 @@ impl Samples {
             }
             Record::Mapped(mapped) if mapped.is_executable() => {
                 self.on_change(Item::Mapped(OwnedMapped::from(mapped)));
+            }
+            Record::LostSamples(samples) => self.on_losses(cpu, *samples, output, sink),
+            Record::Throttled { timestamp } => {
+                output.begin(boot_now, sink);
+                output.throttling(*timestamp, cpu, CpuEvent::CPU_THROTTLED, sink);
+            }
+            Record::Unthrottled { timestamp } => {
+                output.begin(boot_now, sink);
+                output.throttling(*timestamp, cpu, CpuEvent::CPU_UNTHROTTLED, sink);
             }
             Record::Mapped(_)
             | Record::Fork { .. }
@@ -341,7 +417,7 @@ impl Samples {
         sink: &mut dyn PacketSink,
     ) -> ControlFlow<()> {
         let Some((config, _)) = &self.stacks else {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.counts(cpu, sample, sink);
             return ControlFlow::Break(());
         };
@@ -354,13 +430,13 @@ impl Samples {
             }
         };
         if verdict == Verdict::NotInScope {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE, sink);
             return ControlFlow::Break(());
         }
         // There are no frames to be had.
         if config.user == UserFrames::Skip && u32::from(sample.cpu_mode) == sys::PERF_RECORD_MISC_USER {
-            output.begin(boot_now(), sink);
+            output.begin(boot_now, sink);
             output.counts(cpu, sample, sink);
             return ControlFlow::Break(());
         }
@@ -372,7 +448,7 @@ impl Samples {
         let Some((_, stacks)) = &mut self.stacks else {
             return;
         };
-        if output.begin(boot_now(), sink) {
+        if output.begin(boot_now, sink) {
             stacks.forget_numbers();
         }
         match stacks.find(sample, output.interning()) {
@@ -412,3 +488,6 @@ fn cmdline(pid: i32) -> Option<Vec<u8>> {
     file.take(LONGEST_CMDLINE as u64).read_to_end(&mut cmdline).ok()?;
     Some(cmdline)
 }
+
+#[cfg(test)]
+mod tests;

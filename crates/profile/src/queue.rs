@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::{Mapped, Sample, UserRegisters, Words};
+use crate::record::{CountFormat, Counts, Mapped, Sample, UserRegisters, Words};
 
 /// Bytes that wait at most, if the config does not say.
 const DEFAULT_MOST_BYTES: u64 = 64 << 20;
@@ -111,6 +111,7 @@ pub(crate) struct OwnedSample {
     /// Counts, then the call chain, then registers.
     words: Box<[[u8; 8]]>,
     counts: usize,
+    count_format: CountFormat,
     callchain: usize,
     /// Whether they are 64-bit registers, if there are any.
     registers: Option<bool>,
@@ -129,11 +130,12 @@ impl From<&Sample<'_>> for OwnedSample {
             pid: sample.pid,
             tid: sample.tid,
             timestamp: sample.timestamp,
-            words: [sample.counts, sample.callchain, registers]
+            words: [sample.counts.words, sample.callchain, registers]
                 .map(Words::as_chunks)
                 .concat()
                 .into(),
-            counts: sample.counts.len(),
+            counts: sample.counts.words.len(),
+            count_format: sample.counts.format,
             callchain: sample.callchain.len(),
             registers: sample.registers.map(|registers| registers.is_64_bit),
             stack: sample.stack.into(),
@@ -151,7 +153,10 @@ impl OwnedSample {
             pid: self.pid,
             tid: self.tid,
             timestamp: self.timestamp,
-            counts: counts.into(),
+            counts: Counts {
+                words: counts.into(),
+                format: self.count_format,
+            },
             callchain: callchain.into(),
             registers: self.registers.map(|is_64_bit| UserRegisters {
                 is_64_bit,
@@ -201,7 +206,10 @@ mod tests {
             pid: 7,
             tid: 8,
             timestamp: 9,
-            counts: counts.as_slice().into(),
+            counts: Counts {
+                words: counts.as_slice().into(),
+                format: CountFormat::WithLosses,
+            },
             callchain: callchain.as_slice().into(),
             registers: Some(UserRegisters {
                 is_64_bit: true,

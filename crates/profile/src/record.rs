@@ -10,10 +10,31 @@ use perf_event_open_sys::bindings as sys;
 pub struct SampleLayout {
     /// Counts of several events (`PERF_FORMAT_GROUP`) instead of one.
     pub is_group: bool,
+    /// What stands beside each count.
+    pub count: CountFormat,
     /// Addresses of callers.
     pub has_callchain: bool,
     /// Registers of user space, so many, and a copy of its stack.
     pub stack: Option<RegisterCount>,
+}
+
+/// The words that the kernel writes for each count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CountFormat {
+    /// The count.
+    #[default]
+    Plain,
+    /// The count, then how many records of the event were lost so far (`PERF_FORMAT_LOST`, Linux 6.0).
+    WithLosses,
+}
+
+impl CountFormat {
+    fn words(self) -> u64 {
+        match self {
+            CountFormat::Plain => 1,
+            CountFormat::WithLosses => 2,
+        }
+    }
 }
 
 /// Bits that are set in `perf_event_attr.sample_regs_user`.
@@ -27,6 +48,18 @@ pub enum Record<'a> {
     Sample(Sample<'a>),
     /// The ring was full: this many records are missing.
     Lost(u64),
+    /// The processor had no room for this many samples, so they never reached the ring.
+    LostSamples(u64),
+    /// The kernel takes no samples for a while, because there were too many.
+    Throttled {
+        /// Since when, on the clock of samples.
+        timestamp: u64,
+    },
+    /// The kernel takes samples again.
+    Unthrottled {
+        /// Since when, on the clock of samples.
+        timestamp: u64,
+    },
     /// A process runs another program now.
     Exec {
         /// The process.
@@ -68,7 +101,7 @@ pub struct Sample<'a> {
     /// On the clock of the config, in nanoseconds.
     pub timestamp: u64,
     /// The count of the leader, then those of followers.
-    pub counts: Words<'a>,
+    pub counts: Counts<'a>,
     /// Addresses and marks, of callees before callers. Empty if the layout has none.
     pub callchain: Words<'a>,
     /// Registers of user space; `None` for threads of the kernel, and if the layout has none.
@@ -148,6 +181,29 @@ impl<'a> From<&'a [[u8; 8]]> for Words<'a> {
     }
 }
 
+/// The counts of a sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts<'a> {
+    /// As the kernel writes them.
+    pub words: Words<'a>,
+    /// What the words are.
+    pub format: CountFormat,
+}
+
+impl<'a> Counts<'a> {
+    /// The counts alone.
+    pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
+        let mut words = self.words.0.iter();
+        std::iter::from_fn(move || {
+            let count = words.next()?;
+            if self.format == CountFormat::WithLosses {
+                words.next();
+            }
+            Some(u64::from_ne_bytes(*count))
+        })
+    }
+}
+
 /// What is left of a record.
 struct Rest<'a>(&'a [u8]);
 
@@ -193,6 +249,13 @@ impl<'a> Record<'a> {
                 let _id = rest.u64()?;
                 Record::Lost(rest.u64()?)
             }
+            sys::PERF_RECORD_LOST_SAMPLES => Record::LostSamples(rest.u64()?),
+            sys::PERF_RECORD_THROTTLE => Record::Throttled {
+                timestamp: rest.u64()?,
+            },
+            sys::PERF_RECORD_UNTHROTTLE => Record::Unthrottled {
+                timestamp: rest.u64()?,
+            },
             sys::PERF_RECORD_COMM if u32::from(misc) & sys::PERF_RECORD_MISC_COMM_EXEC != 0 => Record::Exec {
                 pid: rest.pid()?,
                 timestamp: timestamp(record)?,
@@ -231,7 +294,10 @@ fn sample<'a>(rest: &mut Rest<'a>, misc: u16, layout: SampleLayout) -> Option<Sa
         true => rest.u64()?,
         false => 1,
     };
-    let counts = rest.words(count)?;
+    let counts = Counts {
+        words: rest.words(count.checked_mul(layout.count.words())?)?,
+        format: layout.count,
+    };
     let mut callchain = Words::default();
     if layout.has_callchain {
         let length = rest.u64()?;

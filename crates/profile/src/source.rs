@@ -19,6 +19,7 @@ use crate::config::{OnOpenFailure, PerfConfig, Shard, shard_count};
 use crate::cpu::{CpuEvents, OpenError, describe};
 use crate::cpus;
 use crate::event::{Event, RunningKernel};
+use crate::hotplug::Hotplug;
 use crate::profiler::Profiler;
 use crate::thread::PerfThread;
 
@@ -39,6 +40,14 @@ pub struct LinuxPerf {
     sysfs: PathBuf,
 }
 
+/// The events of an instance.
+#[derive(Default)]
+struct Opened {
+    events: Vec<CpuEvents>,
+    /// CPUs that have none.
+    left_out: Vec<u32>,
+}
+
 impl std::fmt::Debug for LinuxPerf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LinuxPerf").finish_non_exhaustive()
@@ -49,8 +58,8 @@ impl LinuxPerf {
     /// Touches nothing until the first instance starts.
     pub fn new(program: Arc<dyn ProducerProgram>) -> LinuxPerf {
         LinuxPerf {
+            threads: InstanceThreads::new(program.clone(), NAME),
             program,
-            threads: InstanceThreads::default(),
             prepared: Mutex::default(),
             shards: RandomState::new(),
             sysfs: "/sys".into(),
@@ -74,7 +83,7 @@ impl LinuxPerf {
     }
 
     /// Opens the events on all CPUs. Replaces what the hardware cannot count.
-    fn open(&self, config: &mut PerfConfig) -> Result<Vec<CpuEvents>, String> {
+    fn open(&self, config: &mut PerfConfig) -> Result<Opened, String> {
         let cpus = cpus::of(config, &self.sysfs)?;
         // All CPUs count the same: if one cannot count something, all are opened again without it.
         let opened = loop {
@@ -84,19 +93,20 @@ impl LinuxPerf {
                 break opened;
             }
         };
-        match opened.is_empty() {
+        match opened.events.is_empty() {
             true => Err("no CPU is left".to_owned()),
             false => Ok(opened),
         }
     }
 
-    fn open_on_all(&self, cpus: &[u32], config: &mut PerfConfig) -> Result<Vec<CpuEvents>, String> {
-        let mut opened = Vec::new();
+    fn open_on_all(&self, cpus: &[u32], config: &mut PerfConfig) -> Result<Opened, String> {
+        let mut opened = Opened::default();
         for cpu in cpus {
             match self.open_on(*cpu, cpus.len(), config) {
-                Ok(events) => opened.push(events),
+                Ok(events) => opened.events.push(events),
                 Err(error) if config.on_open_failure == OnOpenFailure::LeaveOutCpu => {
                     self.warn(format_args!("CPU {cpu} is left out: {error}"));
+                    opened.left_out.push(*cpu);
                 }
                 Err(error) => return Err(error.to_string()),
             }
@@ -153,11 +163,12 @@ impl DataSource for LinuxPerf {
         let Some(mut config) = self.prepared().remove(&instance.slot) else {
             return Err("it was not set up".to_owned());
         };
-        let cpus = self.open(&mut config)?;
+        let opened = self.open(&mut config)?;
         let thread = PerfThread {
             program: self.program.clone(),
             instance: instance.serial,
-            profiler: Profiler::new(&config, cpus),
+            profiler: Profiler::new(&config, opened.events, opened.left_out),
+            hotplug: Hotplug::new(self.sysfs.clone()),
             config,
             writer: output.create_trace_writer().map_err(|error| error.to_string())?,
         };

@@ -10,14 +10,18 @@ use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::Nothing;
-use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
 
 use crate::config::{Mode, PerfConfig};
+use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
 use crate::source::NAME;
 
 /// How often the daemon's memory is looked at, as upstream.
 const MEMORY_PERIOD: Duration = Duration::from_secs(1);
+
+/// How often at most the list of CPUs is looked at.
+const CPUS_PERIOD: Duration = Duration::from_millis(100);
 
 const RINGS: Token = Token(0);
 
@@ -28,6 +32,7 @@ pub(crate) struct PerfThread {
     pub(crate) instance: u32,
     pub(crate) config: PerfConfig,
     pub(crate) profiler: Profiler,
+    pub(crate) hotplug: Hotplug,
     pub(crate) writer: TraceWriter,
 }
 
@@ -64,6 +69,8 @@ impl Periodic {
 /// What comes again and again.
 struct Schedule {
     read: Periodic,
+    /// Not before the next read.
+    cpus: Periodic,
     memory: Option<(Periodic, u64)>,
     clear: Option<Periodic>,
 }
@@ -73,11 +80,13 @@ impl Schedule {
         match &config.mode {
             Mode::Polling(period) => Schedule {
                 read: Periodic::new(*period),
+                cpus: Periodic::new(CPUS_PERIOD),
                 memory: None,
                 clear: None,
             },
             Mode::Sampling(sampling) => Schedule {
                 read: Periodic::new(sampling.read_period),
+                cpus: Periodic::new(CPUS_PERIOD),
                 memory: sampling
                     .most_daemon_memory_kb
                     .map(|most_kb| (Periodic::new(MEMORY_PERIOD), most_kb)),
@@ -169,6 +178,7 @@ impl PerfThread {
                             drop(done);
                         }
                         What::Stop => {
+                            self.look_at_cpus(&inbox.reactor);
                             self.profiler.disable();
                             self.catch_up();
                             self.writer.flush();
@@ -181,6 +191,9 @@ impl PerfThread {
             }
             let now = boot_now();
             let is_time = schedule.read.is_due(now);
+            if is_time && schedule.cpus.is_due(now) {
+                self.look_at_cpus(&inbox.reactor);
+            }
             let progress = match &self.config.mode {
                 Mode::Polling(_) => {
                     if is_time {
@@ -204,6 +217,16 @@ impl PerfThread {
                 Progress::MoreToDo => now,
             };
             inbox.reactor.wait(&mut events, Some(Deadline::Boot(deadline)))?;
+        }
+    }
+
+    fn look_at_cpus(&mut self, reactor: &Reactor) {
+        let watched_by = (reactor, RINGS);
+        let changes = self
+            .hotplug
+            .look(&self.config, &mut self.profiler, watched_by, &mut self.writer);
+        for change in changes {
+            self.program.warning(&format!("{NAME}: {change}"));
         }
     }
 

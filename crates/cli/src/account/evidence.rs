@@ -14,8 +14,8 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::KernelReport;
 use super::producer_name;
-use super::samples::SampleReport;
 use crate::config::advice::known_sources::WRITTEN;
+use crate::samples::{Losses, Remark};
 
 /// Marks of one kind that are remembered; further ones are ignored.
 const MAX_MARKS: usize = 1 << 10;
@@ -49,7 +49,7 @@ pub(crate) struct Departure {
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     pub(super) kernel: KernelReport,
-    pub(super) samples: SampleReport,
+    pub(super) samples: Losses,
     /// The fields of [`WRITTEN`] of which the trace has packets.
     kinds: BTreeSet<u32>,
     /// The number of bundles of kernel events that report a loss before them.
@@ -101,7 +101,11 @@ impl Evidence {
         match field {
             TracePacket::FTRACE_EVENTS => self.bundle(content),
             TracePacket::FTRACE_STATS => self.kernel.take(sequence, content),
-            TracePacket::PERF_SAMPLE => self.samples.take(content),
+            TracePacket::PERF_SAMPLE => {
+                if let Some(remark) = Remark::of(content) {
+                    self.samples.add(remark);
+                }
+            }
             TracePacket::SERVICE_EVENT => {
                 if let Ok(event) = TracingServiceEvent::decode_from_slice(content) {
                     self.service_event(event, timestamp);

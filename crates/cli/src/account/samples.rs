@@ -1,48 +1,66 @@
-//! What `linux.perf` says about samples that are missing.
+//! Findings from what `linux.perf` says about samples that are missing.
 //!
-//! [`Evidence`](super::evidence::Evidence) fills it from `PerfSample`s. The service's counters do not cover this, because samples that the kernel's
-//! ring buffers had no room for never reached the service.
+//! [`sources`](super::sources) calls it with what [`Evidence`](super::evidence::Evidence) has added up. The service's counters do not cover this,
+//! because samples that the kernel's ring buffers had no room for never reached the service.
 
-use ferretto_proto::messages::perf_sample::SampleSkipReason;
-use ferretto_proto::write::PerfSample;
-use ferretto_wire::{Reader, Value};
+use std::collections::BTreeSet;
 
-/// The report from the packets of one trace.
-#[derive(Debug, Default)]
-pub(crate) struct SampleReport {
-    /// Records that did not fit into the kernel's rings.
-    pub(super) lost: u64,
-    /// Samples whose stack the profiler had no time for.
-    pub(super) without_time: u64,
-    /// Samples of processes that could not be looked at any more.
-    pub(super) unreadable: u64,
-    /// Whether the profiler gave up, because it needed more memory than the config allows.
-    pub(super) has_given_up: bool,
+use super::{Account, Severity, listed};
+use crate::figures::Counted;
+use crate::samples::Losses;
+
+/// Adds the findings.
+pub(super) fn add_to(losses: &Losses, account: &mut Account) {
+    if losses.kernel > 0 {
+        let what = format!("{} of linux.perf", Counted(losses.kernel, "record"));
+        let why = "the kernel's ring buffers were full before they were read";
+        let advice = "larger ones hold more: ring_buffer_pages; or sample less often: timebase { frequency }"
+            .to_owned();
+        account.add(Severity::Loss, "perf_ring_overrun", what, why, Some(advice));
+    }
+    if losses.throttled > 0 {
+        let what = format!("samples of linux.perf, {}", Counted(losses.throttled, "time"));
+        let why = "there were more than the kernel allows, so it took none of a CPU until its next tick";
+        let advice =
+            "sample less often: timebase { frequency }; or raise /proc/sys/kernel/perf_event_max_sample_rate"
+                .to_owned();
+        account.add(Severity::Loss, "perf_throttled", what, why, Some(advice));
+    }
+    if losses.overload > 0 {
+        let what = format!("the stacks of {}", Counted(losses.overload, "sample"));
+        let why = "the profiler had no time for them";
+        let advice = "sample less often, or fewer processes: callstack_sampling { scope { target_cmdline } }"
+            .to_owned();
+        account.add(Severity::Loss, "perf_samples_skipped", what, why, Some(advice));
+    }
+    if losses.skipped > 0 {
+        let what = format!("the stacks of {}", Counted(losses.skipped, "sample"));
+        let why = "their processes could not be looked at, as when they have ended";
+        account.add(Severity::Missing, "perf_processes_gone", what, why, None);
+    }
+    if let Some(cpus) = listed_cpus(&losses.gone_cpus) {
+        let what = format!("what linux.perf would have recorded on CPU {cpus} for a while");
+        let why = "the CPU went offline, or the machine slept, and the kernel closed the CPU's events";
+        account.add(Severity::Missing, "perf_cpu_gone", what, why, None);
+    }
+    if let Some(cpus) = listed_cpus(&losses.unavailable_cpus) {
+        let what = format!("what linux.perf would have recorded on CPU {cpus}");
+        let why = "its events could not be opened; traced_perf says in its log why";
+        account.add(Severity::Missing, "perf_cpu_unavailable", what, why, None);
+    }
+    if losses.counters > 0 {
+        let what = format!("{} of counters", Counted(losses.counters, "reading"));
+        let why = "the kernel could not read them, as when others use the processor's counters";
+        account.add(Severity::Missing, "perf_counters_unreadable", what, why, None);
+    }
+    if losses.guardrail > 0 {
+        let what = "the rest of the samples";
+        let why = "the profiler needed more memory than max_daemon_memory_kb allows, and stopped";
+        account.add(Severity::Missing, "perf_guardrail", what, why, None);
+    }
 }
 
-impl SampleReport {
-    /// Takes in an encoded `PerfSample`.
-    pub(super) fn take(&mut self, sample: &[u8]) {
-        for field in Reader::new(sample).map_while(Result::ok) {
-            match (field.number, field.value) {
-                (PerfSample::KERNEL_RECORDS_LOST, Value::Varint(records)) => {
-                    self.lost = self.lost.saturating_add(records);
-                }
-                (PerfSample::SAMPLE_SKIPPED_REASON, Value::Varint(reason)) => match reason {
-                    _ if reason == SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE as u64 => {
-                        self.without_time += 1
-                    }
-                    _ if reason == SampleSkipReason::PROFILER_SKIP_READ_STAGE as u64
-                        || reason == SampleSkipReason::PROFILER_SKIP_UNWIND_STAGE as u64 =>
-                    {
-                        self.unreadable += 1;
-                    }
-                    // The config did not ask for the stacks of that process.
-                    _ => {}
-                },
-                (PerfSample::PRODUCER_EVENT, _) => self.has_given_up = true,
-                _ => {}
-            }
-        }
-    }
+fn listed_cpus(cpus: &BTreeSet<u32>) -> Option<String> {
+    let cpus: Vec<&u32> = cpus.iter().collect();
+    listed(&cpus, ToString::to_string)
 }

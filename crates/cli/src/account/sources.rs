@@ -12,7 +12,7 @@ use ferretto_proto::messages::TraceConfig;
 use super::counters::has_holes;
 use super::evidence::{Departure, Evidence, SourceOf};
 use super::watch::unique;
-use super::{Account, Case, Severity, Wording, listed, producer_name};
+use super::{Account, Case, Severity, Wording, listed, producer_name, samples};
 use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::figures::{Counted, Elapsed};
@@ -48,7 +48,9 @@ fn after(time: Option<Duration>) -> String {
 pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
     let sources = Sources { case };
     sources.kernel(account);
-    sources.samples(account);
+    if let Some(evidence) = case.evidence {
+        samples::add_to(&evidence.samples, account);
+    }
     sources.departures(account);
     let mut fates = Vec::new();
     for name in sources.names() {
@@ -350,41 +352,6 @@ impl Sources<'_> {
             let what = "the end of the kernel events";
             let why = "linux.ftrace did not write its last statistics: traced_probes went away, or did not stop in time";
             account.add(Severity::Missing, "kernel_events_break_off", what, why, None);
-        }
-    }
-}
-
-impl Sources<'_> {
-    fn samples(&self, account: &mut Account) {
-        let Some(evidence) = self.case.evidence else {
-            return;
-        };
-        let samples = &evidence.samples;
-        if samples.lost > 0 {
-            let what = format!("{} of linux.perf", Counted(samples.lost, "record"));
-            let why = "the kernel's ring buffers were full before they were read";
-            let advice =
-                "larger ones hold more: ring_buffer_pages; or sample less often: timebase { frequency }"
-                    .to_owned();
-            account.add(Severity::Loss, "perf_ring_overrun", what, why, Some(advice));
-        }
-        if samples.without_time > 0 {
-            let what = format!("the stacks of {}", Counted(samples.without_time, "sample"));
-            let why = "the profiler had no time for them";
-            let advice =
-                "sample less often, or fewer processes: callstack_sampling { scope { target_cmdline } }"
-                    .to_owned();
-            account.add(Severity::Loss, "perf_samples_skipped", what, why, Some(advice));
-        }
-        if samples.unreadable > 0 {
-            let what = format!("the stacks of {}", Counted(samples.unreadable, "sample"));
-            let why = "their processes had ended before they could be looked at";
-            account.add(Severity::Missing, "perf_processes_gone", what, why, None);
-        }
-        if samples.has_given_up {
-            let what = "the rest of the samples";
-            let why = "the profiler needed more memory than max_daemon_memory_kb allows, and stopped";
-            account.add(Severity::Missing, "perf_guardrail", what, why, None);
         }
     }
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use ferretto_proto::messages::ftrace_stats::Phase;
 use ferretto_proto::messages::observable_events::{DataSourceInstanceState, DataSourceInstanceStateChange};
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
+use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::messages::tracing_service_state::{DataSource as Offer, Producer};
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, FtraceConfig, TracingServiceState, trace_config,
@@ -689,4 +691,70 @@ fn long_lists_are_cut() {
     assert_eq!(listed(&names, name).as_deref(), Some("a, b, c, d, 2 more"));
     assert_eq!(listed(&names[..2], name).as_deref(), Some("a, b"));
     assert_eq!(listed(&names[..0], name), None);
+}
+
+#[test]
+fn whatever_is_missing_of_a_cpu_profile_is_reported_with_its_cause() {
+    let mut evidence = Evidence::default();
+    let mut tell = |fill: fn(&mut write::PerfSample<'_>)| {
+        packet(&mut evidence, |packet| {
+            packet.perf_sample(fill);
+        });
+    };
+    tell(|sample| {
+        sample.cpu(1).kernel_records_lost(7);
+    });
+    tell(|sample| {
+        sample.sample_skipped_reason(SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE);
+    });
+    tell(|sample| {
+        sample.sample_skipped_reason(SampleSkipReason::PROFILER_SKIP_READ_STAGE);
+    });
+    // Nothing is missing.
+    tell(|sample| {
+        sample.sample_skipped_reason(SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE);
+    });
+    for event in [
+        CpuEvent::CPU_THROTTLED,
+        CpuEvent::CPU_UNTHROTTLED,
+        CpuEvent::CPU_GONE,
+        CpuEvent::CPU_SAMPLED,
+        CpuEvent::CPU_UNAVAILABLE,
+        CpuEvent::CPU_UNREADABLE,
+    ] {
+        packet(&mut evidence, |packet| {
+            packet.perf_sample(|sample| {
+                sample.cpu(3).producer_event(|out| {
+                    out.cpu_event(event);
+                });
+            });
+        });
+    }
+    let account = judged(&asking_for(&["linux.perf"]), Some(&evidence), None);
+    let findings = account.findings.iter();
+    let found: Vec<(Severity, &str, &str)> = findings
+        .map(|finding| (finding.severity, finding.cause, &*finding.what))
+        .collect();
+    let expected = [
+        (Severity::Loss, "perf_ring_overrun", "7 records of linux.perf"),
+        (Severity::Loss, "perf_throttled", "samples of linux.perf, 1 time"),
+        (Severity::Loss, "perf_samples_skipped", "the stacks of 1 sample"),
+        (Severity::Missing, "perf_processes_gone", "the stacks of 1 sample"),
+        (
+            Severity::Missing,
+            "perf_cpu_gone",
+            "what linux.perf would have recorded on CPU 3 for a while",
+        ),
+        (
+            Severity::Missing,
+            "perf_cpu_unavailable",
+            "what linux.perf would have recorded on CPU 3",
+        ),
+        (
+            Severity::Missing,
+            "perf_counters_unreadable",
+            "1 reading of counters",
+        ),
+    ];
+    assert_eq!(found, expected);
 }

@@ -373,6 +373,22 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         (losses.truncated, "call stacks are not complete"),
         (losses.stackless, "samples have no call stack"),
         (
+            losses.throttled,
+            "times the kernel took no samples of a CPU until its next tick, because there were more than it allows",
+        ),
+        (
+            losses.gone_cpus.len() as u64,
+            "CPUs went offline, and were not sampled for a while",
+        ),
+        (
+            losses.unavailable_cpus.len() as u64,
+            "CPUs were not sampled, because their events could not be opened",
+        ),
+        (
+            losses.counters,
+            "readings of counters are missing, because the kernel could not read them",
+        ),
+        (
             losses.guardrail,
             "profilers stopped early, to keep within their limits",
         ),

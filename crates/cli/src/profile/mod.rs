@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 
 use crate::convert::{self, Format, SampleFormat, losses};
+use crate::figures::Counted;
 use crate::perfetto::{self, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
@@ -225,7 +226,13 @@ fn read(
         symbolize::append(&mut recording.profile, trace)?;
     }
     if arguments.off_cpu {
-        off_cpu::weigh(&mut recording, &schedule);
+        let without_length = off_cpu::weigh(&mut recording, &schedule);
+        if without_length > 0 {
+            say(&format_args!(
+                "left out: {} of waiting whose end is not in the trace",
+                Counted(without_length, "sample")
+            ));
+        }
         if schedule.has_other_clocks() {
             say("the kernel's events have another clock than the samples, so not all waiting has a length");
         }

@@ -105,7 +105,7 @@ impl Schedule {
         }
     }
 
-    fn arrival(&mut self, time: u64, tid: i32) {
+    pub(super) fn arrival(&mut self, time: u64, tid: i32) {
         self.end = self.end.max(time);
         if tid > 0 {
             self.arrivals.entry(tid as u32).or_default().push(time);
@@ -119,11 +119,12 @@ impl Schedule {
         }
     }
 
-    /// Returns the next time after `left` at which a thread began to run, or the end of the recording.
-    pub(super) fn back(&self, tid: u32, left: u64) -> u64 {
+    /// Returns the next time after `left` at which a thread began to run, or the end of the recording. `None` if the trace has no switch after `left`.
+    pub(super) fn back(&self, tid: u32, left: u64) -> Option<u64> {
         let times = self.arrivals.get(&tid).map_or(&[][..], Vec::as_slice);
         let next = times.partition_point(|time| *time <= left);
-        times.get(next).copied().unwrap_or(self.end).max(left)
+        let back = times.get(next).copied().unwrap_or(self.end);
+        Some(back).filter(|back| *back > left)
     }
 
     /// Whether switches were left out because their clock is not that of the samples.
@@ -166,10 +167,10 @@ mod tests {
             schedule.arrival(time, tid);
         }
         schedule.sort();
-        assert_eq!(schedule.back(7, 10), 20);
-        assert_eq!(schedule.back(7, 20), 50);
-        assert_eq!(schedule.back(7, 50), 90);
-        assert_eq!(schedule.back(9, 60), 90);
-        assert_eq!(schedule.back(7, 95), 95);
+        assert_eq!(schedule.back(7, 10), Some(20));
+        assert_eq!(schedule.back(7, 20), Some(50));
+        assert_eq!(schedule.back(7, 50), Some(90));
+        assert_eq!(schedule.back(9, 60), Some(90));
+        assert_eq!(schedule.back(7, 95), None);
     }
 }

@@ -8,6 +8,7 @@
 //! call stacks and threads, not with the number of samples. Everything that cannot be shown is counted in [`Losses`].
 
 mod counted;
+mod losses;
 mod model;
 mod names;
 mod reader;
@@ -20,8 +21,7 @@ use std::collections::HashMap;
 mod tests;
 
 pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
-#[cfg(test)]
-pub(crate) use model::Losses;
+pub(crate) use losses::{Losses, Remark};
 pub(crate) use model::{FrameId, Profile, StackId};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;

@@ -10,6 +10,7 @@ use ferretto_proto::write::TracePacket;
 use ferretto_unwind::symbols::demangle;
 
 use super::counted::Event;
+use super::losses::Losses;
 use super::names::Names;
 use super::symbols::Symbols;
 use crate::packet::bytes;
@@ -179,27 +180,6 @@ impl Callstacks {
             Some((node, *frame))
         })
     }
-}
-
-/// Samples that are missing, and why.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Losses {
-    /// The kernel dropped them, because its ring buffer was full.
-    pub(crate) kernel: u64,
-    /// The profiler dropped the call stack, because unwinding did not keep up.
-    pub(crate) overload: u64,
-    /// The profiler could not read the process or did not look at it.
-    pub(crate) skipped: u64,
-    /// The sampled process was not asked for. Nothing is missing.
-    pub(crate) out_of_scope: u64,
-    /// Packets of the profiler were lost, so the sample refers to something unknown.
-    pub(crate) unreadable: u64,
-    /// The call stack is not complete.
-    pub(crate) truncated: u64,
-    /// The sample has no call stack, for no reason given.
-    pub(crate) stackless: u64,
-    /// The profiler stopped early, to keep within its limits.
-    pub(crate) guardrail: u64,
 }
 
 /// One line of a frame: where functions were inlined, a frame has several.

@@ -5,17 +5,13 @@
 
 use std::collections::HashMap;
 
-use ferretto_proto::messages::perf_sample::{
-    OptionalSampleSkippedReason, OptionalUnwindError, SampleSkipReason,
-};
-use ferretto_proto::messages::perf_sample::{
-    producer_event::DataSourceStopReason, producer_event::OptionalSourceStopReason,
-};
+use ferretto_proto::messages::perf_sample::OptionalUnwindError;
 use ferretto_proto::messages::profiling::{CpuMode, StackUnwindError};
 use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDefaults};
 use ferretto_proto::write::{TracePacket, TracePacketDefaults};
 
 use super::counted::Event;
+use super::losses::Remark;
 use super::model::Profile;
 use super::sequence::Interned;
 use super::{EventId, Mode, Sample, Thread};
@@ -88,16 +84,14 @@ impl Reader {
             losses.unreadable += 1;
             return None;
         };
-        if let Some(lost @ 1..) = sample.kernel_records_lost {
-            losses.kernel = losses.kernel.saturating_add(lost);
-            return None;
-        }
-        if sample.producer_event.is_set() {
-            let guardrail =
-                OptionalSourceStopReason::SourceStopReason(DataSourceStopReason::PROFILER_STOP_GUARDRAIL);
-            losses.guardrail +=
-                u64::from(sample.producer_event.optional_source_stop_reason == Some(guardrail));
-            return None;
+        match (Remark::of(content), sample.callstack_iid) {
+            (Some(reason @ Remark::Skipped(_)), _) => losses.add(reason),
+            (Some(remark), _) => {
+                losses.add(remark);
+                return None;
+            }
+            (None, Some(_)) => {}
+            (None, None) => losses.stackless += 1,
         }
         profile.samples += 1;
         let sequence = self.sequences.entry(packet.sequence).or_default();
@@ -106,16 +100,6 @@ impl Reader {
             profile.losses.unreadable += u64::from(stack.is_none());
             stack
         });
-        let losses = &mut profile.losses;
-        match (&sample.optional_sample_skipped_reason, sample.callstack_iid) {
-            (Some(OptionalSampleSkippedReason::SampleSkippedReason(reason)), _) => match reason {
-                SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE => losses.out_of_scope += 1,
-                SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE => losses.overload += 1,
-                _ => losses.skipped += 1,
-            },
-            (None, Some(_)) => {}
-            (None, None) => losses.stackless += 1,
-        }
         let error = sample.optional_unwind_error;
         let none = OptionalUnwindError::UnwindError(StackUnwindError::UNWIND_ERROR_NONE);
         profile.losses.truncated += u64::from(error.is_some_and(|error| error != none));

@@ -1,4 +1,5 @@
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
+use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::write::{InternedData, PerfSample, TracePacket};
 use ferretto_wire::Writer;
@@ -178,8 +179,23 @@ fn losses_are_counted_by_their_reasons() {
             sample.cpu(0).kernel_records_lost(12);
         });
     });
+    let on_cpu = |event| {
+        packet(|packet| {
+            packet.perf_sample(|sample| {
+                sample.cpu(3).producer_event(|out| {
+                    out.cpu_event(event);
+                });
+            });
+        })
+    };
     let recording = recording(&[
         described(),
+        on_cpu(CpuEvent::CPU_THROTTLED),
+        on_cpu(CpuEvent::CPU_UNTHROTTLED),
+        on_cpu(CpuEvent::CPU_GONE),
+        on_cpu(CpuEvent::CPU_SAMPLED),
+        on_cpu(CpuEvent::CPU_UNAVAILABLE),
+        on_cpu(CpuEvent::CPU_UNREADABLE),
         skipped(SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE),
         skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE),
         skipped(SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE),
@@ -192,6 +208,10 @@ fn losses_are_counted_by_their_reasons() {
         skipped: 1,
         out_of_scope: 1,
         stackless: 1,
+        throttled: 1,
+        counters: 1,
+        gone_cpus: [3].into(),
+        unavailable_cpus: [3].into(),
         ..Losses::default()
     };
     assert_eq!(recording.profile.losses, expected);

@@ -1,14 +1,18 @@
 //! Threads for the instances of a data source whose reading may take long: one for each instance.
 //!
 //! The data source [starts](InstanceThreads::start) a thread for an instance and passes on what the runtime says as a [`Command`]. The thread takes
-//! commands in the order in which they came; dropping a command's `done` tells the service. If a thread is gone, its commands are done at once.
+//! commands in the order in which they came; dropping a command's `done` tells the service. If a thread is gone, its commands are done at once. If it
+//! panics, the program's log says that nothing more is recorded.
 
+use std::any::Any;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
 use ferretto_ipc::reactor::{Reactor, ReactorError, Waker};
 
+use super::ProducerProgram;
 use crate::data_source::{Acknowledge, Slot};
 
 /// What the runtime says to an instance.
@@ -76,18 +80,31 @@ struct Running {
 }
 
 /// The threads of a data source's instances. Only the runtime's thread uses it; it is behind a lock because data sources are shared.
-#[derive(Default)]
-pub struct InstanceThreads(Mutex<BTreeMap<Slot, Running>>);
+pub struct InstanceThreads {
+    program: Arc<dyn ProducerProgram>,
+    /// The data source, for the log.
+    source: &'static str,
+    running: Mutex<BTreeMap<Slot, Running>>,
+}
 
 impl std::fmt::Debug for InstanceThreads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("InstanceThreads").finish_non_exhaustive()
+        f.debug_struct("InstanceThreads").finish_non_exhaustive()
     }
 }
 
 impl InstanceThreads {
+    /// None so far. The program logs what happens to those of the data source with this name.
+    pub fn new(program: Arc<dyn ProducerProgram>, source: &'static str) -> InstanceThreads {
+        InstanceThreads {
+            program,
+            source,
+            running: Mutex::default(),
+        }
+    }
+
     fn running(&self) -> MutexGuard<'_, BTreeMap<Slot, Running>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts the thread of an instance.
@@ -102,9 +119,18 @@ impl InstanceThreads {
     ) -> Result<(), String> {
         let (commands, inbox) = Inbox::new().map_err(|error| error.to_string())?;
         let waker = inbox.reactor.waker();
+        let (program, source) = (self.program.clone(), self.source);
         std::thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || work(inbox))
+            .spawn(move || {
+                // With a panic all that `work` has is dropped, so nothing is seen half-changed. Its commands are done then.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(inbox))) {
+                    let reason = reason(&*panic);
+                    program.warning(&format!(
+                        "{source}: nothing more of this recording is recorded: its thread panicked: {reason}; please report this"
+                    ));
+                }
+            })
             .map_err(|error| format!("there is no thread for it: {error}"))?;
         self.running().insert(slot, Running { commands, waker });
         Ok(())
@@ -124,3 +150,13 @@ impl InstanceThreads {
         }
     }
 }
+
+/// The message of a panic.
+fn reason(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a message")
+}
+
+#[cfg(test)]
+mod tests;

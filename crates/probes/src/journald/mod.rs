@@ -62,8 +62,8 @@ impl Journald {
     /// Touches nothing until the first instance starts.
     pub fn new(program: Arc<dyn ProducerProgram>) -> Journald {
         Journald {
+            threads: InstanceThreads::new(program.clone(), NAME),
             program,
-            threads: InstanceThreads::default(),
         }
     }
 }

@@ -6,9 +6,9 @@ use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Tr
 use super::*;
 use crate::event::Kind;
 
-struct FakeKernel;
+struct FakeNumbers;
 
-impl Kernel for FakeKernel {
+impl EventNumbers for FakeNumbers {
     fn tracepoint_id(&self, group: &str, name: &str) -> Result<u64, String> {
         match (group, name) {
             ("sched", "sched_switch") => Ok(42),
@@ -25,7 +25,7 @@ impl Kernel for FakeKernel {
 }
 
 fn read(config: &PerfEventConfig) -> Result<PerfConfig, String> {
-    PerfConfig::of(config, None, &FakeKernel)
+    PerfConfig::of(config, None, &FakeNumbers)
 }
 
 fn sampled(config: &PerfEventConfig) -> Sampling {

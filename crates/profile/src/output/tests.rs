@@ -8,6 +8,7 @@ use super::*;
 use crate::config::PerfConfig;
 use crate::event::RunningKernel;
 use crate::interning::Mapping;
+use crate::record::Counts;
 
 /// A sink that loses what it is told to lose.
 #[derive(Default)]
@@ -41,7 +42,7 @@ fn output() -> Output {
 }
 
 fn stack(output: &mut Output, sink: &mut Sink) {
-    output.begin(5, sink);
+    output.begin(|| 5, sink);
     let interning = output.interning();
     let nowhere = interning.mapping(&Mapping::default());
     let frame = interning.frame(nowhere, b"main", 1);
@@ -53,7 +54,10 @@ fn stack(output: &mut Output, sink: &mut Sink) {
         pid: 7,
         tid: 8,
         timestamp: 9,
-        counts: counts.as_slice().into(),
+        counts: Counts {
+            words: counts.as_slice().into(),
+            ..Counts::default()
+        },
         ..Sample::default()
     };
     let unwound = Unwound {
@@ -122,7 +126,7 @@ fn everything_is_repeated_after_a_loss_and_on_request() {
 #[test]
 fn losses_skipped_samples_and_the_guardrail_are_told() {
     let (mut output, mut sink) = (output(), Sink::default());
-    output.begin(5, &mut sink);
+    output.begin(|| 5, &mut sink);
     output.lost(6, 1, 99, &mut sink);
     output.skipped(
         1,

@@ -6,6 +6,7 @@ use super::*;
 
 const LAYOUT: SampleLayout = SampleLayout {
     is_group: true,
+    count: CountFormat::Plain,
     has_callchain: true,
     stack: Some(RegisterCount(2)),
 };
@@ -77,6 +78,33 @@ fn a_sample_has_what_its_layout_says() {
 }
 
 #[test]
+fn the_losses_beside_counts_are_no_counts() {
+    let layout = |is_group| SampleLayout {
+        is_group,
+        count: CountFormat::WithLosses,
+        has_callchain: false,
+        stack: None,
+    };
+    let group = [
+        &ids(7, 8)[..],
+        &word(1),
+        &word(2),
+        &word(11),
+        &word(3),
+        &word(12),
+        &word(0),
+    ];
+    let single = [&ids(7, 8)[..], &word(1), &word(11), &word(3)];
+    for (is_group, parts, expected) in [(true, &group[..], &[11, 12][..]), (false, &single, &[11])] {
+        let record = record(sys::PERF_RECORD_SAMPLE, 0, parts);
+        let Some(Record::Sample(sample)) = Record::parse(&record, layout(is_group)) else {
+            panic!("it is a sample")
+        };
+        assert_eq!(sample.counts.iter().collect::<Vec<_>>(), expected);
+    }
+}
+
+#[test]
 fn a_kernel_thread_has_neither_registers_nor_stack() {
     let record = record(
         sys::PERF_RECORD_SAMPLE,
@@ -106,6 +134,17 @@ fn losses_and_changes_of_processes_are_told() {
         &[&word(1), &word(99), &ids(1, 1), &word(5)],
     );
     assert_eq!(parse(&lost), "Some(Lost(99))");
+    let lost = record(
+        sys::PERF_RECORD_LOST_SAMPLES,
+        0,
+        &[&word(98), &ids(1, 1), &word(5)],
+    );
+    assert_eq!(parse(&lost), "Some(LostSamples(98))");
+    let limit = |kind| record(kind, 0, &[&word(6), &word(1), &word(1), &ids(1, 1), &word(5)]);
+    let throttled = parse(&limit(sys::PERF_RECORD_THROTTLE));
+    assert_eq!(throttled, "Some(Throttled { timestamp: 6 })");
+    let unthrottled = parse(&limit(sys::PERF_RECORD_UNTHROTTLE));
+    assert_eq!(unthrottled, "Some(Unthrottled { timestamp: 6 })");
     let comm = [&ids(7, 7)[..], b"sh\0\0\0\0\0\0", &ids(7, 7), &word(5)];
     let exec = record(sys::PERF_RECORD_COMM, sys::PERF_RECORD_MISC_COMM_EXEC, &comm);
     assert_eq!(parse(&exec), "Some(Exec { pid: 7, timestamp: 5 })");
@@ -142,10 +181,11 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         kind in 0u32..24,
         is_group in any::<bool>(),
+        count in prop_oneof![Just(CountFormat::Plain), Just(CountFormat::WithLosses)],
         has_callchain in any::<bool>(),
         registers in proptest::option::of(0u32..70),
     ) {
-        let layout = SampleLayout { is_group, has_callchain, stack: registers.map(RegisterCount) };
+        let layout = SampleLayout { is_group, count, has_callchain, stack: registers.map(RegisterCount) };
         let _ = Record::parse(&bytes, layout);
         let _ = Record::parse(&record(kind, 0, &[&bytes]), layout);
     }

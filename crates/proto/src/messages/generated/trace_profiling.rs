@@ -526,6 +526,8 @@ pub mod perf_sample {
     #[derive(Clone, PartialEq)]
     pub struct ProducerEvent {
         pub optional_source_stop_reason: Option<crate::messages::perf_sample::producer_event::OptionalSourceStopReason>,
+        /// What happened to the CPU of the PerfSample.
+        pub cpu_event: Option<crate::messages::perf_sample::producer_event::CpuEvent>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
     }
@@ -533,6 +535,7 @@ pub mod perf_sample {
     impl ProducerEvent {
         const EMPTY: Self = Self {
             optional_source_stop_reason: None,
+            cpu_event: None,
             unknown_fields: codec::UnknownFields::new(),
         };
     }
@@ -545,10 +548,11 @@ pub mod perf_sample {
                 Some(crate::messages::perf_sample::producer_event::OptionalSourceStopReason::SourceStopReason(value)) => codec::visit::enums(visitor, 1, &Some(*value)),
                 None => {}
             }
+            codec::visit::enums(visitor, 9901, &self.cpu_event);
             codec::visit::unknown(visitor, &self.unknown_fields);
         }
         fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-            ("ProducerEvent", &[(1, "source_stop_reason")])
+            ("ProducerEvent", &[(1, "source_stop_reason"), (9901, "cpu_event")])
         }
         fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
             match field.number {
@@ -558,6 +562,7 @@ pub mod perf_sample {
                     self.optional_source_stop_reason = value.map(crate::messages::perf_sample::producer_event::OptionalSourceStopReason::SourceStopReason).or(self.optional_source_stop_reason.take());
                     Ok(())
                 }
+                9901 => codec::decode::enums(field, &mut self.cpu_event, &mut self.unknown_fields),
                 _ => self.unknown_fields.take(field),
             }
         }
@@ -592,6 +597,47 @@ pub mod perf_sample {
                 Some(match number {
                     0 => Self::PROFILER_STOP_UNKNOWN,
                     1 => Self::PROFILER_STOP_GUARDRAIL,
+                    _ => return None,
+                })
+            }
+        }
+        /// Why samples of one CPU are missing, or that they come again.
+        #[cfg(feature = "probes")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum CpuEvent {
+            #[default]
+            CPU_UNKNOWN = 0,
+            CPU_THROTTLED = 1,
+            CPU_UNTHROTTLED = 2,
+            CPU_GONE = 3,
+            CPU_SAMPLED = 4,
+            CPU_UNAVAILABLE = 5,
+            CPU_UNREADABLE = 6,
+        }
+        #[cfg(feature = "probes")]
+        impl codec::Enumeration for CpuEvent {
+            const VALUES: &'static [(Self, &'static str)] = &[
+                (Self::CPU_UNKNOWN, "CPU_UNKNOWN"),
+                (Self::CPU_THROTTLED, "CPU_THROTTLED"),
+                (Self::CPU_UNTHROTTLED, "CPU_UNTHROTTLED"),
+                (Self::CPU_GONE, "CPU_GONE"),
+                (Self::CPU_SAMPLED, "CPU_SAMPLED"),
+                (Self::CPU_UNAVAILABLE, "CPU_UNAVAILABLE"),
+                (Self::CPU_UNREADABLE, "CPU_UNREADABLE"),
+            ];
+            #[inline]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::CPU_UNKNOWN,
+                    1 => Self::CPU_THROTTLED,
+                    2 => Self::CPU_UNTHROTTLED,
+                    3 => Self::CPU_GONE,
+                    4 => Self::CPU_SAMPLED,
+                    5 => Self::CPU_UNAVAILABLE,
+                    6 => Self::CPU_UNREADABLE,
                     _ => return None,
                 })
             }

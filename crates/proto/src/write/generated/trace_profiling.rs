@@ -443,11 +443,20 @@ pub mod perf_sample {
     impl ProducerEvent<'_> {
         /// Field number of `source_stop_reason`.
         pub const SOURCE_STOP_REASON: u32 = 1;
+        /// Field number of `cpu_event`.
+        pub const CPU_EVENT: u32 = 9901;
 
         /// Writes `source_stop_reason`, field 1.
         #[inline]
         pub fn source_stop_reason(&mut self, value: crate::messages::perf_sample::producer_event::DataSourceStopReason) -> &mut Self {
             self.0.varint_field(1, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `cpu_event`, field 9901.
+        #[inline]
+        pub fn cpu_event(&mut self, value: crate::messages::perf_sample::producer_event::CpuEvent) -> &mut Self {
+            self.0.varint_field(9901, i64::from(value as i32) as u64);
             self
         }
     }

@@ -1,0 +1,204 @@
+//! What the kernel loses, with its real events.
+
+use ferretto_proto::messages::perf_events::{Timebase, timebase};
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, TracePacket};
+
+use super::*;
+use crate::event::RunningKernel;
+
+/// Far longer than it takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A profiler of the CPU clock of the first CPU, with a sample each `period` ns and this ring; or prints that the test is skipped.
+fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
+    let config = PerfEventConfig {
+        timebase: MessageField::some(Timebase {
+            interval: Some(timebase::Interval::Period(period)),
+            ..Default::default()
+        }),
+        ring_buffer_pages: Some(ring_pages),
+        ..Default::default()
+    };
+    let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+    match CpuEvents::open(&config, 0, 1) {
+        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// A profiler with the config of an instance that asks for nothing in particular.
+fn profiler_of(events: Vec<CpuEvents>, unavailable: impl IntoIterator<Item = u32>) -> Profiler {
+    let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default()).unwrap();
+    Profiler::new(&config, events, unavailable)
+}
+
+fn decode(packet: &[u8]) -> TracePacket {
+    TracePacket::decode_from_slice(packet).unwrap()
+}
+
+/// What packets say about CPUs: the time, the CPU, and the event.
+fn cpu_events(packets: &[Vec<u8>]) -> Vec<(Option<u64>, Option<u32>, CpuEvent)> {
+    let event = |packet: &Vec<u8>| {
+        let packet = decode(packet);
+        match packet.data {
+            Some(Data::PerfSample(sample)) => {
+                Some((packet.timestamp, sample.cpu, sample.producer_event.cpu_event?))
+            }
+            _ => None,
+        }
+    };
+    packets.iter().filter_map(event).collect()
+}
+
+/// The records that packets report as lost, all together.
+fn reported(packets: &[Vec<u8>]) -> u64 {
+    let lost = |packet: &Vec<u8>| match decode(packet).data {
+        Some(Data::PerfSample(sample)) => sample.kernel_records_lost.unwrap_or(0),
+        _ => 0,
+    };
+    packets.iter().map(lost).sum()
+}
+
+/// Waits until more than so many records are lost. `None` if this kernel does not count them.
+fn await_losses(profiler: &Profiler, more_than: u64) -> Option<u64> {
+    loop {
+        match profiler.cpus[0].lost_records() {
+            Some(lost) if lost > more_than => return Some(lost),
+            Some(_) => std::thread::yield_now(),
+            None => {
+                println!("skipped: this kernel does not count lost records (before Linux 6.0)");
+                return None;
+            }
+        }
+    }
+}
+
+#[test]
+fn throttling_is_told_on_the_clock_of_samples() {
+    let Profiler {
+        mut samples,
+        mut output,
+        ..
+    } = profiler_of(Vec::new(), []);
+    let mut packets = Vec::new();
+    for record in [
+        Record::Throttled { timestamp: 5 },
+        Record::Unthrottled { timestamp: 7 },
+    ] {
+        samples.on_record(1, &record, Instant::now(), &mut output, &mut packets);
+    }
+    let expected = [
+        (Some(5), Some(1), CpuEvent::CPU_THROTTLED),
+        (Some(7), Some(1), CpuEvent::CPU_UNTHROTTLED),
+    ];
+    assert_eq!(cpu_events(&packets), expected);
+    assert_eq!(decode(&packets[2]).timestamp_clock_id, None);
+}
+
+#[test]
+fn samples_that_the_processor_lost_are_lost_records() {
+    let Profiler {
+        mut samples,
+        mut output,
+        ..
+    } = profiler_of(Vec::new(), []);
+    let mut packets = Vec::new();
+    samples.on_record(
+        1,
+        &Record::LostSamples(3),
+        Instant::now(),
+        &mut output,
+        &mut packets,
+    );
+    assert_eq!(reported(&packets), 3);
+}
+
+#[test]
+fn counters_that_cannot_be_polled_are_told() {
+    let events = CpuEvents::unreadable(3).unwrap();
+    let mut profiler = profiler_of(vec![events], []);
+    let mut packets = Vec::new();
+    profiler.poll(&mut packets);
+    let told = cpu_events(&packets);
+    assert!(
+        matches!(told[..], [(Some(_), Some(3), CpuEvent::CPU_UNREADABLE)]),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn cpus_that_are_left_out_are_told_at_the_start() {
+    let mut profiler = profiler_of(Vec::new(), [2]);
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let told = cpu_events(&packets);
+    assert!(
+        matches!(told[..], [(Some(_), Some(2), CpuEvent::CPU_UNAVAILABLE)]),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn losses_after_the_last_record_are_reported_and_none_twice() {
+    let Some(mut profiler) = profiler(100_000, 1) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let Some(lost) = await_losses(&profiler, 10) else {
+        return;
+    };
+    // A flush, while the kernel goes on.
+    profiler.catch_up(&mut packets);
+    assert!(reported(&packets) >= lost, "{} of {lost}", reported(&packets));
+    // The record about these losses comes now.
+    if await_losses(&profiler, reported(&packets) + 10).is_none() {
+        return;
+    }
+    profiler.disable();
+    profiler.catch_up(&mut packets);
+    profiler.catch_up(&mut packets);
+    assert_eq!(Some(reported(&packets)), profiler.cpus[0].lost_records());
+}
+
+#[test]
+fn the_kernel_is_believed_when_it_takes_no_samples() {
+    // The CPU clock rings no more often than this, and the kernel allows as much unless it was told to allow more.
+    const MOST_A_SECOND: u64 = 100_000;
+    let allowed = std::fs::read_to_string("/proc/sys/kernel/perf_event_max_sample_rate");
+    let allowed: u64 = allowed.unwrap_or_default().trim().parse().unwrap_or(u64::MAX);
+    if allowed > MOST_A_SECOND {
+        println!("skipped: this kernel allows {allowed} samples a second");
+        return;
+    }
+    let Some(mut profiler) = profiler(1_000_000_000 / MOST_A_SECOND, 256) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let began = Instant::now();
+    let events = loop {
+        profiler.turn(&mut packets);
+        let events = cpu_events(&packets);
+        if events.len() >= 2 {
+            break events;
+        }
+        assert!(began.elapsed() < PATIENCE, "it was never throttled");
+        if events.is_empty() {
+            packets.clear();
+        }
+    };
+    let [
+        (from, cpu, CpuEvent::CPU_THROTTLED),
+        (to, _, CpuEvent::CPU_UNTHROTTLED),
+        ..,
+    ] = events[..]
+    else {
+        panic!("{events:?}")
+    };
+    assert!(from < to && cpu == Some(0), "{events:?}");
+}
