@@ -1,11 +1,12 @@
 //! `ferretto profile` and `ferretto symbolize`, from nothing to a picture: they start their own service, and profile programs with known functions.
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use crate::perf::may_profile;
-use crate::support::socket_folder;
+use crate::support::c_program::compile;
 use crate::support::trace::{TraceProcessor, numbers};
+use crate::support::{Running, socket_folder};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -38,23 +39,9 @@ impl Workshop {
             return None;
         }
         let workshop = Workshop(socket_folder("profile-"));
-        let source = workshop.path("hot.c");
-        std::fs::write(&source, PROGRAM).unwrap();
-        let compiled = Command::new("cc")
-            .args([
-                "-g",
-                "-O1",
-                "-fomit-frame-pointer",
-                "-fno-optimize-sibling-calls",
-                "-o",
-            ])
-            .args([&workshop.path("hot"), &source])
-            .status();
-        if compiled.is_ok_and(|status| status.success()) {
-            return Some(workshop);
-        }
-        println!("skipped: there is no C compiler");
-        None
+        let flags = ["-g", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+        compile(workshop.0.path(), "hot", PROGRAM, &flags)?;
+        Some(workshop)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -81,21 +68,7 @@ impl Workshop {
 
     /// Starts the program, which runs until the end of the test.
     fn start(&self, words: &[&str]) -> Running {
-        let started = Command::new(self.path("hot"))
-            .args(words)
-            .stdin(Stdio::null())
-            .spawn();
-        Running(started.unwrap())
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Running::start(&self.path("hot"), words)
     }
 }
 
@@ -175,7 +148,7 @@ fn a_running_process_is_sampled_alone() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&[]);
     let other = workshop.start(&[]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let (code, said) = workshop.ferretto(&format!("profile -F 99 -p {pid} --duration 1500ms -o out.svg"));
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");
@@ -197,7 +170,7 @@ fn a_running_process_is_sampled_alone() {
 fn waiting_counts_for_as_long_as_it_takes() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&["sleep", "now"]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let line = format!("profile -F 99 --off-cpu -p {pid} --duration 5s -o out.folded");
     let (code, said) = workshop.ferretto(&line);
     assert_eq!(code, Some(0), "{said}");
@@ -215,7 +188,7 @@ fn waiting_counts_for_as_long_as_it_takes() {
 fn a_trace_gets_names_later_without_being_changed() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&[]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let config = format!(
         "buffers {{ size_kb: 16384 }} duration_ms: 1000 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{
             timebase {{ frequency: 99 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }} }} }} }}"
