@@ -146,13 +146,13 @@ impl SampleFormat {
 /// # Errors
 /// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no samples with call stacks.
 pub(super) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn Write) -> io::Result<()> {
-    let Some((first, _)) = recording.totals.sorted().into_iter().next() else {
+    let Some(first) = recording.events_with_stacks().first().copied() else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "there are no samples with call stacks",
         ));
     };
-    write_event(recording, format, first.event, &mut BufWriter::new(out))
+    write_event(recording, format, first, &mut BufWriter::new(out))
 }
 
 /// Writes the samples of one event, or all of a format that has room for them.

@@ -317,15 +317,20 @@ fn samples(
 
 /// Says which events are left out of a format that has room for one.
 fn other_events(recording: &Recording) -> Option<String> {
-    let (first, others) = recording.profile.events.split_first()?;
+    let with_stacks = recording.events_with_stacks();
+    let events = &recording.profile.events;
+    let mut names = with_stacks
+        .iter()
+        .filter_map(|event| Some(&*events.get(event.0 as usize)?.name));
+    let first = names.next()?;
+    let others: Vec<&str> = names.collect();
     if others.is_empty() {
         return None;
     }
-    let names: Vec<&str> = others.iter().map(|event| &*event.name).collect();
     Some(format!(
         "this format holds one event: samples of {} are converted, and those of {} are left out; pprof holds both",
-        first.name,
-        names.join(", ")
+        first,
+        others.join(", ")
     ))
 }
 
