@@ -45,8 +45,13 @@ fn system(programs: &Programs, service: Side) -> System<'_> {
 }
 
 fn config(perf: &str) -> String {
+    lasting(1500, perf)
+}
+
+fn lasting(milliseconds: u32, perf: &str) -> String {
     format!(
-        "buffers {{ size_kb: 16384 }} duration_ms: 1500 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{ {perf} }} }} }}"
+        "buffers {{ size_kb: 16384 }} duration_ms: {milliseconds}
+         data_sources {{ config {{ name: 'linux.perf' perf_event_config {{ {perf} }} }} }}"
     )
 }
 
@@ -186,7 +191,8 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
         "timebase {{ period: 1 tracepoint {{ name: 'sched:sched_switch' filter: 'prev_pid == {pid}' }} }}
          callstack_sampling {{ kernel_frames: true }}"
     );
-    let trace = system.record(Side::Ours, &config(&perf)).finish();
+    // The profiler first reads the names of the kernel's functions, which takes a build for debugging on a busy machine seconds.
+    let trace = system.record(Side::Ours, &lasting(6000, &perf)).finish();
     let samples = format!(
         "select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)"
     );
