@@ -4,6 +4,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::ErrorKind;
@@ -279,18 +280,20 @@ impl Args {
         Ok(Targets::of(&self.pid, &self.tid, self.cpu.as_ref())?)
     }
 
-    /// Returns the length of the recording in ms; 0 is until it is ended.
-    pub(super) fn duration_ms(&self) -> Result<u32, ArgsError> {
+    /// Returns the length of the recording; `None` if it is ended otherwise.
+    pub(super) fn duration(&self) -> Result<Option<Duration>, ArgsError> {
         let default = match self.command.is_empty() {
             true => DEFAULT_DURATION,
             false => "0",
         };
         let typed = self.duration.as_deref().unwrap_or(default);
         // A number of seconds, as for py-spy and samply.
-        match typed.bytes().all(|digit| digit.is_ascii_digit()) && typed != "0" {
-            true => Ok(duration_ms("--duration", &format!("{typed}s"))?),
-            false => Ok(duration_ms("--duration", typed)?),
-        }
+        let is_bare = typed.bytes().all(|digit| digit.is_ascii_digit()) && typed != "0";
+        let milliseconds = match is_bare {
+            true => duration_ms("--duration", &format!("{typed}s"))?,
+            false => duration_ms("--duration", typed)?,
+        };
+        Ok((milliseconds > 0).then(|| Duration::from_millis(milliseconds.into())))
     }
 
     /// Returns the file and its format.
@@ -379,21 +382,24 @@ mod tests {
 
     #[test]
     fn a_bare_duration_is_in_seconds() {
-        for (typed, milliseconds) in [
-            ("5", 5_000),
-            ("5s", 5_000),
-            ("500ms", 500),
-            ("2m", 120_000),
-            ("0", 0),
+        let is = Duration::from_millis;
+        for (typed, duration) in [
+            ("5", Some(is(5_000))),
+            ("5s", Some(is(5_000))),
+            ("500ms", Some(is(500))),
+            ("2m", Some(is(120_000))),
+            ("0", None),
         ] {
             for flag in ["-d", "--duration"] {
                 let args = args(&format!("profile {flag} {typed}")).unwrap();
-                assert_eq!(args.duration_ms().unwrap(), milliseconds, "{flag} {typed}");
+                assert_eq!(args.duration().unwrap(), duration, "{flag} {typed}");
             }
         }
+        assert_eq!(args("profile").unwrap().duration().unwrap(), Some(is(10_000)));
+        assert_eq!(args("profile -- make").unwrap().duration().unwrap(), None);
         for typed in ["five", "5d", "99999999999"] {
             let args = args(&format!("profile -d {typed}")).unwrap();
-            let error = args.duration_ms().unwrap_err().to_string();
+            let error = args.duration().unwrap_err().to_string();
             assert!(error.contains("--duration"), "{typed}: {error}");
         }
     }

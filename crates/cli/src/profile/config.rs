@@ -32,7 +32,8 @@ pub(super) fn config(arguments: &Args, targets: &Targets) -> Result<TraceConfig,
         ..LightFlags::default()
     };
     let mut config = light_config(&flags, &SCHEDULING.map(Wanted::of_perfetto))?;
-    config.duration_ms = Some(arguments.duration_ms()?);
+    // The recording is ended from here, see `run`.
+    config.duration_ms = Some(0);
     config.write_into_file = Some(true);
     config.file_write_period_ms = Some(FILE_WRITE_PERIOD_MS);
     add_overview(&mut config);
@@ -132,7 +133,6 @@ mod tests {
     #[test]
     fn without_flags_it_samples_the_machine_beside_scheduling() {
         let config = config_of("profile");
-        assert_eq!(config.duration_ms, Some(10_000));
         let [perf] = perf_configs(&config)[..] else {
             panic!()
         };
@@ -155,7 +155,6 @@ mod tests {
         let config = config_of(&format!(
             "profile -p 1,{own} -e page-faults -c 100 --call-graph kernel-fp -- make -j4"
         ));
-        assert_eq!(config.duration_ms, Some(0));
         let [perf] = perf_configs(&config)[..] else {
             panic!()
         };
@@ -170,8 +169,7 @@ mod tests {
         let tid = rustix::thread::gettid().as_raw_pid();
         let own = std::process::id() as i32;
         assert_ne!(tid, own, "tests have threads of their own");
-        let config = config_of(&format!("profile -t {tid} -C 0 --off-cpu -d 5"));
-        assert_eq!(config.duration_ms, Some(5_000));
+        let config = config_of(&format!("profile -t {tid} -C 0 --off-cpu"));
         let perf = perf_configs(&config);
         assert_eq!(perf.len(), 2);
         for perf in perf {

@@ -68,9 +68,9 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
     let planned = arguments.goal().and_then(|goal| {
         let targets = arguments.targets()?;
         let config = config::config(&arguments, &targets)?;
-        Ok((goal, targets, config))
+        Ok((goal, targets, config, arguments.duration()?))
     });
-    let (goal, targets, config) = match planned {
+    let (goal, targets, config, duration) = match planned {
         Ok(planned) => planned,
         Err(error) => {
             say(&error);
@@ -95,6 +95,8 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
             true => Strictness::Strict,
             false => Strictness::Lenient,
         },
+        // The profiler may take long to start, and nothing would be sampled in that time.
+        once_started: duration,
         command: arguments.command.clone(),
     };
     let filled = match perfetto::fill(order, find_service) {
@@ -156,6 +158,7 @@ fn finish(arguments: &Args, targets: &Targets, goal: &Goal, filled: &Filled) -> 
     let format = goal.format.format().of_samples();
     let (recording, family) = read(arguments, targets, format, &filled.trace, root)?;
     if recording.totals.is_empty() {
+        losses(&recording.profile).iter().for_each(say);
         return Err(ProfileError::NoSamples(match &family {
             Some(_) => " of the command",
             None => targets.described(),
@@ -169,7 +172,7 @@ fn finish(arguments: &Args, targets: &Targets, goal: &Goal, filled: &Filled) -> 
             let event = match format {
                 SampleFormat::Firefox => events
                     .iter()
-                    .find(|event| !off_cpu::is_waiting(&recording, **event))
+                    .find(|event| !recording.is_waiting(**event))
                     .unwrap_or(first),
                 SampleFormat::Pprof | SampleFormat::Folded | SampleFormat::FlameGraph => first,
             };
@@ -245,13 +248,8 @@ fn read(
 
 /// Returns the events with samples. The one that a format with room for one gets is first: waiting, if it was asked for.
 fn shown_events(recording: &Recording) -> Vec<EventId> {
-    let mut events: Vec<EventId> = Vec::new();
-    for (key, _) in recording.totals.sorted() {
-        if events.last() != Some(&key.event) {
-            events.push(key.event);
-        }
-    }
-    events.sort_by_key(|event| !off_cpu::is_waiting(recording, *event));
+    let mut events = recording.events_with_stacks();
+    events.sort_by_key(|event| !recording.is_waiting(*event));
     events
 }
 
