@@ -1,6 +1,7 @@
 //! `ferretto convert` with real files: what comes out is what upstream's trace processor reads from what went in.
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -193,6 +194,74 @@ fn folded_stacks_of_perf_add_up_to_its_samples() {
 }
 
 #[test]
+fn a_recording_of_perf_is_recognised_whatever_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(file) = perf_recording(folder.path(), &[]) else {
+        return;
+    };
+    let expected = converted(folder.path(), &["--to", "folded", "perf.data"]);
+    for name in ["perf.data.old", "profile.json", "no ending"] {
+        fs::copy(&file, folder.path().join(name)).unwrap();
+        assert_eq!(
+            converted(folder.path(), &["--to", "folded", name]),
+            expected,
+            "{name}"
+        );
+    }
+    let packed = gzip(&fs::read(&file).unwrap());
+    fs::write(folder.path().join("perf.data.gz"), packed).unwrap();
+    assert_eq!(
+        converted(folder.path(), &["--to", "folded", "perf.data.gz"]),
+        expected
+    );
+    let output = convert(folder.path(), &["-o", "perf.data", "profile.json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("not written"), "{}", said(&output));
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = Vec::new();
+    let mut encoder = flate2::read::GzEncoder::new(bytes, flate2::Compression::fast());
+    encoder.read_to_end(&mut packed).unwrap();
+    packed
+}
+
+#[test]
+fn files_named_gz_are_compressed_and_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("in.json.gz"), gzip(EVENTS.as_bytes())).unwrap();
+    fs::write(path("in.json"), EVENTS).unwrap();
+    fs::write(path("in.folded"), "prog;main;work 3\n").unwrap();
+    for (input, output) in [
+        ("in.json.gz", "out.json"),
+        ("in.json.gz", "out.pftrace"),
+        ("in.folded", "out.svg"),
+        ("in.folded", "out.firefox.json"),
+    ] {
+        let packed = format!("{output}.gz");
+        converted(folder.path(), &["-o", output, input]);
+        converted(folder.path(), &["-o", &packed, input]);
+        let mut contents = Vec::new();
+        let file = fs::File::open(path(&packed)).unwrap();
+        flate2::read::GzDecoder::new(file)
+            .read_to_end(&mut contents)
+            .unwrap();
+        assert_eq!(contents, fs::read(path(output)).unwrap(), "{output}");
+    }
+    converted(folder.path(), &["--to", "json", "-o", "flagged.gz", "in.json"]);
+    assert_eq!(fs::read(path("flagged.gz")).unwrap()[..2], [0x1f, 0x8b]);
+    // pprof is compressed by itself, and once is enough.
+    converted(folder.path(), &["-o", "out.pb.gz", "in.folded"]);
+    let mut profile = Vec::new();
+    let file = fs::File::open(path("out.pb.gz")).unwrap();
+    flate2::read::GzDecoder::new(file)
+        .read_to_end(&mut profile)
+        .unwrap();
+    assert_ne!(profile[..2], [0x1f, 0x8b]);
+}
+
+#[test]
 fn kernel_events_are_the_lines_of_upstreams_text() {
     const CONFIG: &str = r#"
         buffers { size_kb: 8192 }
@@ -289,11 +358,12 @@ fn the_format_comes_from_the_flag_or_the_ending() {
         converted(folder.path(), &["--to", "folded", "--pid", "1", "out.pftrace"]),
         expected
     );
-    assert_eq!(
-        convert(folder.path(), &["--to", "folded", "--pid", "2", "out.pftrace"])
-            .status
-            .code(),
-        Some(1)
+    let output = convert(folder.path(), &["--to", "folded", "--pid", "2,3", "out.pftrace"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("leave --pid and --thread out"),
+        "{}",
+        said(&output)
     );
     converted(folder.path(), &["-o", "out.svg", "in.folded"]);
     assert!(

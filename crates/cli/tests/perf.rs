@@ -1,14 +1,16 @@
 //! `linux.perf` in whole systems: our profiler with our service and with upstream's, read by upstream's trace processor.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::time::Instant;
 
 use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Writer;
 
+use crate::support::c_program::compile;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use crate::support::{Program, Programs, Recording, Side, System};
+use crate::support::{PATIENCE, Program, Programs, Recording, Running, Side, System};
 
 /// Works until it is killed: `main` calls `middle`, which calls itself ten times and then `leaf`.
 const BURNER: &str = r#"
@@ -34,35 +36,8 @@ pub(crate) fn may_profile() -> bool {
 
 /// Compiles the program, without frame pointers; or prints that the test is skipped.
 fn burner(folder: &Path) -> Option<PathBuf> {
-    let (source, program) = (folder.join("burner.c"), folder.join("burner"));
-    std::fs::write(&source, BURNER).unwrap();
-    let compiled = Command::new("cc")
-        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-o"])
-        .args([&program, &source])
-        .status();
-    match compiled {
-        Ok(status) if status.success() => Some(program),
-        _ => {
-            println!("skipped: there is no C compiler");
-            None
-        }
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn start(program: &Path) -> Running {
-        Running(Command::new(program).stdin(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+    compile(folder, "burner", BURNER, &flags)
 }
 
 /// A service and our profiler, which is ready.
@@ -74,8 +49,13 @@ fn system(programs: &Programs, service: Side) -> System<'_> {
 }
 
 fn config(perf: &str) -> String {
+    lasting(1500, perf)
+}
+
+fn lasting(milliseconds: u32, perf: &str) -> String {
     format!(
-        "buffers {{ size_kb: 16384 }} duration_ms: 1500 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{ {perf} }} }} }}"
+        "buffers {{ size_kb: 16384 }} duration_ms: {milliseconds}
+         data_sources {{ config {{ name: 'linux.perf' perf_event_config {{ {perf} }} }} }}"
     )
 }
 
@@ -96,8 +76,8 @@ fn stacks_without_frame_pointers_are_whole_with_either_service() {
         let Some(burner) = burner(&system.path("")) else {
             return;
         };
-        let running = Running::start(&burner);
-        let pid = running.0.id();
+        let running = Running::start(&burner, &[]);
+        let pid = running.pid();
         let scope =
             format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
         let trace = system.record(Side::Ours, &config(&scope)).finish();
@@ -137,8 +117,14 @@ fn processes_that_are_gone_have_stacks_as_well() {
     let perf = "timebase { frequency: 1000 } ring_buffer_pages: 4096 ring_buffer_read_period_ms: 1000
         callstack_sampling { scope { target_cmdline: 'burner' } }";
     let recording = system.record(Side::Ours, &config(perf));
+    let until = Instant::now() + PATIENCE;
     let mut processes = 0;
     while recording_goes_on(&recording) {
+        assert!(
+            Instant::now() < until,
+            "the recording does not end: {}",
+            recording.said()
+        );
         let status = Command::new(&burner).arg("once").status().unwrap();
         assert!(status.success());
         processes += 1;
@@ -169,7 +155,7 @@ fn counters_are_sampled_and_polled_with_their_followers() {
     let Some(burner) = burner(&system.path("")) else {
         return;
     };
-    let _running = Running::start(&burner);
+    let _running = Running::start(&burner, &[]);
     let followers =
         "followers { counter: SW_CONTEXT_SWITCHES name: 'switches' } followers { counter: SW_PAGE_FAULTS }";
     for timebase in ["frequency: 100", "poll_period_ms: 50"] {
@@ -203,13 +189,14 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
     let Some(burner) = burner(&system.path("")) else {
         return;
     };
-    let running = Running::start(&burner);
-    let pid = running.0.id();
+    let running = Running::start(&burner, &[]);
+    let pid = running.pid();
     let perf = format!(
         "timebase {{ period: 1 tracepoint {{ name: 'sched:sched_switch' filter: 'prev_pid == {pid}' }} }}
          callstack_sampling {{ kernel_frames: true }}"
     );
-    let trace = system.record(Side::Ours, &config(&perf)).finish();
+    // The profiler first reads the names of the kernel's functions, which takes a build for debugging on a busy machine seconds.
+    let trace = system.record(Side::Ours, &lasting(6000, &perf)).finish();
     let samples = format!(
         "select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)"
     );

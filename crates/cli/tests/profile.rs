@@ -1,11 +1,14 @@
 //! `ferretto profile` and `ferretto symbolize`, from nothing to a picture: they start their own service, and profile programs with known functions.
 
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
 
 use crate::perf::may_profile;
-use crate::support::socket_folder;
+use crate::support::c_program::compile;
 use crate::support::trace::{TraceProcessor, numbers};
+use crate::support::{PATIENCE, Running, socket_folder};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
@@ -38,23 +41,9 @@ impl Workshop {
             return None;
         }
         let workshop = Workshop(socket_folder("profile-"));
-        let source = workshop.path("hot.c");
-        std::fs::write(&source, PROGRAM).unwrap();
-        let compiled = Command::new("cc")
-            .args([
-                "-g",
-                "-O1",
-                "-fomit-frame-pointer",
-                "-fno-optimize-sibling-calls",
-                "-o",
-            ])
-            .args([&workshop.path("hot"), &source])
-            .status();
-        if compiled.is_ok_and(|status| status.success()) {
-            return Some(workshop);
-        }
-        println!("skipped: there is no C compiler");
-        None
+        let flags = ["-g", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+        compile(workshop.0.path(), "hot", PROGRAM, &flags)?;
+        Some(workshop)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -67,8 +56,12 @@ impl Workshop {
 
     /// Runs `ferretto`; returns its exit code and what it said on stderr.
     fn ferretto(&self, line: &str) -> (Option<i32>, String) {
-        let Output { status, stderr, .. } = Command::new(FERRETTO)
-            .args(line.split_whitespace())
+        self.run(Command::new(FERRETTO).args(line.split_whitespace()))
+    }
+
+    /// Runs a command in the folder; returns its exit code and what it said on stderr.
+    fn run(&self, command: &mut Command) -> (Option<i32>, String) {
+        let Output { status, stderr, .. } = command
             .current_dir(self.0.path())
             .env("TMPDIR", self.0.path())
             .env("PERFETTO_CONSUMER_SOCK_NAME", self.path("consumer"))
@@ -81,21 +74,7 @@ impl Workshop {
 
     /// Starts the program, which runs until the end of the test.
     fn start(&self, words: &[&str]) -> Running {
-        let started = Command::new(self.path("hot"))
-            .args(words)
-            .stdin(Stdio::null())
-            .spawn();
-        Running(started.unwrap())
-    }
-}
-
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Running::start(&self.path("hot"), words)
     }
 }
 
@@ -106,6 +85,66 @@ fn leader<'a>(said: &'a str, event: &str) -> &'a str {
         .skip_while(|line| !(line.contains(event) && line.ends_with(':')));
     let row = of_event.nth(2).unwrap_or_default();
     row.split_whitespace().last().unwrap_or_default()
+}
+
+/// Returns the first command between backticks of which this is a part.
+fn suggestion<'a>(said: &'a str, part: &str) -> &'a str {
+    let mut quoted = said.split('`').skip(1).step_by(2);
+    quoted.find(|command| command.contains(part)).expect(said)
+}
+
+/// The functions of a profile with the samples in which they ran, and in which they were on the stack.
+#[derive(Debug, Default)]
+struct Shares {
+    functions: HashMap<String, (f64, f64)>,
+    samples: f64,
+}
+
+impl Shares {
+    /// Reads folded stacks.
+    fn of_folded(folded: &str) -> Shares {
+        let mut shares = Shares::default();
+        for line in folded.lines() {
+            let (stack, count) = line.rsplit_once(' ').unwrap();
+            let count: f64 = count.parse().unwrap();
+            shares.samples += count;
+            let frames: Vec<&str> = stack.split(';').skip(2).collect();
+            for frame in frames.iter().collect::<HashSet<_>>() {
+                shares.function(frame).1 += count;
+            }
+            shares.function(frames[frames.len() - 1]).0 += count;
+        }
+        for (own, total) in shares.functions.values_mut() {
+            (*own, *total) = (*own / shares.samples, *total / shares.samples);
+        }
+        shares
+    }
+
+    /// Reads a report of `perf` with the columns overhead_children, overhead, sample and symbol.
+    fn of_report(report: &str) -> Shares {
+        let mut shares = Shares::default();
+        let percent = |word: &str| Some(word.strip_suffix('%')?.parse::<f64>().ok()? / 100.0);
+        for line in report.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            if let [total, own, samples, _mode, name, ..] = words[..]
+                && let (Some(total), Some(own)) = (percent(total), percent(own))
+            {
+                shares.samples += samples.parse::<f64>().unwrap();
+                *shares.function(name) = (own, total);
+            }
+        }
+        shares
+    }
+
+    fn function(&mut self, name: &str) -> &mut (f64, f64) {
+        self.functions.entry(name.to_owned()).or_default()
+    }
+
+    /// Whether both could have measured the same share: they differ by less than five standard deviations of what so few samples say, and 2 %.
+    fn agrees(&self, own: f64, other: &Shares, others: f64) -> bool {
+        let deviation = (own * (1.0 - own) / self.samples + others * (1.0 - others) / other.samples).sqrt();
+        (own - others).abs() < 5.0 * deviation + 0.02
+    }
 }
 
 /// Returns the line of folded stacks with the highest count.
@@ -142,6 +181,167 @@ fn the_hot_function_of_a_command_leads_and_its_exit_status_is_passed_on() {
 }
 
 #[test]
+fn functions_have_the_shares_that_perf_reports() {
+    /// Works 60 % of the time in `heavy`, 30 % in `medium`, which has the same caller, and 10 % in `light`.
+    const SHARES: &str = r#"
+        #include <stdint.h>
+        #include <time.h>
+        volatile uint64_t sink;
+        #define WORK(n) for (int i = 0; i < n * 10000; i++) sink += i * i
+        void heavy(void) { WORK(6); }
+        void medium(void) { WORK(3); }
+        void light(void) { WORK(1); }
+        void both(void) { heavy(); medium(); }
+        int main(void) { while (clock() < 2 * CLOCKS_PER_SEC) { both(); light(); } return 0; }
+    "#;
+    let Some(workshop) = Workshop::open() else { return };
+    // Without optimisation each function has a frame pointer, and its frame as long as it runs, which perf needs.
+    let flags = ["-g", "-O0", "-fno-omit-frame-pointer"];
+    let Some(_) = compile(&workshop.path(""), "shares", SHARES, &flags) else {
+        return;
+    };
+    let words = "record -q -e cpu-clock -F 997 -g -o perf.data -- ./shares";
+    let mut perf = Command::new("perf");
+    match perf
+        .args(words.split(' '))
+        .current_dir(workshop.path(""))
+        .output()
+    {
+        Ok(output) if output.status.success() => {}
+        other => {
+            println!("skipped: perf does not record: {other:?}");
+            return;
+        }
+    }
+    let words = "report -i perf.data --stdio --children -g none -F overhead_children,overhead,sample,symbol";
+    let report = Command::new("perf")
+        .args(words.split(' '))
+        .current_dir(workshop.path(""))
+        .output()
+        .unwrap();
+    let report = String::from_utf8_lossy(&report.stdout);
+    let theirs = Shares::of_report(&report);
+    assert!(theirs.samples > 500.0, "{report}");
+    // With copies of stacks, a busy machine has no time for all samples of a high frequency.
+    for (how, frequency) in [("dwarf", 199), ("fp", 199), ("kernel-fp", 997)] {
+        let line = format!("profile -F {frequency} --call-graph {how} -o {how}.folded -- ./shares");
+        let (code, said) = workshop.ferretto(&line);
+        assert_eq!(code, Some(0), "{said}");
+        let mut own = Shares::of_folded(&workshop.text(&format!("{how}.folded")));
+        assert!(own.samples > 100.0, "{how}: {} samples\n{said}", own.samples);
+        for (name, &(others_own, others_total)) in &theirs.functions {
+            let (own_own, own_total) = *own.function(name);
+            assert!(
+                own.agrees(own_own, &theirs, others_own) && own.agrees(own_total, &theirs, others_total),
+                "{name} has {own_own} of {own_total} with {how}, and perf says\n{report}"
+            );
+        }
+        for (name, expected_own, expected_total) in [
+            ("heavy", 0.6, 0.6),
+            ("medium", 0.3, 0.3),
+            ("light", 0.1, 0.1),
+            ("both", 0.0, 0.9),
+            ("main", 0.0, 1.0),
+        ] {
+            let (own_own, own_total) = *own.function(name);
+            assert!(
+                own.agrees(own_own, &own, expected_own) && own.agrees(own_total, &own, expected_total),
+                "{name} has {own_own} of {own_total} with {how}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_thread_is_listed_alone_and_cpus_are_sampled_alone() {
+    const THREADS: &str = r#"
+        #define _GNU_SOURCE
+        #include <pthread.h>
+        #include <sched.h>
+        volatile unsigned sink;
+        __attribute__((noinline)) void *one(void *arg) { for (;;) sink++; }
+        __attribute__((noinline)) void *other(void *arg) { for (;;) sink--; }
+        int main(void) {
+            pthread_t threads[2];
+            pthread_create(&threads[0], 0, one, 0);
+            pthread_setname_np(threads[0], "one");
+            pthread_create(&threads[1], 0, other, 0);
+            pthread_setname_np(threads[1], "other");
+            cpu_set_t first;
+            CPU_ZERO(&first);
+            CPU_SET(0, &first);
+            pthread_setaffinity_np(threads[1], sizeof(first), &first);
+            pthread_join(threads[0], 0);
+        }
+    "#;
+    let Some(workshop) = Workshop::open() else { return };
+    let Some(program) = compile(&workshop.path(""), "threads", THREADS, &["-g", "-O1", "-pthread"]) else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let one = thread_named(running.pid(), "one");
+    thread_named(running.pid(), "other");
+    let line = format!("profile -F 99 -t {one} -d 2 -o one.folded");
+    let (code, said) = workshop.ferretto(&line);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(leader(&said, "cpu-clock"), "one", "{said}");
+    let folded = workshop.text("one.folded");
+    assert!(
+        folded.lines().all(|line| line.starts_with("threads;one;")),
+        "{folded}"
+    );
+    // The two seconds begin when the profiler has started, however long that takes; 198 samples would be all of a CPU.
+    let samples = Shares::of_folded(&folded).samples;
+    assert!(samples > 20.0, "{samples} samples in two seconds\n{said}");
+    // Whoever works on another CPU is not sampled, although the scheduler's decisions are those of all CPUs.
+    let pid = running.pid();
+    let (code, said) = workshop.ferretto(&format!("profile -q -F 99 -p {pid} -C 0 -d 2"));
+    assert_eq!(code, Some(0), "{said}");
+    let name = said
+        .lines()
+        .find_map(|line| line.strip_prefix("ferretto profile: wrote "));
+    let trace = workshop.path(name.expect(&said));
+    assert!(trace.exists(), "the file that nobody named is named: {said}");
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let [samples] = processor.query(
+        &trace,
+        ["select count(*) > 0, count(distinct cpu), max(cpu) from perf_sample"],
+    );
+    assert_eq!(numbers(&samples), [1, 1, 0]);
+}
+
+/// Waits until a process has a thread of this name; returns its id.
+fn thread_named(pid: u32, name: &str) -> String {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let thread = thread.unwrap();
+            let comm = std::fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            if comm.trim_end() == name {
+                return thread.file_name().into_string().unwrap();
+            }
+        }
+        assert!(Instant::now() < until, "no thread is named {name}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn suggested_commands_can_be_pasted_whatever_the_file_is_named() {
+    let Some(workshop) = Workshop::open() else { return };
+    let name = "it's mine.pftrace";
+    let words = ["profile", "-F", "99", "-o", name, "--", "./hot", "0"];
+    let (code, said) = workshop.run(Command::new(FERRETTO).args(words));
+    assert_eq!(code, Some(0), "{said}");
+    let pasted = suggestion(&said, "convert").replacen("ferretto", FERRETTO, 1);
+    let (code, said) = workshop.run(Command::new("sh").args(["-c", &pasted]));
+    assert_eq!(code, Some(0), "{pasted}: {said}");
+    assert!(workshop.text("profile.svg").contains("hot_leaf"));
+}
+
+#[test]
 fn other_formats_have_only_the_processes_of_the_command() {
     let Some(workshop) = Workshop::open() else { return };
     let _bystander = workshop.start(&["sleep", "now"]);
@@ -175,7 +375,7 @@ fn a_running_process_is_sampled_alone() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&[]);
     let other = workshop.start(&[]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let (code, said) = workshop.ferretto(&format!("profile -F 99 -p {pid} --duration 1500ms -o out.svg"));
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");
@@ -197,7 +397,7 @@ fn a_running_process_is_sampled_alone() {
 fn waiting_counts_for_as_long_as_it_takes() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&["sleep", "now"]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let line = format!("profile -F 99 --off-cpu -p {pid} --duration 5s -o out.folded");
     let (code, said) = workshop.ferretto(&line);
     assert_eq!(code, Some(0), "{said}");
@@ -215,7 +415,7 @@ fn waiting_counts_for_as_long_as_it_takes() {
 fn a_trace_gets_names_later_without_being_changed() {
     let Some(workshop) = Workshop::open() else { return };
     let running = workshop.start(&[]);
-    let pid = running.0.id();
+    let pid = running.pid();
     let config = format!(
         "buffers {{ size_kb: 16384 }} duration_ms: 1000 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{
             timebase {{ frequency: 99 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }} }} }} }}"
@@ -259,8 +459,14 @@ fn flags_that_mean_nothing_are_refused_with_advice() {
             "profile --frequency 99",
             "unrecognized option '--frequency': did you mean '--freq'?",
         ),
-        ("profile --duration 5", "the number needs a unit"),
-        ("profile -o trace.json", "--format"),
+        ("profile -d 5x", "none of the units"),
+        ("profile -o trace.txt", "--format"),
+        ("profile -o trace.pftrace.gz", "leave .gz out"),
+        ("profile -t 2147483647", "no such thread"),
+        ("profile -C 60000", "CPU 60000 is not online; use CPUs of 0"),
+        ("profile -C all", "as in 0,2-3"),
+        ("profile --call-graph dwarf,1000000", "1 to 65528"),
+        ("profile -b -- make", "`perf record -b`"),
         ("profile -o -", "name one with -o"),
         ("profile -- no-such-command", "no such command"),
     ] {

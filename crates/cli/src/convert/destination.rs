@@ -5,6 +5,10 @@ use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::formats::{Format, Packing};
 use super::{ConvertError, Failure};
 use crate::private_file::{self, Origin};
 
@@ -15,15 +19,20 @@ const BUFFER: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) enum Destination {
     Stdout,
-    File(PathBuf, File, Origin),
+    File(PathBuf, File, Origin, Packing),
 }
 
 impl Destination {
-    /// Opens the file that `path` names, without changing what it contains; `-` and no path are stdout.
+    /// Opens the file that `path` names, without changing what it contains; `-` and no path are stdout. A file named `.gz` is compressed, unless its
+    /// format is.
     ///
     /// # Errors
     /// If it cannot be opened, or is the input.
-    pub(super) fn new(path: Option<&Path>, input: Option<&File>) -> Result<Destination, ConvertError> {
+    pub(super) fn new(
+        path: Option<&Path>,
+        format: Format,
+        input: Option<&File>,
+    ) -> Result<Destination, ConvertError> {
         let Some(path) = path.filter(|path| path.as_os_str() != "-") else {
             return Ok(Destination::Stdout);
         };
@@ -42,7 +51,12 @@ impl Destination {
                 return Err(ConvertError::SameFile(name));
             }
         }
-        Ok(Destination::File(path.to_owned(), file, origin))
+        Ok(Destination::File(
+            path.to_owned(),
+            file,
+            origin,
+            format.packing(path),
+        ))
     }
 
     /// Has `write` produce the contents. A file is changed only after that, and one that was created for it is removed if that fails. `input` is the
@@ -57,8 +71,8 @@ impl Destination {
     ) -> Result<T, ConvertError> {
         let (name, written) = match self {
             Destination::Stdout => ("stdout".to_owned(), buffered(io::stdout().lock(), write)),
-            Destination::File(path, mut file, origin) => {
-                let written = fill_file(&path, &mut file, write);
+            Destination::File(path, mut file, origin, packing) => {
+                let written = fill_file(&path, &mut file, packing, write);
                 if written.is_err() && origin == Origin::Created {
                     // It is empty, and its absence says more. What went wrong is reported anyway.
                     let _ = fs::remove_file(&path);
@@ -77,7 +91,7 @@ impl Destination {
 
     /// Leaves the file as it was, or away if it was not there.
     pub(super) fn abandon(self) {
-        if let Destination::File(path, _, Origin::Created) = self {
+        if let Destination::File(path, _, Origin::Created, _) = self {
             let _ = fs::remove_file(path);
         }
     }
@@ -86,6 +100,7 @@ impl Destination {
 fn fill_file<T>(
     path: &Path,
     file: &mut File,
+    packing: Packing,
     write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     // Beside the file there is room for it, if anywhere.
@@ -93,7 +108,15 @@ fn fill_file<T>(
     let mut draft = tempfile::tempfile_in(folder.unwrap_or(Path::new(".")))
         .or_else(|_| tempfile::tempfile())
         .map_err(Failure::Write)?;
-    let value = buffered(&mut draft, write)?;
+    let value = match packing {
+        Packing::None => buffered(&mut draft, write)?,
+        Packing::Gzip => {
+            let mut gzip = GzEncoder::new(&mut draft, Compression::default());
+            let value = buffered(&mut gzip, write)?;
+            gzip.finish().map_err(Failure::Write)?;
+            value
+        }
+    };
     let copied = draft
         .rewind()
         .and_then(|()| private_file::empty(file))

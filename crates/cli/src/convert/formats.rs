@@ -39,13 +39,12 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format that the ending of a file's name stands for.
+    /// Returns the format that the ending of a file's name stands for, whether or not `.gz` follows.
     pub(crate) fn of_file(path: &Path) -> Option<Format> {
         /// Longer endings come before those that they end with.
-        const ENDINGS: [(&str, Format); 17] = [
+        const ENDINGS: [(&str, Format); 16] = [
             (".pb.gz", Format::Pprof),
             (".pprof", Format::Pprof),
-            (".pprof.gz", Format::Pprof),
             (".perfetto-trace", Format::Perfetto),
             (".pftrace", Format::Perfetto),
             (".perfetto", Format::Perfetto),
@@ -62,10 +61,25 @@ impl Format {
             (".pbtxt", Format::Text),
         ];
         let name = path.file_name().and_then(OsStr::to_str)?.to_ascii_lowercase();
-        ENDINGS
-            .iter()
-            .find(|(ending, _)| name.ends_with(ending))
-            .map(|(_, format)| *format)
+        let of = |name: &str| {
+            let mut endings = ENDINGS.iter();
+            let found = endings.find(|(ending, _)| name.ends_with(ending));
+            found.map(|(_, format)| *format)
+        };
+        of(&name).or_else(|| of(name.strip_suffix(".gz")?))
+    }
+
+    /// Returns how a file of this format and name is compressed.
+    pub(crate) fn packing(self, path: &Path) -> Packing {
+        let is_gz = path
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
+        match self {
+            // The format itself is compressed.
+            Format::Pprof => Packing::None,
+            _ if is_gz => Packing::Gzip,
+            _ => Packing::None,
+        }
     }
 
     /// Returns the format of samples that it is, if it is one.
@@ -80,6 +94,19 @@ impl Format {
     }
 }
 
+/// The compression around a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packing {
+    None,
+    Gzip,
+}
+
+/// Whether a file has the name of recordings of `perf`, which are read and not written.
+pub(crate) fn is_perfs(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| name.starts_with("perf.data"))
+}
+
 /// A format for samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SampleFormat {
@@ -90,6 +117,16 @@ pub(crate) enum SampleFormat {
 }
 
 impl SampleFormat {
+    /// Returns the same among all formats.
+    pub(super) fn format(self) -> Format {
+        match self {
+            SampleFormat::Pprof => Format::Pprof,
+            SampleFormat::Folded => Format::Folded,
+            SampleFormat::FlameGraph => Format::Flamegraph,
+            SampleFormat::Firefox => Format::Firefox,
+        }
+    }
+
     /// Returns what a recording has to keep for it.
     pub(crate) fn keep(self) -> Keep {
         match self {
@@ -109,13 +146,13 @@ impl SampleFormat {
 /// # Errors
 /// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no samples with call stacks.
 pub(super) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn Write) -> io::Result<()> {
-    let Some((first, _)) = recording.totals.sorted().into_iter().next() else {
+    let Some(first) = recording.events_with_stacks().first().copied() else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "there are no samples with call stacks",
         ));
     };
-    write_event(recording, format, first.event, &mut BufWriter::new(out))
+    write_event(recording, format, first, &mut BufWriter::new(out))
 }
 
 /// Writes the samples of one event, or all of a format that has room for them.

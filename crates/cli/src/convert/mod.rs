@@ -34,14 +34,14 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 
-pub(crate) use formats::{Format, SampleFormat};
+pub(crate) use formats::{Format, Packing, SampleFormat, is_perfs};
 pub(crate) use recorded::{copy_with, each_packet_of, write_file};
 #[cfg(any(test, fuzzing))]
 pub(crate) use survive::convert as survive;
 
 use formats::write;
 
-use crate::figures::Count;
+use crate::figures::{Count, Counted};
 use crate::samples::{Profile, Recorder, Recording, Thread};
 use crate::trace_reader::{self, Damage, End, PACKET_TAG, Piece, nothing_read};
 use crate::{text, usage};
@@ -55,8 +55,10 @@ const TOLD: usize = 10;
 
 /// Converts traces to other formats, and other formats to traces.
 ///
-/// Reads Perfetto traces, Chrome's JSON, recordings of perf (perf.data) and folded stacks. Writes traces, pprof profiles, folded
-/// stacks, flame graphs, profiles for the Firefox profiler, Chrome's JSON, and the text that systrace and protobuf have.
+/// It reads Perfetto traces, Chrome's JSON, recordings of perf (perf.data) and folded stacks, compressed or not.
+///
+/// It writes traces, pprof profiles, folded stacks, flame graphs, profiles for the Firefox profiler, Chrome's JSON, and text.
+/// If the name of FILE ends with .gz, it is compressed.
 ///
 /// Examples:
 ///
@@ -66,27 +68,27 @@ const TOLD: usize = 10;
 ///
 ///   ferretto convert -o trace.pftrace perf.data
 ///
-/// Exits with 0 when all is converted, with 1 if the input is damaged or has nothing for that format.
+/// Exits with 0 if everything was converted, and with 1 if the input is damaged or has nothing for that format.
 #[derive(Debug, Parser)]
 #[command(name = "convert", bin_name = NAME, disable_version_flag = true, verbatim_doc_comment)]
 struct Args {
-    /// The file to convert, also compressed with gzip, zstd or xz; - is stdin
+    /// Convert this file, plain or compressed with gzip, zstd or xz; - is stdin
     #[arg(value_name = "INPUT")]
     input: OsString,
-    /// The format to write; otherwise the ending of --out says it
+    /// Write this format [default: by the ending of --out]
     #[arg(long, value_name = "FORMAT", value_enum)]
     to: Option<Format>,
-    /// The format of the input; otherwise its first bytes say it
+    /// Read this format [default: by the first bytes of INPUT]
     #[arg(long, value_name = "FORMAT", value_enum)]
     from: Option<Kind>,
-    /// Write into this file; without it, or for -, to stdout
+    /// Write into this file; - is stdout, and the default
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Only samples of this process; may be repeated
-    #[arg(long, value_name = "PID")]
+    /// Convert only the samples of this process; may be repeated
+    #[arg(long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
-    /// Only samples of this thread; may be repeated
-    #[arg(long, value_name = "TID")]
+    /// Convert only the samples of this thread; may be repeated
+    #[arg(long, visible_alias = "tid", value_name = "TID", value_delimiter = ',')]
     thread: Vec<u32>,
 }
 
@@ -99,8 +101,12 @@ pub(crate) fn command() -> clap::Command {
 pub(crate) enum ConvertError {
     #[error("name the format with --to, or a file with a known ending with --out")]
     NoFormat,
-    #[error("{0} says nothing about the format; name it with --to")]
+    #[error("the ending of {0} stands for no format; name one with --to")]
     UnknownEnding(String),
+    #[error(
+        "{0}: recordings of perf are read here, not written; name a trace with --out, as in trace.pftrace"
+    )]
+    PerfData(String),
     #[error("cannot open {name}: {source}")]
     Open { name: String, source: io::Error },
     #[error("cannot read {name}: {source}")]
@@ -120,7 +126,13 @@ pub(crate) enum ConvertError {
         "{name} has no samples with call stacks: record some with `ferretto profile`, or with the data source linux.perf"
     )]
     NoSamples { name: String },
-    #[error("--pid and --thread choose samples, and this format is none of samples")]
+    #[error(
+        "{name} has no samples with call stacks of these processes and threads; leave --pid and --thread out to convert all"
+    )]
+    NoneChosen { name: String },
+    #[error(
+        "--pid and --thread choose samples, but this format has none; --to pprof, folded, flamegraph and firefox do"
+    )]
     NoSampleFormat,
 }
 
@@ -141,7 +153,10 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Err(problem) => {
             eprintln!("{NAME}: {problem}");
             match problem {
-                ConvertError::NoFormat | ConvertError::UnknownEnding(_) | ConvertError::NoSampleFormat => 2,
+                ConvertError::NoFormat
+                | ConvertError::UnknownEnding(_)
+                | ConvertError::PerfData(_)
+                | ConvertError::NoSampleFormat => 2,
                 _ => 1,
             }
         }
@@ -155,7 +170,7 @@ fn convert(arguments: &Args) -> Result<u8, ConvertError> {
         return Err(ConvertError::NoSampleFormat);
     }
     let source = Source::open(&arguments.input, arguments.from)?;
-    let destination = Destination::new(arguments.out.as_deref(), source.file.as_ref())?;
+    let destination = Destination::new(arguments.out.as_deref(), format, source.file.as_ref())?;
     let name = source.name.clone();
     let outcome = match sample_format {
         Some(sample_format) => samples(arguments, source, sample_format, destination)?,
@@ -168,9 +183,13 @@ fn convert(arguments: &Args) -> Result<u8, ConvertError> {
 fn format(arguments: &Args) -> Result<Format, ConvertError> {
     match (arguments.to, &arguments.out) {
         (Some(format), _) => Ok(format),
-        (None, Some(path)) => {
-            Format::of_file(path).ok_or_else(|| ConvertError::UnknownEnding(path.display().to_string()))
-        }
+        (None, Some(path)) => Format::of_file(path).ok_or_else(|| {
+            let name = path.display().to_string();
+            match is_perfs(path) {
+                true => ConvertError::PerfData(name),
+                false => ConvertError::UnknownEnding(name),
+            }
+        }),
         (None, None) => Err(ConvertError::NoFormat),
     }
 }
@@ -282,7 +301,10 @@ fn samples(
     }
     if recording.totals.is_empty() {
         destination.abandon();
-        return Err(ConvertError::NoSamples { name });
+        return Err(match arguments.pid.is_empty() && arguments.thread.is_empty() {
+            true => ConvertError::NoSamples { name },
+            false => ConvertError::NoneChosen { name },
+        });
     }
     if let (true, Some(others)) = (format.is_of_one_event(), other_events(&recording)) {
         eprintln!("{NAME}: {name}: {others}");
@@ -295,15 +317,20 @@ fn samples(
 
 /// Says which events are left out of a format that has room for one.
 fn other_events(recording: &Recording) -> Option<String> {
-    let (first, others) = recording.profile.events.split_first()?;
+    let with_stacks = recording.events_with_stacks();
+    let events = &recording.profile.events;
+    let mut names = with_stacks
+        .iter()
+        .filter_map(|event| Some(&*events.get(event.0 as usize)?.name));
+    let first = names.next()?;
+    let others: Vec<&str> = names.collect();
     if others.is_empty() {
         return None;
     }
-    let names: Vec<&str> = others.iter().map(|event| &*event.name).collect();
     Some(format!(
-        "only samples of {} are converted; pprof has room for those of {} as well",
-        first.name,
-        names.join(", ")
+        "this format holds one event: samples of {} are converted, and those of {} are left out; pprof holds both",
+        first,
+        others.join(", ")
     ))
 }
 
@@ -357,21 +384,24 @@ fn copy(trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
 pub(crate) fn losses(profile: &Profile) -> Vec<String> {
     let losses = &profile.losses;
     let reasons = [
-        (
-            losses.kernel,
-            "samples were lost, because the kernel's ring buffer was full",
-        ),
+        (losses.kernel, "sample", "lost: the kernel's ring buffer was full"),
         (
             losses.overload,
-            "samples have no call stack, because unwinding did not keep up",
+            "sample",
+            "without a call stack: the profiler did not keep up",
         ),
         (
             losses.skipped,
-            "samples have no call stack, because their process could not be read",
+            "sample",
+            "without a call stack: the profiler could not read the process",
         ),
-        (losses.unreadable, "samples refer to packets that were lost"),
-        (losses.truncated, "call stacks are not complete"),
-        (losses.stackless, "samples have no call stack"),
+        (
+            losses.unreadable,
+            "sample",
+            "unreadable: packets that they refer to were lost",
+        ),
+        (losses.stackless, "sample", "without a call stack"),
+        (losses.truncated, "call stack", "incomplete"),
         (
             losses.throttled,
             "times the kernel took no samples of a CPU until its next tick, because there were more than it allows",
@@ -390,12 +420,13 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         ),
         (
             losses.guardrail,
-            "profilers stopped early, to keep within their limits",
+            "profiler",
+            "stopped early, to keep within a limit of the config",
         ),
     ];
-    let there = reasons.into_iter().filter(|(count, _)| *count > 0);
+    let there = reasons.into_iter().filter(|(count, ..)| *count > 0);
     there
-        .map(|(count, reason)| format!("{} {reason}", Count(count)))
+        .map(|(count, noun, reason)| format!("{} {reason}", Counted(count, noun)))
         .collect()
 }
 
@@ -420,7 +451,7 @@ fn tell(name: &str, outcome: &Outcome) -> Result<u8, ConvertError> {
     }
     let untold = outcome.damaged - outcome.damages.len() as u64;
     if untold > 0 {
-        eprintln!("{NAME}: {name} has {untold} more damaged places");
+        eprintln!("{NAME}: {name} has {} more damaged places", Count(untold));
     }
     Ok(u8::from(outcome.damaged > 0))
 }

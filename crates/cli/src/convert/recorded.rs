@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::destination::Destination;
-use super::formats::{SampleFormat, write_event};
+use super::formats::{Format, SampleFormat, write_event};
 use super::{ConvertError, Failure, copy, each_packet};
 use crate::samples::{EventId, Recording};
 use crate::trace_reader::Input;
@@ -38,7 +38,7 @@ pub(crate) fn each_packet_of(trace: &Path, mut visit: impl FnMut(&[u8])) -> Resu
 /// If the trace cannot be read, or the file not written.
 pub(crate) fn copy_with(trace: &Path, packets: &[u8], file: &Path) -> Result<(), ConvertError> {
     let input = open(trace)?;
-    let destination = Destination::new(Some(file), input.file.as_ref())?;
+    let destination = Destination::new(Some(file), Format::Perfetto, input.file.as_ref())?;
     destination.fill(&input.name, |out| {
         copy(input.source, out)?;
         out.write_all(packets).map_err(Failure::Write)
@@ -62,7 +62,7 @@ pub(crate) fn write_file(
     event: EventId,
     file: &Path,
 ) -> Result<(), ConvertError> {
-    let destination = Destination::new(Some(file), None)?;
+    let destination = Destination::new(Some(file), format.format(), None)?;
     destination.fill("the trace", |mut out| {
         write_event(recording, format, event, &mut out).map_err(Failure::Write)
     })

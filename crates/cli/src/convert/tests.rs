@@ -230,6 +230,11 @@ fn the_ending_of_a_file_says_its_format() {
         ("a.firefox.json", Some(Format::Firefox)),
         ("A.JSON", Some(Format::Json)),
         ("a.svg", Some(Format::Flamegraph)),
+        ("a.json.gz", Some(Format::Json)),
+        ("a.firefox.json.gz", Some(Format::Firefox)),
+        ("a.pftrace.gz", Some(Format::Perfetto)),
+        ("a.pprof.gz", Some(Format::Pprof)),
+        ("a.gz", None),
         ("a", None),
     ] {
         assert_eq!(Format::of_file(std::path::Path::new(name)), format, "{name}");

@@ -22,6 +22,7 @@ use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
 use crate::ask;
+use crate::figures::Word;
 pub(crate) use ftrace_use::{FtraceUse, Reader};
 pub(crate) use identity::{Identity, Namespace, user_name};
 pub(crate) use ports::{Listening, holder_of, listening};
@@ -176,7 +177,7 @@ impl Machine for ThisMachine {
         let is_usual = |folder: &Path| USUAL.iter().any(|usual| folder == Path::new(usual));
         match (file.file_name(), file.to_str()) {
             (Some(name), Some(path)) if name == "ferretto" && !file.parent().is_some_and(is_usual) => {
-                quoted(path)
+                Word(path).to_string()
             }
             _ => "ferretto".to_owned(),
         }
@@ -205,25 +206,5 @@ impl Machine for ThisMachine {
             Ok((state, _)) => Answer::Service { state, listener },
             Err(reason) => Answer::Useless(reason),
         }
-    }
-}
-
-/// Quotes a word for the shell.
-fn quoted(word: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+,:@%=".contains(&b);
-    match word.bytes().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_for_the_shell_are_quoted_if_they_need_to_be() {
-        assert_eq!(quoted("/opt/x-1.0/bin/ferretto"), "/opt/x-1.0/bin/ferretto");
-        assert_eq!(quoted("/home/a b/it's"), r"'/home/a b/it'\''s'");
     }
 }

@@ -5,6 +5,7 @@
 //! interprets the flags and their combinations.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use clap::builder::ValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -77,6 +78,8 @@ pub(crate) struct Arguments {
     pub(crate) strictness: Strictness,
     /// The command after `--`.
     pub(crate) command: Option<CommandLine>,
+    /// How long a recording of a subcommand lasts, counted from the time at which all data sources have started.
+    pub(crate) once_started: Option<Duration>,
     /// A config that a subcommand made of flags of its own.
     pub(crate) made: Option<TraceConfig>,
 }
@@ -184,6 +187,7 @@ fn arguments(program: Program, matches: &ArgMatches) -> Arguments {
                 CommandLine::of(words.cloned())
             }
         },
+        once_started: None,
         made: None,
     }
 }

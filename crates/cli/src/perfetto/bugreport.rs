@@ -106,6 +106,7 @@ fn save(voice: Voice, wanted: Wanted, folder: &Path, socket: &Address) -> (Vec<S
                 notify_fd: None,
                 strictness: Strictness::Lenient,
                 command: None,
+                once_started: None,
             };
             save_clone(recording, socket, Signals::LeftAlone, &mut console)
         }

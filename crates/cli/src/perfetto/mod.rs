@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 mod args;
 mod background;
@@ -147,6 +148,8 @@ pub(crate) struct Order {
     pub(crate) out: Option<PathBuf>,
     pub(crate) loudness: Loudness,
     pub(crate) strictness: Strictness,
+    /// How long to record, counted from the time at which all data sources have started; `None` if the config or the command decides.
+    pub(crate) once_started: Option<Duration>,
     /// The words of a command that runs meanwhile; empty if there is none.
     pub(crate) command: Vec<OsString>,
 }
@@ -175,6 +178,7 @@ pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled
         loudness: order.loudness,
         strictness: order.strictness,
         command: CommandLine::of(order.command),
+        once_started: order.once_started,
         ..args::Arguments::default()
     };
     match plan::plan(program, arguments) {

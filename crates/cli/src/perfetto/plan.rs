@@ -7,6 +7,7 @@ mod requested;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ferretto_proto::messages::{TraceAttributes, TraceConfig, trace_attributes, trace_config};
 
@@ -73,6 +74,8 @@ pub(crate) struct Recording {
     pub(crate) strictness: Strictness,
     /// A command that runs meanwhile; the recording ends with it.
     pub(crate) command: Option<CommandLine>,
+    /// How long to record, counted from the time at which all data sources have started; otherwise the config decides.
+    pub(crate) once_started: Option<Duration>,
 }
 
 /// Whether an incomplete recording is a failure.
@@ -429,6 +432,7 @@ fn reattach(arguments: Arguments) -> Result<Plan, PlanError> {
         notify_fd: arguments.notify_fd,
         strictness: arguments.strictness,
         command: None,
+        once_started: None,
     })))
 }
 
@@ -523,6 +527,7 @@ fn record(program: Program, arguments: Arguments) -> Result<Plan, PlanError> {
         notify_fd: arguments.notify_fd,
         strictness: arguments.strictness,
         command: arguments.command,
+        once_started: arguments.once_started,
     })))
 }
 

@@ -38,7 +38,7 @@ use super::session::{
 };
 use super::signals::{Sender, Signals};
 use super::snapshots::{SnapshotPlan, Snapshots};
-use super::workload::Workload;
+use super::workload::{START_PATIENCE, Workload};
 use super::{FAILURE, INCOMPLETE, NOT_ATTACHED, Program, SUCCESS, signals, triggers, warnings};
 use crate::account::LastFlush;
 use crate::account::counters::bytes_written;
@@ -166,6 +166,8 @@ pub(super) fn record(
         workload: recording.command.map(Workload::new),
         command_is_due: false,
         command_failed: None,
+        once_started: recording.once_started,
+        ends_at: None,
     };
     let ending = match recorder.run(snapshots, find_service) {
         Ok(ending) => ending,
@@ -227,6 +229,10 @@ struct Recorder<'a> {
     command_is_due: bool,
     /// The exit code for a command that could not be started, as a shell would return it.
     command_failed: Option<u8>,
+    /// How long to record, counted from the time at which all data sources have started.
+    once_started: Option<Duration>,
+    /// The time at which this is over.
+    ends_at: Option<Duration>,
 }
 
 impl Recorder<'_> {
@@ -271,7 +277,7 @@ impl Recorder<'_> {
                 }
                 watched = Some(interest);
             }
-            if self.take_events() || self.attend_to_command(&reactor)? {
+            if self.take_events() || self.attend_to_command(&reactor)? || self.attend_to_length() {
                 continue;
             }
             let command = self.workload.as_ref().and_then(Workload::next_deadline);
@@ -279,6 +285,7 @@ impl Recorder<'_> {
                 self.session.next_deadline(),
                 self.patience_ends,
                 self.start_due,
+                self.ends_at,
                 command,
             ]
             .into_iter()
@@ -306,6 +313,15 @@ impl Recorder<'_> {
             self.session.handle_timeout(now());
             self.start_may_be_late();
         }
+    }
+
+    /// Ends the recording when its length is over. Returns whether it is.
+    fn attend_to_length(&mut self) -> bool {
+        let is_over = self.ends_at.take_if(|at| now() >= *at).is_some();
+        if is_over {
+            self.session.nothing_more_to_record(now());
+        }
+        is_over
     }
 
     fn perform(&mut self, step: Step, find_service: FindService<'_>) {

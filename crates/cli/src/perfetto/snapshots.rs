@@ -83,6 +83,7 @@ impl SnapshotPlan {
             notify_fd: None,
             strictness: Strictness::Lenient,
             command: None,
+            once_started: None,
         }
     }
 }

@@ -23,8 +23,8 @@ use super::signals::{self, SAME_INTERRUPT, Sender};
 use crate::figures::Word;
 use ferretto_daemons::inherited;
 
-/// The time after which the command starts even if not all data sources have started.
-const START_PATIENCE: Duration = Duration::from_secs(10);
+/// The time after which the command starts even if not all data sources have started, and after which a length counts that begins with their start.
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(10);
 /// So many signals cannot be an accident. Then this process exits, and the command goes on.
 const ENOUGH: u32 = 3;
 const END: Token = Token(0);

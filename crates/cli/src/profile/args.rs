@@ -2,13 +2,17 @@
 //!
 //! [`run`](super::run) calls it.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
 
 use super::event::{Event, EventError, event};
-use crate::convert::Format;
+use super::targets::{CpuList, TargetError, Targets};
+use crate::convert::{Format, Packing, is_perfs};
 use crate::perfetto::light_config::{LightFlagError, duration_ms};
 
 pub(super) const NAME: &str = "ferretto profile";
@@ -21,14 +25,13 @@ const MAX_SAMPLE_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 
 /// Shows where the time goes: samples call stacks, and lists the functions with the most samples.
 ///
-/// It records what runs (with --off-cpu also what waits) beside the scheduler's decisions, writes the names of functions into the
-/// trace, and prints the ten functions with the most samples. The rest is in the trace: `ferretto open` shows it.
+/// The trace also has the scheduler's decisions and the names of functions. `ferretto open` shows it.
 ///
 /// Examples:
 ///
 ///   ferretto profile -- make -j4
 ///
-///   ferretto profile -p 4321 --duration 5s -o server.svg
+///   ferretto profile -p 4321 -d 5 -o server.svg
 ///
 ///   ferretto profile --off-cpu -o trace.pftrace -- ./server
 ///
@@ -36,59 +39,124 @@ const MAX_SAMPLE_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 #[derive(Debug, Parser)]
 #[command(name = "profile", bin_name = NAME, disable_version_flag = true, verbatim_doc_comment)]
 pub(super) struct Args {
-    /// Samples per second and CPU, or max for as many as the kernel allows [default: 999]
-    #[arg(short = 'F', long = "freq", value_name = "HZ", conflicts_with = "count")]
+    /// Samples per second and CPU, or max [default: 999]
+    #[arg(
+        short = 'F',
+        long = "freq",
+        visible_alias = "rate",
+        value_name = "HZ",
+        conflicts_with = "count"
+    )]
     frequency: Option<String>,
-    /// Sample after so many events (nanoseconds for cpu-clock), not so often per second
+    /// Sample once per PERIOD events; cpu-clock counts nanoseconds
     #[arg(short, long, value_name = "PERIOD", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// The event that is sampled: cpu-clock, cycles, page-faults, context-switches, or a tracepoint GROUP:NAME; may be repeated
+    /// Sample this event, as in cycles or sched:sched_switch; may be repeated [default: cpu-clock]
     #[arg(short, long, value_name = "EVENT", value_delimiter = ',')]
     event: Vec<String>,
-    /// Only this process; may be repeated
+    /// Sample only this process; may be repeated
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid: Vec<i32>,
-    /// All processes. This is the default; with COMMAND, the list and other formats then have all processes, too
-    #[arg(short, long, visible_alias = "all-cpus", conflicts_with = "pid")]
+    /// Sample only this thread; may be repeated
+    ///
+    /// The trace has all threads of its process. The list and other formats have only this one.
+    #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = tid, conflicts_with = "pid")]
+    pub(super) tid: Vec<i32>,
+    /// Sample all processes (the default)
+    ///
+    /// With a COMMAND, the list and formats other than the trace have only the processes of the command. This flag makes them have all.
+    #[arg(short, long, visible_alias = "all-cpus", conflicts_with_all = ["pid", "tid"])]
     pub(super) all: bool,
+    /// Sample only on these CPUs, as in 0,2-3
+    #[arg(short = 'C', long, value_name = "CPUS")]
+    pub(super) cpu: Option<CpuList>,
     /// Also sample where threads wait, weighted by how long
     #[arg(long)]
     pub(super) off_cpu: bool,
-    /// Record call stacks, which is the default
+    /// Record call stacks (the default)
     #[arg(short = 'g')]
     with_stacks: bool,
-    /// How call stacks are found
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = CallGraph::Dwarf)]
+    /// How to find call stacks; dwarf,SIZE also works
+    ///
+    /// SIZE changes nothing: each sample has up to 64 KiB of its stack, which is the most that the kernel copies.
+    #[arg(long, value_name = "HOW", value_parser = CallGraphParser, default_value = "dwarf")]
     pub(super) call_graph: CallGraph,
-    /// How long: a number and ms, s, m or h; 0 is until Ctrl-C [default: 10s, or as long as COMMAND runs]
-    #[arg(long, value_name = "TIME")]
+    /// Stop after so many seconds, or 500ms, 5m, 1h; 0 waits for Ctrl-C [default: 10, or until COMMAND ends]
+    #[arg(short, long, value_name = "TIME")]
     duration: Option<String>,
-    /// Write into this file; the default is a name that nothing has
+    /// Write into this file [default: a new name]
     #[arg(short, long = "out", visible_alias = "output", value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The format of the file; otherwise its name's ending says it, and else it is a trace
+    /// Write this format [default: by the ending of FILE, or else perfetto]
     #[arg(long, value_name = "FORMAT", value_enum)]
     format: Option<ProfileFormat>,
-    /// Say nothing but what goes wrong and what was lost
+    /// Say only what went wrong or was lost, and the file's name unless -o gave it
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// Exit with 3 unless all was recorded and nothing lost
+    /// Exit with 3 unless everything was recorded and nothing lost
     #[arg(long)]
     pub(super) strict: bool,
-    /// A command to run meanwhile, with its arguments
+    /// Run this command and sample while it runs
     #[arg(value_name = "COMMAND", trailing_var_arg = true)]
     pub(super) command: Vec<OsString>,
+}
+
+/// Reads the id of a thread.
+fn tid(typed: &str) -> Result<i32, String> {
+    typed.parse().ok().filter(|tid| *tid > 0).ok_or_else(|| {
+        "-t chooses a thread, by its number, as for `perf record`; -d says how long to record".to_owned()
+    })
 }
 
 /// How the frames of programs are found. Those of the kernel are always there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum CallGraph {
-    /// By the unwind tables of the programs
+    /// By the programs' unwind tables, over a copy of the stack
     Dwarf,
-    /// By frame pointers
+    /// By frame pointers, over a copy of the stack
     Fp,
-    /// By frame pointers, which the kernel follows: cheapest
+    /// By frame pointers, which the kernel follows: cheapest, and perf's fp
     KernelFp,
+}
+
+/// Reads `--call-graph`, also `dwarf,SIZE` as `perf` has it.
+#[derive(Debug, Clone)]
+struct CallGraphParser;
+
+/// The largest SIZE of `perf record --call-graph dwarf,SIZE`, in bytes: the kernel's bound.
+const LARGEST_STACK_COPY: u32 = (1 << 16) - 8;
+
+impl TypedValueParser for CallGraphParser {
+    type Value = CallGraph;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        typed: &OsStr,
+    ) -> Result<CallGraph, clap::Error> {
+        let modes = EnumValueParser::<CallGraph>::new();
+        let Some((mode, size)) = typed.to_str().and_then(|typed| typed.split_once(',')) else {
+            return modes.parse_ref(command, arg, typed);
+        };
+        let mode = modes.parse_ref(command, arg, OsStr::new(mode))?;
+        let refused = |reason: String| {
+            let message = format!("--call-graph {}: {reason}\n", typed.display());
+            Err(clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command))
+        };
+        match (mode, size.parse()) {
+            (CallGraph::Dwarf, Ok(1..=LARGEST_STACK_COPY)) => Ok(mode),
+            (CallGraph::Dwarf, _) => refused(format!(
+                "{size:?} is no number of bytes from 1 to {LARGEST_STACK_COPY}"
+            )),
+            (CallGraph::Fp | CallGraph::KernelFp, _) => refused("only dwarf takes a size".to_owned()),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let variants = CallGraph::value_variants().iter();
+        Some(Box::new(variants.filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 /// A format that a profile is written in.
@@ -96,13 +164,13 @@ pub(super) enum CallGraph {
 pub(super) enum ProfileFormat {
     /// A trace with everything, for `ferretto open`
     Perfetto,
-    /// For pprof
+    /// A pprof profile
     Pprof,
     /// Folded stacks
     Folded,
     /// A flame graph in SVG
     Flamegraph,
-    /// For the Firefox profiler
+    /// A profile for the Firefox profiler
     Firefox,
 }
 
@@ -142,13 +210,21 @@ pub(super) enum ArgsError {
     #[error(transparent)]
     Event(#[from] EventError),
     #[error(transparent)]
+    Target(#[from] TargetError),
+    #[error(transparent)]
     Duration(#[from] LightFlagError),
     #[error(
-        "{0}: profiles have no format for this ending; use .pftrace, .pb.gz, .folded, .svg or .firefox.json, or choose one with --format"
+        "{0}: profiles have no format for this ending; use .pftrace, .pb.gz, .folded, .svg or .json (for the Firefox profiler), or choose one with --format"
     )]
     Format(String),
-    #[error("-p {0}: there is no such process")]
-    NoProcess(i32),
+    #[error(
+        "{0}: the trace is not compressed while it is recorded; leave .gz out, and compress it afterwards"
+    )]
+    CompressedTrace(String),
+    #[error(
+        "{0}: this would be a Perfetto trace, which perf does not read; name it trace.pftrace, or use `perf record`"
+    )]
+    PerfData(String),
     #[error("a profile needs a file: name one with -o, or leave -o out")]
     Stdout,
 }
@@ -196,47 +272,65 @@ impl Args {
         Ok(events)
     }
 
+    /// Returns what is sampled.
+    ///
     /// # Errors
-    /// If one of the processes is not there.
-    pub(super) fn check_processes(&self) -> Result<(), ArgsError> {
-        let is_gone = |pid: &&i32| !std::path::Path::new(&format!("/proc/{pid}")).exists();
-        match self.pid.iter().find(is_gone) {
-            None => Ok(()),
-            Some(pid) => Err(ArgsError::NoProcess(*pid)),
-        }
+    /// If a process, thread or CPU is not there.
+    pub(super) fn targets(&self) -> Result<Targets, ArgsError> {
+        Ok(Targets::of(&self.pid, &self.tid, self.cpu.as_ref())?)
     }
 
-    /// Returns the length of the recording in ms; 0 is until it is ended.
-    pub(super) fn duration_ms(&self) -> Result<u32, ArgsError> {
+    /// Returns the length of the recording; `None` if it is ended otherwise.
+    pub(super) fn duration(&self) -> Result<Option<Duration>, ArgsError> {
         let default = match self.command.is_empty() {
             true => DEFAULT_DURATION,
             false => "0",
         };
         let typed = self.duration.as_deref().unwrap_or(default);
-        Ok(duration_ms("--duration", typed)?)
+        // A number of seconds, as for py-spy and samply.
+        let is_bare = typed.bytes().all(|digit| digit.is_ascii_digit()) && typed != "0";
+        let milliseconds = match is_bare {
+            true => duration_ms("--duration", &format!("{typed}s"))?,
+            false => duration_ms("--duration", typed)?,
+        };
+        Ok((milliseconds > 0).then(|| Duration::from_millis(milliseconds.into())))
     }
 
     /// Returns the file and its format.
     pub(super) fn goal(&self) -> Result<Goal, ArgsError> {
-        if self.out.as_deref().is_some_and(|out| out.as_os_str() == "-") {
-            return Err(ArgsError::Stdout);
-        }
-        let by_name = self.out.as_deref().and_then(Format::of_file);
-        let format = match (self.format, by_name) {
-            (Some(format), _) => format,
-            (None, None) => ProfileFormat::Perfetto,
-            (None, Some(by_name)) => {
-                let mut formats = ProfileFormat::value_variants().iter().copied();
-                let name = || self.out.iter().map(|out| out.display().to_string()).collect();
-                formats
-                    .find(|format| format.format() == by_name)
-                    .ok_or_else(|| ArgsError::Format(name()))?
-            }
+        let format = match &self.out {
+            Some(file) => self.format_of(file)?,
+            None => self.format.unwrap_or(ProfileFormat::Perfetto),
         };
         Ok(Goal {
             format,
             file: self.out.clone(),
         })
+    }
+
+    /// Returns the format for this file.
+    fn format_of(&self, file: &Path) -> Result<ProfileFormat, ArgsError> {
+        if file.as_os_str() == "-" {
+            return Err(ArgsError::Stdout);
+        }
+        let name = || file.display().to_string();
+        let format = match (self.format, Format::of_file(file)) {
+            (Some(format), _) => format,
+            (None, None) if is_perfs(file) => return Err(ArgsError::PerfData(name())),
+            (None, None) => ProfileFormat::Perfetto,
+            // Chrome's JSON has no samples; samply gives Firefox's this ending.
+            (None, Some(Format::Json)) => ProfileFormat::Firefox,
+            (None, Some(by_name)) => {
+                let mut formats = ProfileFormat::value_variants().iter().copied();
+                formats
+                    .find(|format| format.format() == by_name)
+                    .ok_or_else(|| ArgsError::Format(name()))?
+            }
+        };
+        match (format, format.format().packing(file)) {
+            (ProfileFormat::Perfetto, Packing::Gzip) => Err(ArgsError::CompressedTrace(name())),
+            _ => Ok(format),
+        }
     }
 }
 
@@ -263,5 +357,120 @@ fn frequency(typed: &str) -> Result<u64, ArgsError> {
     match allowed {
         Some(allowed) if asked > allowed => Err(ArgsError::TooOften { asked, allowed }),
         _ => Ok(asked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn args(line: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(line.split_whitespace())
+    }
+
+    fn refusal(line: &str) -> String {
+        args(line).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_first_help_fits_a_screen() {
+        let help = Args::command().term_width(80).render_help().to_string();
+        assert!(help.lines().count() < 40, "{help}");
+    }
+
+    #[test]
+    fn a_bare_duration_is_in_seconds() {
+        let is = Duration::from_millis;
+        for (typed, duration) in [
+            ("5", Some(is(5_000))),
+            ("5s", Some(is(5_000))),
+            ("500ms", Some(is(500))),
+            ("2m", Some(is(120_000))),
+            ("0", None),
+        ] {
+            for flag in ["-d", "--duration"] {
+                let args = args(&format!("profile {flag} {typed}")).unwrap();
+                assert_eq!(args.duration().unwrap(), duration, "{flag} {typed}");
+            }
+        }
+        assert_eq!(args("profile").unwrap().duration().unwrap(), Some(is(10_000)));
+        assert_eq!(args("profile -- make").unwrap().duration().unwrap(), None);
+        for typed in ["five", "5d", "99999999999"] {
+            let args = args(&format!("profile -d {typed}")).unwrap();
+            let error = args.duration().unwrap_err().to_string();
+            assert!(error.contains("--duration"), "{typed}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_size_after_dwarf_is_understood_if_perf_takes_it() {
+        for (typed, how) in [
+            ("dwarf", CallGraph::Dwarf),
+            ("dwarf,8192", CallGraph::Dwarf),
+            ("dwarf,65528", CallGraph::Dwarf),
+            ("fp", CallGraph::Fp),
+        ] {
+            let args = args(&format!("profile -g --call-graph {typed}")).unwrap();
+            assert_eq!(args.call_graph, how, "{typed}");
+        }
+        for (typed, said) in [
+            ("dwarf,65536", "1 to 65528"),
+            ("dwarf,0", "1 to 65528"),
+            ("dwarf,", "1 to 65528"),
+            ("dwarf,8k", "1 to 65528"),
+            ("fp,8192", "only dwarf takes a size"),
+            ("lbr", "kernel-fp"),
+        ] {
+            let said_then = refusal(&format!("profile --call-graph {typed}"));
+            assert!(said_then.contains(said), "{typed}: {said_then}");
+        }
+    }
+
+    #[test]
+    fn processes_threads_and_cpus_are_lists() {
+        let args = args("profile -p 1,2 -p 3 -C 0,2-3").unwrap();
+        assert_eq!(args.pid, [1, 2, 3]);
+        assert!(args.cpu.is_some());
+        assert_eq!(
+            super::tests::args("profile -t 7,8 --tid 9").unwrap().tid,
+            [7, 8, 9]
+        );
+        for (line, said) in [
+            ("profile -t 5s", "-d says how long"),
+            ("profile -t 0", "-d says how long"),
+            ("profile -t 1 -p 1", "cannot be used with"),
+            ("profile -C 1-0", "as in 0,2-3"),
+        ] {
+            assert!(refusal(line).contains(said), "{line}: {}", refusal(line));
+        }
+    }
+
+    #[test]
+    fn the_ending_of_the_file_says_the_format() {
+        let goal = |file: &str| args(&format!("profile -o {file}")).unwrap().goal();
+        for (file, format) in [
+            ("a.pftrace", ProfileFormat::Perfetto),
+            ("a", ProfileFormat::Perfetto),
+            ("a.pb.gz", ProfileFormat::Pprof),
+            ("a.svg", ProfileFormat::Flamegraph),
+            ("a.folded.gz", ProfileFormat::Folded),
+            // samply and its readers know no other.
+            ("a.json", ProfileFormat::Firefox),
+            ("a.json.gz", ProfileFormat::Firefox),
+            ("a.firefox.json", ProfileFormat::Firefox),
+        ] {
+            assert_eq!(goal(file).unwrap().format, format, "{file}");
+        }
+        for (file, said) in [
+            ("a.txt", "--format"),
+            ("a.pftrace.gz", "leave .gz out"),
+            ("perf.data", "perf record"),
+            ("-", "name one with -o"),
+        ] {
+            let error = goal(file).unwrap_err().to_string();
+            assert!(error.contains(said), "{file}: {error}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use ferretto_proto::messages::perf_events::{PerfClock, Timebase, Tracepoint, tim
 use ferretto_proto::messages::{DataSourceConfig, MessageField, PerfEventConfig, TraceConfig, trace_config};
 
 use super::args::{Args, ArgsError, CallGraph, Interval};
+use super::targets::Targets;
 use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config};
 use crate::samples::OFF_CPU;
 
@@ -24,14 +25,15 @@ const FILE_WRITE_PERIOD_MS: u32 = 500;
 const BLOCKS: &str = "prev_state & 79";
 
 /// Makes the config.
-pub(super) fn config(arguments: &Args) -> Result<TraceConfig, ArgsError> {
+pub(super) fn config(arguments: &Args, targets: &Targets) -> Result<TraceConfig, ArgsError> {
     let flags = LightFlags {
         time: Some("0".to_owned()),
         buffer: Some(BUFFER.to_owned()),
         ..LightFlags::default()
     };
     let mut config = light_config(&flags, &SCHEDULING.map(Wanted::of_perfetto))?;
-    config.duration_ms = Some(arguments.duration_ms()?);
+    // The recording is ended from here, see `run`.
+    config.duration_ms = Some(0);
     config.write_into_file = Some(true);
     config.file_write_period_ms = Some(FILE_WRITE_PERIOD_MS);
     add_overview(&mut config);
@@ -56,7 +58,7 @@ pub(super) fn config(arguments: &Args) -> Result<TraceConfig, ArgsError> {
             }),
             ..event.timebase()
         };
-        config.data_sources.push(perf(arguments, timebase));
+        config.data_sources.push(perf(arguments, targets, timebase));
     }
     if arguments.off_cpu {
         let timebase = Timebase {
@@ -71,12 +73,12 @@ pub(super) fn config(arguments: &Args) -> Result<TraceConfig, ArgsError> {
             timestamp_clock: Some(PerfClock::PERF_CLOCK_MONOTONIC),
             ..Default::default()
         };
-        config.data_sources.push(perf(arguments, timebase));
+        config.data_sources.push(perf(arguments, targets, timebase));
     }
     Ok(config)
 }
 
-fn perf(arguments: &Args, timebase: Timebase) -> trace_config::DataSource {
+fn perf(arguments: &Args, targets: &Targets, timebase: Timebase) -> trace_config::DataSource {
     let mode = match arguments.call_graph {
         CallGraph::Dwarf => UnwindMode::UNWIND_DWARF,
         CallGraph::Fp => UnwindMode::UNWIND_FRAME_POINTER,
@@ -84,7 +86,7 @@ fn perf(arguments: &Args, timebase: Timebase) -> trace_config::DataSource {
     };
     let sampling = CallstackSampling {
         scope: MessageField::some(Scope {
-            target_pid: arguments.pid.clone(),
+            target_pid: targets.processes.clone(),
             ..Default::default()
         }),
         kernel_frames: Some(true),
@@ -94,6 +96,7 @@ fn perf(arguments: &Args, timebase: Timebase) -> trace_config::DataSource {
     let perf = PerfEventConfig {
         timebase: MessageField::some(timebase),
         callstack_sampling: MessageField::some(sampling),
+        target_cpu: targets.cpus.clone(),
         ..Default::default()
     };
     trace_config::DataSource {
@@ -114,7 +117,9 @@ mod tests {
     use super::*;
 
     fn config_of(line: &str) -> TraceConfig {
-        config(&Args::parse_from(line.split_whitespace())).unwrap()
+        let arguments = Args::parse_from(line.split_whitespace());
+        let targets = arguments.targets().unwrap();
+        config(&arguments, &targets).unwrap()
     }
 
     fn perf_configs(config: &TraceConfig) -> Vec<&PerfEventConfig> {
@@ -128,7 +133,6 @@ mod tests {
     #[test]
     fn without_flags_it_samples_the_machine_beside_scheduling() {
         let config = config_of("profile");
-        assert_eq!(config.duration_ms, Some(10_000));
         let [perf] = perf_configs(&config)[..] else {
             panic!()
         };
@@ -147,15 +151,31 @@ mod tests {
 
     #[test]
     fn flags_of_perf_choose_event_interval_scope_and_unwinding() {
-        let config = config_of("profile -p 1,2 -e page-faults -c 100 --call-graph kernel-fp -- make -j4");
-        assert_eq!(config.duration_ms, Some(0));
+        let own = std::process::id();
+        let config = config_of(&format!(
+            "profile -p 1,{own} -e page-faults -c 100 --call-graph kernel-fp -- make -j4"
+        ));
         let [perf] = perf_configs(&config)[..] else {
             panic!()
         };
         assert_eq!(perf.timebase.interval, Some(timebase::Interval::Period(100)));
-        assert_eq!(perf.callstack_sampling.scope.target_pid, [1, 2]);
+        assert_eq!(perf.callstack_sampling.scope.target_pid, [1, own as i32]);
         let mode = Some(UnwindMode::UNWIND_KERNEL_FRAME_POINTER);
         assert_eq!(perf.callstack_sampling.user_frames, mode);
+    }
+
+    #[test]
+    fn a_thread_is_sampled_with_its_process_and_a_cpu_alone() {
+        let tid = rustix::thread::gettid().as_raw_pid();
+        let own = std::process::id() as i32;
+        assert_ne!(tid, own, "tests have threads of their own");
+        let config = config_of(&format!("profile -t {tid} -C 0 --off-cpu"));
+        let perf = perf_configs(&config);
+        assert_eq!(perf.len(), 2);
+        for perf in perf {
+            assert_eq!(perf.callstack_sampling.scope.target_pid, [own]);
+            assert_eq!(perf.target_cpu, [0]);
+        }
     }
 
     #[test]

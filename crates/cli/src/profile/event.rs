@@ -42,8 +42,14 @@ pub(super) enum EventError {
         name: String,
         nearest: Option<&'static str>,
     },
-    #[error("{letter:?} in {name:?} is no modifier that can be recorded: u is user space, k is the kernel")]
+    #[error(
+        "{letter:?} in {name:?} is no modifier that can be recorded; leave it out, or use u (user space) or k (kernel)"
+    )]
     Modifier { name: String, letter: char },
+    #[error(
+        "{0:?} is an event of a PMU; name it in a config for `ferretto -c CONFIG`: data source linux.perf, timebase {{ raw_event }}"
+    )]
+    Pmu(String),
 }
 
 fn meant(nearest: Option<&str>) -> String {
@@ -85,6 +91,10 @@ pub(super) fn event(typed: &str) -> Result<Event, EventError> {
             what: What::Counter(*counter),
             modifiers: modifiers.collect::<Result<_, _>>()?,
         });
+    }
+    let is_raw = |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if typed.contains('=') || typed.ends_with('/') || typed.strip_prefix('r').is_some_and(is_raw) {
+        return Err(EventError::Pmu(typed.to_owned()));
     }
     match typed.split_once([':', '/']) {
         Some((group, name)) if !group.is_empty() && !name.is_empty() => Ok(Event {
@@ -152,6 +162,9 @@ mod tests {
             ("page-fault", "did you mean page-faults?"),
             ("gibberish", "tracepoints are GROUP:NAME"),
             ("cycles:p", "'p' in \"cycles:p\" is no modifier"),
+            ("r1a8", "raw_event"),
+            ("cpu/event=0x3c/", "raw_event"),
+            ("intel_pt//", "raw_event"),
         ] {
             let error = event(typed).unwrap_err().to_string();
             assert!(error.contains(said), "{typed}: {error}");

@@ -12,7 +12,9 @@ mod args;
 mod config;
 mod event;
 mod off_cpu;
+mod other_profilers;
 mod schedule;
+mod targets;
 mod top;
 
 use std::collections::HashSet;
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser};
 
 use crate::convert::{self, Format, SampleFormat, losses};
-use crate::figures::Counted;
+use crate::figures::{Counted, Word};
 use crate::perfetto::{self, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
@@ -31,6 +33,7 @@ use crate::stdout::Screen;
 use crate::{symbolize, usage};
 use args::{Args, Goal, NAME};
 use schedule::{Schedule, Take};
+use targets::Targets;
 
 pub(crate) fn command() -> clap::Command {
     Args::command()
@@ -45,7 +48,7 @@ enum ProfileError {
     Symbolize(#[from] symbolize::SymbolizeError),
     #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
     NoFile(std::io::Error),
-    #[error("there are no samples{0}; it may have been idle, or lines above say what was not recorded")]
+    #[error("no samples{0}: either nothing ran there, or the lines above say what was not recorded")]
     NoSamples(&'static str),
 }
 
@@ -55,15 +58,19 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
     let arguments = match Args::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(message) => {
-            usage::print(NAME, &message);
+            match other_profilers::advice(NAME, &message) {
+                Some(advice) => tell(&advice),
+                None => usage::print(NAME, &message),
+            }
             return message.exit_code() as u8;
         }
     };
     let planned = arguments.goal().and_then(|goal| {
-        arguments.check_processes()?;
-        Ok((goal, config::config(&arguments)?))
+        let targets = arguments.targets()?;
+        let config = config::config(&arguments, &targets)?;
+        Ok((goal, targets, config, arguments.duration()?))
     });
-    let (goal, config) = match planned {
+    let (goal, targets, config, duration) = match planned {
         Ok(planned) => planned,
         Err(error) => {
             say(&error);
@@ -88,6 +95,8 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
             true => Strictness::Strict,
             false => Strictness::Lenient,
         },
+        // The profiler may take long to start, and nothing would be sampled in that time.
+        once_started: duration,
         command: arguments.command.clone(),
     };
     let filled = match perfetto::fill(order, find_service) {
@@ -99,7 +108,7 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
     if filled.recorded.trace != SUCCESS && filled.recorded.trace != INCOMPLETE {
         return code;
     }
-    match finish(&arguments, &goal, &filled) {
+    match finish(&arguments, &targets, &goal, &filled) {
         Ok(()) => code,
         Err(error) => {
             say(&error);
@@ -141,21 +150,19 @@ impl Place {
 }
 
 /// Makes a profile of a trace, and shows it.
-fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileError> {
+fn finish(arguments: &Args, targets: &Targets, goal: &Goal, filled: &Filled) -> Result<(), ProfileError> {
     let root = filled
         .recorded
         .command
-        .filter(|_| arguments.pid.is_empty() && !arguments.all);
+        .filter(|_| targets.processes.is_empty() && !arguments.all);
     let format = goal.format.format().of_samples();
-    let (recording, family) = read(arguments, format, &filled.trace, root)?;
+    let (recording, family) = read(arguments, targets, format, &filled.trace, root)?;
     if recording.totals.is_empty() {
-        return Err(ProfileError::NoSamples(
-            match (&family, arguments.pid.is_empty()) {
-                (Some(_), _) => " of the command",
-                (None, false) => " of that process",
-                (None, true) => "",
-            },
-        ));
+        losses(&recording.profile).iter().for_each(say);
+        return Err(ProfileError::NoSamples(match &family {
+            Some(_) => " of the command",
+            None => targets.described(),
+        }));
     }
     let events = shown_events(&recording);
     let file = match (format, events.first()) {
@@ -165,7 +172,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
             let event = match format {
                 SampleFormat::Firefox => events
                     .iter()
-                    .find(|event| !off_cpu::is_waiting(&recording, **event))
+                    .find(|event| !recording.is_waiting(**event))
                     .unwrap_or(first),
                 SampleFormat::Pprof | SampleFormat::Folded | SampleFormat::FlameGraph => first,
             };
@@ -176,7 +183,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
                     .get(event.0 as usize)
                     .map_or("", |event| &event.name);
                 say(&format_args!(
-                    "{} has room for {name} only; pprof has all",
+                    "{} holds the samples of {name} only; a .pb.gz file holds those of all events",
                     file.display()
                 ));
             }
@@ -187,8 +194,12 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
     };
     if !arguments.quiet {
         tell(&summary(&recording, family.as_ref(), goal, &file));
-    } else {
-        losses(&recording.profile).iter().for_each(say);
+        return Ok(());
+    }
+    losses(&recording.profile).iter().for_each(say);
+    if goal.file.is_none() {
+        // Nobody else knows the name. stdout is the command's.
+        say(&format_args!("wrote {}", file.display()));
     }
     Ok(())
 }
@@ -196,6 +207,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled) -> Result<(), ProfileE
 /// Reads the samples of a trace: of the family of `root`, if there is one, and with waiting weighted by its time.
 fn read(
     arguments: &Args,
+    targets: &Targets,
     format: Option<SampleFormat>,
     trace: &Path,
     root: Option<u32>,
@@ -211,7 +223,7 @@ fn read(
     }
     let family = root.map(|root| schedule.family(root));
     let wants = |thread: Thread| match &family {
-        None => true,
+        None => targets.has(thread),
         Some(family) => family.contains(&thread.pid) || family.contains(&thread.tid),
     };
     let keep = match (arguments.off_cpu, format) {
@@ -234,7 +246,7 @@ fn read(
             ));
         }
         if schedule.has_other_clocks() {
-            say("the kernel's events have another clock than the samples, so not all waiting has a length");
+            say("the scheduler's events and the samples have different clocks, so some waits have no length");
         }
     }
     Ok((recording, family))
@@ -242,13 +254,8 @@ fn read(
 
 /// Returns the events with samples. The one that a format with room for one gets is first: waiting, if it was asked for.
 fn shown_events(recording: &Recording) -> Vec<EventId> {
-    let mut events: Vec<EventId> = Vec::new();
-    for (key, _) in recording.totals.sorted() {
-        if events.last() != Some(&key.event) {
-            events.push(key.event);
-        }
-    }
-    events.sort_by_key(|event| !off_cpu::is_waiting(recording, *event));
+    let mut events = recording.events_with_stacks();
+    events.sort_by_key(|event| !recording.is_waiting(*event));
     events
 }
 
@@ -269,13 +276,14 @@ fn summary(recording: &Recording, family: Option<&HashSet<u32>>, goal: &Goal, fi
     for loss in losses(&recording.profile) {
         text += &format!("{NAME}: {loss}\n");
     }
-    let name = file.display();
+    let path = file.to_string_lossy();
+    let name = Word(&path);
     text += &match goal.format.format() {
         Format::Perfetto => format!(
             "{NAME}: `ferretto open {name}` shows it; `ferretto convert -o profile.svg {name}` makes a flame graph of it\n"
         ),
         Format::Pprof => format!("{NAME}: wrote {name}; `go tool pprof -http=: {name}` shows it\n"),
-        Format::Flamegraph => format!("{NAME}: wrote {name}, which browsers show\n"),
+        Format::Flamegraph => format!("{NAME}: wrote {name}; browsers show it\n"),
         Format::Firefox => format!("{NAME}: wrote {name}; https://profiler.firefox.com shows it\n"),
         _ => format!("{NAME}: wrote {name}\n"),
     };

@@ -7,13 +7,7 @@
 use std::collections::HashMap;
 
 use super::schedule::Schedule;
-use crate::samples::{Event, EventId, OFF_CPU, Period, Recording, Sample, Totals};
-
-/// Whether samples of this event are of waiting.
-pub(super) fn is_waiting(recording: &Recording, event: EventId) -> bool {
-    let event = recording.profile.events.get(event.0 as usize);
-    event.is_some_and(|event| event.name == OFF_CPU)
-}
+use crate::samples::{Event, OFF_CPU, Period, Recording, Sample, Totals};
 
 /// Weighs the samples of waiting by its length in ns. The recording must have kept its samples.
 ///
@@ -26,9 +20,9 @@ pub(super) fn weigh(recording: &mut Recording, schedule: &Schedule) -> u64 {
     let mut without_length = 0;
     for sample in &recording.samples {
         match sample.time {
-            Some(time) if is_waiting(recording, sample.event) => waiting.push((time, *sample)),
+            Some(time) if recording.is_waiting(sample.event) => waiting.push((time, *sample)),
             // Without a time there is no length.
-            None if is_waiting(recording, sample.event) => without_length += 1,
+            None if recording.is_waiting(sample.event) => without_length += 1,
             _ => totals.add(sample),
         }
     }

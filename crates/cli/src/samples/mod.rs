@@ -118,6 +118,23 @@ pub(crate) struct Recording {
     pub(crate) span: Option<(u64, u64)>,
 }
 
+impl Recording {
+    /// Returns the events that have samples with call stacks, in the order in which the trace mentions them, but waiting last: its samples mean little
+    /// unless they are weighted by its length.
+    pub(crate) fn events_with_stacks(&self) -> Vec<EventId> {
+        let mut events: Vec<EventId> = self.totals.counts.keys().map(|key| key.event).collect();
+        events.sort_by_key(|event| (self.is_waiting(*event), *event));
+        events.dedup();
+        events
+    }
+
+    /// Whether samples of this event are of waiting.
+    pub(crate) fn is_waiting(&self, event: EventId) -> bool {
+        let event = self.profile.events.get(event.0 as usize);
+        event.is_some_and(|event| event.name == OFF_CPU)
+    }
+}
+
 /// What is kept of the samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {

@@ -237,6 +237,36 @@ fn two_sequences_share_what_is_the_same() {
 }
 
 #[test]
+fn waiting_comes_last_among_events_with_stacks() {
+    let of_event = |sequence: u8, name: &str| {
+        let mut described = packet(|packet| {
+            packet
+                .sequence_flags(CLEARED)
+                .interned_data(description)
+                .trace_packet_defaults(|defaults| {
+                    defaults.perf_sample_defaults(|defaults| {
+                        defaults.timebase(|timebase| {
+                            timebase.name(name);
+                        });
+                    });
+                });
+        });
+        let mut sampled = with_stack();
+        // Field 10, which `packet` writes first.
+        (described[1], sampled[1]) = (sequence, sequence);
+        [described, sampled]
+    };
+    let packets = [of_event(8, OFF_CPU), of_event(9, "ticks"), of_event(10, "faults")].concat();
+    let recording = recording(&packets[..5]);
+    let names: Vec<&str> = recording
+        .events_with_stacks()
+        .iter()
+        .map(|event| &*recording.profile.events[event.0 as usize].name)
+        .collect();
+    assert_eq!(names, ["ticks", OFF_CPU]);
+}
+
+#[test]
 fn threads_have_the_names_of_the_process_tree() {
     let tree = packet(|packet| {
         packet.process_tree(|tree| {

@@ -27,20 +27,20 @@ const TOLD: usize = 10;
 
 /// Writes the names of functions into a trace of samples.
 ///
-/// It looks for the files of the trace's modules by build id: at the paths where they were mapped, in /usr/lib/debug, and in the
-/// cache of debuginfod. Names and lines are appended to the trace, where the UI finds them. `ferretto profile` has done so already.
+/// It finds the files of programs and libraries by build id: at the paths where they were mapped, in /usr/lib/debug, and in the
+/// cache of debuginfod. It appends names and lines to the trace, where the UI finds them. `ferretto profile` does all this itself.
 ///
-/// Exits with 0 if any address of the trace has a name, else with 1.
+/// Exits with 0 if any address of the trace has a name in the end, else with 1.
 #[derive(Debug, Parser)]
 #[command(name = "symbolize", bin_name = NAME, disable_version_flag = true)]
 struct Args {
-    /// The trace
+    /// Write names into this trace
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Write trace and names into this file, and leave the trace as it is
+    /// Write trace and names into this file, and leave TRACE as it is
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// A folder laid out as /usr/lib/debug, to look into first; may be repeated
+    /// Look here first, in the layout of /usr/lib/debug; may be repeated
     #[arg(long, value_name = "FOLDER")]
     debug_folder: Vec<PathBuf>,
 }
@@ -54,13 +54,11 @@ pub(crate) fn command() -> clap::Command {
 pub(crate) enum SymbolizeError {
     #[error(transparent)]
     Trace(#[from] ConvertError),
-    #[error("cannot append to {path}: {source}; with -o names go into another file")]
+    #[error("cannot append to {path}: {source}; name another file with -o")]
     Append { path: PathBuf, source: io::Error },
-    #[error(
-        "{0} is compressed or ends inside a packet, so nothing can be appended; name another file with -o"
-    )]
+    #[error("{0} is compressed or damaged, so nothing can be appended to it; name another file with -o")]
     NotAppendable(PathBuf),
-    #[error("{0} has no samples with call stacks")]
+    #[error("{0} has no samples with call stacks, so there is nothing to name")]
     NoSamples(PathBuf),
 }
 
@@ -155,10 +153,10 @@ fn push_packet(out: &mut Vec<u8>, packet: &[u8]) {
 /// Says what was found, and which modules have no names.
 pub(crate) fn lines(found: &Found) -> Vec<String> {
     if found.addresses == 0 {
-        return vec!["all addresses have symbols".to_owned()];
+        return vec!["all addresses already have names".to_owned()];
     }
     let mut lines = vec![format!(
-        "{} of {} have symbols now",
+        "named {} of {}",
         Count(found.named),
         Counted(found.addresses, "address")
     )];
@@ -176,7 +174,7 @@ pub(crate) fn lines(found: &Found) -> Vec<String> {
     }
     if let Some(more @ 1..) = found.missing.len().checked_sub(TOLD) {
         lines.push(format!(
-            "no names for addresses in {} as well",
+            "no names for addresses in {}",
             Counted(more as u64, "more module")
         ));
     }

@@ -101,7 +101,7 @@ const FORMATS: [Foreign; 32] = [
     shown(
         b"PERFILE2",
         "it is a recording of perf",
-        Some("print it with `perf script -i FILE`"),
+        Some("make it a trace with `ferretto convert -o trace.pftrace FILE`"),
     ),
     shown(b"SIMPLEPERF", "it is a recording of simpleperf", None),
     shown(

@@ -8,6 +8,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // Each program that includes this file uses a part of it.
 
 pub(crate) mod address;
+pub(crate) mod c_program;
 pub(crate) mod dialect;
 pub(crate) mod example;
 pub(crate) mod journal;
@@ -453,6 +454,12 @@ impl Recording {
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
+    /// Starts a program that reads nothing and is not waited for.
+    pub(crate) fn start(program: &Path, words: &[&str]) -> Running {
+        let mut command = Command::new(program);
+        Running(command.args(words).stdin(Stdio::null()).spawn().unwrap())
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }

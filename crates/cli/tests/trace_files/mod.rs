@@ -419,7 +419,7 @@ fn other_files_are_distinguished_from_damaged_traces() {
         (
             "perf",
             b"PERFILE2h\0\0\0",
-            "is a recording of perf; print it with `perf script",
+            "is a recording of perf; make it a trace with `ferretto convert",
         ),
         ("ctf", b"\xc1\x1f\xfc\xc1\0\0", "is a stream of a CTF trace"),
         (

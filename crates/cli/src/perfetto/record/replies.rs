@@ -54,6 +54,7 @@ impl Recorder<'_> {
                 self.instances_changed(&events.instance_state_changes);
                 if events.all_data_sources_started == Some(true) {
                     self.command_is_due = true;
+                    self.ends_at = self.once_started.map(|length| now() + length);
                     self.activity = Activity::Recording;
                     self.session.all_data_sources_started();
                 }

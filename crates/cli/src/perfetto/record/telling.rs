@@ -74,6 +74,12 @@ impl Recorder<'_> {
     }
 
     fn tell_of_the_start(&mut self, duration: Option<Duration>) {
+        let patience = match self.knowledge.hears() {
+            true => START_PATIENCE,
+            false => Duration::ZERO,
+        };
+        self.ends_at = self.once_started.map(|length| now() + patience + length);
+        let duration = duration.or(self.once_started);
         if let Some(workload) = &mut self.workload {
             workload.recording_begins(now());
             let name = workload.name();

@@ -143,8 +143,7 @@ pub(super) fn parse(record: &Record<'_>, attrs: &[Attr]) -> Result<Option<(u64, 
     }
     let mut body = record.body;
     let entry = match record.kind {
-        MMAP => mmap(record, body),
-        MMAP2 => mmap2(record, body),
+        MMAP | MMAP2 => mmap(record, body),
         COMM => comm(record, body),
         FORK => fork(body),
         LOST => body.u64().and_then(|_| body.u64()).map(Entry::Lost),
@@ -265,48 +264,36 @@ fn addresses(mut bytes: Bytes<'_>, mut runner: Runner) -> Vec<Address> {
     chain
 }
 
+/// A mapping, with the rest of the file's identity in the newer of its two forms.
 fn mmap(record: &Record<'_>, mut body: Bytes<'_>) -> Option<Entry> {
     let (pid, _tid) = (body.u32()?, body.u32()?);
     let (address, length, offset) = (body.u64()?, body.u64()?, body.u64()?);
+    let build_id = match record.kind {
+        MMAP2 => identity(record, &mut body)?,
+        _ => None,
+    };
+    let has_code = record.misc & DATA_MAPPING == 0;
     Some(Entry::Mmap(Mmap {
         is_kernel: Runner::of(record.misc).is_kernel(),
         pid,
         address,
         // Data have no frames.
-        length: if record.misc & DATA_MAPPING == 0 {
-            length
-        } else {
-            0
-        },
-        offset,
-        path: body.text().to_vec(),
-        build_id: None,
-    }))
-}
-
-fn mmap2(record: &Record<'_>, mut body: Bytes<'_>) -> Option<Entry> {
-    const BUILD_ID_ROOM: usize = 20;
-    let (pid, _tid) = (body.u32()?, body.u32()?);
-    let (address, length, offset) = (body.u64()?, body.u64()?, body.u64()?);
-    // A build id with its length, or the numbers of device and file.
-    let file = body.take(4 + BUILD_ID_ROOM)?;
-    let build_id = (record.misc & HAS_BUILD_ID != 0).then(|| {
-        let size = usize::from(file[0]).min(BUILD_ID_ROOM);
-        file[4..4 + size].to_vec()
-    });
-    let (_protection, _flags) = (body.u32()?, body.u32()?);
-    Some(Entry::Mmap(Mmap {
-        is_kernel: Runner::of(record.misc).is_kernel(),
-        pid,
-        address,
-        length: if record.misc & DATA_MAPPING == 0 {
-            length
-        } else {
-            0
-        },
+        length: if has_code { length } else { 0 },
         offset,
         path: body.text().to_vec(),
         build_id,
+    }))
+}
+
+/// Reads the identity of a mapped file, with protection and flags. Returns its build id, if the identity is one: it may be the file's device and inode.
+fn identity(record: &Record<'_>, body: &mut Bytes<'_>) -> Option<Option<Vec<u8>>> {
+    const BUILD_ID_ROOM: usize = 20;
+    let file = body.take(4 + BUILD_ID_ROOM)?;
+    let (_protection, _flags) = (body.u32()?, body.u32()?);
+    let has_build_id = record.misc & HAS_BUILD_ID != 0;
+    Some(has_build_id.then(|| {
+        let size = usize::from(file[0]).min(BUILD_ID_ROOM);
+        file[4..4 + size].to_vec()
     }))
 }
 

@@ -1,0 +1,219 @@
+//! Flags that other profilers have and `ferretto profile` has not: what to do instead.
+//!
+//! [`run`](super::run) asks for it when the parser does not know a flag. The flags are those of `perf record`, `samply record`, `py-spy record` and
+//! `cargo flamegraph`, as their manuals list them.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Flags, and the advice about them as the end of a sentence.
+const ADVICE: [(&[&str], &str); 28] = [
+    (
+        &["-b", "--branch-any", "-j", "--branch-filter"],
+        "taken branches are not recorded; `perf record -b` does that",
+    ),
+    (
+        &["--all-user", "--user-callchains"],
+        "name the event with :u, as in -e cpu-clock:u",
+    ),
+    (
+        &["--all-kernel", "--kernel-callchains"],
+        "name the event with :k, as in -e cpu-clock:k",
+    ),
+    (
+        &["-u", "--uid"],
+        "choose the processes of a user with -p \"$(pgrep -d, -u USER)\"",
+    ),
+    (
+        &["-G", "--cgroup"],
+        "choose the processes of a cgroup with -p \"$(paste -sd, /sys/fs/cgroup/NAME/cgroup.procs)\"",
+    ),
+    (
+        &["-i", "--no-inherit", "--per-thread"],
+        "choose processes with -p, or threads with -t",
+    ),
+    (&["--idle"], "sample where threads wait with --off-cpu"),
+    (
+        &["-D", "--delay"],
+        "start the program first, and sample it with -p PID when it is time",
+    ),
+    (
+        &["--filter"],
+        "a tracepoint in a config has a filter: `ferretto -c CONFIG`, with the data source linux.perf",
+    ),
+    (
+        &["-m", "--mmap-pages"],
+        "buffers have the size that the frequency needs; ring_buffer_pages in a config for `ferretto -c CONFIG` changes it",
+    ),
+    (
+        &["--max-size"],
+        "max_file_size_bytes in a config for `ferretto -c CONFIG` limits the file",
+    ),
+    (
+        &["-S", "--snapshot", "--overwrite", "--switch-output"],
+        "a config without write_into_file records into a ring buffer: `ferretto -c CONFIG`, with the data source linux.perf",
+    ),
+    (
+        &["--control"],
+        "Ctrl-C or SIGINT ends the recording, and so does --duration",
+    ),
+    (
+        &["-z", "--compression-level"],
+        "compress the file afterwards: `ferretto open` and `ferretto convert` read gzip, zstd and xz",
+    ),
+    (
+        &[
+            "-I",
+            "--intr-regs",
+            "--user-regs",
+            "-W",
+            "--weight",
+            "--phys-data",
+            "--data",
+            "-R",
+            "--raw-samples",
+        ],
+        "samples have a time, a thread, a CPU and a call stack; `perf record` can record more",
+    ),
+    (
+        &[
+            "-P",
+            "--period",
+            "-T",
+            "--timestamp",
+            "--sample-cpu",
+            "-s",
+            "--stat",
+        ],
+        "leave it out: each sample has its time, thread and CPU",
+    ),
+    (
+        &["-k", "--clockid"],
+        "leave it out: the trace says how its clocks relate",
+    ),
+    (&["-r"], "-F or --rate says how often to sample"),
+    (
+        &["--realtime", "--nonblocking", "--proc-map-timeout"],
+        "leave it out: the profiler stops no program while it reads",
+    ),
+    (
+        &[
+            "-B",
+            "--no-buildid",
+            "-N",
+            "--no-buildid-cache",
+            "--buildid-all",
+            "--buildid-mmap",
+        ],
+        "leave it out: names of functions are written into the trace at once",
+    ),
+    (
+        &[
+            "-v",
+            "--verbose",
+            "--stdio",
+            "--no-bpf-event",
+            "--exclude-perf",
+            "--tail-synthesize",
+        ],
+        "leave it out",
+    ),
+    (
+        &["-n", "--no-open", "--save-only", "--no-samples"],
+        "leave it out: nothing is opened by itself",
+    ),
+    (
+        &["--open"],
+        "`ferretto open FILE` shows a trace, and browsers show a flame graph",
+    ),
+    (
+        &["--subprocesses", "--native", "--threads"],
+        "leave it out: all threads of a command and of the processes that it starts are sampled, with native frames",
+    ),
+    (
+        &[
+            "--unstable-presymbolicate",
+            "--profile-name",
+            "--iteration-count",
+            "--reuse-threads",
+        ],
+        "leave it out, and run the command as often as is needed",
+    ),
+    (
+        &["-f"],
+        "--format chooses the format, and so does the ending of the file for -o",
+    ),
+    (&["--root"], "run all of it with sudo: `sudo ferretto profile`"),
+    (
+        &[
+            "--reverse",
+            "--inverted",
+            "--flamechart",
+            "--title",
+            "--subtitle",
+            "--palette",
+            "--colors",
+            "--min-width",
+            "--image-width",
+            "--notes",
+            "--no-inline",
+        ],
+        "draw it with another program: `ferretto convert --to folded TRACE | inferno-flamegraph`",
+    ),
+];
+
+/// Returns the advice about a mistake in the arguments of `name`, if the mistake is a flag of another profiler.
+pub(super) fn advice(name: &str, message: &clap::Error) -> Option<String> {
+    if message.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(typed)) = message.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let flag = typed.split('=').next().unwrap_or(typed);
+    let (_, advice) = ADVICE.iter().find(|(flags, _)| flags.contains(&flag))?;
+    Some(format!("{name}: there is no {flag} here: {advice}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::super::args::{Args, NAME};
+    use super::*;
+
+    #[test]
+    fn flags_of_other_profilers_are_answered_with_what_to_do_instead() {
+        for (line, said) in [
+            ("profile -b -- make", "`perf record -b`"),
+            ("profile --all-user", "-e cpu-clock:u"),
+            ("profile --uid=1000", "there is no --uid here: choose"),
+            ("profile -m 128", "ring_buffer_pages"),
+            ("profile -r 99", "-F or --rate"),
+            ("profile --save-only -- make", "leave it out"),
+        ] {
+            let mistake = Args::try_parse_from(line.split_whitespace()).unwrap_err();
+            let advice = advice(NAME, &mistake).unwrap_or_default();
+            assert!(advice.contains(said), "{line}: {advice} {mistake}");
+        }
+        let mistake = Args::try_parse_from(["profile", "--frequency", "99"]).unwrap_err();
+        assert_eq!(advice(NAME, &mistake), None);
+    }
+
+    #[test]
+    fn no_advice_is_about_a_flag_that_exists_or_given_twice() {
+        let mut seen = HashSet::new();
+        for flag in ADVICE.iter().flat_map(|(flags, _)| *flags) {
+            assert!(seen.insert(flag), "{flag} has two answers");
+            let command = Args::command();
+            let exists = command.get_arguments().any(|arg| {
+                let short = arg.get_short_and_visible_aliases().unwrap_or_default();
+                let long = arg.get_long_and_visible_aliases().unwrap_or_default();
+                short.iter().any(|short| *flag == format!("-{short}"))
+                    || long.iter().any(|long| *flag == format!("--{long}"))
+            });
+            assert!(!exists, "{flag} exists");
+        }
+    }
+}
