@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use ferretto_proto::write::{PerfSample, Trace, TracePacket};
+use ferretto_proto::write::{PerfSample, TracePacket};
 use ferretto_wire::{Reader, Value};
 use sched::process::cpu_time;
 use support::{Program, Programs, Side, System};

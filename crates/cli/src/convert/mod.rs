@@ -404,19 +404,23 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         (losses.truncated, "call stack", "incomplete"),
         (
             losses.throttled,
-            "times the kernel took no samples of a CPU until its next tick, because there were more than it allows",
+            "time",
+            "the kernel took no samples of a CPU until its next tick: there were more than it allows",
         ),
         (
             losses.gone_cpus.len() as u64,
-            "CPUs went offline, and were not sampled for a while",
+            "CPU",
+            "offline for a while, and not sampled then",
         ),
         (
             losses.unavailable_cpus.len() as u64,
-            "CPUs were not sampled, because their events could not be opened",
+            "CPU",
+            "not sampled: its events could not be opened",
         ),
         (
             losses.counters,
-            "readings of counters are missing, because the kernel could not read them",
+            "reading",
+            "of counters missing: the kernel could not read them",
         ),
         (
             losses.guardrail,

@@ -55,6 +55,7 @@ pub(super) fn weigh(recording: &mut Recording, schedule: &Schedule) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::samples::EventId;
     use crate::samples::{Mode, Thread};
 
     /// A recording with one event, which is waiting, and these samples of one thread.
