@@ -17,6 +17,8 @@ use rustix::time::{ClockId, clock_gettime};
 const MAPPED: u64 = 0x40_0000;
 const STACK: u64 = 0x7ffc_0000_0000;
 const MOST_FRAMES: usize = 64;
+/// Units of work for a stack: fewer than for a sample, so that inputs stay quick.
+const UNITS: u32 = WorkBudget::FOR_SAMPLE / 16;
 /// Nanoseconds for a unit of work. Without sanitizers it takes 25 at most.
 const UNIT: u64 = 2_000;
 /// Nanoseconds for what is done once for each stack.
@@ -45,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
         bytes: &stack,
         rest: &[],
     };
-    let mut unwinder = Unwinder::new(MOST_FRAMES);
+    let (mut unwinder, mut forgetful) = (Unwinder::new(MOST_FRAMES), Unwinder::new(MOST_FRAMES));
     let mut frames = Vec::new();
     for place in values.iter().take(8) {
         let mut registers = Registers::new(arch, MAPPED + place % 0x1_0000, STACK, STACK + 16);
@@ -68,15 +70,17 @@ fuzz_target!(|data: &[u8]| {
             assert!(!matches!(end, End::OverBudget(_)) || work.left() == 0);
             (end, frames.clone(), spent)
         };
-        let (end, found, _) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
+        let (end, found, _) = unwind(&mut unwinder, UNITS);
         // The rules that were found give the same again.
-        let (end_again, found_again, _) = unwind(&mut unwinder, WorkBudget::FOR_SAMPLE);
+        let (end_again, found_again, _) = unwind(&mut unwinder, UNITS);
         if !matches!(end, End::OverBudget(_)) {
             assert_eq!((end_again, &found_again), (end, &found));
         }
         // With half the work that it takes without them, the stack ends early.
-        let (_, _, spent) = unwind(&mut Unwinder::new(MOST_FRAMES), WorkBudget::FOR_SAMPLE);
-        let (end, _, _) = unwind(&mut Unwinder::new(MOST_FRAMES), spent / 2);
+        forgetful.clear();
+        let (_, _, spent) = unwind(&mut forgetful, UNITS);
+        forgetful.clear();
+        let (end, _, _) = unwind(&mut forgetful, spent / 2);
         assert!(
             matches!(end, End::OverBudget(_)) || spent == 0,
             "{end:?} after {spent} units"
