@@ -128,7 +128,8 @@ mod tests {
                 match action {
                     Action::Get => {
                         prop_assert_eq!(map.get(&key).copied(), expected);
-                        model.extend(place.map(|place| model.remove(place)));
+                        let known = place.map(|place| model.remove(place));
+                        model.extend(known);
                     }
                     Action::Add => {
                         prop_assert_eq!(*map.get_or_insert_with(key, || count), expected.unwrap_or(count));

@@ -468,7 +468,7 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
     if is_kernel_thread && !config.kernel {
         return Verdict::NotInScope;
     }
-    let cmdline = match is_kernel_thread {
+    let cmdline = match is_kernel_thread || !filter.needs_cmdlines() {
         true => None,
         false => cmdline(sample.pid),
     };
@@ -481,7 +481,7 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
 /// The mark in call chains before addresses of user space.
 pub(crate) const CONTEXT_USER: u64 = sys::PERF_CONTEXT_USER;
 
-/// The beginning of a process's command line.
+/// The beginning of a process's command line. It is in the process's memory, which may be a file whose server never answers.
 fn cmdline(pid: i32) -> Option<Vec<u8>> {
     let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
     let mut cmdline = Vec::new();

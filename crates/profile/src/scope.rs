@@ -28,6 +28,13 @@ impl ProcessFilter {
         }
     }
 
+    /// Whether any command line makes a difference.
+    pub fn needs_cmdlines(&self) -> bool {
+        !self.scope.cmdlines.is_empty()
+            || !self.scope.excluded_cmdlines.is_empty()
+            || self.scope.additional_cmdlines > 0
+    }
+
     /// Whether a process is sampled. `cmdline` is what `/proc/PID/cmdline` has, if it can be read; threads of the kernel have none.
     pub fn accepts(&mut self, pid: i32, cmdline: Option<&[u8]>) -> bool {
         let Scope {
@@ -94,6 +101,29 @@ mod tests {
         let mut everybody = filter(Scope::default());
         assert!(everybody.accepts(7, Some(b"/bin/sh\0-c\0true\0")));
         assert!(everybody.accepts(7, None));
+    }
+
+    #[test]
+    fn command_lines_are_needed_only_where_they_make_a_difference() {
+        assert!(!filter(Scope::default()).needs_cmdlines());
+        let by_pid = Scope {
+            pids: [8].into(),
+            excluded_pids: [7].into(),
+            shard: Some(crate::config::Shard { count: 4, chosen: 3 }),
+            ..Scope::default()
+        };
+        assert!(!filter(by_pid).needs_cmdlines());
+        assert!(filter(named(&["sh"])).needs_cmdlines());
+        let excluded = Scope {
+            excluded_cmdlines: vec!["sh".to_owned()],
+            ..Scope::default()
+        };
+        assert!(filter(excluded).needs_cmdlines());
+        let additional = Scope {
+            additional_cmdlines: 1,
+            ..Scope::default()
+        };
+        assert!(filter(additional).needs_cmdlines());
     }
 
     #[test]

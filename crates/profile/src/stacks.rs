@@ -7,7 +7,7 @@
 //! Whoever is sampled may mean harm. The work of unwinding is bounded for each sample and each process, in units that are counted. What has to be
 //! read for a sample is bounded in number and, between two readings, in time. Files are read only where no server has to answer;
 //! [`LoadRequest`](ferretto_unwind::LoadRequest) lists the cases that remain in which reading waits for somebody else, and holds up the
-//! thread of the instance.
+//! thread of the instance. One more is a config that chooses processes by their command lines: these are in the processes' memory.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -640,3 +640,6 @@ fn name_of(error: StackUnwindError) -> &'static str {
         _ => "UNKNOWN",
     }
 }
+
+#[cfg(test)]
+mod tests;

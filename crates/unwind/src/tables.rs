@@ -505,18 +505,18 @@ fn evaluate(
     for &number in arch.preserved() {
         match value(number.into(), row.register(Register(number.into()))) {
             Ok(value) => after.set(number.into(), value),
+            Err(Stop::OverBudget) => return Err(Stop::OverBudget),
             Err(_) => after.forget(number.into()),
         }
     }
     if signal {
         // The interrupted function had all its registers.
         for number in (0..32).filter(|number| !arch.preserved().contains(number)) {
-            if let Ok(value) = value(
-                number.into(),
-                row.register(Register(number.into()))
-                    .or(Some(RegisterRule::Undefined)),
-            ) {
-                after.set(number.into(), value);
+            let rule = row.register(Register(number.into()));
+            match value(number.into(), rule.or(Some(RegisterRule::Undefined))) {
+                Ok(value) => after.set(number.into(), value),
+                Err(Stop::OverBudget) => return Err(Stop::OverBudget),
+                Err(_) => {}
             }
         }
     }

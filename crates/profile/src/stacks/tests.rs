@@ -1,0 +1,152 @@
+//! What is kept of processes, and what a stack may cost.
+
+use ferretto_proto::messages::{InternedData, Message};
+
+use super::*;
+use crate::config::Scope;
+use crate::record::UserRegisters;
+
+fn stacks(user: UserFrames) -> Stacks {
+    Stacks::new(&StacksConfig {
+        kernel: false,
+        user,
+        scope: Scope::default(),
+    })
+}
+
+/// The process begins a program at this time.
+fn exec(stacks: &mut Stacks, pid: i32, timestamp: u64) {
+    stacks.on_change(Item::Exec { pid, timestamp });
+}
+
+/// A sample of before the process's program began, so that nothing is read for it.
+fn sample_late(stacks: &mut Stacks, pid: i32) {
+    let callchain = [CONTEXT_USER.to_ne_bytes(), 0x1000u64.to_ne_bytes()];
+    let sample = Sample {
+        pid,
+        timestamp: 0,
+        callchain: callchain.as_slice().into(),
+        ..Sample::default()
+    };
+    assert_eq!(
+        stacks.find(&sample, &mut Interning::default()),
+        Found::Skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE)
+    );
+}
+
+#[test]
+fn the_process_that_was_not_sampled_for_longest_is_forgotten_alone() {
+    let mut stacks = stacks(UserFrames::KernelFramePointers);
+    let most = i32::try_from(MOST_PROCESSES).expect("a pid");
+    for pid in 1..=most {
+        exec(&mut stacks, pid, 5);
+    }
+    sample_late(&mut stacks, 1);
+    exec(&mut stacks, most + 1, 5);
+    assert_eq!(stacks.processes.len(), MOST_PROCESSES);
+    let is_known = |pid| stacks.processes.peek(&pid).is_some();
+    assert!(is_known(1) && !is_known(2));
+    assert!((3..=most + 1).all(is_known));
+}
+
+#[test]
+fn a_program_that_starts_itself_anew_or_forks_has_no_more_work_than_before() {
+    let mut stacks = stacks(UserFrames::Dwarf);
+    let work = |stacks: &Stacks, pid| stacks.processes.peek(&pid).expect("it is known").work;
+    exec(&mut stacks, 1, 5);
+    assert_eq!(work(&stacks, 1), WorkBudget::FOR_SAMPLE);
+    stacks.processes.peek_mut(&1).expect("it is known").work = 7;
+    exec(&mut stacks, 1, 6);
+    assert_eq!(work(&stacks, 1), 7);
+    let fork = Item::Fork {
+        pid: 2,
+        parent: 1,
+        timestamp: 7,
+    };
+    stacks.on_change(fork);
+    assert_eq!(work(&stacks, 2), 7);
+}
+
+/// A process with code at 0x40_0000 whose functions all have frame pointers.
+fn with_frame_pointers(work: u32) -> Stacks {
+    let mut stacks = stacks(UserFrames::FramePointers);
+    let maps = Maps::read(&b"400000-800000 r-xp 0 8:1 7 /module\n"[..]).expect("text");
+    let mut known = Known::new(Memory::Read(Process::with_maps(maps)), 0);
+    // There is no file to be asked for.
+    if let Memory::Read(process) = &mut known.memory {
+        process.provide(0, Err(Unusable::NotLocal("fuse".into())));
+        known.generation = process.generation();
+    }
+    known.work = work;
+    stacks.processes.get_or_insert_with(1, || known);
+    stacks
+}
+
+/// The names of the frames, and the work that is left, after a sample ten functions deep.
+#[cfg(target_arch = "x86_64")]
+fn sample_ten_deep(stacks: &mut Stacks) -> (Option<StackUnwindError>, Vec<String>, u32) {
+    const BASE: u64 = 0x7ffc_0000_0000;
+    let frames = (1..10u64).flat_map(|number| [BASE + 16 * number, 0x40_1000 + number]);
+    let stack: Vec<u8> = frames.chain([0, 0]).flat_map(u64::to_ne_bytes).collect();
+    // AX, BX, CX, DX, SI, DI, BP, SP, IP and more.
+    let mut registers = [[0; 8]; 20];
+    registers[6] = BASE.to_ne_bytes();
+    registers[7] = BASE.to_ne_bytes();
+    registers[8] = 0x40_1000u64.to_ne_bytes();
+    let sample = Sample {
+        pid: 1,
+        registers: Some(UserRegisters {
+            is_64_bit: true,
+            values: registers.as_slice().into(),
+        }),
+        stack: &stack,
+        ..Sample::default()
+    };
+    let mut interning = Interning::default();
+    let Found::Stack(unwound) = stacks.find(&sample, &mut interning) else {
+        panic!("there is a stack");
+    };
+    let pending = interning.take_pending();
+    let interned = InternedData::decode_from_slice(pending.as_slice()).expect("a message");
+    let names = interned.function_names.iter();
+    let names =
+        names.map(|name| String::from_utf8_lossy(name.str.as_deref().unwrap_or_default()).into_owned());
+    let work = stacks.processes.peek(&1).expect("it is known").work;
+    (unwound.error, names.collect(), work)
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_process_saves_up_work_and_its_stacks_end_without_it() {
+    let mut roomy = with_frame_pointers(WorkBudget::FOR_SAMPLE);
+    assert_eq!(
+        sample_ten_deep(&mut roomy),
+        (None, Vec::new(), WorkBudget::FOR_SAMPLE)
+    );
+    let mut poor = with_frame_pointers(4);
+    let error = StackUnwindError::UNWIND_ERROR_UNWIND_INFO;
+    let name = "ERROR UNWIND_INFO: the unwind tables take more work than one sample may";
+    assert_eq!(
+        sample_ten_deep(&mut poor),
+        (Some(error), vec![name.to_owned()], WORK_PER_SAMPLE)
+    );
+    // Ten frames of a unit each.
+    assert_eq!(
+        sample_ten_deep(&mut poor),
+        (None, Vec::new(), 2 * WORK_PER_SAMPLE - 10)
+    );
+}
+
+#[test]
+fn a_file_that_may_not_be_opened_is_named_in_the_frame() {
+    let mut stacks = with_frame_pointers(WorkBudget::FOR_SAMPLE);
+    let Memory::Read(process) = &mut stacks.processes.get(&1).expect("it is known").memory else {
+        panic!("its mappings are known");
+    };
+    assert_eq!(
+        explanation(process, End::UnusableModule(0)).as_deref(),
+        Some("it is on a file system of type fuse, which may not answer")
+    );
+    process.provide(0, Err(Unusable::NotElf));
+    assert_eq!(explanation(process, End::UnusableModule(0)), None);
+}
