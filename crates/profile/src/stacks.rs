@@ -619,7 +619,7 @@ fn explanation(process: &Process, end: End) -> Option<String> {
     match end {
         End::OverBudget(_) => Some("the unwind tables take more work than one sample may".to_owned()),
         End::UnusableModule(mapping) => match process.module(mapping)? {
-            Err(reason @ (Unusable::NotLocal(_) | Unusable::TooCostly(_))) => Some(reason.to_string()),
+            Err(reason @ (Unusable::Untrusted(_) | Unusable::TooCostly(_))) => Some(reason.to_string()),
             _ => None,
         },
         _ => None,

@@ -63,9 +63,9 @@ pub enum Unusable {
     /// It is no regular file, so reading it could do anything.
     #[error("it is not a regular file")]
     NotRegular,
-    /// Its file system, of this type, has a server that may never answer, or is not known to have none.
+    /// Its file system, of this type, may have a server that any user has started and that never answers.
     #[error("it is on a file system of type {0}, which may not answer")]
-    NotLocal(Box<str>),
+    Untrusted(Box<str>),
     /// The process has ended.
     #[error("the process has ended")]
     ProcessGone,

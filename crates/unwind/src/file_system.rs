@@ -1,8 +1,8 @@
-//! Whether a file's file system answers by itself, so that opening and reading the file waits for nobody.
+//! Whether a file's file system is one that only the kernel or the administrator answers for, so that no process can hold up who opens the file.
 //!
-//! A file system in user space (FUSE) or on a network has a server, which may be the sampled process's own and never answer. Whoever opens, reads
-//! or even asks for the status of such a file then waits for ever. [`mapping_file`](crate::mapping_file) asks here before it opens a file that it has
-//! named with `O_PATH`; nothing here asks a server.
+//! Any user may mount a file system in user space (FUSE), whose server then never answers. Whoever opens, reads or even asks for the status of such
+//! a file waits for ever. [`mapping_file`](crate::mapping_file) asks here before it opens a file that it has named with `O_PATH`; nothing here
+//! asks a server. File systems on a network have servers as well, but those that the administrator has chosen: programs are often kept there.
 //!
 //! A file system on a block device is taken for one that answers. Only the administrator can mount one of those that has a server all the same
 //! (`fuseblk`). The types of all others are in the list of mounts of the process, or in this process's own (`proc_pid_mountinfo(5)`). A mount that is in
@@ -19,19 +19,28 @@ use rustix::io::Errno;
 /// Bytes of a list of mounts that are read at most: some 50,000 mounts.
 const MOST_BYTES: u64 = 8 << 20;
 
-/// Types of file systems without a block device that keep files on this machine, or with the host of this virtual machine. Those that are not here
-/// have a server, or are the kernel's own, such as procfs, whose files do something when they are opened, read or closed.
-const LOCAL: [&str; 14] = [
+/// Types of file systems without a block device that keep files on this machine, with the host of this virtual machine, or on a network. Of these, users
+/// can mount only `overlay`, `ramfs` and `tmpfs`. Those that are not here have a server that users may choose, or are the kernel's own, such as procfs,
+/// whose files do something when they are opened, read or closed.
+const TRUSTED: [&str; 22] = [
+    "9p",
+    "afs",
     "aufs",
     "bcachefs",
     "btrfs",
+    "ceph",
+    "cifs",
     "ecryptfs",
     "erofs",
     "hugetlbfs",
     "jffs2",
+    "lustre",
+    "nfs",
+    "nfs4",
     "overlay",
     "ramfs",
     "rootfs",
+    "smb3",
     "tmpfs",
     "ubifs",
     "virtiofs",
@@ -40,7 +49,7 @@ const LOCAL: [&str; 14] = [
 
 /// Why a file may not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum NotLocal {
+pub(crate) enum Untrusted {
     /// Its file system is of this type.
     Type(Box<str>),
     /// Its mount is in no list.
@@ -57,25 +66,25 @@ pub(crate) fn look(file: impl AsFd) -> Result<Statx, Errno> {
     )
 }
 
-/// Whether a file that was [looked at](look) is on a file system that answers by itself. `mounts` are lists of mounts.
+/// Whether a file that was [looked at](look) is on a file system that no user answers for. `mounts` are lists of mounts.
 pub(crate) fn check(
     file: BorrowedFd<'_>,
     found: &Statx,
     mounts: impl IntoIterator<Item = File>,
-) -> Result<(), NotLocal> {
+) -> Result<(), Untrusted> {
     if found.stx_dev_major != 0 {
         return Ok(());
     }
-    let mount = mount_of(file).ok_or(NotLocal::Unknown)?;
+    let mount = mount_of(file).ok_or(Untrusted::Unknown)?;
     let Some(name) = mounts.into_iter().find_map(|list| type_of(mount, list)) else {
         return match mount_of_anonymous_files() == Some(mount) {
             true => Ok(()),
-            false => Err(NotLocal::Unknown),
+            false => Err(Untrusted::Unknown),
         };
     };
-    match LOCAL.contains(&&*name) {
+    match TRUSTED.contains(&&*name) {
         true => Ok(()),
-        false => Err(NotLocal::Type(name)),
+        false => Err(Untrusted::Type(name)),
     }
 }
 
@@ -141,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_files_are_local_and_files_of_the_kernel_are_not() {
+    fn anonymous_files_are_trusted_and_files_of_the_kernel_are_not() {
         let anonymous = memfd_create(c"test", MemfdFlags::CLOEXEC).expect("a file");
         let found = look(&anonymous).expect("a status");
         assert_eq!(check(anonymous.as_fd(), &found, own_mounts()), Ok(()));
         let kernel = File::open("/proc/self/status").expect("procfs");
         let found = look(&kernel).expect("a status");
-        let refused = Err(NotLocal::Type("proc".into()));
+        let refused = Err(Untrusted::Type("proc".into()));
         assert_eq!(check(kernel.as_fd(), &found, own_mounts()), refused);
-        assert_eq!(check(kernel.as_fd(), &found, None), Err(NotLocal::Unknown));
+        assert_eq!(check(kernel.as_fd(), &found, None), Err(Untrusted::Unknown));
     }
 }

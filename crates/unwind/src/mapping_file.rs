@@ -6,7 +6,7 @@
 //! is not compared: on btrfs and overlayfs, the mapping and the file have different ones.
 //!
 //! Only regular files are opened for reading, because opening anything else may have effects, and only on file systems that are
-//! [known to answer](crate::file_system): a file system in user space or on a network can hold up whoever reads its files; see [`LoadRequest`].
+//! [known to answer](crate::file_system): a file system in user space can hold up whoever reads its files; see [`LoadRequest`].
 
 use std::fs::File;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::elf::Unusable;
-use crate::file_system::{self, NotLocal};
+use crate::file_system::{self, Untrusted};
 use crate::maps::{Mapping, MappingKind};
 
 /// Bytes of a vdso that are read at most. There are two to four pages of it.
@@ -114,8 +114,8 @@ impl ProcessDir {
         let ours = std::iter::once_with(|| File::open("/proc/self/mountinfo").ok());
         let mounts = theirs.chain(ours).flatten();
         file_system::check(named.as_fd(), &found, mounts).map_err(|reason| match reason {
-            NotLocal::Type(name) => Unusable::NotLocal(name),
-            NotLocal::Unknown => Unusable::NotLocal("unknown".into()),
+            Untrusted::Type(name) => Unusable::Untrusted(name),
+            Untrusted::Unknown => Unusable::Untrusted("unknown".into()),
         })?;
         let again = format!("/proc/self/fd/{}", named.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -163,12 +163,12 @@ impl MappedFile {
 
 /// Everything that it takes to load the module of one mapping: hand it to [`ModuleCache::load`](crate::ModuleCache::load).
 ///
-/// Loading opens and reads files. It takes as long as this machine's disks do: files on a file system that has a server, in user space or on a
-/// network, are [not opened](Unusable::NotLocal). These cases remain in which loading waits for somebody else:
+/// Loading opens and reads files. It takes as long as this machine's disks do: files on a file system whose server any user may have started
+/// are [not opened](Unusable::Untrusted). These cases remain in which loading waits for somebody else:
 ///
 /// - an `overlay` with a layer on such a file system: the layers' file systems cannot be told from outside;
 /// - a block device that has a server, such as `nbd` and `fuseblk`; only an administrator can set these up;
-/// - a file on NFS or 9P, which asks its server when it is named, if the server was not asked lately; only an administrator can mount these;
+/// - a file on a network, whose server the administrator has chosen;
 /// - a process whose memory is locked for long, because the kernel looks up mapped files in it. This holds for reading its mappings and its stack as
 ///   well ([`Process::refresh`](crate::Process::refresh), [`Process::read_stack`](crate::Process::read_stack)). A process can bring that about: while it
 ///   maps a file, the kernel may wait for the file's server with the lock held.
@@ -213,7 +213,7 @@ impl LoadRequest {
         };
         if matches!(
             refused,
-            Unusable::NotRegular | Unusable::NotLocal(_) | Unusable::ProcessGone
+            Unusable::NotRegular | Unusable::Untrusted(_) | Unusable::ProcessGone
         ) {
             return Err(refused);
         }

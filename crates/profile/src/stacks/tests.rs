@@ -74,7 +74,7 @@ fn with_frame_pointers(work: u32) -> Stacks {
     let mut known = Known::new(Memory::Read(Process::with_maps(maps)), 0);
     // There is no file to be asked for.
     if let Memory::Read(process) = &mut known.memory {
-        process.provide(0, Err(Unusable::NotLocal("fuse".into())));
+        process.provide(0, Err(Unusable::Untrusted("fuse".into())));
         known.generation = process.generation();
     }
     known.work = work;

@@ -163,6 +163,6 @@ fn a_file_whose_server_does_not_answer_is_not_opened() {
     // In this order: the program cannot end while its file waits for an answer.
     drop((served, program));
     let (loaded, symbols) = outcome.expect("the file's server is not waited for");
-    assert_eq!(loaded.expect_err("no module"), Unusable::NotLocal("fuse".into()));
+    assert_eq!(loaded.expect_err("no module"), Unusable::Untrusted("fuse".into()));
     assert_eq!(symbols, 0);
 }
