@@ -16,6 +16,12 @@ pub(crate) fn processor_time(pid: u32) -> Duration {
     Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
 }
 
+/// Returns how often a process was put on a processor.
+pub(crate) fn turns(pid: u32) -> u64 {
+    let text = proc_file(pid, "schedstat");
+    text.split_whitespace().nth(2).unwrap().parse().unwrap()
+}
+
 /// Returns a value in KB from `/proc/pid/status`.
 pub(crate) fn status_kb(pid: u32, name: &str) -> u64 {
     let status = proc_file(pid, "status");
