@@ -199,6 +199,9 @@ impl Sources<'_> {
             journald::NAME if fate == Fate::NotStarted => {
                 "traced_probes says in its log why it cannot read the journal: it takes libsystemd.so.0, a journal, and root or the group systemd-journal"
             }
+            ferretto_profile::source::NAME => {
+                "CPU profiles need a running traced_perf, which says in its log why it cannot sample; it samples other users' processes as root only"
+            }
             _ if name.starts_with("linux.") => {
                 "check that traced_probes is running with the privileges it needs: `ferretto doctor`"
             }

@@ -333,6 +333,16 @@ fn a_source_that_never_started_is_missed_and_a_late_one_noted() {
     );
     assert!(account.is_void);
 
+    let mut profiling = Watch::from_the_start();
+    change(&mut profiling, "traced_perf", "linux.perf", STOPPED, 0);
+    let account = judged(
+        &asking_for(&["linux.perf"]),
+        Some(&Evidence::default()),
+        Some(&profiling),
+    );
+    let advice = account.findings[0].advice.as_deref().unwrap();
+    assert!(advice.contains("traced_perf"), "{advice}");
+
     let mut evidence = Evidence::default();
     event(&mut evidence, 10_000, |event| {
         event.slow_starting_data_sources(|late| {

@@ -7,6 +7,8 @@ use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, Unwi
 use ferretto_proto::messages::perf_events::{PerfClock, Timebase, Tracepoint, timebase};
 use ferretto_proto::messages::{DataSourceConfig, MessageField, PerfEventConfig, TraceConfig, trace_config};
 
+use ferretto_profile::source::NAME;
+
 use super::args::{Args, ArgsError, CallGraph, Interval};
 use super::targets::Targets;
 use crate::perfetto::light_config::{LightFlags, SCHEDULING, Wanted, add_overview, light_config};
@@ -101,7 +103,7 @@ fn perf(arguments: &Args, targets: &Targets, timebase: Timebase) -> trace_config
     };
     trace_config::DataSource {
         config: MessageField::some(DataSourceConfig {
-            name: Some("linux.perf".to_owned()),
+            name: Some(NAME.to_owned()),
             target_buffer: Some(SAMPLES_BUFFER),
             perf_event_config: MessageField::some(perf),
             ..Default::default()
@@ -125,7 +127,7 @@ mod tests {
     fn perf_configs(config: &TraceConfig) -> Vec<&PerfEventConfig> {
         let sources = config.data_sources.iter();
         sources
-            .filter(|source| source.config.name.as_deref() == Some("linux.perf"))
+            .filter(|source| source.config.name.as_deref() == Some(NAME))
             .map(|source| &*source.config.perf_event_config)
             .collect()
     }
