@@ -10,7 +10,8 @@
 use std::cell::{Cell, RefCell};
 
 use ferretto::private::{
-    Begun, EncodedAnnotations, EventName, Fill, KeptAnnotations, OpenSlice, Parts, emit, emit_plain,
+    BeginMark, Begun, EncodedAnnotations, EventName, Fill, KeptAnnotations, OpenSlice, Parts, emit,
+    emit_plain,
 };
 use ferretto::{EventContext, Flow};
 use tracing_core::span::Id;
@@ -189,6 +190,7 @@ pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: SpanKind, beginning
     if listeners == 0 {
         return;
     }
+    let mark = BeginMark::new();
     let recorded = if beginning.is_plain() {
         emit_plain("", site.call_site, listeners)
     } else {
@@ -199,7 +201,7 @@ pub(crate) fn enter(key: SpanKey, site: &'static Site, kind: SpanKind, beginning
         kind,
         location: beginning.location,
         site,
-        begun: Begun::now(recorded),
+        begun: mark.recorded_by(recorded),
         more: beginning.correlation.map(|correlation| {
             Box::new(More {
                 correlation: Some(correlation),

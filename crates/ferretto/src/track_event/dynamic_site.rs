@@ -12,7 +12,6 @@ use ferretto_wire::{Reader, Writer};
 
 use super::call_site::{CallSite, UNREGISTERED};
 use super::category::Category;
-use super::emit::OpenSlice;
 use super::event::EventContext;
 use super::observer;
 use super::registry;
@@ -109,35 +108,6 @@ impl CallSite {
     pub fn annotation_ids(&self) -> &[u32] {
         self.registered()
             .map_or(&[], |registered| &registered.annotations)
-    }
-}
-
-/// The state of an open slice on its thread's track, for callers that keep its site themselves.
-#[derive(Clone, Copy, Debug)]
-pub struct Begun {
-    recorded: u32,
-    starts: u32,
-}
-
-impl Begun {
-    /// A beginning that these instances have just recorded: the result of [`emit`].
-    #[inline(always)]
-    pub fn now(recorded: u32) -> Self {
-        Self {
-            recorded,
-            starts: registry::starts(),
-        }
-    }
-
-    /// Returns the slice. Each one ends when it is dropped, so make one only.
-    #[inline(always)]
-    pub fn slice(self, site: &'static CallSite) -> OpenSlice {
-        OpenSlice {
-            site,
-            begun: self.recorded,
-            starts: self.starts,
-            track: None,
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::sequence::{Event, Name, ThreadState, TrackRef};
 use super::thread;
 use super::timestamp::Timestamp;
 use super::wire::EventType;
+use crate::source::MAX_INSTANCES;
 use crate::track::TrackLike;
 
 /// `sequence_flags`, an event of type `SLICE_END`, and the tag of its timestamp.
@@ -311,15 +312,92 @@ impl Slice {
     }
 }
 
+/// The count of starts before the beginning of a slice is written. To be made before [`emit`] or [`emit_plain`] is called for it.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct BeginMark {
+    /// The number of instances that have started so far.
+    starts: u32,
+}
+
+impl BeginMark {
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            starts: registry::starts(),
+        }
+    }
+
+    /// The beginning, now that these instances have recorded it.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn recorded_by(self, recorded: u32) -> Begun {
+        let begun = Begun {
+            recorded,
+            starts: self.starts,
+        };
+        match registry::starts() == self.starts {
+            true => begun,
+            false => begun.while_others_started(),
+        }
+    }
+}
+
+impl Default for BeginMark {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The beginning of a slice that was written.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct Begun {
+    /// The instances that recorded it. In others an end would end another slice.
+    recorded: u32,
+    /// These had started by this count of starts, and any that takes one's slot starts after it.
+    starts: u32,
+}
+
+impl Begun {
+    /// Returns the slice on its thread's track, for callers that keep its site themselves. Each one ends when it is dropped, so make one only.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn slice(self, site: &'static CallSite) -> OpenSlice {
+        OpenSlice {
+            site,
+            begun: self.recorded,
+            starts: self.starts,
+            track: None,
+        }
+    }
+
+    /// Instances started while the beginning was written. Either it was this thread's first event for one of them, or one took the slot of another
+    /// that has recorded the beginning. The thread's sequences know the instances that they belong to.
+    #[cold]
+    #[inline(never)]
+    fn while_others_started(self) -> Self {
+        // A confined thread begins no sequences, so its instances had started before.
+        if self.recorded == 0 || thread::is_confined() {
+            return self;
+        }
+        let mut serials = [None; MAX_INSTANCES];
+        thread::with_existing(|thread| serials = thread.instances());
+        let (recorded, starts) = registry::still_active(self.recorded, &serials);
+        Self { recorded, starts }
+    }
+}
+
 /// The slice itself, whichever thread ends it.
 #[doc(hidden)]
 #[must_use = "the slice ends when this is dropped"]
 #[derive(Debug)]
 pub struct OpenSlice {
     pub(super) site: &'static CallSite,
-    /// The instances that recorded the beginning. In others an end would end another slice.
+    /// See [`Begun`].
     pub(super) begun: u32,
-    /// The number of instances that had started by then.
+    /// See [`Begun`].
     pub(super) starts: u32,
     /// The uuid of its track, if that is not the thread's.
     pub(super) track: Option<u64>,
@@ -341,11 +419,17 @@ impl OpenSlice {
     /// A slice whose beginning these instances recorded, as [`emit`] returns them.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn begun(site: &'static CallSite, recorded: u32, track: Option<&dyn TrackLike>) -> Self {
+    pub fn begun(
+        site: &'static CallSite,
+        mark: BeginMark,
+        recorded: u32,
+        track: Option<&dyn TrackLike>,
+    ) -> Self {
+        let Begun { recorded, starts } = mark.recorded_by(recorded);
         Self {
             site,
             begun: recorded,
-            starts: registry::starts(),
+            starts,
             track: track.map(TrackLike::uuid),
         }
     }

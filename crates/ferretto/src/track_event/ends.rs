@@ -1,7 +1,7 @@
 //! Ends of slices with arguments, and slices that go on elsewhere.
 
 use super::call_site::{CallSite, EventCategory};
-use super::emit::{EventName, OpenSlice, Parts, Slice, emit, one_and_others};
+use super::emit::{BeginMark, EventName, OpenSlice, Parts, Slice, emit, one_and_others};
 use super::event::{EventContext, EventFields, Fill, LogPriority};
 use super::sequence::{Event, Name, TrackRef};
 use super::thread;
@@ -143,8 +143,9 @@ impl Suspended {
             track: Some(track),
             timestamp: None,
         };
+        let mark = BeginMark::new();
         let recorded = emit(site, listeners, parts, &());
-        OpenSlice::begun(site, recorded, Some(track))
+        OpenSlice::begun(site, mark, recorded, Some(track))
     }
 }
 

@@ -365,8 +365,9 @@ macro_rules! __event {
         $crate::Slice::new(if listeners == 0 {
             $crate::private::OpenSlice::none(&__FERRETTO_SITE)
         } else {
+            let mark = $crate::private::BeginMark::new();
             let recorded = $crate::private::emit_plain(category, &__FERRETTO_SITE, listeners);
-            $crate::private::OpenSlice::begun(&__FERRETTO_SITE, recorded, $crate::private::None)
+            $crate::private::OpenSlice::begun(&__FERRETTO_SITE, mark, recorded, $crate::private::None)
         })
     }};
     (@slice [$event:ident ($category:expr) $name:tt] [$($names:expr,)*] $track:tt $timestamp:tt [$($fields:expr,)*]) => {{
@@ -407,6 +408,7 @@ macro_rules! __event {
         }
     };
     (@begun $category:ident $listeners:ident $name:tt $track:ident $timestamp:tt [$($fields:expr,)*]) => {{
+        let mark = $crate::private::BeginMark::new();
         let recorded = $crate::private::emit(
             &__FERRETTO_SITE,
             $listeners,
@@ -418,7 +420,7 @@ macro_rules! __event {
             },
             &$crate::__event!(@list $($fields,)*),
         );
-        $crate::private::OpenSlice::begun(&__FERRETTO_SITE, recorded, $track)
+        $crate::private::OpenSlice::begun(&__FERRETTO_SITE, mark, recorded, $track)
     }};
     (@of_lanes (static $name:expr)) => { $name };
     (@of_lanes (dynamic $name:expr)) => { ::core::module_path!() };

@@ -83,9 +83,9 @@ pub mod private {
     pub use super::call_site::{CallSite, EventCategory};
     pub use super::constant_name::{ConstantName, NameOfPath};
     pub use super::dynamic_site::{
-        Begun, EncodedAnnotations, ForkLocks, KeptAnnotations, anyone_listens, hold_over_forks,
+        EncodedAnnotations, ForkLocks, KeptAnnotations, anyone_listens, hold_over_forks,
     };
-    pub use super::emit::{EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
+    pub use super::emit::{BeginMark, Begun, EventName, IntoEventName, OpenSlice, Parts, emit, emit_plain};
     pub use super::ends::{call, mark_error};
     pub use super::event::{Annotation, CorrelationField, Fill, FlowField, Sample, TerminatingFlowField};
     pub use super::timestamp::Timestamp;

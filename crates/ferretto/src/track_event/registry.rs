@@ -93,10 +93,24 @@ pub(super) fn anyone_listens() -> bool {
     !OFF && LISTENERS.load(Ordering::Relaxed) != 0
 }
 
-/// How many instances have started so far.
+/// How many instances have started so far. Threads that see an instance's start here also see that the instance before it in its slot is over.
 #[inline(always)]
 pub(super) fn starts() -> u32 {
-    STARTS.load(Ordering::Relaxed)
+    STARTS.load(Ordering::Acquire)
+}
+
+/// Returns those of the `listeners` that are still the instances whose serials are at the slots' indexes, and the count of starts now.
+#[cold]
+pub(super) fn still_active(listeners: u32, serials: &[Option<u32>; MAX_INSTANCES]) -> (u32, u32) {
+    let registry = registry();
+    let active = slots()
+        .filter(|slot| listeners & slot.bit() != 0)
+        .filter(|slot| {
+            let active = registry.active[slot.index()].as_ref();
+            active.is_some_and(|active| serials[slot.index()] == Some(active.serial))
+        })
+        .fold(0, |bits, slot| bits | slot.bit());
+    (active, STARTS.load(Ordering::Relaxed))
 }
 
 /// Returns those of the `listeners` whose instances had started when the count of starts was `starts`.
@@ -225,7 +239,7 @@ pub(super) fn start(
     });
     // Threads that see the new listeners must find the instance, which they look for under the lock. Threads that see the count of starts too early
     // only look once more.
-    STARTS.store(started, Ordering::Relaxed);
+    STARTS.store(started, Ordering::Release);
     registry.new_epoch(slot);
     registry.update_sites();
     drop(registry);

@@ -658,6 +658,31 @@ fn an_instance_that_starts_in_the_middle_of_a_slice_does_not_see_its_end() {
 }
 
 #[test]
+fn an_instance_that_starts_while_a_beginning_is_written_does_not_see_the_end() {
+    let recording = Recording::start(TrackEventConfig::default());
+    let change = || {
+        registry::stop(recording.slot);
+        recording.listen(&TrackEventConfig::default());
+    };
+    let end_of = |slice: crate::Slice| {
+        trace_event_instant!("c", "Inside");
+        drop(slice);
+    };
+    on_a_thread(|| {
+        end_of(trace_slice!("c", "First on its sequence", |_| change()));
+        end_of(trace_slice!("c", "Later", |_| change()));
+        end_of(trace_slice!("c", "Alone", |_| {}));
+    });
+    let summary = Events::of(&recording.finish()).summary();
+    let kinds: Vec<_> = summary.iter().map(|(kind, _, _)| *kind).collect();
+    assert_eq!(
+        kinds,
+        [BEGIN, INSTANT, BEGIN, INSTANT, BEGIN, INSTANT, END],
+        "{summary:?}"
+    );
+}
+
+#[test]
 fn events_in_the_middle_of_others_are_counted_and_not_recorded() {
     struct Tracing;
     impl std::fmt::Display for Tracing {

@@ -64,6 +64,11 @@ impl ThreadState {
         }
     }
 
+    /// The serials of the instances that the sequences are for.
+    pub(in super::super) fn instances(&self) -> [Option<u32>; MAX_INSTANCES] {
+        std::array::from_fn(|slot| Some(self.sequences[slot].as_ref()?.instance.serial))
+    }
+
     /// Prepares the sequences for use on a confined thread: does everything for the fast paths that takes neither memory nor a lock.
     pub(in super::super) fn begin_confined_use(&mut self) {
         self.confined = true;
