@@ -1,6 +1,6 @@
 //! Lives of spans: one slice each from when it was made until it is closed, on a lane.
 
-use ferretto::private::{EventName, Fill, KeptAnnotations, OpenSlice, Parts, Timestamp, emit};
+use ferretto::private::{BeginMark, EventName, Fill, KeptAnnotations, OpenSlice, Parts, Timestamp, emit};
 use ferretto::track::NamedTrack;
 use ferretto::{EventContext, clock};
 use tracing_core::span::Id;
@@ -68,6 +68,7 @@ impl Life {
     ) -> Life {
         let listeners = site.call_site.recorded_by();
         let track = place.track();
+        let mark = BeginMark::new();
         let mut recorded = 0;
         if listeners != 0 {
             let parts = Parts {
@@ -81,7 +82,7 @@ impl Life {
         }
         Life {
             site,
-            slice: OpenSlice::begun(site.call_site, recorded, Some(&track)),
+            slice: OpenSlice::begun(site.call_site, mark, recorded, Some(&track)),
             recorded,
             place,
             correlation,
