@@ -335,12 +335,12 @@ fn a_source_that_never_started_is_missed_and_a_late_one_noted() {
 
     let mut profiling = Watch::from_the_start();
     change(&mut profiling, "traced_perf", "linux.perf", STOPPED, 0);
-    let account = judged(
+    let without_samples = judged(
         &asking_for(&["linux.perf"]),
         Some(&Evidence::default()),
         Some(&profiling),
     );
-    let advice = account.findings[0].advice.as_deref().unwrap();
+    let advice = without_samples.findings[0].advice.as_deref().unwrap();
     assert!(advice.contains("traced_perf"), "{advice}");
 
     let mut evidence = Evidence::default();
