@@ -86,6 +86,12 @@ impl<K: Clone + Eq + Hash, V> LruMap<K, V> {
         Some(value)
     }
 
+    /// Forgets the entry that was not used for longest.
+    pub fn pop_oldest(&mut self) -> Option<V> {
+        let (_, oldest) = self.by_use.pop_first()?;
+        self.entries.remove(&oldest).map(|(_, value)| value)
+    }
+
     /// Forgets all entries.
     pub fn clear(&mut self) {
         self.entries.clear();
@@ -105,6 +111,7 @@ mod tests {
         Add,
         Peek,
         Remove,
+        PopOldest,
     }
 
     fn any_action() -> impl Strategy<Value = Action> {
@@ -113,6 +120,7 @@ mod tests {
             8 => Just(Action::Add),
             1 => Just(Action::Peek),
             1 => Just(Action::Remove),
+            1 => Just(Action::PopOldest),
         ]
     }
 
@@ -140,6 +148,10 @@ mod tests {
                     Action::Remove => {
                         prop_assert_eq!(map.remove(&key), expected);
                         place.map(|place| model.remove(place));
+                    }
+                    Action::PopOldest => {
+                        let oldest = (!model.is_empty()).then(|| model.remove(0).1);
+                        prop_assert_eq!(map.pop_oldest(), oldest);
                     }
                 }
                 if model.len() > capacity {

@@ -5,10 +5,10 @@
 //! what debug information says. Names of compiled code are in no file that could be looked at later, so this is the only place that has them. Memory is
 //! bounded: the table unused for longest is dropped first, and large tables are left out.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ferretto_probes::lru::LruMap;
 use ferretto_unwind::{Module, PerfMap, Process, SymbolTable};
 
 /// Bytes of the symbol table of one file, or of a compiler's list.
@@ -20,18 +20,34 @@ const LONGEST_NAME: usize = 4096;
 /// Bytes of all symbol tables.
 const MOST_BYTES: usize = 64 << 20;
 
+/// Tables, with those that have no name.
+const MOST_TABLES: usize = 16 << 10;
+
 /// A compiler's list is read again after this time at the earliest, if a name is missing.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Nor is it read for more than this part of the time.
-const LIST_SHARE: u32 = 50;
+/// Lists are read for at most this part of the time, whoever keeps how many of whatever length. Names that come later are better than samples that are
+/// lost meanwhile.
+const LISTS_SHARE: u32 = 20;
 
 /// See the [module](self).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Names {
-    tables: HashMap<Owner, Table>,
+    tables: LruMap<Owner, Symbols>,
     bytes: usize,
-    clock: u64,
+    /// No list is looked at before this.
+    next_look: Instant,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names {
+            // One more than stays.
+            tables: LruMap::new(MOST_TABLES + 1),
+            bytes: 0,
+            next_look: Instant::now(),
+        }
+    }
 }
 
 /// The source of the names in a table.
@@ -41,12 +57,6 @@ enum Owner {
     Module(u64),
     /// The compiler in the process with this id, which began to run its program at this time (0 if that is not known).
     Compiler(i32, u64),
-}
-
-#[derive(Debug)]
-struct Table {
-    symbols: Symbols,
-    used: u64,
 }
 
 #[derive(Debug)]
@@ -61,25 +71,6 @@ struct List {
     functions: PerfMap,
     /// Not looked at again before this.
     next_look: Instant,
-}
-
-impl List {
-    fn new() -> List {
-        List {
-            functions: PerfMap::default(),
-            next_look: Instant::now(),
-        }
-    }
-
-    /// Reads it again if it has grown, unless that was done lately.
-    fn look(&mut self, process: &Process) {
-        let began = Instant::now();
-        if began >= self.next_look {
-            // Most processes have none.
-            let _ = self.functions.renew(process, LARGEST_TABLE);
-            self.next_look = Instant::now() + LIST_INTERVAL.max(began.elapsed() * LIST_SHARE);
-        }
-    }
 }
 
 impl Symbols {
@@ -110,29 +101,41 @@ impl Names {
         address: u64,
     ) -> &[u8] {
         let owner = Owner::Module(module.serial());
-        self.use_table(owner, || {
+        let symbols = self.table(owner, || {
             let request = process.load_request(mapping);
             let symbols = request.map(|request| SymbolTable::of(&request, LARGEST_TABLE));
             Symbols::OfFile(symbols.unwrap_or_default())
         });
-        self.shrink(owner);
-        self.lookup(owner, address)
+        symbols.map_or(b"", |symbols| symbols.lookup(address))
     }
 
     /// The name of the compiled function that `pc` is in, of a process that runs its program since `since`; empty if it is not known.
     pub(crate) fn of_compiled(&mut self, process: &Process, (pid, since): (i32, u64), pc: u64) -> &[u8] {
         let owner = Owner::Compiler(pid, since);
-        let table = self.use_table(owner, || Symbols::Listed(List::new()));
-        let before = table.symbols.memory_bytes();
-        if let Symbols::Listed(list) = &mut table.symbols
+        let now = Instant::now();
+        let may_look = now >= self.next_look;
+        let none = || {
+            Symbols::Listed(List {
+                functions: PerfMap::default(),
+                next_look: now,
+            })
+        };
+        if let Some(Symbols::Listed(list)) = self.table(owner, none)
+            && may_look
+            && now >= list.next_look
             && list.functions.lookup(pc).is_none()
         {
-            list.look(process);
+            let before = list.functions.memory_bytes();
+            // Most processes have none.
+            let _ = list.functions.renew(process, LARGEST_TABLE);
+            let after = list.functions.memory_bytes();
+            let then = Instant::now();
+            list.next_look = then + LIST_INTERVAL;
+            self.next_look = then + (then - now) * LISTS_SHARE;
+            self.bytes = self.bytes - before + after;
+            self.shrink();
         }
-        let after = table.symbols.memory_bytes();
-        self.bytes = self.bytes - before + after;
-        self.shrink(owner);
-        self.lookup(owner, pc)
+        self.tables.get(&owner).map_or(b"", |symbols| symbols.lookup(pc))
     }
 
     /// Forgets all.
@@ -141,36 +144,23 @@ impl Names {
     }
 
     /// The table of an owner, which `make` makes the first time.
-    fn use_table(&mut self, owner: Owner, make: impl FnOnce() -> Symbols) -> &mut Table {
-        self.clock += 1;
-        let table = self.tables.entry(owner).or_insert_with(|| {
+    fn table(&mut self, owner: Owner, make: impl FnOnce() -> Symbols) -> Option<&mut Symbols> {
+        if self.tables.get(&owner).is_none() {
             let symbols = make();
-            self.bytes += symbols.memory_bytes() + size_of::<Table>();
-            Table { symbols, used: 0 }
-        });
-        table.used = self.clock;
-        table
+            self.bytes += symbols.memory_bytes();
+            self.tables.get_or_insert_with(owner, || symbols);
+            self.shrink();
+        }
+        self.tables.get(&owner)
     }
 
-    fn lookup(&self, owner: Owner, address: u64) -> &[u8] {
-        self.tables
-            .get(&owner)
-            .map_or(b"", |table| table.symbols.lookup(address))
-    }
-
-    /// Lets go of other tables than this one, which is in use, until the rest fits.
-    fn shrink(&mut self, kept: Owner) {
-        while self.bytes > MOST_BYTES {
-            let others = self.tables.iter().filter(|(owner, _)| **owner != kept);
-            let Some(oldest) = others
-                .min_by_key(|(_, table)| table.used)
-                .map(|(owner, _)| *owner)
-            else {
+    /// Lets go of tables until the rest fits. The one that was used last stays.
+    fn shrink(&mut self) {
+        while self.tables.len() > 1 && (self.bytes > MOST_BYTES || self.tables.len() > MOST_TABLES) {
+            let Some(oldest) = self.tables.pop_oldest() else {
                 return;
             };
-            if let Some(table) = self.tables.remove(&oldest) {
-                self.bytes -= table.symbols.memory_bytes() + size_of::<Table>();
-            }
+            self.bytes -= oldest.memory_bytes();
         }
     }
 }
