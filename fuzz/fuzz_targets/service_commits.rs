@@ -17,7 +17,7 @@ use ferretto_proto::messages::{
 };
 use ferretto_service::{
     ConfigInput, ConsumerId, Credentials, Identity, Introduction, Now, Output, OutputFile, ProducerCommand,
-    ProducerId, Scraping, Service, SessionId, SmbOrigin,
+    ProducerId, ReadCall, Scraping, Service, SessionId, SmbOrigin,
 };
 use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 use ferretto_wire::Reader;
@@ -272,7 +272,8 @@ impl World {
     }
 
     fn read(&mut self, consumer: ConsumerId, writers: Writers) {
-        while let Some(batch) = self.service.read_buffers(consumer, 1000, &self.now) {
+        let mut call = ReadCall::default();
+        while let Some(batch) = self.service.read_buffers(consumer, &mut call, 1000, &self.now) {
             for packet in batch.packets() {
                 check_packet(&packet.flatten().copied().collect::<Vec<u8>>(), writers);
             }

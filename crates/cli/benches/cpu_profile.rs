@@ -2,8 +2,8 @@
 //! the service, and the share of the machine.
 //!
 //! Run it with `bench/cpu-profile`. It needs root, `perf` and a C compiler. `perf record` copies registers and stack into its file and unwinds them
-//! when somebody reads the file; ours has unwound each stack, found its names and made its packet. The two do not take the same samples of the same load,
-//! but as many of as much.
+//! when somebody reads the file; ours has unwound each stack, found its names and made its packet. The two sample the same kind of load at the same
+//! frequency, one after the other.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]
@@ -100,8 +100,10 @@ impl Drop for Loads {
 /// One recording.
 struct Run {
     samples: u64,
-    with_stacks: u64,
-    lost: u64,
+    /// Not known of `perf`, which unwinds later.
+    with_stacks: Option<u64>,
+    /// Not known of `perf`.
+    lost: Option<u64>,
     profiler: Duration,
     service: Duration,
     took: Duration,
@@ -160,11 +162,12 @@ fn main() {
 }
 
 fn print(number: u32, who: &str, run: &Run) {
+    let known = |count: Option<u64>| count.map_or("-".to_owned(), |count| count.to_string());
     println!(
         "{number:>3}  {who:<6}{:>9}{:>9}{:>7}{:>15.2}{:>14.2}{:>11.2}",
         run.samples,
-        run.with_stacks,
-        run.lost,
+        known(run.with_stacks),
+        known(run.lost),
         run.per_sample(run.profiler),
         run.per_sample(run.service),
         run.share(),
@@ -192,8 +195,8 @@ fn record_ours(args: &Args, programs: &Programs) -> Run {
     let after = times();
     let mut run = Run {
         samples: 0,
-        with_stacks: 0,
-        lost: 0,
+        with_stacks: Some(0),
+        lost: Some(0),
         profiler: after.0 - before.0,
         service: after.1 - before.1,
         took: began.elapsed(),
@@ -215,9 +218,9 @@ impl Run {
         let mut is_sample = true;
         for (number, value) in fields(sample) {
             match (number, value) {
-                (PerfSample::CALLSTACK_IID, _) => self.with_stacks += 1,
+                (PerfSample::CALLSTACK_IID, _) => *self.with_stacks.get_or_insert(0) += 1,
                 (PerfSample::KERNEL_RECORDS_LOST, Value::Varint(lost)) => {
-                    self.lost += lost;
+                    *self.lost.get_or_insert(0) += lost;
                     is_sample = false;
                 }
                 (PerfSample::PRODUCER_EVENT, _) => is_sample = false,
@@ -257,7 +260,7 @@ fn record_perf(args: &Args, folder: &Path) -> Option<Run> {
             "-F",
             &args.frequency.to_string(),
         ])
-        // What our profiler asks the kernel for.
+        // The most that `perf` takes; ours asks for 65,280.
         .args(["--call-graph", "dwarf,65528", "-o"])
         .arg(&data)
         .args(["--", "sleep", &seconds])
@@ -265,7 +268,7 @@ fn record_perf(args: &Args, folder: &Path) -> Option<Run> {
         .spawn()
         .map_err(|error| println!("skipped: cannot run perf: {error}"))
         .ok()?;
-    // The last look at its clock is before it ends: it is there for as long as it has a name.
+    // Its processor time can be read only while it runs.
     let mut profiler = Duration::ZERO;
     while perf.try_wait().expect("a process").is_none() {
         if began.elapsed() < Duration::from_secs(args.seconds.into()) {
@@ -281,8 +284,8 @@ fn record_perf(args: &Args, folder: &Path) -> Option<Run> {
     let samples = samples.unwrap_or_else(|| panic!("perf says how many samples it has written: {said}"));
     Some(Run {
         samples,
-        with_stacks: samples,
-        lost: 0,
+        with_stacks: None,
+        lost: None,
         profiler,
         service: Duration::ZERO,
         took: Duration::from_secs(args.seconds.into()),

@@ -19,7 +19,8 @@ use ferretto_proto::messages::{
 use ferretto_proto::write::{ReadBuffersResponse, read_buffers_response::Slice};
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, ConfigInput,
-    ConsumerId, FlushOutcome, Original, OutputFile, ReadBatch, Service, SessionId, StateQuery, StateScope,
+    ConsumerId, FlushOutcome, Original, OutputFile, ReadBatch, ReadCall, Service, SessionId, StateQuery,
+    StateScope,
 };
 use ferretto_wire::{Reader, Value, Writer};
 
@@ -54,6 +55,7 @@ struct OpenRead {
     /// The payloads of the last batch that were not sent yet. A batch is larger than its limit only if it has one larger packet.
     payloads: VecDeque<Vec<u8>>,
     has_more: bool,
+    call: ReadCall,
 }
 
 /// A `QueryServiceState` call that is being answered.
@@ -168,6 +170,7 @@ impl ConsumerLink {
                     to,
                     payloads: VecDeque::new(),
                     has_more: true,
+                    call: ReadCall::default(),
                 };
                 if let Some(earlier) = self.read.replace(read) {
                     replies.push(earlier.to, Reply::rejected());
@@ -321,7 +324,7 @@ impl ConsumerLink {
             service.local_time_offset(turn.program().local_time_offset());
             let begun = Instant::now();
             let mut filtered = None;
-            match service.read_buffers(self.id, 2 * MAX_FRAME, turn.now()) {
+            match service.read_buffers(self.id, &mut read.call, 2 * MAX_FRAME, turn.now()) {
                 Some(batch) => {
                     filtered = batch.filtered.map(|session| (session, begun.elapsed()));
                     read.payloads = read_buffers_payloads(&batch).into();

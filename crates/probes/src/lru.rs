@@ -1,6 +1,6 @@
-//! A map that forgets what was not used for longest.
+//! A map of bounded size that forgets the least recently used entry.
 //!
-//! Files that scans have found, and the processes that the CPU profiler knows, are kept in one.
+//! Scans for inodes keep the files that they have found in one, and the CPU profiler the processes that it samples and their names.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;

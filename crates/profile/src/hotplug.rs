@@ -1,8 +1,8 @@
 //! CPUs that come and go while an instance records.
 //!
 //! The kernel closes the events of a CPU that goes offline, also when the machine sleeps, and says nothing; it opens none on a CPU that comes. So the
-//! [thread](crate::thread) of an instance has a [`Hotplug`] look at the list of CPUs in each read period. What it finds is in the trace, and CPUs that
-//! come are sampled. A CPU that goes and comes back between two looks is not noticed, unless the machine slept meanwhile.
+//! [thread](crate::thread) of an instance has a [`Hotplug`] look at the list of CPUs when it reads, at most every 100 ms. The trace says what changed,
+//! and new CPUs are sampled. A CPU that goes and comes back between two looks is not sampled any more, and nothing says so, unless the machine slept.
 
 use std::path::PathBuf;
 
@@ -73,7 +73,9 @@ impl Hotplug {
             if let Some(events) = profiler.remove_cpu(cpu, sink) {
                 // It goes away now, whatever the system says.
                 let _ = reactor.deregister(&events, token);
-                log.push(format!("CPU {cpu} went offline and is not sampled any more"));
+                log.push(format!(
+                    "CPU {cpu} is not sampled any more: it went offline, or the machine slept"
+                ));
             }
         }
         let count = profiler.cpus().len() + come.len();
@@ -81,11 +83,11 @@ impl Hotplug {
             match begin(config, cpu, count, (reactor, token)) {
                 Ok(events) => {
                     profiler.add_cpu(events, sink);
-                    log.push(format!("CPU {cpu} came online and is sampled from now on"));
+                    log.push(format!("CPU {cpu} is sampled from now on"));
                 }
                 Err(error) => {
                     if profiler.leave_out_cpu(cpu, sink) {
-                        log.push(format!("CPU {cpu} came online and is left out: {error}"));
+                        log.push(format!("CPU {cpu} is left out: {error}"));
                     }
                 }
             }

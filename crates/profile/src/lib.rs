@@ -18,7 +18,8 @@
 //! in a ring ends in a packet: with a stack, or with the reason why there is none. Packets also tell of samples that never come to a ring: because it is
 //! full, because the kernel takes none for a while, because a CPU comes or goes, or because counters cannot be read.
 //!
-//! An instance that ends early leaves the samples that wait, without counting them. The trace says so if the daemon needs too much memory, else the log.
+//! An instance that gives up drops the samples in its queue and does not count them. The trace says that it gave up if the daemon needs too much memory;
+//! in other cases only the log does.
 #![deny(unsafe_code)]
 
 mod attributes;

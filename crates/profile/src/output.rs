@@ -64,8 +64,8 @@ impl Output {
         &mut self.interning
     }
 
-    /// Makes sure that readers have what the next packets rely on. Returns `true` if all numbers of before are void. Only then is the clock read, which
-    /// returns nanoseconds of boot time.
+    /// Makes sure that readers have what the next packets rely on. Returns `true` if all earlier numbers are void. It calls `now`, the boot time in
+    /// nanoseconds, only in that case.
     pub fn begin(&mut self, now: impl FnOnce() -> u64, sink: &mut dyn PacketSink) -> bool {
         if self.has_begun && self.losses == sink.losses() && !self.interning.is_full() {
             return false;

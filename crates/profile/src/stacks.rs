@@ -4,10 +4,9 @@
 //! have an address in their file, and the function's name if the file's symbol table has it. Frames that were seen before, at the same address of the same process, keep their number, so
 //! that a frame costs one look into a table. If a stack ends too early, its outermost frame says why, as upstream's do.
 //!
-//! Whoever is sampled may mean harm. The work of unwinding is bounded for each sample and each process, in units that are counted. What has to be
-//! read for a sample is bounded in number and, between two readings, in time. Files are read only where no server has to answer;
-//! [`LoadRequest`](ferretto_unwind::LoadRequest) lists the cases that remain in which reading waits for somebody else, and holds up the
-//! thread of the instance. One more is a config that chooses processes by their command lines: these are in the processes' memory.
+//! A sampled process may be hostile. The work of unwinding is bounded for each sample and each process, in units that are counted. A sample causes a
+//! bounded number of reads, and no new read starts after 500 ms. [`LoadRequest`](ferretto_unwind::LoadRequest) lists the reads that may still wait
+//! for somebody else, and then hold up the thread of the instance. So may reading command lines, if the config chooses processes by them.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -55,5 +55,5 @@ pub use service::Service;
 pub use service::enable::ConfigInput;
 pub use service::query::{StateQuery, StateScope};
 pub use session::config::OutputFile;
-pub use session::readout::ReadBatch;
+pub use session::readout::{ReadBatch, ReadCall};
 pub use wanted::ProducerFilter;

@@ -1,4 +1,4 @@
-//! Whether a file's file system is one that only the kernel or the administrator answers for, so that no process can hold up who opens the file.
+//! Decides whether a file may be opened: only if the kernel or the administrator answers for its file system, so that no user can hold up the reader.
 //!
 //! Any user may mount a file system in user space (FUSE), whose server then never answers. Whoever opens, reads or even asks for the status of such
 //! a file waits for ever. [`mapping_file`](crate::mapping_file) asks here before it opens a file that it has named with `O_PATH`; nothing here

@@ -86,9 +86,10 @@ impl ProcessDir {
 
     /// Names a file by a path in the process's root, out of which no link leads. On the way nothing is read from disks and no server is asked: the
     /// kernel keeps all folders on the way to a file that is mapped, and does not soon forget them.
-    fn name_in_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+    fn name_in_root(&self, path: &[u8], more: OFlags) -> Result<OwnedFd, Errno> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let root = openat(&self.directory, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
+        let flags = flags | more;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         match openat2(&root, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
             // A kernel before 5.12.
@@ -97,9 +98,10 @@ impl ProcessDir {
         }
     }
 
-    /// Opens the file at a path in the process's root, if it is a regular one on a file system that answers, and was used lately.
+    /// Opens the file at a path in the process's root, if it is a regular one on a file system that answers, and was used lately. The file itself must
+    /// not be a link: it could lead to somebody else's.
     pub(crate) fn open_in_root(&self, path: &[u8]) -> Result<File, Unusable> {
-        self.open_regular(self.name_in_root(path))
+        self.open_regular(self.name_in_root(path, OFlags::NOFOLLOW))
     }
 
     /// Opens a file that has been named but not opened, if it is a regular one on a file system that answers.
@@ -219,7 +221,7 @@ impl LoadRequest {
         }
         let path = mapping.path().filter(|path| path.starts_with(b"/"));
         let Some(path) = path else { return Err(refused) };
-        let named = match directory.name_in_root(path) {
+        let named = match directory.name_in_root(path, OFlags::empty()) {
             Err(Errno::NOENT) => return Err(Unusable::Replaced),
             named => named.map_err(|error| directory.unusable(error))?,
         };

@@ -20,7 +20,8 @@ pub(super) fn add_to(losses: &Losses, account: &mut Account) {
     }
     if losses.throttled > 0 {
         let what = format!("samples of linux.perf, {}", Counted(losses.throttled, "time"));
-        let why = "there were more than the kernel allows, so it took none of a CPU until its next tick";
+        let why =
+            "there were more than the kernel allows, so it stopped sampling that CPU until the next tick";
         let advice =
             "sample less often: timebase { frequency }; or raise /proc/sys/kernel/perf_event_max_sample_rate"
                 .to_owned();
@@ -39,7 +40,7 @@ pub(super) fn add_to(losses: &Losses, account: &mut Account) {
         account.add(Severity::Missing, "perf_processes_gone", what, why, None);
     }
     if let Some(cpus) = listed_cpus(&losses.gone_cpus) {
-        let what = format!("what linux.perf would have recorded on CPU {cpus} for a while");
+        let what = format!("what linux.perf would have recorded on CPU {cpus} after it went offline");
         let why = "the CPU went offline, or the machine slept, and the kernel closed the CPU's events";
         account.add(Severity::Missing, "perf_cpu_gone", what, why, None);
     }

@@ -102,7 +102,7 @@ pub(crate) enum Packing {
 }
 
 /// Whether a file has the name of recordings of `perf`, which are read and not written.
-pub(crate) fn is_perfs(path: &Path) -> bool {
+pub(crate) fn is_named_as_perf_recording(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str);
     name.is_some_and(|name| name.starts_with("perf.data"))
 }

@@ -34,7 +34,7 @@ use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser};
 
-pub(crate) use formats::{Format, Packing, SampleFormat, is_perfs};
+pub(crate) use formats::{Format, Packing, SampleFormat, is_named_as_perf_recording};
 pub(crate) use recorded::{copy_with, each_packet_of, write_file};
 #[cfg(any(test, fuzzing))]
 pub(crate) use survive::convert as survive;
@@ -58,7 +58,7 @@ const TOLD: usize = 10;
 /// It reads Perfetto traces, Chrome's JSON, recordings of perf (perf.data) and folded stacks, compressed or not.
 ///
 /// It writes traces, pprof profiles, folded stacks, flame graphs, profiles for the Firefox profiler, Chrome's JSON, and text.
-/// If the name of FILE ends with .gz, it is compressed.
+/// A FILE whose name ends with .gz is compressed.
 ///
 /// Examples:
 ///
@@ -131,7 +131,7 @@ pub(crate) enum ConvertError {
     )]
     NoneChosen { name: String },
     #[error(
-        "--pid and --thread choose samples, but this format has none; --to pprof, folded, flamegraph and firefox do"
+        "--pid and --thread choose samples, but this format has none; --to pprof, folded, flamegraph and firefox have them"
     )]
     NoSampleFormat,
 }
@@ -185,7 +185,7 @@ fn format(arguments: &Args) -> Result<Format, ConvertError> {
         (Some(format), _) => Ok(format),
         (None, Some(path)) => Format::of_file(path).ok_or_else(|| {
             let name = path.display().to_string();
-            match is_perfs(path) {
+            match is_named_as_perf_recording(path) {
                 true => ConvertError::PerfData(name),
                 false => ConvertError::UnknownEnding(name),
             }
@@ -328,7 +328,7 @@ fn other_events(recording: &Recording) -> Option<String> {
         return None;
     }
     Some(format!(
-        "this format holds one event: samples of {} are converted, and those of {} are left out; pprof holds both",
+        "this format holds one event: samples of {} are converted, and those of {} are left out; pprof holds all",
         first,
         others.join(", ")
     ))
@@ -410,7 +410,7 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         (
             losses.gone_cpus.len() as u64,
             "CPU",
-            "offline for a while, and not sampled then",
+            "offline for a part of the recording, and not sampled then",
         ),
         (
             losses.unavailable_cpus.len() as u64,

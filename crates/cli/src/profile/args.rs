@@ -12,7 +12,7 @@ use clap::{Parser, ValueEnum};
 
 use super::event::{Event, EventError, event};
 use super::targets::{CpuList, TargetError, Targets};
-use crate::convert::{Format, Packing, is_perfs};
+use crate::convert::{Format, Packing, is_named_as_perf_recording};
 use crate::perfetto::light_config::{LightFlagError, duration_ms};
 
 pub(super) const NAME: &str = "ferretto profile";
@@ -57,14 +57,14 @@ pub(super) struct Args {
     /// Sample only this process; may be repeated
     #[arg(short, long, value_name = "PID", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(1..))]
     pub(super) pid: Vec<i32>,
-    /// Sample only this thread; may be repeated
+    /// List only this thread, and sample its whole process; may be repeated
     ///
-    /// The trace has all threads of its process. The list and other formats have only this one.
+    /// The trace has all threads of the process. The list and other formats have only this one.
     #[arg(short, long, value_name = "TID", value_delimiter = ',', value_parser = tid, conflicts_with = "pid")]
     pub(super) tid: Vec<i32>,
     /// Sample all processes (the default)
     ///
-    /// With a COMMAND, the list and formats other than the trace have only the processes of the command. This flag makes them have all.
+    /// With a COMMAND, the list and formats other than the trace have only the processes of the command. With this flag they have all processes.
     #[arg(short, long, visible_alias = "all-cpus", conflicts_with_all = ["pid", "tid"])]
     pub(super) all: bool,
     /// Sample only on these CPUs, as in 0,2-3
@@ -78,7 +78,7 @@ pub(super) struct Args {
     with_stacks: bool,
     /// How to find call stacks; dwarf,SIZE also works
     ///
-    /// SIZE changes nothing: each sample has up to 64 KiB of its stack, which is the most that the kernel copies.
+    /// SIZE changes nothing: each sample has up to 65,280 bytes of its stack.
     #[arg(long, value_name = "HOW", value_parser = CallGraphParser, default_value = "dwarf")]
     pub(super) call_graph: CallGraph,
     /// Stop after so many seconds, or 500ms, 5m, 1h; 0 waits for Ctrl-C [default: 10, or until COMMAND ends]
@@ -316,7 +316,7 @@ impl Args {
         let name = || file.display().to_string();
         let format = match (self.format, Format::of_file(file)) {
             (Some(format), _) => format,
-            (None, None) if is_perfs(file) => return Err(ArgsError::PerfData(name())),
+            (None, None) if is_named_as_perf_recording(file) => return Err(ArgsError::PerfData(name())),
             (None, None) => ProfileFormat::Perfetto,
             // Chrome's JSON has no samples; samply gives Firefox's this ending.
             (None, Some(Format::Json)) => ProfileFormat::Firefox,

@@ -34,7 +34,7 @@ pub(super) fn config(arguments: &Args, targets: &Targets) -> Result<TraceConfig,
         ..LightFlags::default()
     };
     let mut config = light_config(&flags, &SCHEDULING.map(Wanted::of_perfetto))?;
-    // The recording is ended from here, see `run`.
+    // `run` sets the length of the recording, because it counts from the start of the data sources.
     config.duration_ms = Some(0);
     config.write_into_file = Some(true);
     config.file_write_period_ms = Some(FILE_WRITE_PERIOD_MS);

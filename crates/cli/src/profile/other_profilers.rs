@@ -1,12 +1,12 @@
 //! Flags that other profilers have and `ferretto profile` has not: what to do instead.
 //!
-//! [`run`](super::run) asks for it when the parser does not know a flag. The flags are those of `perf record`, `samply record`, `py-spy record` and
-//! `cargo flamegraph`, as their manuals list them.
+//! [`run`](super::run) asks for it when the parser does not know a flag. The flags come from the manuals of `perf record`, `samply record`,
+//! `py-spy record` and `cargo flamegraph`.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Flags, and the advice about them as the end of a sentence.
-const ADVICE: [(&[&str], &str); 28] = [
+const ADVICE: [(&[&str], &str); 31] = [
     (
         &["-b", "--branch-any", "-j", "--branch-filter"],
         "taken branches are not recorded; `perf record -b` does that",
@@ -75,15 +75,7 @@ const ADVICE: [(&[&str], &str); 28] = [
         "samples have a time, a thread, a CPU and a call stack; `perf record` can record more",
     ),
     (
-        &[
-            "-P",
-            "--period",
-            "-T",
-            "--timestamp",
-            "--sample-cpu",
-            "-s",
-            "--stat",
-        ],
+        &["-P", "--period", "-T", "--timestamp", "--sample-cpu"],
         "leave it out: each sample has its time, thread and CPU",
     ),
     (
@@ -92,7 +84,7 @@ const ADVICE: [(&[&str], &str); 28] = [
     ),
     (&["-r"], "-F or --rate says how often to sample"),
     (
-        &["--realtime", "--nonblocking", "--proc-map-timeout"],
+        &["--nonblocking", "--proc-map-timeout"],
         "leave it out: the profiler stops no program while it reads",
     ),
     (
@@ -118,8 +110,20 @@ const ADVICE: [(&[&str], &str); 28] = [
         "leave it out",
     ),
     (
-        &["-n", "--no-open", "--save-only", "--no-samples"],
+        &["-n", "--no-open", "--save-only"],
         "leave it out: nothing is opened by itself",
+    ),
+    (
+        &["--no-samples"],
+        "a profile consists of samples; to record without them, use `ferretto -c CONFIG`",
+    ),
+    (
+        &["-s", "--stat"],
+        "counts of each thread are not recorded; `perf record -s` does that",
+    ),
+    (
+        &["--realtime"],
+        "leave it out: the profiler cannot be given a priority",
     ),
     (
         &["--open"],

@@ -10,7 +10,7 @@ use crate::samples::Thread;
 
 /// The CPUs that the kernel runs.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// The largest number of a CPU that is accepted. No kernel has as many.
+/// CPUs are numbered below this. No kernel has as many.
 const MOST_CPUS: u32 = 1 << 16;
 
 /// A process, thread or CPU that is not there.
@@ -71,7 +71,7 @@ impl Targets {
         self.threads.is_empty() || self.threads.contains(&(thread.tid as i32))
     }
 
-    /// Completes "there are no samples".
+    /// Completes "no samples".
     pub(super) fn described(&self) -> &'static str {
         match (self.processes.len(), self.threads.len()) {
             (0, _) => "",

@@ -127,7 +127,7 @@ impl InstanceThreads {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(inbox))) {
                     let reason = reason(&*panic);
                     program.warning(&format!(
-                        "{source}: nothing more of this recording is recorded: its thread panicked: {reason}; please report this"
+                        "{source}: the thread of a recording panicked ({reason}), so nothing more is recorded for it; please report this"
                     ));
                 }
             })

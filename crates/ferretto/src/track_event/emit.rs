@@ -312,7 +312,7 @@ impl Slice {
     }
 }
 
-/// The count of starts before the beginning of a slice is written. To be made before [`emit`] or [`emit_plain`] is called for it.
+/// The count of starts before the beginning of a slice is written. Make it before the call of [`emit`] or [`emit_plain`] that writes the beginning.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct BeginMark {

@@ -82,7 +82,7 @@ fn with_frame_pointers(work: u32) -> Stacks {
     stacks
 }
 
-/// The names of the frames, and the work that is left, after a sample ten functions deep.
+/// The error, the names of the frames, and the work that is left, after a sample ten functions deep.
 #[cfg(target_arch = "x86_64")]
 fn sample_ten_deep(stacks: &mut Stacks) -> (Option<StackUnwindError>, Vec<String>, u32) {
     const BASE: u64 = 0x7ffc_0000_0000;

@@ -12,13 +12,20 @@ use crate::clock::Now;
 use crate::compression::FileCompression;
 use crate::ids::{ConsumerId, SessionId};
 use crate::limits;
-use crate::session::readout::{Budget, Framing, ReadBatch, Readout, batch, compress_batch};
+use crate::session::readout::{Budget, Framing, ReadBatch, ReadCall, Readout, batch, compress_batch};
 use crate::session::{Session, Surroundings};
 
 impl Service {
     /// The consumer reads its session: about `budget` bytes, less of them or none where packets are invalid or filtered.
-    /// `None` if it has no session to be read. If the session is compressed a batch is smaller than that.
-    pub fn read_buffers(&mut self, consumer: ConsumerId, budget: usize, now: &Now) -> Option<ReadBatch<'_>> {
+    /// `None` if it has no session to be read. If the session is compressed a batch is smaller than that. All batches of one request share a `call`,
+    /// and the last one does not wait until writers pause: the request ends once it has read as much as there was when it began.
+    pub fn read_buffers(
+        &mut self,
+        consumer: ConsumerId,
+        call: &mut ReadCall,
+        budget: usize,
+        now: &Now,
+    ) -> Option<ReadBatch<'_>> {
         let id = self.session_of(consumer)?;
         let (session, readout, mut around) = self.reading(id, now)?;
         if session.file.is_some() {
@@ -34,7 +41,7 @@ impl Service {
                 .map_or(budget, |_| budget.min(limits::COMPRESSED_BATCH)),
             file: u64::MAX,
         };
-        let end = session.read(Framing::Bare, &budget, &mut around, readout);
+        let end = session.read(Framing::Bare, &budget, Some(call), &mut around, readout);
         if let Err(error) = compress_batch(session, readout, end) {
             around
                 .common
@@ -56,7 +63,7 @@ impl Service {
             // The size before compression that would fit is unknown.
             file: if compression.is_some() { u64::MAX } else { room },
         };
-        let end = session.read(Framing::Trace, &budget, &mut around, readout);
+        let end = session.read(Framing::Trace, &budget, None, &mut around, readout);
         session.file.as_mut()?.hand_out(end);
         Some(batch(session, readout, end, compression))
     }
@@ -137,7 +144,11 @@ mod tests {
         let file = crate::OutputFile::None;
         let session = service.enable_tracing(consumer, input, &file, 1, &now).unwrap();
         assert_eq!(
-            service.read_buffers(consumer, 1, &now).unwrap().packets().count(),
+            service
+                .read_buffers(consumer, &mut ReadCall::default(), 1, &now)
+                .unwrap()
+                .packets()
+                .count(),
             1
         );
         assert!(service.sessions.get(session).unwrap().compressor.is_none());

@@ -17,7 +17,7 @@ use crate::session::common::Common;
 use crate::session::packets::{
     service_header, write_leading_packets, write_lifecycle_events, write_trusted_fields,
 };
-use crate::session::readout::{Budget, Framing, Readout};
+use crate::session::readout::{Budget, Framing, ReadCall, Readout};
 use crate::trace_buffer::{BufferStats, PayloadHistogram, TraceBuffer};
 use crate::trace_filter::Origin;
 
@@ -37,11 +37,12 @@ pub(crate) struct Surroundings<'a> {
 }
 
 impl Session {
-    /// Puts together one batch.
+    /// Puts together one batch, of a call if a consumer reads. A file gets everything that there is.
     pub(crate) fn read(
         &mut self,
         framing: Framing,
         budget: &Budget,
+        call: Option<&mut ReadCall>,
         around: &mut Surroundings<'_>,
         out: &mut Readout,
     ) -> BatchEnd {
@@ -50,7 +51,7 @@ impl Session {
         if let Some(filter) = &mut out.filter {
             filter.begin_batch(around.common.effort());
         }
-        let end = self.fill_batch(budget, around, out);
+        let end = self.fill_batch(budget, call, around, out);
         self.filter = out.filter.take();
         // A file stays below its limit and consists of whole packets.
         if out.len() as u64 >= budget.file {
@@ -60,7 +61,13 @@ impl Session {
         end
     }
 
-    fn fill_batch(&mut self, budget: &Budget, around: &mut Surroundings<'_>, out: &mut Readout) -> BatchEnd {
+    fn fill_batch(
+        &mut self,
+        budget: &Budget,
+        mut call: Option<&mut ReadCall>,
+        around: &mut Surroundings<'_>,
+        out: &mut Readout,
+    ) -> BatchEnd {
         self.log_protovms(around.common);
         if self.triggers.hides_trace() {
             return BatchEnd::Drained;
@@ -68,9 +75,18 @@ impl Session {
         let identity = &around.common.identity;
         write_leading_packets(self, identity, around.machines, &around.now, out);
         let enough = (budget.batch as u64).min(budget.file);
+        if let Some(call) = &mut call {
+            call.begin(&self.buffers);
+        }
         for (index, buffer) in self.buffers.iter_mut().enumerate() {
+            if call.as_ref().is_some_and(|call| call.is_over(index)) {
+                continue;
+            }
             buffer.begin_read();
             while let Some(packet) = buffer.read_next_packet() {
+                if let Some(call) = &mut call {
+                    call.count(index, packet.size());
+                }
                 if PacketValidator::check(packet.fragments()).is_err() {
                     self.losses.invalid_packets += 1;
                     out.cut(packet.size());
@@ -96,9 +112,12 @@ impl Session {
                 if out.read() >= enough || out.took_long() {
                     return BatchEnd::More;
                 }
+                if call.as_ref().is_some_and(|call| call.is_over(index)) {
+                    break;
+                }
             }
         }
-        // The buffers are empty: a point up to which readers can sort.
+        // The buffers are empty, or what they held when the call began was read: a point up to which readers can sort.
         self.notes
             .note(LifecycleEvent::ReadTracingBuffersCompleted, &around.now);
         write_lifecycle_events(self, identity.author(), out);
@@ -208,6 +227,7 @@ fn buffer_stats(stats: &BufferStats) -> trace_stats::BufferStats {
 
 #[cfg(test)]
 mod tests {
+    use crate::ReadCall;
     use ferretto_proto::messages::TraceConfig;
 
     use crate::clock::Now;
@@ -234,7 +254,9 @@ mod tests {
             id_of(&mut service, writer(producer));
         }
         assert_eq!(id_of(&mut service, writer(1)), first);
-        service.read_buffers(consumer, usize::MAX, &now).unwrap();
+        service
+            .read_buffers(consumer, &mut ReadCall::default(), usize::MAX, &now)
+            .unwrap();
         assert!(id_of(&mut service, writer(1)) > 1 << 16);
     }
 }

@@ -31,6 +31,35 @@ impl Piece {
     }
 }
 
+/// What a call that reads a session may still read: as much as the buffers held when it began. Otherwise it would not end while writers are faster
+/// than its reader.
+#[derive(Debug, Default)]
+pub struct ReadCall {
+    /// Bytes of each buffer; empty before the first batch.
+    left: Vec<u64>,
+}
+
+impl ReadCall {
+    /// Takes note of what there is, at the first batch.
+    pub(crate) fn begin(&mut self, buffers: &[TraceBuffer]) {
+        if self.left.is_empty() {
+            self.left = buffers.iter().map(TraceBuffer::used_size).collect();
+        }
+    }
+
+    /// Whether it has read as much of this buffer as there was.
+    pub(crate) fn is_over(&self, buffer: usize) -> bool {
+        self.left.get(buffer).is_none_or(|left| *left == 0)
+    }
+
+    /// Counts a packet of this buffer.
+    pub(crate) fn count(&mut self, buffer: usize, size: usize) {
+        if let Some(left) = self.left.get_mut(buffer) {
+            *left = left.saturating_sub(size as u64);
+        }
+    }
+}
+
 /// How packets follow each other in a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Framing {

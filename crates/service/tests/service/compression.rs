@@ -1,7 +1,7 @@
 //! Sessions whose packets leave compressed: to consumers, and into files as far as the service is concerned with them.
 
 use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_config, trace_packet};
-use ferretto_service::limits;
+use ferretto_service::{ReadCall, limits};
 
 use crate::world::{World, config, expanded, packet, packets_of, stops, texts};
 
@@ -98,7 +98,7 @@ fn compressed_batches_for_a_consumer_are_bounded() {
     loop {
         let batch = world
             .service
-            .read_buffers(consumer, usize::MAX, &now)
+            .read_buffers(consumer, &mut ReadCall::default(), usize::MAX, &now)
             .expect("data");
         let packets: Vec<Vec<u8>> = batch
             .packets()

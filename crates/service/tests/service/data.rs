@@ -5,7 +5,7 @@ use ferretto_proto::messages::trace_config::trigger_config::Trigger;
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, TraceConfig, TracePacket, trace_config, trace_packet,
 };
-use ferretto_service::{ConsumerId, ProducerId, Scraping, limits};
+use ferretto_service::{ConsumerId, ProducerId, ReadCall, Scraping, limits};
 
 use crate::scraping::scraped;
 use crate::world::{World, config, packet, packets_of, texts};
@@ -530,13 +530,60 @@ fn packets_that_are_dropped_count_as_work_of_the_batch() {
     }
     world.commit(producer, 1, target, &[&packet("valid")]);
     let now = world.now;
-    let batch = world.service.read_buffers(consumer, 3000, &now).unwrap();
+    let batch = world
+        .service
+        .read_buffers(consumer, &mut ReadCall::default(), 3000, &now)
+        .unwrap();
     assert!(batch.has_more);
     let dropped = world.service.trace_stats(consumer).unwrap().invalid_packets;
     assert!(dropped < Some(20), "{dropped:?}");
     assert_eq!(texts(&world.read_in_batches(consumer, 3000)), ["valid"]);
     let dropped = world.service.trace_stats(consumer).unwrap().invalid_packets;
     assert_eq!(dropped, Some(100));
+}
+
+#[test]
+fn a_request_to_read_ends_although_writers_are_faster_than_the_reader() {
+    let mut world = World::new();
+    let producer = world.producer("p");
+    world.offer(producer, "d");
+    let consumer = world.consumer();
+    world.enable(consumer, &config(&["d"]));
+    let target = world.target(producer);
+    let number = |number: u32| format!("packet {number:05}");
+    let mut written = 0..;
+    let mut write = |world: &mut World, count: usize| {
+        for text in written.by_ref().take(count).map(number) {
+            world.commit(producer, 1, target, &[&packet(&text)]);
+        }
+    };
+    write(&mut world, 100);
+    let mut call = ReadCall::default();
+    let mut read = Vec::new();
+    for batches in 0.. {
+        assert!(batches < 1000, "it does not end");
+        let now = world.now;
+        let batch = world.service.read_buffers(consumer, &mut call, 1, &now).unwrap();
+        let packets = batch
+            .packets()
+            .map(|packet| packet.flatten().copied().collect::<Vec<u8>>());
+        read.extend(packets.map(|packet| TracePacket::decode_from_slice(&packet).unwrap()));
+        if !batch.has_more {
+            break;
+        }
+        write(&mut world, 2);
+    }
+    // All that there was, and nothing twice: the rest comes with the next request.
+    let found = texts(&read);
+    assert!(found.len() >= 100, "{}", found.len());
+    let completed = read
+        .iter()
+        .any(|packet| format!("{packet:?}").contains("read_tracing_buffers_completed"));
+    assert!(completed, "readers are told");
+    let mut all = found;
+    all.extend(texts(&world.read(consumer)));
+    let total = written.start as usize;
+    assert_eq!(all, (0..total as u32).map(number).collect::<Vec<_>>());
 }
 
 #[test]

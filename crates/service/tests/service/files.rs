@@ -3,7 +3,7 @@
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, Trace, TraceConfig, trace_config, trace_packet,
 };
-use ferretto_service::{ConfigInput, Output, OutputFile};
+use ferretto_service::{ConfigInput, Output, OutputFile, ReadCall};
 
 use crate::world::{Disk, World, config, flushes, packet, stops, texts};
 
@@ -162,7 +162,12 @@ fn a_session_that_streams_cannot_be_read() {
     let consumer = world.consumer();
     world.enable(consumer, &into_file(&[]));
     let now = world.now;
-    assert!(world.service.read_buffers(consumer, 1000, &now).is_none());
+    assert!(
+        world
+            .service
+            .read_buffers(consumer, &mut ReadCall::default(), 1000, &now)
+            .is_none()
+    );
 }
 
 #[test]

@@ -9,6 +9,8 @@ use ferretto_proto::messages::{
 };
 use std::time::Duration;
 
+use ferretto_service::ReadCall;
+
 use crate::filter_bytecode::{Rule, bytecode, overlay};
 use crate::world::{World, config, packet, slow_clock, texts};
 
@@ -320,7 +322,7 @@ fn assert_batches_end(world: &mut World, consumer: ferretto_service::ConsumerId)
         let now = world.now;
         let batch = world
             .service
-            .read_buffers(consumer, 2000, &now)
+            .read_buffers(consumer, &mut ReadCall::default(), 2000, &now)
             .expect("a session");
         batches += 1;
         assert!(batch.packets().count() < 15, "{batches}");
@@ -450,7 +452,9 @@ fn text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet() {
     let mut has_more = true;
     while has_more {
         let now = world.now;
-        let read = world.service.read_buffers(consumer, usize::MAX, &now);
+        let read = world
+            .service
+            .read_buffers(consumer, &mut ReadCall::default(), usize::MAX, &now);
         let batch = read.expect("a session");
         let packets = batch.packets();
         let packets: Vec<_> = packets

@@ -7,7 +7,7 @@ use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, observable_events, trace_config, trace_packet,
 };
-use ferretto_service::{ConfigInput, ConsumerId, FlushOutcome, Output, ProducerId, StateScope};
+use ferretto_service::{ConfigInput, ConsumerId, FlushOutcome, Output, ProducerId, ReadCall, StateScope};
 
 use crate::world::{Disk, World, config, flushes, packet, starts, stops, texts};
 
@@ -108,7 +108,12 @@ fn a_consumer_without_a_session_gets_answers_and_changes_nothing() {
         bytes: config(&["d"]).encode_to_vec().into(),
     };
     assert!(world.service.trace_stats(stranger).is_none());
-    assert!(world.service.read_buffers(stranger, 1000, &now).is_none());
+    assert!(
+        world
+            .service
+            .read_buffers(stranger, &mut ReadCall::default(), 1000, &now)
+            .is_none()
+    );
     assert!(world.service.detach(stranger, "key").is_err());
     assert!(world.service.await_disabled(stranger).is_none());
     world.service.flush(stranger, 3, 0, 0, &now);

@@ -11,7 +11,7 @@ use ferretto_service::compression::{Compressor, FileCompression, Fit, expand};
 use ferretto_service::{
     CloneRequest, Cloned, ConfigInput, ConsumerId, Credentials, DataSourceInstanceId, FlushOutcome,
     FlushRequestId, Identity, Introduction, Now, Output, OutputFile, PriorityBoost, ProducerCommand,
-    ProducerId, Scraping, Service, SessionId, SmbOrigin, StateScope,
+    ProducerId, ReadCall, Scraping, Service, SessionId, SmbOrigin, StateScope,
 };
 use ferretto_smb::{
     ChunkId, FirstPacket, NewChunk, PageLayout, PageSize, ProducerSmb, ServiceSmb, SharedMemory, WriteChunk,
@@ -596,8 +596,9 @@ impl World {
 
     pub(crate) fn read_encoded(&mut self, consumer: ConsumerId, budget: usize) -> Vec<Vec<u8>> {
         let mut packets: Vec<Vec<u8>> = Vec::new();
+        let mut call = ReadCall::default();
         loop {
-            let Some(batch) = self.service.read_buffers(consumer, budget, &self.now) else {
+            let Some(batch) = self.service.read_buffers(consumer, &mut call, budget, &self.now) else {
                 return packets;
             };
             packets.extend(batch.packets().map(|packet| packet.flatten().copied().collect()));

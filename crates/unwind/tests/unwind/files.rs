@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use ferretto_unwind::{
-    End, MappingKind, Module, ModuleCache, PerfMap, Process, Refreshed, StackCopy, Unusable, Unwinder,
-    WorkBudget,
+    End, MappingKind, Module, ModuleCache, PerfMap, PerfMapError, Process, Refreshed, StackCopy, Unusable,
+    Unwinder, WorkBudget,
 };
 
 use crate::stacks::{FLAGS, SHAPES, names, unwind, unwind_sample};
@@ -382,6 +382,18 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     let mut names = PerfMap::default();
     assert!(names.renew(&process, 1 << 20).expect("a list"));
     assert!(!names.renew(&process, 1 << 20).expect("the same list"));
+    let elsewhere = folder.path().join("list");
+    fs::rename(&map, &elsewhere).expect("the program's file");
+    std::os::unix::fs::symlink(&elsewhere, &map).expect("a link");
+    let linked = PerfMap::default().renew(&process, 1 << 20);
+    let is_refused = matches!(
+        &linked,
+        Err(PerfMapError::Unusable {
+            reason: Unusable::NotRegular,
+            ..
+        })
+    );
+    assert!(is_refused, "{linked:?}");
     fs::remove_file(map).expect("the program's file");
     assert_eq!(end, End::Complete);
     let jitted = frames.iter().position(|frame| {

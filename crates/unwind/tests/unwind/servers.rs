@@ -89,7 +89,7 @@ impl Drop for Served<'_> {
 /// Answers until the file system is unmounted. The messages are those of the kernel's `uapi/linux/fuse.h`, version 7.31.
 fn serve(mut server: File, is_silent: &AtomicBool) {
     let mut request = vec![0; 1 << 20];
-    while let Ok(length) = server.read(&mut request) {
+    while server.read(&mut request).is_ok() {
         if is_silent.load(Ordering::SeqCst) {
             continue;
         }
@@ -129,7 +129,6 @@ fn serve(mut server: File, is_silent: &AtomicBool) {
         answer.extend(body);
         // Whoever asked may be gone.
         let _ = server.write(&answer);
-        assert!(length >= 40, "a request has a header");
     }
 }
 

@@ -62,7 +62,7 @@ fn a_panic_is_logged_and_commands_before_and_after_it_are_done() {
     tell(&threads, What::Flush);
     let line = log.receive_within(PATIENCE).unwrap();
     assert!(
-        line.starts_with("my.source: nothing more") && line.contains("no Flush for this test"),
+        line.starts_with("my.source: the thread") && line.contains("no Flush for this test"),
         "{line}"
     );
     tell(&threads, What::Flush);

@@ -5,6 +5,8 @@ use ferretto_proto::messages::trace_config::trace_filter::{
     StringFilterChain, StringFilterPolicy, StringFilterRule,
 };
 
+use ferretto_service::ReadCall;
+
 use super::*;
 use crate::filter_bytecode::{Rule, bytecode};
 
@@ -91,7 +93,10 @@ fn rules_hide_text_in_a_compressed_clone_that_is_made_while_its_original_is_read
         texts(&packets)
     };
     let now = scene.world.now;
-    let batch = scene.world.service.read_buffers(scene.owner, 1, &now);
+    let batch = scene
+        .world
+        .service
+        .read_buffers(scene.owner, &mut ReadCall::default(), 1, &now);
     let batch = batch.expect("a session");
     assert!(batch.has_more);
     let begun = batch.packets().map(|packet| packet.collect::<Vec<_>>().concat());
