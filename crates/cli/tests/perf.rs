@@ -150,6 +150,41 @@ fn processes_that_are_gone_have_stacks_as_well() {
     assert!(whole * 100 >= samples * 90, "{whole} of {samples} are whole");
 }
 
+/// Works for ever below 100 frames of 4 KiB each.
+const DEEP: &str = r#"
+#include <stdint.h>
+volatile uint64_t sink;
+__attribute__((noinline)) void deep(int n) {
+  volatile char room[4096];
+  room[0] = n;
+  if (n) deep(n - 1);
+  else for (;;) sink += sink * 3;
+  sink += room[0];
+}
+int main(void) { deep(100); return 0; }
+"#;
+
+#[test]
+fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let Some(program) = compile(&system.path(""), "deep", DEEP, &["-O1", "-fomit-frame-pointer"]) else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let pid = running.pid();
+    let perf =
+        format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
+    let trace = record_while(&system, &perf, &running);
+    let [stacks] = processor.query(&trace, [STACKS]);
+    let [samples, broken, fewest] = numbers(&stacks);
+    assert!(samples > 20 && broken * 100 <= samples, "{broken} of {samples}");
+    assert!(fewest > 100, "{fewest}");
+}
+
 /// `main` calls code that it has written into memory, which calls `work` for ever: `push rbp; mov rbp, rsp; call rdi; jmp` back to the call.
 #[cfg(target_arch = "x86_64")]
 const COMPILER: &str = r#"

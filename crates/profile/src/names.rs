@@ -50,6 +50,14 @@ impl Default for Names {
     }
 }
 
+/// Whether there is time to read names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Files,
+    /// Only what was read before counts.
+    Nothing,
+}
+
 /// The source of the names in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
@@ -92,28 +100,39 @@ impl Symbols {
 }
 
 impl Names {
-    /// The name of the function that `address` is in, as the module in this mapping counts addresses; empty if it is not known.
+    /// The name of the function that `address` is in, as the module in this mapping counts addresses; empty if the file does not have it, and `None` if
+    /// the file would have to be read.
     pub(crate) fn of_module(
         &mut self,
         process: &Process,
         mapping: u32,
         module: &Arc<Module>,
         address: u64,
-    ) -> &[u8] {
+        reading: Reading,
+    ) -> Option<&[u8]> {
         let owner = Owner::Module(module.serial());
+        if reading == Reading::Nothing && self.tables.peek(&owner).is_none() {
+            return None;
+        }
         let symbols = self.table(owner, || {
             let request = process.load_request(mapping);
             let symbols = request.map(|request| SymbolTable::of(&request, LARGEST_TABLE));
             Symbols::OfFile(symbols.unwrap_or_default())
         });
-        symbols.map_or(b"", |symbols| symbols.lookup(address))
+        symbols.map(|symbols| symbols.lookup(address))
     }
 
     /// The name of the compiled function that `pc` is in, of a process that runs its program since `since`; empty if it is not known.
-    pub(crate) fn of_compiled(&mut self, process: &Process, (pid, since): (i32, u64), pc: u64) -> &[u8] {
+    pub(crate) fn of_compiled(
+        &mut self,
+        process: &Process,
+        (pid, since): (i32, u64),
+        pc: u64,
+        reading: Reading,
+    ) -> &[u8] {
         let owner = Owner::Compiler(pid, since);
         let now = Instant::now();
-        let may_look = now >= self.next_look;
+        let may_look = reading == Reading::Files && now >= self.next_look;
         let none = || {
             Symbols::Listed(List {
                 functions: PerfMap::default(),

@@ -154,6 +154,8 @@ impl Profiler {
     pub(crate) fn remove_cpu(&mut self, cpu: u32, sink: &mut dyn PacketSink) -> Option<CpuEvents> {
         self.unavailable.remove(&cpu);
         let at = self.cpus.iter().position(|events| events.cpu == cpu)?;
+        // It may still count, if only the machine has slept.
+        let _ = self.cpus[at].disable();
         self.read_rings(Instant::now(), sink);
         self.tell_losses(sink);
         self.tell(cpu, CpuEvent::CPU_GONE, sink);

@@ -24,7 +24,7 @@ use perf_event_open_sys::bindings as sys;
 
 use crate::config::{Stacks as StacksConfig, UserFrames};
 use crate::interning::{FrameId, Interning, Mapping};
-use crate::names::Names;
+use crate::names::{Names, Reading};
 use crate::output::Unwound;
 use crate::profiler::CONTEXT_USER;
 use crate::queue::Item;
@@ -227,8 +227,11 @@ impl Stacks {
         match item {
             Item::Exec { pid, timestamp } => {
                 // Older samples must not be taken for those of its new program.
-                let known = Known::new(Memory::Recorded(Maps::default()), timestamp);
-                self.replace(pid, known, pid);
+                let mut known = Known::new(Memory::Recorded(Maps::default()), timestamp);
+                if let Some(before) = self.processes.peek(&pid) {
+                    known.work = before.work;
+                }
+                self.replace(pid, known);
             }
             Item::Fork {
                 pid,
@@ -248,7 +251,14 @@ impl Stacks {
                     .filter(|maps| maps.mappings().len() <= MOST_RECORDED)
                     .cloned();
                 let memory = Memory::Recorded(inherited.unwrap_or_default());
-                self.replace(pid, Known::new(memory, timestamp), parent);
+                let mut known = Known::new(memory, timestamp);
+                // Both have half of the work that the parent had left, so that a program does not get more by starting itself anew.
+                known.work = WORK_PER_SAMPLE;
+                if let Some(parent) = self.processes.peek_mut(&parent) {
+                    parent.work /= 2;
+                    known.work = known.work.max(parent.work);
+                }
+                self.replace(pid, known);
             }
             Item::Mapped(mapped) => {
                 let mapped = mapped.borrowed();
@@ -274,12 +284,8 @@ impl Stacks {
         }
     }
 
-    /// Takes the process with this id for another, which has the work that is left of that of `origin`: a program does not get more by starting
-    /// itself anew.
-    fn replace(&mut self, pid: i32, mut known: Known, origin: i32) {
-        if let Some(origin) = self.processes.peek(&origin) {
-            known.work = origin.work;
-        }
+    /// Takes the process with this id for another.
+    fn replace(&mut self, pid: i32, known: Known) {
         self.processes.remove(&pid);
         self.processes.get_or_insert_with(pid, || known);
     }
@@ -380,7 +386,9 @@ impl Stacks {
                         && self.pages.len() < MOST_PAGES
                         && began.elapsed() < MOST_TIME =>
                 {
-                    if !process.read_stack(address, &mut self.pages) {
+                    // The stack is unwound again with them, so there are twice as many each time.
+                    let more = self.pages.len().max(1).min(MOST_PAGES - self.pages.len());
+                    if !process.read_stack(address, more, &mut self.pages) {
                         break End::StackEnds(address);
                     }
                 }
@@ -418,13 +426,13 @@ impl Stacks {
             let number = match known.numbers.get(&key) {
                 Some(number) => *number,
                 None => {
-                    let (number, lasts) = number(
-                        process,
-                        (sample.pid, known.since),
-                        frame,
-                        &mut self.names,
-                        interning,
-                    );
+                    // A name that would have to be read now is there for a later sample.
+                    let reading = match began.elapsed() < MOST_TIME {
+                        true => Reading::Files,
+                        false => Reading::Nothing,
+                    };
+                    let whose = (sample.pid, known.since);
+                    let (number, lasts) = number(process, whose, frame, reading, &mut self.names, interning);
                     if lasts == Lasts::AsLongAsMappings {
                         known.numbers.insert(key, number);
                     }
@@ -565,6 +573,7 @@ fn number(
     process: &Process,
     id: (i32, u64),
     frame: &Frame,
+    reading: Reading,
     names: &mut Names,
     interning: &mut Interning,
 ) -> (FrameId, Lasts) {
@@ -587,13 +596,13 @@ fn number(
         path: &mapping.name,
     });
     let (name, lasts) = match module {
-        Some(module) => (
-            names.of_module(process, index, module, rel_pc),
-            Lasts::AsLongAsMappings,
-        ),
+        Some(module) => match names.of_module(process, index, module, rel_pc, reading) {
+            Some(name) => (name, Lasts::AsLongAsMappings),
+            None => (&b""[..], Lasts::ThisTime),
+        },
         None => {
             let pc = mapping.start.wrapping_sub(mapping.offset).wrapping_add(rel_pc);
-            (names.of_compiled(process, id, pc), Lasts::ThisTime)
+            (names.of_compiled(process, id, pc, reading), Lasts::ThisTime)
         }
     };
     (interning.frame(mapped, name, rel_pc), lasts)

@@ -86,22 +86,25 @@ impl ProcessDir {
 
     /// Names a file by a path in the process's root, out of which no link leads. On the way nothing is read from disks and no server is asked: the
     /// kernel keeps all folders on the way to a file that is mapped, and does not soon forget them.
-    fn name_in_root(&self, path: &[u8], more: OFlags) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let root = openat(&self.directory, "root", flags | OFlags::DIRECTORY, Mode::empty())?;
-        let flags = flags | more;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        match openat2(&root, path, flags, Mode::empty(), resolve | ResolveFlags::CACHED) {
+    fn name_in_root(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        match self.resolve(path, OFlags::empty(), ResolveFlags::CACHED) {
             // A kernel before 5.12.
-            Err(Errno::INVAL) => openat2(&root, path, flags, Mode::empty(), resolve),
+            Err(Errno::INVAL) => self.resolve(path, OFlags::empty(), ResolveFlags::empty()),
             named => named,
         }
     }
 
+    fn resolve(&self, path: &[u8], flags: OFlags, how: ResolveFlags) -> Result<OwnedFd, Errno> {
+        let named = OFlags::PATH | OFlags::CLOEXEC;
+        let root = openat(&self.directory, "root", named | OFlags::DIRECTORY, Mode::empty())?;
+        let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | how;
+        openat2(root, path, named | flags, Mode::empty(), how)
+    }
+
     /// Opens the file at a path in the process's root, if it is a regular one on a file system that answers, and was used lately. The file itself must
-    /// not be a link: it could lead to somebody else's.
+    /// not be a link: it could lead to somebody else's. Kernels before 5.12 cannot promise not to ask a server on the way, so this fails there.
     pub(crate) fn open_in_root(&self, path: &[u8]) -> Result<File, Unusable> {
-        self.open_regular(self.name_in_root(path, OFlags::NOFOLLOW))
+        self.open_regular(self.resolve(path, OFlags::NOFOLLOW, ResolveFlags::CACHED))
     }
 
     /// Opens a file that has been named but not opened, if it is a regular one on a file system that answers.
@@ -221,7 +224,7 @@ impl LoadRequest {
         }
         let path = mapping.path().filter(|path| path.starts_with(b"/"));
         let Some(path) = path else { return Err(refused) };
-        let named = match directory.name_in_root(path, OFlags::empty()) {
+        let named = match directory.name_in_root(path) {
             Err(Errno::NOENT) => return Err(Unusable::Replaced),
             named => named.map_err(|error| directory.unusable(error))?,
         };

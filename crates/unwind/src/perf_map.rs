@@ -4,7 +4,7 @@
 //! The file is the process's own: its names are only shown. It is looked for below the process's root, under the process's id in its own pid namespace.
 //! The CPU profiler names frames of memory without a file with it. Compilers append to it as they go, so it is read again when it has grown.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::process::geteuid;
@@ -14,8 +14,8 @@ use crate::elf::Unusable;
 use crate::mapping_file::ProcessDir;
 use crate::process::Process;
 
-/// Functions that are kept.
-const MOST: usize = 1 << 20;
+/// Functions that are kept: the latest.
+const MOST: usize = 1 << 18;
 /// Bytes of a line that are looked at.
 const LONGEST_LINE: u64 = 4 << 10;
 
@@ -49,8 +49,17 @@ pub struct PerfMap {
     /// Sorted by start; they do not overlap.
     functions: Vec<Function>,
     names: String,
-    /// Bytes that the file had when it was read.
+    /// What the file was when it was read.
+    version: Version,
+}
+
+/// Tells a file from others and from what it was before.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Version {
+    inode: u64,
     length: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -61,8 +70,8 @@ struct Function {
 }
 
 impl PerfMap {
-    /// Reads the list of a process, the first time or if its length has changed; returns whether it has. At most so many bytes are read. As for `perf`,
-    /// the file has to belong to root or to the user of this program; the user who runs the process will do too.
+    /// Reads the list of a process, the first time or if it has changed; returns whether it has. Of a longer file only the last `most_bytes` are read. As
+    /// for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will do too.
     ///
     /// # Errors
     /// If there is no such file, or it is another user's. The names that are known stay.
@@ -82,17 +91,32 @@ impl PerfMap {
         if owner != 0 && owner != geteuid().as_raw() && owner != user {
             return Err(PerfMapError::OtherOwner { path, owner });
         }
-        let length = metadata.len();
-        if length == self.length {
+        let version = Version {
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        };
+        if version == self.version {
             return Ok(false);
         }
-        let read = PerfMap::read(BufReader::new(file.take(most_bytes)));
-        *self = read.map_err(|error| unusable(Unusable::from_io(&error)))?;
-        self.length = length;
+        // Both would take memory at a time.
+        *self = PerfMap::default();
+        let read = || {
+            let mut file = BufReader::new(file);
+            let left_out = version.length.saturating_sub(most_bytes);
+            if left_out > 0 {
+                // The line that is cut is left out as well.
+                file.seek(SeekFrom::Start(left_out - 1))?;
+                file.skip_until(b'\n')?;
+            }
+            PerfMap::read(file.take(most_bytes))
+        };
+        *self = read().map_err(|error| unusable(Unusable::from_io(&error)))?;
+        self.version = version;
         Ok(true)
     }
 
-    /// Parses such a file. Lines of another form are left out.
+    /// Parses such a file. Lines of another form are left out, and a last one that is not whole.
     ///
     /// # Errors
     /// If `text` cannot be read.
@@ -106,16 +130,20 @@ impl PerfMap {
                 break;
             }
             let ends_line = line.last() == Some(&b'\n');
-            if std::mem::replace(&mut starts_line, ends_line) && map.functions.len() < MOST {
+            if std::mem::replace(&mut starts_line, ends_line) && ends_line {
                 map.add(&line);
             }
+            if map.functions.len() == 2 * MOST {
+                map.functions.drain(..MOST);
+            }
         }
+        map.functions.drain(..map.functions.len().saturating_sub(MOST));
         map.settle();
         Ok(map)
     }
 
     fn add(&mut self, line: &[u8]) -> Option<()> {
-        let line = String::from_utf8_lossy(line);
+        let line = std::str::from_utf8(line).ok()?;
         let (start, rest) = line.trim_end().split_once(' ')?;
         let (size, name) = rest.split_once(' ')?;
         let number = |digits: &str| u64::from_str_radix(digits.trim_start_matches("0x"), 16).ok();
@@ -194,11 +222,13 @@ impl PerfMap {
     }
 }
 
-/// The process's id in its own pid namespace, which is the last number of `NSpid`, and the user who runs it.
+/// The process's id in its own pid namespace, which is the last number of `NSpid`, and the user whom it acts for.
 fn identity(directory: &ProcessDir) -> Option<(u32, u32)> {
-    let mut status = String::new();
+    let mut status = Vec::new();
     let file = directory.open_file("status").ok()?;
-    file.take(64 << 10).read_to_string(&mut status).ok()?;
+    file.take(64 << 10).read_to_end(&mut status).ok()?;
+    // The process's name may be cut within a character.
+    let status = String::from_utf8_lossy(&status);
     let field = |name| {
         status
             .lines()
@@ -206,7 +236,7 @@ fn identity(directory: &ProcessDir) -> Option<(u32, u32)> {
     };
     let id = field("NSpid:")?.next_back()?.parse().ok()?;
     // Real, effective, saved, and of files.
-    let user = field("Uid:")?.next()?.parse().ok()?;
+    let user = field("Uid:")?.nth(1)?.parse().ok()?;
     Some((id, user))
 }
 
@@ -226,6 +256,18 @@ mod tests {
         assert_eq!(map.lookup(0x1060), Some("first"));
         assert_eq!(map.lookup(0x1100), None);
         assert_eq!(map.lookup(0x2005), Some("LazyCompile:~f file.js:1"));
+    }
+
+    #[test]
+    fn of_a_long_list_the_latest_functions_are_kept_and_an_unfinished_line_is_not() {
+        let count = 3 * MOST as u64;
+        let lines = (0..count).map(|number| format!("{:x} 10 f{number}\n", number * 16));
+        let text: String = lines.chain(["0 10 unfin".to_owned()]).collect();
+        let map = PerfMap::read(text.as_bytes()).expect("text");
+        assert_eq!(map.lookup(0), None);
+        assert!(map.len() <= MOST, "{}", map.len());
+        let last = format!("f{}", count - 1);
+        assert_eq!(map.lookup((count - 1) * 16), Some(last.as_str()));
     }
 
     proptest! {

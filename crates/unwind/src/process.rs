@@ -291,9 +291,9 @@ impl Process {
         u64::MAX >> (u64::BITS - bits)
     }
 
-    /// Adds the pages of a stack around `address`, as they are now. `false` if there is nothing to add: they are known, or cannot be read, for instance
-    /// because the process has ended.
-    pub fn read_stack(&mut self, address: u64, pages: &mut Vec<StackPage>) -> bool {
+    /// Adds pages of a stack from `address` on, as they are now: at most so many, and one before them. `false` if there is nothing to add: the first is
+    /// known or cannot be read, for instance because the process has ended.
+    pub fn read_stack(&mut self, address: u64, most: usize, pages: &mut Vec<StackPage>) -> bool {
         if self.memory.is_none() {
             self.memory = self.live_directory().and_then(|directory| {
                 let open = |name| directory.open_file(name).ok();
@@ -309,7 +309,9 @@ impl Process {
             return false;
         }
         // Registers are saved below return addresses, perhaps in the page before.
-        for address in [page.wrapping_sub(PAGE as u64), page] {
+        let wanted = (0..=most as u64)
+            .map(|number| page.wrapping_add(number.wrapping_sub(1).wrapping_mul(PAGE as u64)));
+        for address in wanted {
             let Err(place) = place(pages, address) else {
                 continue;
             };
@@ -319,6 +321,9 @@ impl Process {
             let mut bytes = Box::new([0; PAGE]);
             if memory.read_exact_at(bytes.as_mut_slice(), address).is_ok() {
                 pages.insert(place, StackPage { address, bytes });
+            } else if address > page {
+                // The stack ends here.
+                break;
             }
         }
         place(pages, page).is_ok()

@@ -50,7 +50,7 @@ fn the_process_that_was_not_sampled_for_longest_is_forgotten_alone() {
 }
 
 #[test]
-fn a_program_that_starts_itself_anew_or_forks_has_no_more_work_than_before() {
+fn a_program_that_starts_itself_anew_has_no_more_work_than_before_and_forks_share_it() {
     let mut stacks = stacks(UserFrames::Dwarf);
     let work = |stacks: &Stacks, pid| stacks.processes.peek(&pid).expect("it is known").work;
     exec(&mut stacks, 1, 5);
@@ -58,13 +58,17 @@ fn a_program_that_starts_itself_anew_or_forks_has_no_more_work_than_before() {
     stacks.processes.peek_mut(&1).expect("it is known").work = 7;
     exec(&mut stacks, 1, 6);
     assert_eq!(work(&stacks, 1), 7);
-    let fork = Item::Fork {
-        pid: 2,
+    let fork = |pid| Item::Fork {
+        pid,
         parent: 1,
         timestamp: 7,
     };
-    stacks.on_change(fork);
-    assert_eq!(work(&stacks, 2), 7);
+    stacks.on_change(fork(2));
+    assert_eq!((work(&stacks, 1), work(&stacks, 2)), (3, WORK_PER_SAMPLE));
+    stacks.processes.peek_mut(&1).expect("it is known").work = WorkBudget::FOR_SAMPLE;
+    stacks.on_change(fork(3));
+    let half = WorkBudget::FOR_SAMPLE / 2;
+    assert_eq!((work(&stacks, 1), work(&stacks, 3)), (half, half));
 }
 
 /// A process with code at 0x40_0000 whose functions all have frame pointers.

@@ -382,6 +382,18 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     let mut names = PerfMap::default();
     assert!(names.renew(&process, 1 << 20).expect("a list"));
     assert!(!names.renew(&process, 1 << 20).expect("the same list"));
+    // Of a longer file the last bytes are read, and a new one of the same length as well.
+    let line = fs::read_to_string(&map).expect("the program's file");
+    fs::write(&map, format!("{:>1$}\n{line}", "", 100)).expect("a list");
+    assert!(
+        names
+            .renew(&process, line.len() as u64 + 20)
+            .expect("a longer list")
+    );
+    assert_eq!(names.len(), 1);
+    fs::remove_file(&map).expect("the program's file");
+    fs::write(&map, format!("{:>1$}\n{line}", "", 100)).expect("a list");
+    assert!(names.renew(&process, 1 << 20).expect("another list"));
     let elsewhere = folder.path().join("list");
     fs::rename(&map, &elsewhere).expect("the program's file");
     std::os::unix::fs::symlink(&elsewhere, &map).expect("a link");
