@@ -455,6 +455,30 @@ fn a_file_that_cannot_be_opened_is_named_with_the_reason_and_keeps_its_contents(
 }
 
 #[test]
+fn a_file_is_free_when_its_recording_has_ended_although_other_threads_start_programs() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::process::Command::new("true").status().unwrap();
+                }
+            });
+        }
+        let results: Vec<_> = (0..50)
+            .map(|_| ferretto::record_to(&trace).and_then(ferretto::session::Recording::finish))
+            .collect();
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        for result in results {
+            result.unwrap();
+        }
+    });
+}
+
+#[test]
 fn options_choose_the_recorded_events() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();

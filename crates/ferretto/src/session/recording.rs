@@ -180,10 +180,12 @@ impl RecordingOptions {
         let path = path.as_ref();
         // The working directory may change later.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let file = open(&path).map_err(|reason| SessionError::File {
+        let failed = |reason| SessionError::File {
             path: path.clone(),
             reason,
-        })?;
+        };
+        let file = open(&path).map_err(failed)?;
+        let handed_over = file.try_clone().map_err(|error| failed(error.to_string()))?;
         match self.backend {
             #[cfg(feature = "in-process")]
             Backend::InProcess => muxer::initialize(Options::in_process()),
@@ -195,7 +197,7 @@ impl RecordingOptions {
             let line = format!("the recording into {} has ended early: {error}", shown.display());
             muxer::log(LogLevel::Warning, &line);
         });
-        session.setup_with_file(&self.trace_config(), file)?;
+        session.setup_with_file(&self.trace_config(), handed_over)?;
         let backend = self.backend;
         let (recorded, is_recorded) = channel();
         let _observing = observer::observe_sessions(move |event| {
@@ -214,6 +216,7 @@ impl RecordingOptions {
         }
         Ok(Recording {
             session: Some(session),
+            file,
             path,
             generation: process_hooks::generation(),
         })
@@ -284,6 +287,8 @@ fn open(path: &Path) -> Result<File, String> {
 pub struct Recording {
     /// `None` once it has ended.
     session: Option<Session>,
+    /// The file that the service writes, for its lock.
+    file: File,
     path: PathBuf,
     /// The process that made the recording.
     generation: u32,
@@ -330,7 +335,12 @@ impl Recording {
             session.stop();
             return Ok(());
         }
-        session.stop_blocking()
+        let ended = session.stop_blocking();
+        if !matches!(ended, Err(SessionError::TimedOut { .. })) {
+            // Nobody writes it any more. Closing it is not enough: a program that another thread starts has it open for a moment, too.
+            let _ = self.file.unlock();
+        }
+        ended
     }
 }
 
