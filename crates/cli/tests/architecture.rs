@@ -213,6 +213,24 @@ fn sessions_are_below_the_service_and_their_common_modules_below_both() {
     assert!(circles.is_empty(), "circles: {circles:#?}");
 }
 
+/// Examples of all crates are built into one folder, where tests look for them.
+#[test]
+fn no_two_examples_have_one_name() {
+    let mut names = BTreeSet::new();
+    let crates = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap();
+    for entry in crates {
+        let Ok(examples) = std::fs::read_dir(entry.unwrap().path().join("examples")) else {
+            continue;
+        };
+        let examples = examples.map(|example| example.unwrap().path());
+        for example in examples.filter(|path| path.extension().is_some_and(|ending| ending == "rs")) {
+            let name = example.file_stem().unwrap().to_owned();
+            assert!(names.insert(name), "{} is not the only one", example.display());
+        }
+    }
+    assert!(names.len() > 10, "{names:?}");
+}
+
 #[test]
 fn the_tour_is_short() {
     let words = document().split_whitespace().count();

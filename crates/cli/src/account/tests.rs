@@ -753,7 +753,7 @@ fn whatever_is_missing_of_a_cpu_profile_is_reported_with_its_cause() {
         (
             Severity::Missing,
             "perf_cpu_gone",
-            "what linux.perf would have recorded on CPU 3 for a while",
+            "what linux.perf would have recorded on CPU 3 after it went offline",
         ),
         (
             Severity::Missing,
