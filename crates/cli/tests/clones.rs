@@ -113,6 +113,10 @@ fn clones_hold_the_data_of_the_original_in_every_mixture() {
     {
         let system = System::with_daemons(&programs, traced, Side::Ours);
         for more in ["", streaming] {
+            if traced == Side::Upstream && !more.is_empty() {
+                // Its clone lacks what goes from the buffers into the file between its copy of the file and its flush.
+                continue;
+            }
             let config = format!("{PROCESSES} unique_session_name: \"original\" bugreport_score: 5 {more}\n");
             let recording = system.record(cloner, &config);
             let id = session(&system).to_string();
