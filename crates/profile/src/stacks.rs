@@ -48,8 +48,8 @@ const MOST_LOADS: u32 = 256;
 /// No more is read for a sample after this time.
 const MOST_TIME: Duration = Duration::from_millis(500);
 
-/// Pages of 4 KiB that are read of a deep stack, for one sample.
-const MOST_PAGES: usize = 128;
+/// Pages of 4 KiB that are read of a deep stack, for one sample: 4 MB, because they are read in a row, also those between large frames.
+const MOST_PAGES: usize = 1024;
 
 /// Units of work that a process has for each sample more. What it does not need is kept for later samples, up to
 /// [`WorkBudget::FOR_SAMPLE`], which it begins with. So tables that are made to cost much do so once.
