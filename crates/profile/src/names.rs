@@ -3,7 +3,7 @@
 //! [`Stacks`](crate::stacks::Stacks) asks for a name once for each frame of a process, and each time for frames of code without a file, which compilers
 //! replace. As upstream's, names of files are those of their own symbol tables, mangled; readers of the trace demangle them, and `ferretto symbolize` adds
 //! what debug information says. Names of compiled code are in no file that could be looked at later, so this is the only place that has them. Memory is
-//! bounded: the table unused for longest is dropped first, and large tables are left out.
+//! bounded: the table unused for longest is dropped first, large symbol tables are left out, and only the end of a long list is read.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +26,7 @@ const MOST_TABLES: usize = 16 << 10;
 /// A compiler's list is read again after this time at the earliest, if a name is missing.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lists are read for at most this part of the time, whoever keeps how many of whatever length. Names that come later are better than samples that are
-/// lost meanwhile.
+/// After a list was read, none is read for this many times as long, however many processes keep one. Late names are better than lost samples.
 const LISTS_SHARE: u32 = 20;
 
 /// See the [module](self).
