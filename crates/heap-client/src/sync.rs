@@ -1,0 +1,3 @@
+//! The atomics of the ring.
+
+pub(crate) use core::sync::atomic::AtomicU64;

@@ -1,0 +1,1 @@
+//! Heap profiles for Linux: the data source `android.heapprofd`.
