@@ -11,7 +11,7 @@ use ferretto_wire::Writer;
 use crate::support::c_program::compile;
 use crate::support::process::{processor_time, turns};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
+use crate::support::{Program, Programs, Running, Side, System, await_that};
 
 /// Works until it is killed, or for some milliseconds of processor time: `main` calls `middle`, which calls itself ten times and then `leaf`.
 const BURNER: &str = r#"
@@ -65,18 +65,10 @@ fn config(perf: &str) -> String {
 fn record_while(system: &System<'_>, perf: &str, working: &Running) -> PathBuf {
     let recording = system.record(Side::Ours, &config(perf));
     let from = processor_time(working.pid());
-    await_true("the program works", || {
+    await_that("the program works", || {
         processor_time(working.pid()) >= from + Duration::from_millis(500)
     });
     recording.interrupt()
-}
-
-fn await_true(what: &str, mut is_true: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_true() {
-        assert!(Instant::now() < until, "in vain: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Samples with a stack, those of them that are not whole, and the fewest frames of a whole one.
@@ -290,7 +282,7 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
     );
     let recording = system.record(Side::Ours, &config(&perf));
     let from = turns(pid);
-    await_true("others run in its place", || turns(pid) >= from + 5);
+    await_that("others run in its place", || turns(pid) >= from + 5);
     let trace = recording.interrupt();
     let samples = format!(
         "select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)"
@@ -352,7 +344,7 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
         let config = format!("duration_ms: 500 {}", config(perf));
         let (mut recording, _) = system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config);
         recording.wait();
-        await_true(perf, || system.log("traced_perf.log").contains(reason));
+        await_that(perf, || system.log("traced_perf.log").contains(reason));
     }
 }
 

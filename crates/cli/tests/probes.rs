@@ -121,15 +121,6 @@ fn start(dir: &Path, program: &str, arguments: &[&str]) -> Process {
     )
 }
 
-/// Checks repeatedly until it is true.
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < SOON, "not so in time: {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn a_signal_ends_the_probes_while_they_wait_for_a_service_that_is_stuck() {
     let Some((mut system, _recording)) = System::with_stalled_probes() else {
