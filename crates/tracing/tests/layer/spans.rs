@@ -111,8 +111,11 @@ fn a_field_that_is_recorded_again_and_again_has_its_last_value() {
 #[test]
 fn a_session_that_begins_amid_a_life_has_the_arguments_where_the_span_is_entered() {
     let recording = Recording::start();
-    with(ferretto_tracing::layer().spans(SpanStyle::Lives), || {
+    with(ferretto_tracing::layer().spans(SpanStyle::Auto), || {
         let span = info_span!("request", number = 7);
+        // Its life begins when it is entered again.
+        span.in_scope(|| {});
+        span.in_scope(|| {});
         // The second session takes the place of the first.
         recording.stop_early();
         let second = recording.also(DataSource::track_event());
