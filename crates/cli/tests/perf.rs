@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Writer;
 
 use crate::support::c_program::compile;
-use crate::support::process::{processor_time, turns};
+use crate::support::process::{processor_time, status_kb, turns};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::{Program, Programs, Running, Side, System, await_that};
 
@@ -176,6 +176,34 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     // A page that is not in memory at that moment is not read, and on some machines a few of them are not.
     assert!(samples > 20 && broken * 2 <= samples, "{broken} of {samples}");
     assert!(fewest > 100, "{fewest}");
+}
+
+#[test]
+fn processes_that_come_and_go_leave_nothing_behind() {
+    /// The profiler remembers 4,096 processes.
+    const SOME: u32 = 5000;
+    if !may_profile() {
+        return;
+    }
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let profiler = system.start(Side::Ours, Program::TracedPerf);
+    let recording = system.record(
+        Side::Ours,
+        &config("timebase { frequency: 1000 } callstack_sampling { kernel_frames: true }"),
+    );
+    let begin_and_end_some = || {
+        let script = format!("i=0; while [ $i -lt {SOME} ]; do /bin/true; i=$((i + 1)); done");
+        let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+        assert!(status.success());
+        status_kb(profiler, "RssAnon:")
+    };
+    let first = begin_and_end_some();
+    let second = begin_and_end_some();
+    drop(recording.interrupt());
+    // What is known of a process takes some ten KB. Other programs are sampled, too, and what is known of their files stays.
+    assert!(second < first + 16 * 1024, "{first} KB became {second} KB");
 }
 
 /// `main` calls code that it has written into memory, which calls `work` for ever: `push rbp; mov rbp, rsp; call rdi; jmp` back to the call.

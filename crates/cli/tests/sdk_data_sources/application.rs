@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use ferretto::data_source::{DataSource, DataSourceHandle, PolicySource, SetUp, Start, Stop};
 use ferretto::session::TraceConfig;
