@@ -8,7 +8,9 @@ use std::process::{Command, Stdio};
 use crate::support::peers::{Producer, chunk, commit, introduction};
 use crate::support::process::Stopped;
 use crate::support::service::ScriptedService;
-use crate::support::{PATIENCE, Program, Programs, Recording, Running, Side, System, inherit, is_readable};
+use crate::support::{
+    PATIENCE, Program, Programs, Recording, Running, Side, System, await_that, inherit, is_readable,
+};
 use ferretto_ipc::host::Reply;
 use ferretto_ipc::ports::{CONSUMER_PORT, ServiceDescriptor};
 use ferretto_proto::messages::enable_tracing_response;
@@ -362,19 +364,15 @@ fn signals_of_several_kinds_leave_a_snapshot_its_time() {
 
 /// Waits until a process has handled the signals that were sent to it.
 fn await_no_signals(pid: u32) {
-    let until = std::time::Instant::now() + crate::support::PATIENCE;
     let pending = |line: &str| {
         let mut words = line.split_whitespace();
         matches!(words.next(), Some("SigPnd:" | "ShdPnd:"))
             && words.next().is_some_and(|set| set.contains(|bit| bit != '0'))
     };
-    while std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .unwrap()
-        .lines()
-        .any(pending)
-    {
-        assert!(std::time::Instant::now() < until, "signals are not taken");
-    }
+    await_that("signals are taken", || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        !status.lines().any(pending)
+    });
 }
 
 /// Returns the number of packets in a trace, which must all be complete.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::filter_bytecode::{Rule, bytecode, escaped};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 use crate::support::tracefs::Tracefs;
-use crate::support::{PATIENCE, Program, Programs, Side, System};
+use crate::support::{Program, Programs, Side, System, await_that};
 use ferretto_service::compression::expand;
 use ferretto_wire::Reader;
 use rustix::thread::CpuSet;
@@ -255,11 +255,9 @@ fn await_sched_switch() {
         let setting = std::fs::read_to_string(Path::new("/sys/kernel/tracing").join(file));
         setting.is_ok_and(|setting| setting.trim() == "1")
     };
-    let until = Instant::now() + PATIENCE;
-    while !(is_on("events/sched/sched_switch/enable") && is_on("tracing_on")) {
-        assert!(Instant::now() < until, "no probes trace the kernel");
-        std::thread::yield_now();
-    }
+    await_that("probes trace the kernel", || {
+        is_on("events/sched/sched_switch/enable") && is_on("tracing_on")
+    });
 }
 
 /// Runs a `perfetto` to its end.

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
 use ferretto_proto::write::TracePacket;
 use ferretto_wire::Writer;
 
 use crate::support::c_program::compile;
-use crate::support::process::{processor_time, turns};
+use crate::support::process::{processor_time, status_kb, turns};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
+use crate::support::{Program, Programs, Running, Side, System, await_that};
 
 /// Works until it is killed, or for some milliseconds of processor time: `main` calls `middle`, which calls itself ten times and then `leaf`.
 const BURNER: &str = r#"
@@ -65,18 +65,10 @@ fn config(perf: &str) -> String {
 fn record_while(system: &System<'_>, perf: &str, working: &Running) -> PathBuf {
     let recording = system.record(Side::Ours, &config(perf));
     let from = processor_time(working.pid());
-    await_true("the program works", || {
+    await_that("the program works", || {
         processor_time(working.pid()) >= from + Duration::from_millis(500)
     });
     recording.interrupt()
-}
-
-fn await_true(what: &str, mut is_true: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_true() {
-        assert!(Instant::now() < until, "in vain: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Samples with a stack, those of them that are not whole, and the fewest frames of a whole one.
@@ -186,6 +178,34 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     assert!(fewest > 100, "{fewest}");
 }
 
+#[test]
+fn processes_that_come_and_go_leave_nothing_behind() {
+    /// The profiler remembers 4,096 processes.
+    const SOME: u32 = 5000;
+    if !may_profile() {
+        return;
+    }
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    system.start(Side::Ours, Program::Traced);
+    let profiler = system.start(Side::Ours, Program::TracedPerf);
+    let recording = system.record(
+        Side::Ours,
+        &config("timebase { frequency: 1000 } callstack_sampling { kernel_frames: true }"),
+    );
+    let begin_and_end_some = || {
+        let script = format!("i=0; while [ $i -lt {SOME} ]; do /bin/true; i=$((i + 1)); done");
+        let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+        assert!(status.success());
+        status_kb(profiler, "RssAnon:")
+    };
+    let first = begin_and_end_some();
+    let second = begin_and_end_some();
+    drop(recording.interrupt());
+    // What is known of a process takes some ten KB. Other programs are sampled, too, and what is known of their files stays.
+    assert!(second < first + 16 * 1024, "{first} KB became {second} KB");
+}
+
 /// `main` calls code that it has written into memory, which calls `work` for ever: `push rbp; mov rbp, rsp; call rdi; jmp` back to the call.
 #[cfg(target_arch = "x86_64")]
 const COMPILER: &str = r#"
@@ -290,7 +310,7 @@ fn a_tracepoint_is_sampled_where_its_filter_holds() {
     );
     let recording = system.record(Side::Ours, &config(&perf));
     let from = turns(pid);
-    await_true("others run in its place", || turns(pid) >= from + 5);
+    await_that("others run in its place", || turns(pid) >= from + 5);
     let trace = recording.interrupt();
     let samples = format!(
         "select count(*), sum(tid = {pid}), sum(callsite_id is not null) from perf_sample join thread using (utid)"
@@ -352,7 +372,7 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
         let config = format!("duration_ms: 500 {}", config(perf));
         let (mut recording, _) = system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config);
         recording.wait();
-        await_true(perf, || system.log("traced_perf.log").contains(reason));
+        await_that(perf, || system.log("traced_perf.log").contains(reason));
     }
 }
 

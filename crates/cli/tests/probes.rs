@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::await_that;
 
 /// Fills the shared memory within a second, without tracefs.
 const CONFIG: &str = r#"
@@ -20,9 +21,6 @@ data_sources {
   }
 }
 "#;
-
-/// Far less than the time that a writer waits for a living service, and much more than the probes need.
-const SOON: Duration = Duration::from_secs(120);
 
 /// A process that does not outlive the test, in whatever state it is.
 struct Process(Child);
@@ -119,15 +117,6 @@ fn start(dir: &Path, program: &str, arguments: &[&str]) -> Process {
             .spawn()
             .unwrap(),
     )
-}
-
-/// Checks repeatedly until it is true.
-fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < SOON, "not so in time: {what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

@@ -4,9 +4,8 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
-use crate::support::{PATIENCE, Program, Programs, Recording, Side, System};
+use crate::support::{Program, Programs, Recording, Side, System, await_that};
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::EventType;
 use ferretto_proto::messages::{Message, Trace, TracePacket};
@@ -108,14 +107,6 @@ impl<'a> Scene<'a> {
             traced,
             probes,
         }
-    }
-}
-
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "not so in time: {what}");
-        std::thread::yield_now();
     }
 }
 

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ferretto::options::{Address, Port};
 use ferretto::session::{
@@ -23,7 +23,7 @@ use ferretto::{Backend, Options, trace_event_instant};
 use ferretto_proto::messages::Message;
 use ferretto_proto::messages::{Trace, trace_packet};
 use support::trace::{LOSSES, TraceProcessor, numbers};
-use support::{PATIENCE, Program, Programs, Side, System};
+use support::{PATIENCE, Program, Programs, Side, System, await_that};
 
 const NAME: &str = "sdk-sessions";
 
@@ -95,14 +95,6 @@ fn contents(file: &mut File) -> Vec<u8> {
     bytes
 }
 
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "waited in vain: {what}");
-        std::thread::yield_now();
-    }
-}
-
 #[test]
 fn sessions_of_services_behind_sockets() {
     let programs = Programs::of_both();
@@ -154,7 +146,7 @@ fn sessions_of_services_behind_sockets() {
         ("over a stream of the embedder's", over_a_stream),
     ];
     for service in &services {
-        eventually("the service knows the data source", || {
+        await_that("the service knows the data source", || {
             let state = service.session().query_service_state(StateScope::Everything);
             let sources = state.unwrap().state.data_sources;
             sources
@@ -247,7 +239,7 @@ fn detaches_and_attaches(service: &Service<'_>) {
     other.stop_blocking().unwrap();
     assert_eq!(recorded(&other.read_to_end().unwrap()), [1, 2, 3]);
     drop(other);
-    eventually("the session is gone", || service.sessions_named("left") == 0);
+    await_that("the session is gone", || service.sessions_named("left") == 0);
     let error = service.session().attach("key").unwrap_err();
     assert!(matches!(error, SessionError::Rejected { .. }), "{error}");
 }
@@ -284,7 +276,7 @@ fn refuses(service: &Service<'_>) {
     let again = session.start_blocking().unwrap_err();
     assert_eq!(again.to_string(), error.to_string());
     drop(first);
-    eventually("the first session is gone", || {
+    await_that("the first session is gone", || {
         service.sessions_named("only once") == 0
     });
     session.setup(&twice).unwrap();
@@ -401,7 +393,7 @@ fn ends_with_the_service(service: Service<'_>) {
         "{error:?}"
     );
     let error = session.wait_until_stopped(PATIENCE).unwrap_err();
-    eventually("the session says so", || session.trace_stats().is_err());
+    await_that("the session says so", || session.trace_stats().is_err());
     println!("{error}");
 
     let error = Session::with_backend(backend).setup(&config()).unwrap_err();

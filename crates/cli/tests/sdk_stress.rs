@@ -32,7 +32,7 @@ use stress::leaks::{self, Resources};
 use stress::recording::Service;
 use stress::{Chance, PATIENCE, journal, recording};
 use support::trace::{LOSSES, TraceProcessor};
-use support::{Program, Programs, Running, Side, System};
+use support::{Program, Programs, Running, Side, System, await_that};
 
 /// Set where this program is the application: the folder of its journals.
 const JOURNALS: &str = "FERRETTO_STRESS_JOURNALS";
@@ -199,14 +199,6 @@ fn is_registered(session: &Session) -> bool {
     sources
         .iter()
         .any(|source| source.ds_descriptor.name.as_deref() == Some("track_event"))
-}
-
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < until, "in vain: {what}");
-        std::thread::yield_now();
-    }
 }
 
 fn one_round(

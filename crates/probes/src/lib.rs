@@ -2,6 +2,7 @@
 //! linux.sysfs_power, linux.system_info, linux.systemd_journald, perfetto.metatrace.
 #![deny(unsafe_code)]
 
+pub mod cpu_ranges;
 pub mod ftrace;
 pub mod inode_file_map;
 pub mod journald;

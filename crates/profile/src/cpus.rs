@@ -6,10 +6,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::config::PerfConfig;
+use ferretto_probes::cpu_ranges;
 
-/// More CPUs than any kernel supports.
-const MOST_CPUS: u32 = 1 << 16;
+use crate::config::PerfConfig;
 
 /// The CPUs that are online, in order.
 ///
@@ -19,7 +18,8 @@ pub(crate) fn online(sysfs: &Path) -> Result<Vec<u32>, String> {
     let path = sysfs.join("devices/system/cpu/online");
     let list =
         fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-    parse_list(list.trim()).ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))
+    cpu_ranges::parse(&list)
+        .ok_or_else(|| format!("{}: {:?} is no list of CPUs", path.display(), list.trim()))
 }
 
 /// Those of these CPUs that the config names.
@@ -59,20 +59,6 @@ pub(crate) fn of(config: &PerfConfig, sysfs: &Path) -> Result<Vec<u32>, String> 
     ))
 }
 
-/// The numbers in a list like `0-3,8`.
-fn parse_list(list: &str) -> Option<Vec<u32>> {
-    let mut numbers = Vec::new();
-    for range in list.split(',').filter(|range| !range.is_empty()) {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= MOST_CPUS {
-            return None;
-        }
-        numbers.extend(first..=last);
-    }
-    Some(numbers)
-}
-
 /// Implementer, part, variant and revision of an ARM CPU, in hexadecimal digits one after the other, as upstream.
 fn arm_id(sysfs: &Path, cpu: u32) -> io::Result<String> {
     let path = sysfs.join(format!(
@@ -88,19 +74,4 @@ fn arm_id(sysfs: &Path, cpu: u32) -> io::Result<String> {
         register & 0xf,
     );
     Ok(format!("{implementer:x}{part:x}{variant:x}{revision:x}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_list_has_numbers_and_ranges() {
-        assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
-        assert_eq!(parse_list("5"), Some(vec![5]));
-        assert_eq!(parse_list(""), Some(vec![]));
-        for wrong in ["a", "1-", "0-70000", "-1", "1-2-3"] {
-            assert_eq!(parse_list(wrong), None, "{wrong}");
-        }
-    }
 }

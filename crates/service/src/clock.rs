@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+/// Reads the thread's processor time so far, in nanoseconds.
+pub type ProcessorClock = fn() -> u64;
+
 /// One reading of every clock that traces refer to, taken together, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {

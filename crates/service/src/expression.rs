@@ -22,9 +22,9 @@ pub(crate) use regex::bytes::{CaptureLocations, Regex};
 
 use std::sync::Arc;
 
-use crate::effort::Effort;
 use crate::limits;
 use crate::ordered::OrderedMap;
+use crate::work_budget::WorkBudget;
 
 /// An expression, and the cost of matching it.
 #[derive(Debug)]
@@ -35,18 +35,18 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// Units of work for a text of this many bytes, see [`Effort`].
+    /// Units of work for a text of this many bytes, see [`WorkBudget`].
     pub(crate) fn work(&self, bytes: usize) -> u64 {
         self.weight.saturating_mul(bytes as u64)
     }
 
-    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after the other work of `effort`.
-    pub(crate) fn matches_name(&self, name: &str, effort: &Effort) -> bool {
+    /// Whether it matches this name of a producer. It does not if that would take too long: by itself, or after the other work of `budget`.
+    pub(crate) fn matches_name(&self, name: &str, budget: &WorkBudget) -> bool {
         let work = self.work(name.len());
-        if work > limits::MAX_NAME_WORK || effort.taken() >= limits::MAX_MATCHING_TIME {
+        if work > limits::MAX_NAME_WORK || budget.is_used_up() {
             return false;
         }
-        effort.spend(work);
+        budget.spend(work);
         self.regex.is_match(name.as_bytes())
     }
 }
@@ -184,7 +184,9 @@ mod tests {
 
     fn matches(expression: &str, name: &str) -> bool {
         let compiled = of(&[expression]).unwrap().get(expression);
-        compiled.expect(expression).matches_name(name, &Effort::default())
+        compiled
+            .expect(expression)
+            .matches_name(name, &WorkBudget::new(limits::MAX_MATCHING_WORK))
     }
 
     #[test]
@@ -210,13 +212,13 @@ mod tests {
 
     #[test]
     fn a_name_that_takes_too_long_is_not_matched() {
-        let effort = Effort::default();
+        let budget = WorkBudget::new(limits::MAX_MATCHING_WORK);
         let dear = build("(?:[ab]*a[ab]{4000})?.*", 1 << 20).unwrap();
         let most = (limits::MAX_NAME_WORK / dear.weight) as usize;
-        assert!(dear.matches_name(&"x".repeat(most), &effort));
-        assert!(!dear.matches_name(&"x".repeat(most + 1), &effort));
+        assert!(dear.matches_name(&"x".repeat(most), &budget));
+        assert!(!dear.matches_name(&"x".repeat(most + 1), &budget));
         let cheap = build("(a|b)*", 1 << 20).unwrap();
-        assert!(cheap.matches_name(&"ab".repeat(2048), &effort));
+        assert!(cheap.matches_name(&"ab".repeat(2048), &budget));
     }
 
     #[test]
@@ -234,7 +236,7 @@ mod tests {
         let mut expressions = of(&["a", "b", "a", "c", "b"]).expect("three");
         for expression in ["a", "b", "c", "a"] {
             let compiled = expressions.get(expression).unwrap();
-            assert!(compiled.matches_name(expression, &Effort::default()));
+            assert!(compiled.matches_name(expression, &WorkBudget::new(limits::MAX_MATCHING_WORK)));
         }
         assert_eq!(expressions.compiled.len(), 3);
         let error = of(&["a", "b", "a", "c", "d"]).unwrap_err();

@@ -9,7 +9,6 @@ mod boost;
 mod clock;
 mod clone;
 pub mod compression;
-mod effort;
 mod expression;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -36,13 +35,14 @@ pub mod trace_buffer;
 pub mod trace_filter;
 mod triggers;
 mod wanted;
+mod work_budget;
 
 pub use boost::PriorityBoost;
 pub use clock::Now;
+pub use clock::ProcessorClock;
 pub use clone::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, Original,
 };
-pub use effort::ProcessorClock;
 pub use identity::{DescriptorEncoding, ExtensionDescriptor, Identity, SystemFacts};
 pub use ids::{
     BufferId, ChunkId, ConsumerId, DataSourceInstanceId, FlushRequestId, MachineId, ProducerId, RelayId,

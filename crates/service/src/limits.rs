@@ -400,11 +400,11 @@ pub const MIN_REGEX_CACHE: usize = 64 * 1024;
 ///
 /// Met by `a_name_that_takes_too_long_is_not_matched`.
 pub const MAX_NAME_WORK: u64 = 1 << 27;
-/// Time of the thread for matching names with expressions when a config, a data source or triggers come. After that no name matches; if a config
-/// came, the names of each user's producers may take [`MAX_NAME_WORK`] more. Upstream: no limit.
+/// The same for all names that are matched with expressions when a config, a data source or triggers come: at worst some 300 ms. After that no
+/// name matches; if a config came, the names of each user's producers may take [`MAX_NAME_WORK`] more. Upstream: no limit.
 ///
-/// Met by `the_time_to_match_producers_names_when_a_data_source_comes_is_limited`.
-pub const MAX_MATCHING_TIME: Duration = Duration::from_millis(200);
+/// Met by `the_work_to_match_producers_names_when_a_data_source_comes_is_limited`.
+pub const MAX_MATCHING_WORK: u64 = 1 << 32;
 
 // Trace filters.
 

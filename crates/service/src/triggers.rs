@@ -9,7 +9,7 @@ mod received;
 
 use std::sync::Arc;
 
-use crate::effort::Effort;
+use crate::work_budget::WorkBudget;
 
 pub(crate) use budget::{Granted, TriggerBudget};
 pub(crate) use config::{Mode, TriggerConfig};
@@ -39,7 +39,7 @@ pub(crate) struct Activation {
     pub(crate) sender_in_trace: Arc<str>,
     pub(crate) uid: u32,
     pub(crate) draws: Draws,
-    pub(crate) effort: Effort,
+    pub(crate) budget: WorkBudget,
 }
 
 /// The first bytes of a text, at most `max`.

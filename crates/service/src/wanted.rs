@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use ferretto_proto::messages::{TraceConfig, trace_config};
 
-use crate::effort::Effort;
 use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::machines::Machine;
 use crate::ordered::{OrderedMap, OrderedSet};
+use crate::work_budget::WorkBudget;
 
 /// The data sources of a config, by name.
 #[derive(Debug, Default)]
@@ -74,8 +74,8 @@ impl Wanted {
 
 impl WantedSource {
     /// Whether it is wanted of a producer of this name on this machine.
-    pub(crate) fn is_wanted_of(&self, producer: &str, machine: &Machine, effort: &Effort) -> bool {
-        self.filter.passes_with(producer, machine, effort)
+    pub(crate) fn is_wanted_of(&self, producer: &str, machine: &Machine, budget: &WorkBudget) -> bool {
+        self.filter.passes_with(producer, machine, budget)
     }
 }
 
@@ -167,16 +167,16 @@ impl ProducerFilter {
 
     /// Whether it is meant for a producer of this name on this machine.
     pub fn passes(&self, name: &str, machine: &Machine) -> bool {
-        self.passes_with(name, machine, &Effort::default())
+        self.passes_with(name, machine, &WorkBudget::new(limits::MAX_MATCHING_WORK))
     }
 
-    fn passes_with(&self, name: &str, machine: &Machine, effort: &Effort) -> bool {
+    fn passes_with(&self, name: &str, machine: &Machine, budget: &WorkBudget) -> bool {
         let anyone = self.names.is_empty() && self.expressions.is_empty();
         let named = || self.names.contains(name);
         let matched = || {
             self.expressions
                 .iter()
-                .any(|expression| expression.matches_name(name, effort))
+                .any(|expression| expression.matches_name(name, budget))
         };
         self.machines.passes(machine) && (anyone || named() || matched())
     }
@@ -229,13 +229,21 @@ mod tests {
     fn an_expression_has_to_match_the_whole_name_however_long_that_is() {
         let wanted = wanted(vec![source("d", &["(a|aa)+b?"])]).unwrap();
         let source = &wanted.named("d")[0];
-        assert!(source.is_wanted_of("aaab", &Machine::Host, &Effort::default()));
-        assert!(!source.is_wanted_of("xaaab", &Machine::Host, &Effort::default()));
+        assert!(source.is_wanted_of(
+            "aaab",
+            &Machine::Host,
+            &WorkBudget::new(limits::MAX_MATCHING_WORK)
+        ));
+        assert!(!source.is_wanted_of(
+            "xaaab",
+            &Machine::Host,
+            &WorkBudget::new(limits::MAX_MATCHING_WORK)
+        ));
         // Exponential for a matcher that backtracks, and a stack as deep as the name for one that recurses.
         assert!(!source.is_wanted_of(
             &format!("{}c", "a".repeat(30_000)),
             &Machine::Host,
-            &Effort::default()
+            &WorkBudget::new(limits::MAX_MATCHING_WORK)
         ));
     }
 

@@ -13,8 +13,6 @@ use crate::thread::Beginning;
 pub(crate) struct Life {
     site: &'static Site,
     slice: OpenSlice,
-    /// The instances that recorded its beginning.
-    recorded: u32,
     place: LanePlace,
     /// The number that marks the slices of the span on threads as belonging to this one.
     pub(crate) correlation: u64,
@@ -83,7 +81,6 @@ impl Life {
         Life {
             site,
             slice: OpenSlice::begun(site.call_site, mark, recorded, Some(&track)),
-            recorded,
             place,
             correlation,
             late: KeptAnnotations::default(),
@@ -97,7 +94,7 @@ impl Life {
 
     /// Whether all instances that record the span now have its life.
     pub(crate) fn is_known_to(&self, listeners: u32) -> bool {
-        listeners & !self.recorded == 0
+        self.slice.is_recorded_by_all(listeners)
     }
 
     /// Ends it. Returns the parent that has its place on the lane back, if there is one.

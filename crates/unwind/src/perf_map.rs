@@ -6,8 +6,11 @@
 
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, SystemTime};
 
+use rustix::param::clock_ticks_per_second;
 use rustix::process::geteuid;
+use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::elf::Unusable;
@@ -18,6 +21,9 @@ use crate::process::Process;
 const MOST: usize = 1 << 18;
 /// Bytes of a line that are looked at.
 const LONGEST_LINE: u64 = 4 << 10;
+
+/// Times of files and of processes are rounded by less than this.
+const ROUNDED: Duration = Duration::from_secs(1);
 
 /// Why there are no names of just-in-time compiled functions.
 #[derive(Debug, Error)]
@@ -37,6 +43,12 @@ pub enum PerfMapError {
         path: String,
         /// Its owner's user id.
         owner: u32,
+    },
+    /// It was written by a process that had the same id before.
+    #[error("{path} was written before the process began")]
+    OfAnEarlierProcess {
+        /// The file, in the process's root.
+        path: String,
     },
     /// The process is not there.
     #[error("the process is not there")]
@@ -74,7 +86,7 @@ impl PerfMap {
     /// for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will do too.
     ///
     /// # Errors
-    /// If there is no such file, or it is another user's. The names that are known stay.
+    /// If there is no such file, or it is another user's or of another process. The names that are known stay.
     pub fn renew(&mut self, process: &Process, most_bytes: u64) -> Result<bool, PerfMapError> {
         let directory = process.live_directory().ok_or(PerfMapError::NoProcess)?;
         let (id, user) = identity(directory).ok_or(PerfMapError::NoProcess)?;
@@ -90,6 +102,14 @@ impl PerfMap {
         let owner = metadata.uid();
         if owner != 0 && owner != geteuid().as_raw() && owner != user {
             return Err(PerfMapError::OtherOwner { path, owner });
+        }
+        let is_older = |began: SystemTime| {
+            metadata
+                .modified()
+                .is_ok_and(|modified| modified + ROUNDED < began)
+        };
+        if began(directory).is_some_and(is_older) {
+            return Err(PerfMapError::OfAnEarlierProcess { path });
         }
         let version = Version {
             inode: metadata.ino(),
@@ -238,6 +258,24 @@ fn identity(directory: &ProcessDir) -> Option<(u32, u32)> {
     // Real, effective, saved, and of files.
     let user = field("Uid:")?.nth(1)?.parse().ok()?;
     Some((id, user))
+}
+
+/// When the process began: field 22 of `stat`, in clock ticks since the machine started.
+fn began(directory: &ProcessDir) -> Option<SystemTime> {
+    let mut stat = Vec::new();
+    let file = directory.open_file("stat").ok()?;
+    file.take(4 << 10).read_to_end(&mut stat).ok()?;
+    // The process's name, in brackets, may have any characters.
+    let after_name = stat.iter().rposition(|&byte| byte == b')')? + 1;
+    let ticks = stat[after_name..]
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .nth(22 - 3)?;
+    let ticks: u64 = std::str::from_utf8(ticks).ok()?.parse().ok()?;
+    let ticks_per_second = clock_ticks_per_second().max(1);
+    let since_start = Duration::from_millis(ticks.checked_mul(1000)? / ticks_per_second);
+    let now = Duration::try_from(clock_gettime(ClockId::Boottime)).ok()?;
+    SystemTime::now().checked_sub(now.checked_sub(since_start)?)
 }
 
 #[cfg(test)]

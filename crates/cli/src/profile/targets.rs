@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
+use ferretto_probes::cpu_ranges;
+
 use crate::samples::Thread;
 
 /// The CPUs that the kernel runs.
 const ONLINE: &str = "/sys/devices/system/cpu/online";
-/// CPUs are numbered below this. No kernel has as many.
-const MOST_CPUS: u32 = 1 << 16;
 
 /// A process, thread or CPU that is not there.
 #[derive(Debug, thiserror::Error)]
@@ -101,19 +101,13 @@ impl FromStr for CpuList {
     type Err = String;
 
     fn from_str(typed: &str) -> Result<CpuList, String> {
-        let range = |part: &str| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            (first <= last && last < MOST_CPUS).then_some(first..=last)
-        };
-        let mut cpus = BTreeSet::new();
-        for part in typed.split(',') {
-            cpus.extend(range(part).ok_or_else(|| "write CPUs as in 0,2-3".to_owned())?);
+        match cpu_ranges::parse(typed) {
+            Some(cpus) if !cpus.is_empty() => Ok(CpuList {
+                typed: typed.to_owned(),
+                cpus: cpus.into_iter().collect(),
+            }),
+            _ => Err("write CPUs as in 0,2-3".to_owned()),
         }
-        Ok(CpuList {
-            typed: typed.to_owned(),
-            cpus,
-        })
     }
 }
 

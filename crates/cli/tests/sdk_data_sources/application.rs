@@ -4,13 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use ferretto::data_source::{DataSource, DataSourceHandle, PolicySource, SetUp, Start, Stop};
 use ferretto::session::TraceConfig;
 use ferretto::startup::{StartupOptions, StartupSession};
 
-use crate::support::{PATIENCE, Running, System};
+use crate::support::{PATIENCE, Running, System, await_that};
 
 /// Set in the application's environment.
 const ROLE: &str = "FERRETTO_TEST_APPLICATION";
@@ -154,7 +153,7 @@ pub(crate) fn run() {
                 let (tell, told) = rustix::pipe::pipe().map(|(read, write)| (write, read)).unwrap();
                 let child = fork(|| {
                     ferretto::initialize(ferretto::Options::system().producer_name("child"));
-                    await_that(|| NUMBERS.is_active());
+                    await_that("the data source is active", || NUMBERS.is_active());
                     write(10, 10);
                     let _ = rustix::io::read(&told, &mut [0u8; 1]);
                 });
@@ -190,24 +189,24 @@ pub(crate) fn run() {
                 String::new()
             }
             "await_active" => {
-                await_that(|| NUMBERS.is_active());
+                await_that("the data source is active", || NUMBERS.is_active());
                 String::new()
             }
             "await_inactive" => {
-                await_that(|| !NUMBERS.is_active());
+                await_that("the data source is not active", || !NUMBERS.is_active());
                 String::new()
             }
             "await_introductions" => {
                 let wanted = number(1);
                 // A new introduction is made only when something is written.
-                await_that(|| {
+                await_that("enough introductions are written", || {
                     write(0, 1);
                     INTRODUCTIONS.load(Ordering::Relaxed) >= wanted
                 });
                 String::new()
             }
             "await_held" => {
-                await_that(|| !HELD.lock().unwrap().is_empty());
+                await_that("a stop is held", || !HELD.lock().unwrap().is_empty());
                 String::new()
             }
             "release" => {
@@ -272,14 +271,6 @@ fn reap(child: rustix::process::Pid) {
     let options = rustix::process::WaitOptions::empty();
     let (_, status) = rustix::process::waitpid(Some(child), options).unwrap().unwrap();
     assert_eq!(status.exit_status(), Some(0), "the child has failed");
-}
-
-fn await_that(holds: impl Fn() -> bool) {
-    let until = std::time::Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(std::time::Instant::now() < until, "in vain");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// The application, as seen by a test.

@@ -44,6 +44,18 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 /// The time that a program has to start, to reach a state, or to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Checks repeatedly until it is so.
+///
+/// # Panics
+/// If it is not so within [`PATIENCE`].
+pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not so in time: {what}");
+        std::thread::yield_now();
+    }
+}
+
 /// The origin of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {

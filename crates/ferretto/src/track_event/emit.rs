@@ -440,6 +440,11 @@ impl OpenSlice {
         self.begun != 0
     }
 
+    /// Whether each of these listeners has recorded the beginning.
+    pub fn is_recorded_by_all(&self, listeners: u32) -> bool {
+        listeners & !self.begun == 0 && listeners & !self.listeners() == 0
+    }
+
     /// The listeners that recorded the beginning, and still record.
     #[inline(always)]
     fn listeners(&self) -> u32 {

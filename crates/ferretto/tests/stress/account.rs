@@ -113,6 +113,11 @@ fn check(
     // Sequences that are too short to show which thread they belong to.
     let mut nameless = Vec::new();
     for (id, sequence) in &sequences {
+        found.gaps += sequence
+            .told
+            .iter()
+            .filter(|told| matches!(told, Told::Gap))
+            .count() as u64;
         let Some(stream) = sequence.stream else {
             nameless.push(sequence);
             continue;
@@ -125,11 +130,6 @@ fn check(
             .told
             .iter()
             .filter(|told| matches!(told, Told::Event(_)))
-            .count() as u64;
-        found.gaps += sequence
-            .told
-            .iter()
-            .filter(|told| matches!(told, Told::Gap))
             .count() as u64;
         let place = follow(sequence, stream, expected, times)
             .map_err(|problem| format!("sequence {id}, stream {stream}: {problem}"))?;

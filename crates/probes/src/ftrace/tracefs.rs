@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::cpu_ranges;
+
 /// Where tracefs is looked for, in this order: its own mount point, and where debugfs mounts it by itself.
 pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
@@ -540,7 +542,7 @@ impl Tracefs {
     pub fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
         let present: Option<Vec<u32>> = fs::read_to_string("/sys/devices/system/cpu/present")
             .ok()
-            .map(|text| cpu_list(&text));
+            .and_then(|text| cpu_ranges::parse(&text));
         let mut cpus: Vec<u32> = self
             .directories("per_cpu")?
             .iter()
@@ -694,22 +696,9 @@ impl Tracefs {
 /// CPUs that are possible but switched off.
 fn offline_cpus() -> Vec<u32> {
     fs::read_to_string("/sys/devices/system/cpu/offline")
-        .map(|text| cpu_list(&text))
+        .ok()
+        .and_then(|text| cpu_ranges::parse(&text))
         .unwrap_or_default()
-}
-
-/// Parses the kernel's lists of CPUs, for instance `0-3,5,7-9` (`Documentation/admin-guide/cputopology.rst`).
-/// A part that is none is left out, and no more CPUs come out than any kernel can have.
-fn cpu_list(text: &str) -> Vec<u32> {
-    const MOST_CPUS: u32 = 8192;
-    let mut cpus = Vec::new();
-    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>()) {
-            cpus.extend(first..=last.min(MOST_CPUS));
-        }
-    }
-    cpus
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ use self::clone::PendingClone;
 use crate::boost::PriorityBoost;
 use crate::clock::Clock;
 use crate::clock::Now;
-use crate::effort::ProcessorClock;
+use crate::clock::ProcessorClock;
 use crate::identity::Identity;
 use crate::ids::{ConsumerId, FlushRequestId, ProducerId, SessionId};
 use crate::ordered::OrderedMap;

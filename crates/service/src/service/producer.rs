@@ -13,6 +13,7 @@ use crate::producers::{Credentials, Introduction, Producer, SmbOrigin, smb_sizes
 use crate::service::Service;
 use crate::session::absences::{Absence, AbsenceKind};
 use crate::session::{Instance, State};
+use crate::work_budget::WorkBudget;
 
 impl Service {
     /// A producer connected. Returns its id, or `None` if it is turned away (lockdown, too many producers).
@@ -93,13 +94,13 @@ impl Service {
             Err(line) => self.common.outbox.warn(line),
             Ok(None) => {}
             Ok(Some(offer)) => {
-                let effort = self.common.effort();
+                let budget = WorkBudget::new(limits::MAX_MATCHING_WORK);
                 for session in self
                     .sessions
                     .iter_mut()
                     .filter(|session| session.takes_data_sources())
                 {
-                    session.set_up_late(offer, &name, &effort, &mut self.common, now);
+                    session.set_up_late(offer, &name, &budget, &mut self.common, now);
                 }
             }
         }

@@ -12,6 +12,7 @@ use crate::limits;
 use crate::ordered::OrderedMap;
 use crate::session::Session;
 use crate::triggers::{Activation, Draws, Granted, History, beginning};
+use crate::work_budget::WorkBudget;
 
 /// The sessions that wait for each trigger, and how often each came.
 #[derive(Debug, Default)]
@@ -80,7 +81,7 @@ impl Service {
             sender_in_trace: beginning(&entry.name, limits::MAX_TRIGGER_PRODUCER_NAME).into(),
             uid: entry.credentials.uid,
             draws: Draws(random),
-            effort: self.common.effort(),
+            budget: WorkBudget::new(limits::MAX_MATCHING_WORK),
         };
         for name in names {
             self.activate_trigger(name.as_ref(), &mut activation, now);

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
+use crate::clock::ProcessorClock;
 use crate::clone::BufferGroup;
-use crate::effort::{Effort, ProcessorClock};
 use crate::identity::Identity;
 use crate::ids::{DataSourceInstanceId, FlushRequestId, SessionId};
 use crate::ordered::OrderedSet;
@@ -94,10 +94,5 @@ impl Common {
     /// Instances of data sources that there ever were.
     pub(crate) fn instances_seen(&self) -> u64 {
         self.last_instance
-    }
-
-    /// Begins to time work that could take long.
-    pub(crate) fn effort(&self) -> Effort {
-        Effort::new(self.processor_clock)
     }
 }

@@ -10,7 +10,6 @@ use ferretto_wire::Writer;
 use super::instances::NoRoom;
 use super::{Instance, InstanceState, Session, State};
 use crate::clock::Now;
-use crate::effort::{Effort, ProcessorClock};
 use crate::ids::{BufferId, DataSourceInstanceId, ProducerId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
@@ -20,6 +19,7 @@ use crate::session::common::Common;
 use crate::session::config::{adopted_filters, exchange_filters, only_filters_differ, resolve_targets};
 use crate::trace_buffer::TraceBuffer;
 use crate::wanted::{Wanted, WantedSource};
+use crate::work_budget::WorkBudget;
 
 impl Session {
     /// Whether data sources are set up that are registered from now on.
@@ -32,7 +32,7 @@ impl Session {
         let instances = self.instances.values();
         let mut already: Vec<_> = instances.map(|i| (i.source, i.registration)).collect();
         already.sort_unstable();
-        let mut attention = Attention::new(common.processor_clock);
+        let mut attention = Attention::new();
         for index in 0..self.config.data_sources.len() {
             self.set_up_data_source(index, &already, &mut attention, common, now);
         }
@@ -71,7 +71,7 @@ impl Session {
         let matching: Vec<Offer> = offers[..compared]
             .iter()
             .copied()
-            .filter(|offer| is_wanted(wanted, offer.producer, attention.effort_for(offer.owner), common))
+            .filter(|offer| is_wanted(wanted, offer.producer, attention.budget_for(offer.owner), common))
             .filter(|offer| already.binary_search(&(index, offer.registration)).is_err())
             .filter(|offer| {
                 let is_full = self.instances.is_full(offer.owner, size);
@@ -82,9 +82,9 @@ impl Session {
             })
             .collect();
         let is_cut_short = compared < offers.len() || !attention.after.is_empty();
-        if attention.ran_out_of_time() {
+        if attention.ran_out() {
             common.outbox.warn(format!(
-                "tracing session {}: the names of producers took long to be matched: data source {name:?} and others may not be set up \
+                "tracing session {}: the names of producers take too much work to be matched: data source {name:?} and others may not be set up \
                  everywhere",
                 self.id
             ));
@@ -105,12 +105,12 @@ impl Session {
         &mut self,
         offer: Offer,
         name: &str,
-        effort: &Effort,
+        budget: &WorkBudget,
         common: &mut Common,
         now: &Now,
     ) {
         let sources = self.wanted.named(name).iter();
-        let wanted = sources.filter(|source| is_wanted(source, offer.producer, effort, common));
+        let wanted = sources.filter(|source| is_wanted(source, offer.producer, budget, common));
         let wanted: Vec<_> = wanted.map(|source| (source.index, source.target)).collect();
         for (index, target) in wanted {
             self.set_up_and_start(index, target, offer, common, now);
@@ -307,13 +307,13 @@ fn tell_of_many_instances(producer: ProducerId, common: &mut Common) {
 }
 
 /// Whether a data source of the config is wanted of this producer.
-fn is_wanted(source: &WantedSource, producer: ProducerId, effort: &Effort, common: &Common) -> bool {
+fn is_wanted(source: &WantedSource, producer: ProducerId, budget: &WorkBudget, common: &Common) -> bool {
     common.producers.get(producer).is_some_and(|producer| {
         let (credentials, machine) = (&producer.credentials, &producer.machine);
         let locked_out = common
             .producers
             .is_locked_out(credentials, machine, &common.identity);
-        !locked_out && source.is_wanted_of(&producer.name, machine, effort)
+        !locked_out && source.is_wanted_of(&producer.name, machine, budget)
     })
 }
 
@@ -358,36 +358,36 @@ struct Attention {
     offers: usize,
     /// The log knows that there are more.
     told: bool,
-    /// The effort of matching the names of all their producers.
-    effort: Effort,
-    /// The effort since that reached its limit, for each owner: one user's names must not keep another's from being matched.
-    after: OrderedMap<Owner, Effort>,
+    /// For matching the names of all their producers.
+    budget: WorkBudget,
+    /// For each owner after that was used up: one user's names must not keep another's from being matched.
+    after: OrderedMap<Owner, WorkBudget>,
     /// The log knows that it was.
-    told_of_time: bool,
+    told_of_work: bool,
 }
 
 impl Attention {
-    fn new(clock: Option<ProcessorClock>) -> Attention {
+    fn new() -> Attention {
         Attention {
             offers: limits::MAX_OFFERS_COMPARED,
             told: false,
-            effort: Effort::new(clock),
+            budget: WorkBudget::new(limits::MAX_MATCHING_WORK),
             after: OrderedMap::new(),
-            told_of_time: false,
+            told_of_work: false,
         }
     }
 
-    /// Returns the effort that counts the matching of a name of this owner's producers.
-    fn effort_for(&mut self, owner: Owner) -> &Effort {
-        if self.effort.taken() < limits::MAX_MATCHING_TIME {
-            return &self.effort;
+    /// Returns the budget for matching a name of this owner's producers.
+    fn budget_for(&mut self, owner: Owner) -> &WorkBudget {
+        if !self.budget.is_used_up() {
+            return &self.budget;
         }
         self.after
-            .get_or_insert_with(owner, || Effort::of_units(limits::MAX_NAME_WORK))
+            .get_or_insert_with(owner, || WorkBudget::new(limits::MAX_NAME_WORK))
     }
 
-    /// Whether to log that names were not matched for want of time.
-    fn ran_out_of_time(&mut self) -> bool {
-        !self.after.is_empty() && !std::mem::replace(&mut self.told_of_time, true)
+    /// Whether to log that names were not matched because it would have taken too much work.
+    fn ran_out(&mut self) -> bool {
+        !self.after.is_empty() && !std::mem::replace(&mut self.told_of_work, true)
     }
 }

@@ -49,7 +49,7 @@ impl Session {
         out.start(framing);
         out.filter = self.filter.take();
         if let Some(filter) = &mut out.filter {
-            filter.begin_batch(around.common.effort());
+            filter.begin_batch(around.common.processor_clock);
         }
         let end = self.fill_batch(budget, call, around, out);
         self.filter = out.filter.take();

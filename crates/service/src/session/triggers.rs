@@ -48,7 +48,7 @@ impl Session {
             return false;
         }
         let definition = &self.triggers.definitions()[index];
-        if !definition.admits(&activation.sender, &activation.effort)
+        if !definition.admits(&activation.sender, &activation.budget)
             || definition.skips(activation.draws.next())
             || definition.is_spent(earlier)
         {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferretto_proto::messages::{trace_config, trace_stats};
 
-use crate::effort::Effort;
+use crate::clock::ProcessorClock;
 
 /// Why such configs are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl SessionFilter {
         match *self {}
     }
 
-    pub(crate) fn begin_batch(&mut self, _: Effort) {
+    pub(crate) fn begin_batch(&mut self, _: Option<ProcessorClock>) {
         match *self {}
     }
 

@@ -9,6 +9,7 @@
 
 mod bytecode;
 mod config;
+mod effort;
 mod message;
 mod pattern;
 mod strings;
@@ -23,8 +24,9 @@ pub use config::{FilterError, RuleError};
 pub use message::Unfilterable;
 pub use pattern::PatternError;
 
-use crate::effort::Effort;
+use crate::clock::ProcessorClock;
 use bytecode::FieldTable;
+use effort::Effort;
 use message::{Outer, filter_in_place};
 use strings::{Groups, StringFilter};
 
@@ -159,8 +161,8 @@ impl SessionFilter {
     }
 
     /// A batch of packets begins.
-    pub(crate) fn begin_batch(&mut self, effort: Effort) {
-        self.packets.groups.begin_batch(effort);
+    pub(crate) fn begin_batch(&mut self, clock: Option<ProcessorClock>) {
+        self.packets.groups.begin_batch(Effort::new(clock));
     }
 
     /// The time that searching the strings of a batch has taken so far.

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::effort::Effort;
+use super::effort::Effort;
 use crate::expression::{CaptureLocations, Expression, Regex};
 use crate::limits;
 use crate::trace_filter::pattern::{Extent, PatternError, compile};

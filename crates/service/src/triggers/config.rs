@@ -8,10 +8,10 @@ use std::time::Duration;
 use ferretto_proto::messages::{TraceConfig, trace_config, trace_config::trigger_config};
 use ferretto_wire::{Reader, Value};
 
-use crate::effort::Effort;
 use crate::expression::{Expression, NameExpressions};
 use crate::limits;
 use crate::ordered::OrderedSet;
+use crate::work_budget::WorkBudget;
 
 /// The effect of a trigger on the session that waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,10 +54,10 @@ pub(crate) struct Definition {
 
 impl Definition {
     /// Whether a producer of this name may activate it.
-    pub(crate) fn admits(&self, producer: &str, effort: &Effort) -> bool {
+    pub(crate) fn admits(&self, producer: &str, budget: &WorkBudget) -> bool {
         self.producers
             .as_ref()
-            .is_none_or(|producers| producers.matches_name(producer, effort))
+            .is_none_or(|producers| producers.matches_name(producer, budget))
     }
 
     /// Whether it is skipped for this draw from [0, 1).

@@ -109,6 +109,29 @@ fn a_field_that_is_recorded_again_and_again_has_its_last_value() {
 }
 
 #[test]
+fn a_session_that_begins_amid_a_life_has_the_arguments_where_the_span_is_entered() {
+    let recording = Recording::start();
+    with(ferretto_tracing::layer().spans(SpanStyle::Auto), || {
+        let span = info_span!("request", number = 7);
+        // Its life begins when it is entered again.
+        span.in_scope(|| {});
+        span.in_scope(|| {});
+        // The second session takes the place of the first.
+        recording.stop_early();
+        let second = recording.also(DataSource::track_event());
+        span.in_scope(|| {});
+        drop(span);
+        let trace = trace::stop(&second);
+        let (runs, lives) = trace.runs_and_lives("request");
+        assert_eq!((runs.len(), lives.len()), (1, 0));
+        assert_eq!(
+            runs[0].arguments,
+            [("number".to_owned(), Argument::Int(7))].into()
+        );
+    });
+}
+
+#[test]
 fn arrows_to_where_a_span_is_entered_next_are_not_without_number() {
     let recording = Recording::start();
     with_layer(|| {

@@ -394,6 +394,15 @@ fn code_without_a_file_is_left_by_its_frame_pointer() {
     fs::remove_file(&map).expect("the program's file");
     fs::write(&map, format!("{:>1$}\n{line}", "", 100)).expect("a list");
     assert!(names.renew(&process, 1 << 20).expect("another list"));
+    // Processes with the same id have left their lists.
+    let list = fs::File::options().append(true).open(&map).expect("the new list");
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    list.set_modified(long_ago).expect("another time");
+    let earlier = PerfMap::default().renew(&process, 1 << 20);
+    assert!(
+        matches!(&earlier, Err(PerfMapError::OfAnEarlierProcess { .. })),
+        "{earlier:?}"
+    );
     let elsewhere = folder.path().join("list");
     fs::rename(&map, &elsewhere).expect("the program's file");
     std::os::unix::fs::symlink(&elsewhere, &map).expect("a link");

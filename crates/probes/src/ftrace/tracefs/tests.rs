@@ -74,17 +74,6 @@ fn what_a_file_shows_becomes_what_can_be_written() {
 }
 
 #[test]
-fn lists_of_cpus_are_read() {
-    assert_eq!(cpu_list("0-3,5,7-9\n"), [0, 1, 2, 3, 5, 7, 8, 9]);
-    assert_eq!(cpu_list("\n"), []);
-    assert_eq!(cpu_list("3-1,x,2"), [2]);
-    assert!(
-        cpu_list("0-4294967295").len() <= 8193,
-        "a broken list must not cost memory"
-    );
-}
-
-#[test]
 fn a_missing_tracefs_says_what_to_type() {
     let error = Tracefs::at("/nonexistent").unwrap_err();
     assert!(matches!(error, TracefsError::NotMounted));
