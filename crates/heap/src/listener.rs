@@ -6,6 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferretto_client::runtime::ProducerProgram;
@@ -61,17 +63,24 @@ impl ClientSocket {
         Listener::bind_packets(address, permissions).map(ClientSocket)
     }
 
-    /// Starts to accept clients, as long as the process lives.
+    /// Starts to accept clients, until the result is closed.
     ///
     /// # Errors
     /// If the system has no thread or no event loop for it.
-    pub fn serve(self, program: Arc<dyn ProducerProgram>, sessions: Arc<Sessions>) -> std::io::Result<()> {
+    pub fn serve(
+        self,
+        program: Arc<dyn ProducerProgram>,
+        sessions: Arc<Sessions>,
+    ) -> std::io::Result<Serving> {
         let reactor = Reactor::new().map_err(std::io::Error::other)?;
         let (done, served) = channel();
+        let waker = reactor.waker();
+        let is_closing = Arc::new(AtomicBool::new(false));
         let mut door = Door {
             program: program.clone(),
             sessions,
-            waker: reactor.waker(),
+            waker: waker.clone(),
+            is_closing: is_closing.clone(),
             done,
             served,
             waiting: VecDeque::new(),
@@ -79,14 +88,37 @@ impl ClientSocket {
             running: 0,
             running_of: HashMap::new(),
         };
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("heap_clients".to_owned())
             .spawn(move || {
-                if let Err(error) = door.serve(self.0, reactor) {
+                if let Err(error) = door.serve(&self.0, reactor) {
                     program.warning(&format!("{NAME}: no more processes can connect: {error}"));
                 }
-            })
-            .map(drop)
+                self.0.close();
+            })?;
+        Ok(Serving {
+            thread,
+            waker,
+            is_closing,
+        })
+    }
+}
+
+/// A socket on which clients are accepted.
+#[derive(Debug)]
+pub struct Serving {
+    thread: JoinHandle<()>,
+    waker: Waker,
+    is_closing: Arc<AtomicBool>,
+}
+
+impl Serving {
+    /// Accepts no more clients, and removes the socket's file.
+    pub fn close(self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.waker.wake();
+        // The panic handler has reported any panic.
+        let _ = self.thread.join();
     }
 }
 
@@ -95,6 +127,7 @@ struct Door {
     program: Arc<dyn ProducerProgram>,
     sessions: Arc<Sessions>,
     waker: Waker,
+    is_closing: Arc<AtomicBool>,
     /// Users whose handshakes are done.
     done: Sender<u32>,
     served: Receiver<u32>,
@@ -111,16 +144,16 @@ struct Waiting {
 }
 
 impl Door {
-    fn serve(&mut self, listener: Listener, mut reactor: Reactor) -> Result<(), ReactorError> {
-        reactor.register(&listener, SOCKET, Interest::Readable)?;
+    fn serve(&mut self, listener: &Listener, mut reactor: Reactor) -> Result<(), ReactorError> {
+        reactor.register(listener, SOCKET, Interest::Readable)?;
         let mut events = Events::new();
         let mut is_paused = false;
-        loop {
+        while !self.is_closing.load(Ordering::Acquire) {
             let until = is_paused.then(|| Deadline::after(PAUSE));
             reactor.wait(&mut events, until)?;
             if is_paused && events.deadline_passed() {
                 is_paused = false;
-                reactor.reregister(&listener, SOCKET, Interest::Readable)?;
+                reactor.reregister(listener, SOCKET, Interest::Readable)?;
             }
             while let Ok(user) = self.served.try_receive() {
                 self.running -= 1;
@@ -132,13 +165,14 @@ impl Door {
                     Ok(None) => break,
                     Err(error) => {
                         self.program.warning(&format!("{NAME}: {error}"));
-                        reactor.reregister(&listener, SOCKET, Interest::None)?;
+                        reactor.reregister(listener, SOCKET, Interest::None)?;
                         is_paused = true;
                     }
                 }
             }
             self.begin();
         }
+        Ok(())
     }
 
     /// Has a connection wait for its handshake; dismisses it if it may not.
