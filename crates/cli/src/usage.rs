@@ -12,18 +12,19 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(crate) const FERRETTO: &str = "ferretto";
 
 /// Upstream's programs, by the names under which they can be called.
-pub(crate) const PROGRAMS: [&str; 7] = [
+pub(crate) const PROGRAMS: [&str; 8] = [
     "perfetto",
     "traced",
     "traced_probes",
     "traced_perf",
+    "heapprofd",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 20] = [
+pub(crate) const SUBCOMMANDS: [&str; 21] = [
     "record",
     "profile",
     "open",
@@ -41,6 +42,7 @@ pub(crate) const SUBCOMMANDS: [&str; 20] = [
     "traced",
     "traced_probes",
     "traced_perf",
+    "heapprofd",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",

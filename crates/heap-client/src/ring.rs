@@ -183,6 +183,25 @@ pub enum Next {
     Corrupt,
 }
 
+/// What a reader can make of a word.
+pub trait Value {
+    /// The word.
+    fn of(word: u64) -> Self;
+}
+
+impl Value for u64 {
+    fn of(word: u64) -> u64 {
+        word
+    }
+}
+
+/// Its bytes, in the order of the machine.
+impl Value for [u8; 8] {
+    fn of(word: u64) -> [u8; 8] {
+        word.to_ne_bytes()
+    }
+}
+
 /// The daemon's end. Its position is its own: what clients write over `READ` changes nothing.
 #[derive(Debug)]
 pub struct Reader {
@@ -208,6 +227,11 @@ impl Reader {
 
     /// Reads the next record into `payload`, and gives its space back. Padding is passed over.
     pub fn next<W: Word>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<u64>) -> Next {
+        self.next_as(ring, payload)
+    }
+
+    /// The same, for readers that want other words.
+    pub fn next_as<W: Word, V: Value>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<V>) -> Next {
         loop {
             let write = ring.header[header::WRITE].load(Acquire);
             let there = write.wrapping_sub(self.read);
@@ -226,7 +250,7 @@ impl Reader {
             };
             payload.clear();
             if kind != Kind::Padding {
-                payload.extend((1..words).map(|index| ring.word(self.read + index).load(Relaxed)));
+                payload.extend((1..words).map(|index| V::of(ring.word(self.read + index).load(Relaxed))));
             }
             self.give_back(ring, words);
             if kind != Kind::Padding {

@@ -110,7 +110,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.FieldDescriptorProto.Type",
     ],
     without: &[
-        ".perfetto.protos.DataSourceConfig.heapprofd_config",
         ".perfetto.protos.DataSourceConfig.java_hprof_config",
         ".perfetto.protos.DataSourceConfig.android_power_config",
         ".perfetto.protos.DataSourceConfig.android_log_config",
@@ -149,9 +148,6 @@ pub const MESSAGES: Selection = Selection {
         ".perfetto.protos.DataSourceConfig.for_testing",
         ".perfetto.protos.DataSourceDescriptor.gpu_counter_descriptor",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
-        ".perfetto.protos.TracePacket.profile_packet",
-        ".perfetto.protos.TracePacket.streaming_allocation",
-        ".perfetto.protos.TracePacket.streaming_free",
         ".perfetto.protos.TracePacket.streaming_profile_packet",
         ".perfetto.protos.TracePacket.stack_sample",
         ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",
@@ -203,6 +199,7 @@ pub const ONLY_FOR_PROBES: &[&str] = &[
     ".perfetto.protos.DataSourceConfig.inode_file_config",
     ".perfetto.protos.DataSourceConfig.frozen_ftrace_config",
     ".perfetto.protos.DataSourceConfig.perf_event_config",
+    ".perfetto.protos.DataSourceConfig.heapprofd_config",
 ];
 
 /// Folders of the schema whose [`WRITERS`] need that feature too, and so do the writers that no other one reaches.
@@ -281,9 +278,6 @@ pub const WRITERS: Selection = Selection {
         ".perfetto.protos.TracePacket.ProtoVms.Instance.program",
         ".perfetto.protos.TracePacket.ProtoVms.Instance.state",
         ".perfetto.protos.ExtensionDescriptor.extension_set",
-        ".perfetto.protos.TracePacket.profile_packet",
-        ".perfetto.protos.TracePacket.streaming_allocation",
-        ".perfetto.protos.TracePacket.streaming_free",
         ".perfetto.protos.TracePacket.streaming_profile_packet",
         ".perfetto.protos.TracePacket.stack_sample",
         ".perfetto.protos.TracePacketDefaults.stack_sample_defaults",

@@ -27,6 +27,8 @@ pub struct DataSourceConfig {
     #[cfg(feature = "probes")]
     pub sys_stats_config: codec::MessageField<crate::messages::SysStatsConfig>,
     #[cfg(feature = "probes")]
+    pub heapprofd_config: codec::MessageField<crate::messages::HeapprofdConfig>,
+    #[cfg(feature = "probes")]
     pub perf_event_config: codec::MessageField<crate::messages::PerfEventConfig>,
     pub track_event_config: codec::MessageField<crate::messages::TrackEventConfig>,
     #[cfg(feature = "probes")]
@@ -63,6 +65,8 @@ impl DataSourceConfig {
         process_stats_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         sys_stats_config: codec::MessageField::none(),
+        #[cfg(feature = "probes")]
+        heapprofd_config: codec::MessageField::none(),
         #[cfg(feature = "probes")]
         perf_event_config: codec::MessageField::none(),
         track_event_config: codec::MessageField::none(),
@@ -161,6 +165,8 @@ impl codec::Fields for DataSourceConfig {
         #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 104, &self.sys_stats_config);
         #[cfg(feature = "probes")]
+        codec::visit::messages(visitor, 105, &self.heapprofd_config);
+        #[cfg(feature = "probes")]
         codec::visit::messages(visitor, 111, &self.perf_event_config);
         codec::visit::messages(visitor, 113, &self.track_event_config);
         #[cfg(feature = "probes")]
@@ -176,7 +182,7 @@ impl codec::Fields for DataSourceConfig {
     }
     #[cfg(feature = "probes")]
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("DataSourceConfig", &[(1, "name"), (2, "target_buffer"), (3, "trace_duration_ms"), (4, "tracing_session_id"), (6, "enable_extra_guardrails"), (7, "stop_timeout_ms"), (8, "session_initiator"), (9, "buffer_exhausted_policy"), (10, "priority_boost"), (11, "target_buffer_name"), (12, "protovm_config"), (100, "ftrace_config"), (102, "inode_file_config"), (103, "process_stats_config"), (104, "sys_stats_config"), (111, "perf_event_config"), (113, "track_event_config"), (119, "system_info_config"), (122, "prefer_suspend_clock_for_duration"), (136, "frozen_ftrace_config"), (141, "journald_config"), (147, "supports_tracing_v2"), (1000, "legacy_config")])
+        ("DataSourceConfig", &[(1, "name"), (2, "target_buffer"), (3, "trace_duration_ms"), (4, "tracing_session_id"), (6, "enable_extra_guardrails"), (7, "stop_timeout_ms"), (8, "session_initiator"), (9, "buffer_exhausted_policy"), (10, "priority_boost"), (11, "target_buffer_name"), (12, "protovm_config"), (100, "ftrace_config"), (102, "inode_file_config"), (103, "process_stats_config"), (104, "sys_stats_config"), (105, "heapprofd_config"), (111, "perf_event_config"), (113, "track_event_config"), (119, "system_info_config"), (122, "prefer_suspend_clock_for_duration"), (136, "frozen_ftrace_config"), (141, "journald_config"), (147, "supports_tracing_v2"), (1000, "legacy_config")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -199,6 +205,8 @@ impl codec::Fields for DataSourceConfig {
             103 => decoder.messages(field, &mut self.process_stats_config),
             #[cfg(feature = "probes")]
             104 => decoder.messages(field, &mut self.sys_stats_config),
+            #[cfg(feature = "probes")]
+            105 => decoder.messages(field, &mut self.heapprofd_config),
             #[cfg(feature = "probes")]
             111 => decoder.messages(field, &mut self.perf_event_config),
             113 => decoder.messages(field, &mut self.track_event_config),

@@ -5,6 +5,187 @@ use crate::messages::codec;
 
 #[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
+pub struct HeapprofdConfig {
+    pub sampling_interval_bytes: Option<u64>,
+    pub process_cmdline: Vec<String>,
+    pub pid: Vec<u64>,
+    pub all: Option<bool>,
+    pub continuous_dump_config: codec::MessageField<crate::messages::heapprofd_config::ContinuousDumpConfig>,
+    pub skip_symbol_prefix: Vec<String>,
+    pub shmem_size_bytes: Option<u64>,
+    pub block_client: Option<bool>,
+    pub no_startup: Option<bool>,
+    pub no_running: Option<bool>,
+    pub dump_at_max: Option<bool>,
+    pub block_client_timeout_us: Option<u32>,
+    pub min_anonymous_memory_kb: Option<u32>,
+    pub max_heapprofd_memory_kb: Option<u32>,
+    pub max_heapprofd_cpu_secs: Option<u64>,
+    pub disable_fork_teardown: Option<bool>,
+    pub disable_vfork_detection: Option<bool>,
+    pub heaps: Vec<String>,
+    pub all_heaps: Option<bool>,
+    pub heap_sampling_intervals: Vec<u64>,
+    pub stream_allocations: Option<bool>,
+    pub adaptive_sampling_shmem_threshold: Option<u64>,
+    pub adaptive_sampling_max_sampling_interval_bytes: Option<u64>,
+    pub target_installed_by: Vec<String>,
+    pub exclude_heaps: Vec<String>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "probes")]
+impl HeapprofdConfig {
+    const EMPTY: Self = Self {
+        sampling_interval_bytes: None,
+        process_cmdline: Vec::new(),
+        pid: Vec::new(),
+        all: None,
+        continuous_dump_config: codec::MessageField::none(),
+        skip_symbol_prefix: Vec::new(),
+        shmem_size_bytes: None,
+        block_client: None,
+        no_startup: None,
+        no_running: None,
+        dump_at_max: None,
+        block_client_timeout_us: None,
+        min_anonymous_memory_kb: None,
+        max_heapprofd_memory_kb: None,
+        max_heapprofd_cpu_secs: None,
+        disable_fork_teardown: None,
+        disable_vfork_detection: None,
+        heaps: Vec::new(),
+        all_heaps: None,
+        heap_sampling_intervals: Vec::new(),
+        stream_allocations: None,
+        adaptive_sampling_shmem_threshold: None,
+        adaptive_sampling_max_sampling_interval_bytes: None,
+        target_installed_by: Vec::new(),
+        exclude_heaps: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "probes")]
+codec::message_impls!(HeapprofdConfig);
+#[cfg(feature = "probes")]
+impl codec::Fields for HeapprofdConfig {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.sampling_interval_bytes);
+        codec::visit::strings(visitor, 2, &self.process_cmdline);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 4, &self.pid);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 5, &self.all);
+        codec::visit::messages(visitor, 6, &self.continuous_dump_config);
+        codec::visit::strings(visitor, 7, &self.skip_symbol_prefix);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 8, &self.shmem_size_bytes);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 9, &self.block_client);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 10, &self.no_startup);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 11, &self.no_running);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 13, &self.dump_at_max);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 14, &self.block_client_timeout_us);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 15, &self.min_anonymous_memory_kb);
+        codec::visit::scalar::<codec::scalar::Uint32>(visitor, 16, &self.max_heapprofd_memory_kb);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 17, &self.max_heapprofd_cpu_secs);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 18, &self.disable_fork_teardown);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 19, &self.disable_vfork_detection);
+        codec::visit::strings(visitor, 20, &self.heaps);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 21, &self.all_heaps);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 22, &self.heap_sampling_intervals);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 23, &self.stream_allocations);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 24, &self.adaptive_sampling_shmem_threshold);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 25, &self.adaptive_sampling_max_sampling_interval_bytes);
+        codec::visit::strings(visitor, 26, &self.target_installed_by);
+        codec::visit::strings(visitor, 27, &self.exclude_heaps);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("HeapprofdConfig", &[(1, "sampling_interval_bytes"), (2, "process_cmdline"), (4, "pid"), (5, "all"), (6, "continuous_dump_config"), (7, "skip_symbol_prefix"), (8, "shmem_size_bytes"), (9, "block_client"), (10, "no_startup"), (11, "no_running"), (13, "dump_at_max"), (14, "block_client_timeout_us"), (15, "min_anonymous_memory_kb"), (16, "max_heapprofd_memory_kb"), (17, "max_heapprofd_cpu_secs"), (18, "disable_fork_teardown"), (19, "disable_vfork_detection"), (20, "heaps"), (21, "all_heaps"), (22, "heap_sampling_intervals"), (23, "stream_allocations"), (24, "adaptive_sampling_shmem_threshold"), (25, "adaptive_sampling_max_sampling_interval_bytes"), (26, "target_installed_by"), (27, "exclude_heaps")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.sampling_interval_bytes),
+            2 => decoder.strings(field, &mut self.process_cmdline),
+            4 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.pid),
+            5 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.all),
+            6 => decoder.messages(field, &mut self.continuous_dump_config),
+            7 => decoder.strings(field, &mut self.skip_symbol_prefix),
+            8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.shmem_size_bytes),
+            9 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.block_client),
+            10 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.no_startup),
+            11 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.no_running),
+            13 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.dump_at_max),
+            14 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.block_client_timeout_us),
+            15 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.min_anonymous_memory_kb),
+            16 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.max_heapprofd_memory_kb),
+            17 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.max_heapprofd_cpu_secs),
+            18 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_fork_teardown),
+            19 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disable_vfork_detection),
+            20 => decoder.strings(field, &mut self.heaps),
+            21 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.all_heaps),
+            22 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.heap_sampling_intervals),
+            23 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.stream_allocations),
+            24 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.adaptive_sampling_shmem_threshold),
+            25 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.adaptive_sampling_max_sampling_interval_bytes),
+            26 => decoder.strings(field, &mut self.target_installed_by),
+            27 => decoder.strings(field, &mut self.exclude_heaps),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: HeapprofdConfig = HeapprofdConfig::EMPTY;
+        &EMPTY
+    }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
+}
+pub mod heapprofd_config {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    #[cfg(feature = "probes")]
+    #[derive(Clone, PartialEq)]
+    pub struct ContinuousDumpConfig {
+        pub dump_phase_ms: Option<u32>,
+        pub dump_interval_ms: Option<u32>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "probes")]
+    impl ContinuousDumpConfig {
+        const EMPTY: Self = Self {
+            dump_phase_ms: None,
+            dump_interval_ms: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "probes")]
+    codec::message_impls!(ContinuousDumpConfig);
+    #[cfg(feature = "probes")]
+    impl codec::Fields for ContinuousDumpConfig {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::scalar::<codec::scalar::Uint32>(visitor, 5, &self.dump_phase_ms);
+            codec::visit::scalar::<codec::scalar::Uint32>(visitor, 6, &self.dump_interval_ms);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("ContinuousDumpConfig", &[(5, "dump_phase_ms"), (6, "dump_interval_ms")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                5 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.dump_phase_ms),
+                6 => codec::decode::scalar::<codec::scalar::Uint32>(field, &mut self.dump_interval_ms),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: ContinuousDumpConfig = ContinuousDumpConfig::EMPTY;
+            &EMPTY
+        }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
+    }
+}
+
+#[cfg(feature = "probes")]
+#[derive(Clone, PartialEq)]
 pub struct PerfEventConfig {
     pub all_cpus: Option<bool>,
     pub sampling_frequency: Option<u32>,

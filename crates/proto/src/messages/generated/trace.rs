@@ -659,6 +659,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::FtraceStats(value)) => codec::visit::nested(visitor, 34, &**value),
             Some(crate::messages::trace_packet::Data::TraceStats(value)) => codec::visit::nested(visitor, 35, &**value),
             Some(crate::messages::trace_packet::Data::SynchronizationMarker(value)) => codec::visit::contents(visitor, 36, value),
+            Some(crate::messages::trace_packet::Data::ProfilePacket(value)) => codec::visit::nested(visitor, 37, &**value),
             Some(crate::messages::trace_packet::Data::Battery(value)) => codec::visit::nested(visitor, 38, &**value),
             Some(crate::messages::trace_packet::Data::ProcessDescriptor(value)) => codec::visit::nested(visitor, 43, &**value),
             Some(crate::messages::trace_packet::Data::ThreadDescriptor(value)) => codec::visit::nested(visitor, 44, &**value),
@@ -672,6 +673,8 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::CpuInfo(value)) => codec::visit::nested(visitor, 67, &**value),
             Some(crate::messages::trace_packet::Data::ServiceEvent(value)) => codec::visit::nested(visitor, 69, &**value),
             Some(crate::messages::trace_packet::Data::ExtensionDescriptor(value)) => codec::visit::nested(visitor, 72, &**value),
+            Some(crate::messages::trace_packet::Data::StreamingAllocation(value)) => codec::visit::nested(visitor, 74, &**value),
+            Some(crate::messages::trace_packet::Data::StreamingFree(value)) => codec::visit::nested(visitor, 75, &**value),
             Some(crate::messages::trace_packet::Data::TraceUuid(value)) => codec::visit::nested(visitor, 89, &**value),
             Some(crate::messages::trace_packet::Data::TrackEventRangeOfInterest(value)) => codec::visit::nested(visitor, 90, &**value),
             Some(crate::messages::trace_packet::Data::RemoteClockSync(value)) => codec::visit::nested(visitor, 107, &**value),
@@ -712,7 +715,7 @@ impl codec::Fields for TracePacket {
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (61, "module_symbols"), (66, "perf_sample"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
+        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (37, "profile_packet"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (61, "module_symbols"), (66, "perf_sample"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (74, "streaming_allocation"), (75, "streaming_free"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -811,6 +814,15 @@ impl codec::Fields for TracePacket {
                 codec::decode::bytes(field, &mut value)?;
                 self.data = value.map(crate::messages::trace_packet::Data::SynchronizationMarker).or(self.data.take());
                 Ok(())
+            }
+            37 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::ProfilePacket(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::ProfilePacket(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::ProfilePacket(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
             }
             38 => {
                 if !matches!(self.data, Some(crate::messages::trace_packet::Data::Battery(_))) {
@@ -923,6 +935,24 @@ impl codec::Fields for TracePacket {
                 }
                 match &mut self.data {
                     Some(crate::messages::trace_packet::Data::ExtensionDescriptor(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            74 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::StreamingAllocation(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::StreamingAllocation(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::StreamingAllocation(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
+            75 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::StreamingFree(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::StreamingFree(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::StreamingFree(value)) => decoder.nested(field, &mut **value),
                     _ => Ok(()),
                 }
             }
@@ -1292,6 +1322,7 @@ pub mod trace_packet {
         FtraceStats(Box<crate::messages::FtraceStats>),
         TraceStats(Box<crate::messages::TraceStats>),
         SynchronizationMarker(Vec<u8>),
+        ProfilePacket(Box<crate::messages::ProfilePacket>),
         Battery(Box<crate::messages::BatteryCounters>),
         ProcessDescriptor(Box<crate::messages::ProcessDescriptor>),
         ThreadDescriptor(Box<crate::messages::ThreadDescriptor>),
@@ -1305,6 +1336,8 @@ pub mod trace_packet {
         CpuInfo(Box<crate::messages::CpuInfo>),
         ServiceEvent(Box<crate::messages::TracingServiceEvent>),
         ExtensionDescriptor(Box<crate::messages::ExtensionDescriptor>),
+        StreamingAllocation(Box<crate::messages::StreamingAllocation>),
+        StreamingFree(Box<crate::messages::StreamingFree>),
         TraceUuid(Box<crate::messages::TraceUuid>),
         TrackEventRangeOfInterest(Box<crate::messages::TrackEventRangeOfInterest>),
         RemoteClockSync(Box<crate::messages::RemoteClockSync>),

@@ -747,6 +747,483 @@ impl codec::Fields for PerfSampleDefaults {
     extern "C" fn release(self: Box<Self>) {}
 }
 
+/// What a heap profiler found, for some processes. A dump that needs several packets says in each but the last that it is continued.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct ProfilePacket {
+    pub strings: Vec<crate::messages::InternedString>,
+    pub frames: Vec<crate::messages::Frame>,
+    pub callstacks: Vec<crate::messages::Callstack>,
+    pub mappings: Vec<crate::messages::Mapping>,
+    pub process_dumps: Vec<crate::messages::profile_packet::ProcessHeapSamples>,
+    pub continued: Option<bool>,
+    pub index: Option<u64>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl ProfilePacket {
+    const EMPTY: Self = Self {
+        strings: Vec::new(),
+        frames: Vec::new(),
+        callstacks: Vec::new(),
+        mappings: Vec::new(),
+        process_dumps: Vec::new(),
+        continued: None,
+        index: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(ProfilePacket);
+#[cfg(feature = "trace")]
+impl codec::Fields for ProfilePacket {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::messages(visitor, 1, &self.strings);
+        codec::visit::messages(visitor, 2, &self.frames);
+        codec::visit::messages(visitor, 3, &self.callstacks);
+        codec::visit::messages(visitor, 4, &self.mappings);
+        codec::visit::messages(visitor, 5, &self.process_dumps);
+        codec::visit::scalar::<codec::scalar::Bool>(visitor, 6, &self.continued);
+        codec::visit::scalar::<codec::scalar::Uint64>(visitor, 7, &self.index);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("ProfilePacket", &[(1, "strings"), (2, "frames"), (3, "callstacks"), (4, "mappings"), (5, "process_dumps"), (6, "continued"), (7, "index")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => decoder.messages(field, &mut self.strings),
+            2 => decoder.messages(field, &mut self.frames),
+            3 => decoder.messages(field, &mut self.callstacks),
+            4 => decoder.messages(field, &mut self.mappings),
+            5 => decoder.messages(field, &mut self.process_dumps),
+            6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.continued),
+            7 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.index),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: ProfilePacket = ProfilePacket::EMPTY;
+        &EMPTY
+    }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
+}
+pub mod profile_packet {
+    #[allow(unused_imports)]
+    use crate::messages::codec;
+    /// Totals of one call stack.
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct HeapSample {
+        pub callstack_id: Option<u64>,
+        pub self_allocated: Option<u64>,
+        pub self_freed: Option<u64>,
+        pub timestamp: Option<u64>,
+        pub alloc_count: Option<u64>,
+        pub free_count: Option<u64>,
+        pub self_max: Option<u64>,
+        pub self_max_count: Option<u64>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl HeapSample {
+        const EMPTY: Self = Self {
+            callstack_id: None,
+            self_allocated: None,
+            self_freed: None,
+            timestamp: None,
+            alloc_count: None,
+            free_count: None,
+            self_max: None,
+            self_max_count: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    codec::message_impls!(HeapSample);
+    #[cfg(feature = "trace")]
+    impl codec::Fields for HeapSample {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.callstack_id);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 2, &self.self_allocated);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 3, &self.self_freed);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 4, &self.timestamp);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 5, &self.alloc_count);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 6, &self.free_count);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 8, &self.self_max);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 9, &self.self_max_count);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("HeapSample", &[(1, "callstack_id"), (2, "self_allocated"), (3, "self_freed"), (4, "timestamp"), (5, "alloc_count"), (6, "free_count"), (8, "self_max"), (9, "self_max_count")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.callstack_id),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.self_allocated),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.self_freed),
+                4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.alloc_count),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.free_count),
+                8 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.self_max),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.self_max_count),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: HeapSample = HeapSample::EMPTY;
+            &EMPTY
+        }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct Histogram {
+        pub buckets: Vec<crate::messages::profile_packet::histogram::Bucket>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl Histogram {
+        const EMPTY: Self = Self {
+            buckets: Vec::new(),
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    codec::message_impls!(Histogram);
+    #[cfg(feature = "trace")]
+    impl codec::Fields for Histogram {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::messages(visitor, 1, &self.buckets);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("Histogram", &[(1, "buckets")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => decoder.messages(field, &mut self.buckets),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: Histogram = Histogram::EMPTY;
+            &EMPTY
+        }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
+    }
+    pub mod histogram {
+        #[allow(unused_imports)]
+        use crate::messages::codec;
+        #[cfg(feature = "trace")]
+        #[derive(Clone, PartialEq)]
+        pub struct Bucket {
+            pub upper_limit: Option<u64>,
+            pub max_bucket: Option<bool>,
+            pub count: Option<u64>,
+            /// Fields that this schema does not have.
+            pub unknown_fields: codec::UnknownFields,
+        }
+        #[cfg(feature = "trace")]
+        impl Bucket {
+            const EMPTY: Self = Self {
+                upper_limit: None,
+                max_bucket: None,
+                count: None,
+                unknown_fields: codec::UnknownFields::new(),
+            };
+        }
+        #[cfg(feature = "trace")]
+        codec::message_impls!(Bucket);
+        #[cfg(feature = "trace")]
+        impl codec::Fields for Bucket {
+            fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.upper_limit);
+                codec::visit::scalar::<codec::scalar::Bool>(visitor, 2, &self.max_bucket);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 3, &self.count);
+                codec::visit::unknown(visitor, &self.unknown_fields);
+            }
+            fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+                ("Bucket", &[(1, "upper_limit"), (2, "max_bucket"), (3, "count")])
+            }
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+                match field.number {
+                    1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.upper_limit),
+                    2 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.max_bucket),
+                    3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.count),
+                    _ => self.unknown_fields.take(field),
+                }
+            }
+            fn empty() -> &'static Self {
+                static EMPTY: Bucket = Bucket::EMPTY;
+                &EMPTY
+            }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
+        }
+    }
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct ProcessStats {
+        pub unwinding_errors: Option<u64>,
+        pub heap_samples: Option<u64>,
+        pub map_reparses: Option<u64>,
+        pub unwinding_time_us: codec::MessageField<crate::messages::profile_packet::Histogram>,
+        pub total_unwinding_time_us: Option<u64>,
+        pub client_spinlock_blocked_us: Option<u64>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl ProcessStats {
+        const EMPTY: Self = Self {
+            unwinding_errors: None,
+            heap_samples: None,
+            map_reparses: None,
+            unwinding_time_us: codec::MessageField::none(),
+            total_unwinding_time_us: None,
+            client_spinlock_blocked_us: None,
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    codec::message_impls!(ProcessStats);
+    #[cfg(feature = "trace")]
+    impl codec::Fields for ProcessStats {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.unwinding_errors);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 2, &self.heap_samples);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 3, &self.map_reparses);
+            codec::visit::messages(visitor, 4, &self.unwinding_time_us);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 5, &self.total_unwinding_time_us);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 6, &self.client_spinlock_blocked_us);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("ProcessStats", &[(1, "unwinding_errors"), (2, "heap_samples"), (3, "map_reparses"), (4, "unwinding_time_us"), (5, "total_unwinding_time_us"), (6, "client_spinlock_blocked_us")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.unwinding_errors),
+                2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.heap_samples),
+                3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.map_reparses),
+                4 => decoder.messages(field, &mut self.unwinding_time_us),
+                5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.total_unwinding_time_us),
+                6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.client_spinlock_blocked_us),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: ProcessStats = ProcessStats::EMPTY;
+            &EMPTY
+        }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
+    }
+    /// One heap of one process.
+    #[cfg(feature = "trace")]
+    #[derive(Clone, PartialEq)]
+    pub struct ProcessHeapSamples {
+        pub pid: Option<u64>,
+        pub samples: Vec<crate::messages::profile_packet::HeapSample>,
+        pub from_startup: Option<bool>,
+        pub rejected_concurrent: Option<bool>,
+        pub stats: codec::MessageField<crate::messages::profile_packet::ProcessStats>,
+        pub disconnected: Option<bool>,
+        pub buffer_overran: Option<bool>,
+        pub buffer_corrupted: Option<bool>,
+        pub timestamp: Option<u64>,
+        pub hit_guardrail: Option<bool>,
+        pub heap_name: Option<String>,
+        pub sampling_interval_bytes: Option<u64>,
+        pub orig_sampling_interval_bytes: Option<u64>,
+        pub client_error: Option<crate::messages::profile_packet::process_heap_samples::ClientError>,
+        pub start_timestamp: Option<u64>,
+        /// Set if anything is missing.
+        pub losses: codec::MessageField<crate::messages::profile_packet::process_heap_samples::Losses>,
+        /// Fields that this schema does not have.
+        pub unknown_fields: codec::UnknownFields,
+    }
+    #[cfg(feature = "trace")]
+    impl ProcessHeapSamples {
+        const EMPTY: Self = Self {
+            pid: None,
+            samples: Vec::new(),
+            from_startup: None,
+            rejected_concurrent: None,
+            stats: codec::MessageField::none(),
+            disconnected: None,
+            buffer_overran: None,
+            buffer_corrupted: None,
+            timestamp: None,
+            hit_guardrail: None,
+            heap_name: None,
+            sampling_interval_bytes: None,
+            orig_sampling_interval_bytes: None,
+            client_error: None,
+            start_timestamp: None,
+            losses: codec::MessageField::none(),
+            unknown_fields: codec::UnknownFields::new(),
+        };
+    }
+    #[cfg(feature = "trace")]
+    codec::message_impls!(ProcessHeapSamples);
+    #[cfg(feature = "trace")]
+    impl codec::Fields for ProcessHeapSamples {
+        fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.pid);
+            codec::visit::messages(visitor, 2, &self.samples);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 3, &self.from_startup);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 4, &self.rejected_concurrent);
+            codec::visit::messages(visitor, 5, &self.stats);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 6, &self.disconnected);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 7, &self.buffer_overran);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 8, &self.buffer_corrupted);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 9, &self.timestamp);
+            codec::visit::scalar::<codec::scalar::Bool>(visitor, 10, &self.hit_guardrail);
+            codec::visit::string(visitor, 11, &self.heap_name);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 12, &self.sampling_interval_bytes);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 13, &self.orig_sampling_interval_bytes);
+            codec::visit::enums(visitor, 14, &self.client_error);
+            codec::visit::scalar::<codec::scalar::Uint64>(visitor, 15, &self.start_timestamp);
+            codec::visit::messages(visitor, 9901, &self.losses);
+            codec::visit::unknown(visitor, &self.unknown_fields);
+        }
+        fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+            ("ProcessHeapSamples", &[(1, "pid"), (2, "samples"), (3, "from_startup"), (4, "rejected_concurrent"), (5, "stats"), (6, "disconnected"), (7, "buffer_overran"), (8, "buffer_corrupted"), (9, "timestamp"), (10, "hit_guardrail"), (11, "heap_name"), (12, "sampling_interval_bytes"), (13, "orig_sampling_interval_bytes"), (14, "client_error"), (15, "start_timestamp"), (9901, "losses")])
+        }
+        fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+            match field.number {
+                1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.pid),
+                2 => decoder.messages(field, &mut self.samples),
+                3 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.from_startup),
+                4 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.rejected_concurrent),
+                5 => decoder.messages(field, &mut self.stats),
+                6 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.disconnected),
+                7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.buffer_overran),
+                8 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.buffer_corrupted),
+                9 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.timestamp),
+                10 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.hit_guardrail),
+                11 => codec::decode::string(field, &mut self.heap_name),
+                12 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.sampling_interval_bytes),
+                13 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.orig_sampling_interval_bytes),
+                14 => codec::decode::enums(field, &mut self.client_error, &mut self.unknown_fields),
+                15 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.start_timestamp),
+                9901 => decoder.messages(field, &mut self.losses),
+                _ => self.unknown_fields.take(field),
+            }
+        }
+        fn empty() -> &'static Self {
+            static EMPTY: ProcessHeapSamples = ProcessHeapSamples::EMPTY;
+            &EMPTY
+        }
+        #[inline(never)]
+        extern "C" fn release(self: Box<Self>) {}
+    }
+    pub mod process_heap_samples {
+        #[allow(unused_imports)]
+        use crate::messages::codec;
+        /// What is missing in the samples. All numbers are totals since the profile of the process began.
+        #[cfg(feature = "trace")]
+        #[derive(Clone, PartialEq)]
+        pub struct Losses {
+            /// Samples for which the ring in shared memory had no space, and the bytes that they stood for.
+            pub samples: Option<u64>,
+            pub bytes: Option<u64>,
+            /// Sampled allocations whose release could not be told. They count as live for ever.
+            pub frees: Option<u64>,
+            /// Samples that were left out because too many sampled allocations were live.
+            pub untracked: Option<u64>,
+            /// Samples that count for the call stack "too many call stacks", because theirs had no room.
+            pub merged: Option<u64>,
+            /// Samples whose stacks were not unwound, because the recording had to end.
+            pub not_unwound: Option<u64>,
+            /// Fields that this schema does not have.
+            pub unknown_fields: codec::UnknownFields,
+        }
+        #[cfg(feature = "trace")]
+        impl Losses {
+            const EMPTY: Self = Self {
+                samples: None,
+                bytes: None,
+                frees: None,
+                untracked: None,
+                merged: None,
+                not_unwound: None,
+                unknown_fields: codec::UnknownFields::new(),
+            };
+        }
+        #[cfg(feature = "trace")]
+        codec::message_impls!(Losses);
+        #[cfg(feature = "trace")]
+        impl codec::Fields for Losses {
+            fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 1, &self.samples);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 2, &self.bytes);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 3, &self.frees);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 4, &self.untracked);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 5, &self.merged);
+                codec::visit::scalar::<codec::scalar::Uint64>(visitor, 6, &self.not_unwound);
+                codec::visit::unknown(visitor, &self.unknown_fields);
+            }
+            fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+                ("Losses", &[(1, "samples"), (2, "bytes"), (3, "frees"), (4, "untracked"), (5, "merged"), (6, "not_unwound")])
+            }
+            fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+                match field.number {
+                    1 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.samples),
+                    2 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.bytes),
+                    3 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.frees),
+                    4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.untracked),
+                    5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.merged),
+                    6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.not_unwound),
+                    _ => self.unknown_fields.take(field),
+                }
+            }
+            fn empty() -> &'static Self {
+                static EMPTY: Losses = Losses::EMPTY;
+                &EMPTY
+            }
+            #[inline(never)]
+            extern "C" fn release(self: Box<Self>) {}
+        }
+        #[cfg(feature = "probes")]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum ClientError {
+            #[default]
+            CLIENT_ERROR_NONE = 0,
+            CLIENT_ERROR_HIT_TIMEOUT = 1,
+            CLIENT_ERROR_INVALID_STACK_BOUNDS = 2,
+        }
+        #[cfg(feature = "probes")]
+        impl codec::Enumeration for ClientError {
+            const VALUES: &'static [(Self, &'static str)] = &[
+                (Self::CLIENT_ERROR_NONE, "CLIENT_ERROR_NONE"),
+                (Self::CLIENT_ERROR_HIT_TIMEOUT, "CLIENT_ERROR_HIT_TIMEOUT"),
+                (Self::CLIENT_ERROR_INVALID_STACK_BOUNDS, "CLIENT_ERROR_INVALID_STACK_BOUNDS"),
+            ];
+            #[inline]
+            fn to_i32(self) -> i32 {
+                self as i32
+            }
+            fn from_i32(number: i32) -> Option<Self> {
+                Some(match number {
+                    0 => Self::CLIENT_ERROR_NONE,
+                    1 => Self::CLIENT_ERROR_HIT_TIMEOUT,
+                    2 => Self::CLIENT_ERROR_INVALID_STACK_BOUNDS,
+                    _ => return None,
+                })
+            }
+        }
+    }
+}
+
 pub mod profiling {
     #[allow(unused_imports)]
     use crate::messages::codec;
@@ -854,4 +1331,112 @@ pub mod profiling {
             })
         }
     }
+}
+
+/// Allocations one by one, as parallel lists.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct StreamingAllocation {
+    pub address: Vec<u64>,
+    pub size: Vec<u64>,
+    pub sample_size: Vec<u64>,
+    pub clock_monotonic_coarse_timestamp: Vec<u64>,
+    pub heap_id: Vec<u32>,
+    pub sequence_number: Vec<u64>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl StreamingAllocation {
+    const EMPTY: Self = Self {
+        address: Vec::new(),
+        size: Vec::new(),
+        sample_size: Vec::new(),
+        clock_monotonic_coarse_timestamp: Vec::new(),
+        heap_id: Vec::new(),
+        sequence_number: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(StreamingAllocation);
+#[cfg(feature = "trace")]
+impl codec::Fields for StreamingAllocation {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 1, &self.address);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 2, &self.size);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 3, &self.sample_size);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 4, &self.clock_monotonic_coarse_timestamp);
+        codec::visit::scalars::<codec::scalar::Uint32>(visitor, 5, &self.heap_id);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 6, &self.sequence_number);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("StreamingAllocation", &[(1, "address"), (2, "size"), (3, "sample_size"), (4, "clock_monotonic_coarse_timestamp"), (5, "heap_id"), (6, "sequence_number")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.address),
+            2 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.size),
+            3 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.sample_size),
+            4 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.clock_monotonic_coarse_timestamp),
+            5 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.heap_id),
+            6 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.sequence_number),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: StreamingAllocation = StreamingAllocation::EMPTY;
+        &EMPTY
+    }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
+}
+
+/// Releases one by one, as parallel lists.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct StreamingFree {
+    pub address: Vec<u64>,
+    pub heap_id: Vec<u32>,
+    pub sequence_number: Vec<u64>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl StreamingFree {
+    const EMPTY: Self = Self {
+        address: Vec::new(),
+        heap_id: Vec::new(),
+        sequence_number: Vec::new(),
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(StreamingFree);
+#[cfg(feature = "trace")]
+impl codec::Fields for StreamingFree {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 1, &self.address);
+        codec::visit::scalars::<codec::scalar::Uint32>(visitor, 2, &self.heap_id);
+        codec::visit::scalars::<codec::scalar::Uint64>(visitor, 3, &self.sequence_number);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("StreamingFree", &[(1, "address"), (2, "heap_id"), (3, "sequence_number")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.address),
+            2 => codec::decode::scalars::<codec::scalar::Uint32>(field, &mut self.heap_id),
+            3 => codec::decode::scalars::<codec::scalar::Uint64>(field, &mut self.sequence_number),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: StreamingFree = StreamingFree::EMPTY;
+        &EMPTY
+    }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
 }

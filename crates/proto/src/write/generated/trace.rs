@@ -796,6 +796,30 @@ impl TracePacket<'_> {
         self
     }
 
+    /// Writes `profile_packet`, field 37.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn profile_packet(&mut self, fill: impl FnOnce(&mut crate::write::ProfilePacket<'_>)) -> &mut Self {
+        self.0.nested(37, |writer| fill(&mut crate::write::ProfilePacket::new(writer)));
+        self
+    }
+
+    /// Writes `streaming_allocation`, field 74.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn streaming_allocation(&mut self, fill: impl FnOnce(&mut crate::write::StreamingAllocation<'_>)) -> &mut Self {
+        self.0.nested(74, |writer| fill(&mut crate::write::StreamingAllocation::new(writer)));
+        self
+    }
+
+    /// Writes `streaming_free`, field 75.
+    #[cfg(feature = "probes")]
+    #[inline]
+    pub fn streaming_free(&mut self, fill: impl FnOnce(&mut crate::write::StreamingFree<'_>)) -> &mut Self {
+        self.0.nested(75, |writer| fill(&mut crate::write::StreamingFree::new(writer)));
+        self
+    }
+
     /// Writes `perf_sample`, field 66.
     #[cfg(feature = "probes")]
     #[inline]

@@ -510,10 +510,613 @@ impl PerfSampleDefaults<'_> {
 
 #[cfg(feature = "probes")]
 message_writer!(
+    /// Writes a `ProfilePacket`.
+    ProfilePacket
+);
+
+#[cfg(feature = "probes")]
+impl ProfilePacket<'_> {
+    /// Field number of `strings`.
+    pub const STRINGS: u32 = 1;
+    /// Field number of `mappings`.
+    pub const MAPPINGS: u32 = 4;
+    /// Field number of `frames`.
+    pub const FRAMES: u32 = 2;
+    /// Field number of `callstacks`.
+    pub const CALLSTACKS: u32 = 3;
+    /// Field number of `process_dumps`.
+    pub const PROCESS_DUMPS: u32 = 5;
+    /// Field number of `continued`.
+    pub const CONTINUED: u32 = 6;
+    /// Field number of `index`.
+    pub const INDEX: u32 = 7;
+
+    /// Appends one `strings`, field 1.
+    #[inline]
+    pub fn strings(&mut self, fill: impl FnOnce(&mut crate::write::InternedString<'_>)) -> &mut Self {
+        self.0.nested(1, |writer| fill(&mut crate::write::InternedString::new(writer)));
+        self
+    }
+
+    /// Appends one `mappings`, field 4.
+    #[inline]
+    pub fn mappings(&mut self, fill: impl FnOnce(&mut crate::write::Mapping<'_>)) -> &mut Self {
+        self.0.nested(4, |writer| fill(&mut crate::write::Mapping::new(writer)));
+        self
+    }
+
+    /// Appends one `frames`, field 2.
+    #[inline]
+    pub fn frames(&mut self, fill: impl FnOnce(&mut crate::write::Frame<'_>)) -> &mut Self {
+        self.0.nested(2, |writer| fill(&mut crate::write::Frame::new(writer)));
+        self
+    }
+
+    /// Appends one `callstacks`, field 3.
+    #[inline]
+    pub fn callstacks(&mut self, fill: impl FnOnce(&mut crate::write::Callstack<'_>)) -> &mut Self {
+        self.0.nested(3, |writer| fill(&mut crate::write::Callstack::new(writer)));
+        self
+    }
+
+    /// Appends one `process_dumps`, field 5.
+    #[inline]
+    pub fn process_dumps(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::ProcessHeapSamples<'_>)) -> &mut Self {
+        self.0.nested(5, |writer| fill(&mut crate::write::profile_packet::ProcessHeapSamples::new(writer)));
+        self
+    }
+
+    /// Writes `continued`, field 6.
+    #[inline]
+    pub fn continued(&mut self, value: bool) -> &mut Self {
+        self.0.varint_field(6, u64::from(value));
+        self
+    }
+
+    /// Writes `index`, field 7.
+    #[inline]
+    pub fn index(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(7, value);
+        self
+    }
+}
+
+/// Messages nested in `ProfilePacket`.
+pub mod profile_packet {
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `HeapSample`.
+        HeapSample
+    );
+
+    #[cfg(feature = "probes")]
+    impl HeapSample<'_> {
+        /// Field number of `callstack_id`.
+        pub const CALLSTACK_ID: u32 = 1;
+        /// Field number of `self_allocated`.
+        pub const SELF_ALLOCATED: u32 = 2;
+        /// Field number of `self_freed`.
+        pub const SELF_FREED: u32 = 3;
+        /// Field number of `self_max`.
+        pub const SELF_MAX: u32 = 8;
+        /// Field number of `self_max_count`.
+        pub const SELF_MAX_COUNT: u32 = 9;
+        /// Field number of `timestamp`.
+        pub const TIMESTAMP: u32 = 4;
+        /// Field number of `alloc_count`.
+        pub const ALLOC_COUNT: u32 = 5;
+        /// Field number of `free_count`.
+        pub const FREE_COUNT: u32 = 6;
+
+        /// Writes `callstack_id`, field 1.
+        #[inline]
+        pub fn callstack_id(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `self_allocated`, field 2.
+        #[inline]
+        pub fn self_allocated(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(2, value);
+            self
+        }
+
+        /// Writes `self_freed`, field 3.
+        #[inline]
+        pub fn self_freed(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(3, value);
+            self
+        }
+
+        /// Writes `self_max`, field 8.
+        #[inline]
+        pub fn self_max(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(8, value);
+            self
+        }
+
+        /// Writes `self_max_count`, field 9.
+        #[inline]
+        pub fn self_max_count(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(9, value);
+            self
+        }
+
+        /// Writes `timestamp`, field 4.
+        #[inline]
+        pub fn timestamp(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(4, value);
+            self
+        }
+
+        /// Writes `alloc_count`, field 5.
+        #[inline]
+        pub fn alloc_count(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(5, value);
+            self
+        }
+
+        /// Writes `free_count`, field 6.
+        #[inline]
+        pub fn free_count(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(6, value);
+            self
+        }
+    }
+
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `Histogram`.
+        Histogram
+    );
+
+    #[cfg(feature = "probes")]
+    impl Histogram<'_> {
+        /// Field number of `buckets`.
+        pub const BUCKETS: u32 = 1;
+
+        /// Appends one `buckets`, field 1.
+        #[inline]
+        pub fn buckets(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::histogram::Bucket<'_>)) -> &mut Self {
+            self.0.nested(1, |writer| fill(&mut crate::write::profile_packet::histogram::Bucket::new(writer)));
+            self
+        }
+    }
+
+    /// Messages nested in `Histogram`.
+    pub mod histogram {
+        #[cfg(feature = "probes")]
+        message_writer!(
+            /// Writes a `Bucket`.
+            Bucket
+        );
+
+        #[cfg(feature = "probes")]
+        impl Bucket<'_> {
+            /// Field number of `upper_limit`.
+            pub const UPPER_LIMIT: u32 = 1;
+            /// Field number of `max_bucket`.
+            pub const MAX_BUCKET: u32 = 2;
+            /// Field number of `count`.
+            pub const COUNT: u32 = 3;
+
+            /// Writes `upper_limit`, field 1.
+            #[inline]
+            pub fn upper_limit(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(1, value);
+                self
+            }
+
+            /// Writes `max_bucket`, field 2.
+            #[inline]
+            pub fn max_bucket(&mut self, value: bool) -> &mut Self {
+                self.0.varint_field(2, u64::from(value));
+                self
+            }
+
+            /// Writes `count`, field 3.
+            #[inline]
+            pub fn count(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(3, value);
+                self
+            }
+        }
+    }
+
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `ProcessStats`.
+        ProcessStats
+    );
+
+    #[cfg(feature = "probes")]
+    impl ProcessStats<'_> {
+        /// Field number of `unwinding_errors`.
+        pub const UNWINDING_ERRORS: u32 = 1;
+        /// Field number of `heap_samples`.
+        pub const HEAP_SAMPLES: u32 = 2;
+        /// Field number of `map_reparses`.
+        pub const MAP_REPARSES: u32 = 3;
+        /// Field number of `unwinding_time_us`.
+        pub const UNWINDING_TIME_US: u32 = 4;
+        /// Field number of `total_unwinding_time_us`.
+        pub const TOTAL_UNWINDING_TIME_US: u32 = 5;
+        /// Field number of `client_spinlock_blocked_us`.
+        pub const CLIENT_SPINLOCK_BLOCKED_US: u32 = 6;
+
+        /// Writes `unwinding_errors`, field 1.
+        #[inline]
+        pub fn unwinding_errors(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `heap_samples`, field 2.
+        #[inline]
+        pub fn heap_samples(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(2, value);
+            self
+        }
+
+        /// Writes `map_reparses`, field 3.
+        #[inline]
+        pub fn map_reparses(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(3, value);
+            self
+        }
+
+        /// Writes `unwinding_time_us`, field 4.
+        #[inline]
+        pub fn unwinding_time_us(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::Histogram<'_>)) -> &mut Self {
+            self.0.nested(4, |writer| fill(&mut crate::write::profile_packet::Histogram::new(writer)));
+            self
+        }
+
+        /// Writes `total_unwinding_time_us`, field 5.
+        #[inline]
+        pub fn total_unwinding_time_us(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(5, value);
+            self
+        }
+
+        /// Writes `client_spinlock_blocked_us`, field 6.
+        #[inline]
+        pub fn client_spinlock_blocked_us(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(6, value);
+            self
+        }
+    }
+
+    #[cfg(feature = "probes")]
+    message_writer!(
+        /// Writes a `ProcessHeapSamples`.
+        ProcessHeapSamples
+    );
+
+    #[cfg(feature = "probes")]
+    impl ProcessHeapSamples<'_> {
+        /// Field number of `pid`.
+        pub const PID: u32 = 1;
+        /// Field number of `from_startup`.
+        pub const FROM_STARTUP: u32 = 3;
+        /// Field number of `rejected_concurrent`.
+        pub const REJECTED_CONCURRENT: u32 = 4;
+        /// Field number of `disconnected`.
+        pub const DISCONNECTED: u32 = 6;
+        /// Field number of `buffer_overran`.
+        pub const BUFFER_OVERRAN: u32 = 7;
+        /// Field number of `client_error`.
+        pub const CLIENT_ERROR: u32 = 14;
+        /// Field number of `buffer_corrupted`.
+        pub const BUFFER_CORRUPTED: u32 = 8;
+        /// Field number of `hit_guardrail`.
+        pub const HIT_GUARDRAIL: u32 = 10;
+        /// Field number of `heap_name`.
+        pub const HEAP_NAME: u32 = 11;
+        /// Field number of `sampling_interval_bytes`.
+        pub const SAMPLING_INTERVAL_BYTES: u32 = 12;
+        /// Field number of `orig_sampling_interval_bytes`.
+        pub const ORIG_SAMPLING_INTERVAL_BYTES: u32 = 13;
+        /// Field number of `timestamp`.
+        pub const TIMESTAMP: u32 = 9;
+        /// Field number of `start_timestamp`.
+        pub const START_TIMESTAMP: u32 = 15;
+        /// Field number of `stats`.
+        pub const STATS: u32 = 5;
+        /// Field number of `samples`.
+        pub const SAMPLES: u32 = 2;
+        /// Field number of `losses`.
+        pub const LOSSES: u32 = 9901;
+
+        /// Writes `pid`, field 1.
+        #[inline]
+        pub fn pid(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(1, value);
+            self
+        }
+
+        /// Writes `from_startup`, field 3.
+        #[inline]
+        pub fn from_startup(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(3, u64::from(value));
+            self
+        }
+
+        /// Writes `rejected_concurrent`, field 4.
+        #[inline]
+        pub fn rejected_concurrent(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(4, u64::from(value));
+            self
+        }
+
+        /// Writes `disconnected`, field 6.
+        #[inline]
+        pub fn disconnected(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(6, u64::from(value));
+            self
+        }
+
+        /// Writes `buffer_overran`, field 7.
+        #[inline]
+        pub fn buffer_overran(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(7, u64::from(value));
+            self
+        }
+
+        /// Writes `client_error`, field 14.
+        #[inline]
+        pub fn client_error(&mut self, value: crate::messages::profile_packet::process_heap_samples::ClientError) -> &mut Self {
+            self.0.varint_field(14, i64::from(value as i32) as u64);
+            self
+        }
+
+        /// Writes `buffer_corrupted`, field 8.
+        #[inline]
+        pub fn buffer_corrupted(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(8, u64::from(value));
+            self
+        }
+
+        /// Writes `hit_guardrail`, field 10.
+        #[inline]
+        pub fn hit_guardrail(&mut self, value: bool) -> &mut Self {
+            self.0.varint_field(10, u64::from(value));
+            self
+        }
+
+        /// Writes `heap_name`, field 11.
+        #[inline]
+        pub fn heap_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+            self.0.bytes_field(11, value.as_ref());
+            self
+        }
+
+        /// Writes `sampling_interval_bytes`, field 12.
+        #[inline]
+        pub fn sampling_interval_bytes(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(12, value);
+            self
+        }
+
+        /// Writes `orig_sampling_interval_bytes`, field 13.
+        #[inline]
+        pub fn orig_sampling_interval_bytes(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(13, value);
+            self
+        }
+
+        /// Writes `timestamp`, field 9.
+        #[inline]
+        pub fn timestamp(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(9, value);
+            self
+        }
+
+        /// Writes `start_timestamp`, field 15.
+        #[inline]
+        pub fn start_timestamp(&mut self, value: u64) -> &mut Self {
+            self.0.varint_field(15, value);
+            self
+        }
+
+        /// Writes `stats`, field 5.
+        #[inline]
+        pub fn stats(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::ProcessStats<'_>)) -> &mut Self {
+            self.0.nested(5, |writer| fill(&mut crate::write::profile_packet::ProcessStats::new(writer)));
+            self
+        }
+
+        /// Appends one `samples`, field 2.
+        #[inline]
+        pub fn samples(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::HeapSample<'_>)) -> &mut Self {
+            self.0.nested(2, |writer| fill(&mut crate::write::profile_packet::HeapSample::new(writer)));
+            self
+        }
+
+        /// Writes `losses`, field 9901.
+        #[inline]
+        pub fn losses(&mut self, fill: impl FnOnce(&mut crate::write::profile_packet::process_heap_samples::Losses<'_>)) -> &mut Self {
+            self.0.nested(9901, |writer| fill(&mut crate::write::profile_packet::process_heap_samples::Losses::new(writer)));
+            self
+        }
+    }
+
+    /// Messages nested in `ProcessHeapSamples`.
+    pub mod process_heap_samples {
+        #[cfg(feature = "probes")]
+        message_writer!(
+            /// Writes a `Losses`.
+            Losses
+        );
+
+        #[cfg(feature = "probes")]
+        impl Losses<'_> {
+            /// Field number of `samples`.
+            pub const SAMPLES: u32 = 1;
+            /// Field number of `bytes`.
+            pub const BYTES: u32 = 2;
+            /// Field number of `frees`.
+            pub const FREES: u32 = 3;
+            /// Field number of `untracked`.
+            pub const UNTRACKED: u32 = 4;
+            /// Field number of `merged`.
+            pub const MERGED: u32 = 5;
+            /// Field number of `not_unwound`.
+            pub const NOT_UNWOUND: u32 = 6;
+
+            /// Writes `samples`, field 1.
+            #[inline]
+            pub fn samples(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(1, value);
+                self
+            }
+
+            /// Writes `bytes`, field 2.
+            #[inline]
+            pub fn bytes(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(2, value);
+                self
+            }
+
+            /// Writes `frees`, field 3.
+            #[inline]
+            pub fn frees(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(3, value);
+                self
+            }
+
+            /// Writes `untracked`, field 4.
+            #[inline]
+            pub fn untracked(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(4, value);
+                self
+            }
+
+            /// Writes `merged`, field 5.
+            #[inline]
+            pub fn merged(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(5, value);
+                self
+            }
+
+            /// Writes `not_unwound`, field 6.
+            #[inline]
+            pub fn not_unwound(&mut self, value: u64) -> &mut Self {
+                self.0.varint_field(6, value);
+                self
+            }
+        }
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
     /// Writes a `Profiling`.
     Profiling
 );
 
 #[cfg(feature = "probes")]
 impl Profiling<'_> {
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `StreamingAllocation`.
+    StreamingAllocation
+);
+
+#[cfg(feature = "probes")]
+impl StreamingAllocation<'_> {
+    /// Field number of `address`.
+    pub const ADDRESS: u32 = 1;
+    /// Field number of `size`.
+    pub const SIZE: u32 = 2;
+    /// Field number of `sample_size`.
+    pub const SAMPLE_SIZE: u32 = 3;
+    /// Field number of `clock_monotonic_coarse_timestamp`.
+    pub const CLOCK_MONOTONIC_COARSE_TIMESTAMP: u32 = 4;
+    /// Field number of `heap_id`.
+    pub const HEAP_ID: u32 = 5;
+    /// Field number of `sequence_number`.
+    pub const SEQUENCE_NUMBER: u32 = 6;
+
+    /// Appends one `address`, field 1.
+    #[inline]
+    pub fn address(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(1, value);
+        self
+    }
+
+    /// Appends one `size`, field 2.
+    #[inline]
+    pub fn size(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(2, value);
+        self
+    }
+
+    /// Appends one `sample_size`, field 3.
+    #[inline]
+    pub fn sample_size(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(3, value);
+        self
+    }
+
+    /// Appends one `clock_monotonic_coarse_timestamp`, field 4.
+    #[inline]
+    pub fn clock_monotonic_coarse_timestamp(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(4, value);
+        self
+    }
+
+    /// Appends one `heap_id`, field 5.
+    #[inline]
+    pub fn heap_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(5, u64::from(value));
+        self
+    }
+
+    /// Appends one `sequence_number`, field 6.
+    #[inline]
+    pub fn sequence_number(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(6, value);
+        self
+    }
+}
+
+#[cfg(feature = "probes")]
+message_writer!(
+    /// Writes a `StreamingFree`.
+    StreamingFree
+);
+
+#[cfg(feature = "probes")]
+impl StreamingFree<'_> {
+    /// Field number of `address`.
+    pub const ADDRESS: u32 = 1;
+    /// Field number of `heap_id`.
+    pub const HEAP_ID: u32 = 2;
+    /// Field number of `sequence_number`.
+    pub const SEQUENCE_NUMBER: u32 = 3;
+
+    /// Appends one `address`, field 1.
+    #[inline]
+    pub fn address(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(1, value);
+        self
+    }
+
+    /// Appends one `heap_id`, field 2.
+    #[inline]
+    pub fn heap_id(&mut self, value: u32) -> &mut Self {
+        self.0.varint_field(2, u64::from(value));
+        self
+    }
+
+    /// Appends one `sequence_number`, field 3.
+    #[inline]
+    pub fn sequence_number(&mut self, value: u64) -> &mut Self {
+        self.0.varint_field(3, value);
+        self
+    }
 }
