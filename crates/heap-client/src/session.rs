@@ -65,7 +65,7 @@ pub fn begin_with(allocator: Option<&str>) {
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     handle_signal();
     system::map_mark(c"ferretto_heap");
-    stack::bounds(thread::current());
+    stack::leave_out_from(thread::current(), system::environment());
     start(Reason::Startup);
 }
 

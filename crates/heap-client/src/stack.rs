@@ -55,6 +55,14 @@ pub(crate) fn bounds(thread: &Thread) -> (u64, u64) {
     (thread.stack_low.load(Relaxed), thread.stack_high.load(Relaxed))
 }
 
+/// Leaves out of samples what is on this thread's stack from an address on: no frames, but the environment, which is large and nobody's business.
+pub(crate) fn leave_out_from(thread: &Thread, address: u64) {
+    let (low, high) = bounds(thread);
+    if (low..high).contains(&address) {
+        thread.stack_high.store(address, Relaxed);
+    }
+}
+
 impl Extent {
     /// Words that the copy takes.
     pub(crate) fn words(self) -> usize {

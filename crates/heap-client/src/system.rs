@@ -417,6 +417,15 @@ pub(crate) fn has_borrowed_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Where the environment is: on the first thread's stack, above all frames, unless the program has moved it.
+pub(crate) fn environment() -> u64 {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    // SAFETY: libc's variable, of which only the value is read.
+    unsafe { (&raw const environ).read() as u64 }
+}
+
 /// Sixteen bytes that the kernel chose at random for this process, as two numbers.
 pub(crate) fn random_of_process() -> [u64; 2] {
     // SAFETY: takes a number.

@@ -170,7 +170,7 @@ fn programs_in_other_languages_run_as_ever() {
                 "-c",
                 "import json, threading\nprint(len(json.dumps([str(i) for i in range(100000)])))",
             ],
-            "888888\n",
+            "888890\n",
         ),
         (
             "perl",

@@ -155,12 +155,12 @@ static void functions(void) {
 
 /* Forks; parent and child go on allocating. */
 static void forks(void) {
-    classes(1, 20000, 0);
+    classes(1, 2000, 0);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
         sink = malloc(50001);
-        classes(2, 20000, 0);
+        classes(2, 2000, 0);
         exit(0);
     }
     int status;

@@ -79,7 +79,7 @@ fn eight_threads_are_sampled_alike() {
         return;
     };
     let child = program.spawn().expect("a program");
-    let mut client = daemon.accept(&lossless(20_000), RING_WORDS);
+    let mut client = daemon.accept(&lossless(200_000), RING_WORDS);
     let records = client.until_exit();
     output(child);
     assert_eq!(client.lost(), [0; 4]);
@@ -89,7 +89,7 @@ fn eight_threads_are_sampled_alike() {
     for size in SIZES {
         let bytes = (8 * 400_000 / 5 * size) as f64;
         let difference = (estimates.get(&size).copied().unwrap_or(0) as f64 - bytes).abs();
-        let bound = 5.0 * (20_000.0 * bytes).sqrt() + 0.01 * bytes;
+        let bound = 5.0 * (200_000.0 * bytes).sqrt() + 0.01 * bytes;
         assert!(
             difference <= bound,
             "size {size}: {difference} off, {bound} allowed"
@@ -138,14 +138,13 @@ fn each_function_reports_what_it_allocates() {
             30001, 90006, 30003, 60008, 30005, 30080, 30007, 30008, pages, 30010
         ]
     );
-    // What `valloc` and `pvalloc` returned is never released.
-    let mut left: Vec<u64> = alive(&records)
-        .into_values()
-        .map(|sample| sample.size)
-        .filter(|size| *size >= 30_000)
-        .collect();
-    left.sort_unstable();
-    assert_eq!(left, [30008, pages]);
+    assert_eq!(
+        alive(&records)
+            .into_values()
+            .filter(|sample| sample.size >= 30_000)
+            .count(),
+        0
+    );
 }
 
 #[test]
