@@ -2,7 +2,7 @@
 //!
 //! The kernel records all system calls through one pair of events, `raw_syscalls/sys_enter` and `sys_exit`, and can
 //! keep only certain numbers. The numbers are those of `asm/unistd.h`, Linux 6.18. For other architectures than those
-//! below no name is known. Used by [`super::request`] and [`super::decoding`], and by the command line.
+//! below no name is known. Used by [`super::request`] and `decoding.rs`, and by the command line.
 
 /// Number of the system call `name`, which is spelled as upstream does (the kernel function `sys_read`) or without
 /// prefix.
