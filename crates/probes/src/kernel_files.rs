@@ -1,9 +1,8 @@
 //! Reads the kernel's small text files cheaply and repeatedly: descriptors kept open, one reusable buffer, `pread` from
 //! the start, paths relative to an open directory.
 //!
-//! Called by the pollers of procfs and sysfs. Guarantees that no file makes a buffer grow beyond `LARGEST_FILE`, and
-//! that a file that vanished (a device unplugged, a process gone) is an error of that one read and is tried again at
-//! the next.
+//! Called by the pollers of procfs and sysfs. Guarantees that no file makes a buffer grow beyond `LARGEST_FILE`. If a
+//! file has vanished (a device unplugged, a process gone), that one read fails, and the next read tries again.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -25,7 +24,7 @@ pub(crate) const LARGEST_FILE: usize = 1 << 20;
 /// Free room that a read starts with: above the size of almost every file, so that one call takes it whole.
 const USUAL_FILE: usize = 16 << 10;
 
-/// Where the kernel's file systems are found. Tests put directories of their own here.
+/// The mount points of the kernel's file systems. Tests put directories of their own here.
 #[derive(Debug, Clone)]
 pub struct KernelRoots {
     /// Mount point of procfs.
@@ -63,12 +62,12 @@ pub(crate) fn open_dir_at(dir: BorrowedFd<'_>, path: impl Arg + Copy) -> Result<
 
 /// Opens a file for reading, relative to `dir`.
 pub(crate) fn open_file_at(dir: BorrowedFd<'_>, path: impl Arg + Copy) -> Result<OwnedFd, Errno> {
-    // Not blocking: a path that somebody else could replace might be a pipe.
+    // Opened without blocking: somebody else could replace the file at the path by a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     retry_on_intr(|| openat(dir, path, flags, Mode::empty()))
 }
 
-/// When reading a file has come to its end.
+/// How to recognise the end of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// At the first read that returns nothing. Files of many records (`vmstat`, `slabinfo`) come a page at a time.
@@ -101,8 +100,8 @@ pub(crate) fn read_from_start(file: impl AsFd, end: End, buffer: &mut Vec<u8>) -
 /// each CPU on the line of each interrupt: tens of MiB on the largest machines.
 const MOST_BYTES_BY_LINE: u64 = 64 << 20;
 
-/// Calls `each` with every line of a file that grows with the machine, of which only one line is in memory at a time.
-/// The file is cut off at `MOST_BYTES_BY_LINE`; a line that has no end, as one that is cut off, is none.
+/// Calls `each` with every line of a file that grows with the machine. Only one line is in memory at a time. The file is
+/// cut off at `MOST_BYTES_BY_LINE`. A last line without its end, such as one that is cut off, is skipped.
 pub(crate) fn for_each_line(path: &Path, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let file = File::from(open_file_at(CWD, path)?);
     let mut file = BufReader::new(file.take(MOST_BYTES_BY_LINE));
@@ -134,9 +133,9 @@ pub(crate) fn for_each_entry(dir: impl AsFd, mut each: impl FnMut(&[u8], FileTyp
 /// Whether a file's descriptor stays open between two reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keep {
-    /// It does: a read is one system call or two.
+    /// It stays open: a read is one system call or two.
     Open,
-    /// It does not, because there may be more such files than descriptors.
+    /// It does not stay open, because there may be more such files than descriptors.
     Closed,
 }
 
@@ -158,18 +157,18 @@ impl PolledFile {
         }
     }
 
-    /// Where it is.
+    /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the file says now.
+    /// The present content of the file.
     pub(crate) fn read<'buffer>(&mut self, buffer: &'buffer mut Vec<u8>) -> Result<&'buffer [u8], Errno> {
         let file = match self.open.take() {
             Some(file) => file,
             None => open_file_at(CWD, &*self.path)?,
         };
-        // After an error the descriptor is not kept: the device behind it may be gone, and another come in its place.
+        // After an error the descriptor is not kept: the device may be gone, and another device may take its place.
         read_from_start(&file, End::OnEmptyRead, buffer)?;
         if self.keep == Keep::Open {
             self.open = Some(file);
@@ -178,7 +177,7 @@ impl PolledFile {
     }
 }
 
-/// What a file that is read once says, without the blanks and line ends around it. `None` if it cannot be read.
+/// The content of a file that is read once, without the blanks and line ends around it. `None` if it cannot be read.
 pub(crate) fn read_once(path: PathBuf, buffer: &mut Vec<u8>) -> Option<Vec<u8>> {
     let mut file = PolledFile::new(path, Keep::Closed);
     file.read(buffer).ok().map(|text| trimmed(text).to_vec())

@@ -1,14 +1,14 @@
-//! Takes lines, words and numbers out of the text the kernel's files are made of, without copying any of it.
+//! Takes lines, words and numbers out of the text of the kernel's files, without copying any of it.
 //!
-//! Called by every poller of procfs and sysfs. The text comes from the kernel, but also from whoever names a process
-//! or a device: nothing here panics, and a number that does not fit is no number.
+//! Called by every poller of procfs and sysfs. The text comes from the kernel, but also from people who name
+//! processes and devices: nothing here panics, and a number that does not fit is no number.
 
-/// The lines of `text` that have anything in them.
+/// The lines of `text` that are not blank.
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// The words of `line`: whatever stands between spaces and tabs.
+/// The words of `line`, which spaces and tabs separate.
 pub(crate) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| is_blank(byte)).filter(|word| !word.is_empty())
 }
@@ -24,7 +24,7 @@ pub(crate) fn key_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&line[..colon], trimmed(&line[colon + 1..])))
 }
 
-/// The number that `text` starts with, after blanks; what follows the digits (` kB`, a second number) is left alone.
+/// The number at the start of `text`, after blanks. Text behind the digits (` kB`, a second number) is ignored.
 pub(crate) fn leading_u64(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii_start();
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -43,7 +43,7 @@ pub(crate) fn leading_i64(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// The number that `word` is, digit for digit.
+/// The number that `word` consists of; `None` if it has other characters than digits.
 pub(crate) fn whole_u64(word: &[u8]) -> Option<u64> {
     if word.is_empty() {
         return None;
@@ -62,7 +62,7 @@ pub(crate) fn whole_u32(word: &[u8]) -> Option<u32> {
     whole_u64(word).and_then(|number| u32::try_from(number).ok())
 }
 
-/// The process or thread that a directory called `name` describes, if it is one's.
+/// The id of the process or thread whose directory is called `name`; `None` if the name is no id.
 pub(crate) fn task_id(name: &[u8]) -> Option<i32> {
     whole_u64(name)
         .and_then(|number| i32::try_from(number).ok())

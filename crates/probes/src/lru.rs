@@ -1,6 +1,6 @@
 //! A map of bounded size that forgets the least recently used entry.
 //!
-//! Scans for inodes keep the files that they have found in one, and the CPU profiler the processes that it samples and their names.
+//! Scans for inodes keep the found files in one. The CPU profiler keeps the sampled processes and their names in another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -9,7 +9,7 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub struct LruMap<K, V> {
     capacity: usize,
-    /// With the time of their last use, which counts uses.
+    /// Each value has the time of its last use. The clock counts uses.
     entries: HashMap<K, (u64, V)>,
     by_use: BTreeMap<u64, K>,
     uses: u64,
@@ -39,7 +39,7 @@ impl<K: Clone + Eq + Hash, V> LruMap<K, V> {
     /// An entry, which counts as used now.
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
         let (last_use, value) = self.entries.get_mut(key)?;
-        // Often it is the one that was used last.
+        // Often the entry is the one that was used last.
         if *last_use != self.uses {
             self.by_use.remove(last_use);
             self.uses += 1;
@@ -49,7 +49,7 @@ impl<K: Clone + Eq + Hash, V> LruMap<K, V> {
         Some(value)
     }
 
-    /// An entry, or a new one, which counts as used now. For a new one the entry that was not used for longest may have to go.
+    /// An entry, or a new one, which counts as used now. A new one may replace the entry that was not used for longest.
     pub fn get_or_insert_with(&mut self, key: K, make: impl FnOnce() -> V) -> &mut V {
         if self.get(&key).is_none() {
             if self.entries.len() >= self.capacity

@@ -1,9 +1,9 @@
-//! `perfetto.metatrace`: the work of the probes themselves, for people who ask what a recording costs.
+//! `perfetto.metatrace`: the work of the probes themselves, for people who want to know the cost of a recording.
 //!
 //! Data sources mark their work with [`span`] and [`count`]. While no session records it, a mark costs a load and a branch. Otherwise it goes
-//! into one ring of `CAPACITY` records, which the data source writes into the trace every `PERIOD`, at flushes and at the stop. As with
-//! upstream's, only one session at a time gets the records. Numbers of events and counters are upstream's
-//! (`include/perfetto/ext/base/metatrace_events.h`), by which the trace processor names the slices and counters.
+//! into one ring of `CAPACITY` records, which the data source writes into the trace every `PERIOD`, at flushes and at the stop. Only one
+//! session at a time gets the records, as with upstream. The numbers of events and counters are upstream's
+//! (`include/perfetto/ext/base/metatrace_events.h`). The trace processor derives the names of slices and counters from them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +20,10 @@ use crate::notice::Notice;
 #[cfg(test)]
 mod tests;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "perfetto.metatrace";
 
-/// Records that wait to be written. When there are so many, the oldest is dropped.
+/// Records that wait to be written, at most. A further record replaces the oldest.
 const CAPACITY: usize = 8192;
 
 /// How often records are written into the trace.
@@ -35,7 +35,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 pub enum Event {
     /// The beginning of a session's flush: reading the kernel's buffers.
     FtraceCpuFlush = 10,
-    /// Buffers that were drained because one was fuller than a session allows.
+    /// A drain of buffers because one was fuller than a session allows.
     FtraceCpuBufferWatermark = 11,
     /// One sample of `linux.sys_stats`.
     ReadSysStats = 12,
@@ -43,17 +43,17 @@ pub enum Event {
     PsWriteAllProcesses = 13,
     /// The description of threads that kernel events mentioned.
     PsOnPids = 14,
-    /// Threads with a new name.
+    /// The description of threads with a new name.
     PsOnRenamePids = 15,
-    /// One sample of all processes' counters.
+    /// One sample of the counters of all processes.
     PsWriteAllProcessStats = 16,
-    /// All CPUs' buffers, at the drain period.
+    /// A drain of all CPUs' buffers at the drain period.
     FtraceReadTick = 18,
-    /// One CPU's buffer.
+    /// The reading of one CPU's buffer.
     FtraceCpuReadCycle = 19,
     /// Some pages of one CPU's buffer: read and encoded.
     FtraceCpuReadBatch = 20,
-    /// The kernel's symbols.
+    /// The reading of the kernel's symbols.
     KallsymsParse = 21,
     /// One sample of `linux.sysfs_power`.
     LinuxPowerSysfsTick = 38,
@@ -63,9 +63,9 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Counter {
-    /// Pages in a batch out of a CPU's buffer.
+    /// Pages in a batch from a CPU's buffer.
     FtracePagesDrained = 1,
-    /// Threads of kernel events that were not known before.
+    /// Threads in kernel events that were not known before.
     PsPidsScanned = 2,
     /// Sessions that record kernel events.
     FtraceSessions = 11,
@@ -110,7 +110,7 @@ impl Ring {
     }
 }
 
-/// Whether a session records. Set by the session that has the ring, and read by every mark.
+/// Whether a session records. The session that owns the ring sets it, and every mark reads it.
 static RECORDING: AtomicBool = AtomicBool::new(false);
 
 static RING: Mutex<Ring> = Mutex::new(Ring {
@@ -127,7 +127,7 @@ fn record(record: Record) {
     ring().push(record, thread);
 }
 
-/// Records how long something took, from its making until it is dropped.
+/// Records how long a step took, from the creation of the span until it is dropped.
 #[derive(Debug)]
 #[must_use = "a span ends when it is dropped"]
 pub struct Span(Option<(Event, BootTime)>);
@@ -236,7 +236,7 @@ impl Probe for Metatrace {
 
 impl Drop for Metatrace {
     fn drop(&mut self) {
-        // An instance whose service has gone is not stopped.
+        // If the service has gone, the instance is dropped without a stop.
         self.end();
     }
 }

@@ -1,6 +1,7 @@
-//! What a data source tells the log of its daemon: where it does less than, or other than, its config says.
+//! Messages from a data source to its daemon's log: the data source does less than its config says, or something else.
 //!
-//! Data sources collect these; the producer takes them after a call and logs them. None is an error: they record the rest.
+//! Data sources collect notices. The producer takes them after a call and logs them. None is an error: the data source
+//! records the rest.
 
 use std::path::PathBuf;
 
@@ -17,10 +18,10 @@ pub enum Notice {
         /// What is used instead, in milliseconds.
         used_ms: u32,
     },
-    /// A file of the kernel cannot be read, so what it says is not recorded.
+    /// A file of the kernel cannot be read, so its content is not recorded.
     #[error("{field}: cannot read {}: {source}; this kernel may lack it, or its reader lacks the right to it", path.display())]
     Unreadable {
-        /// The field of the config that asked for it; the data source's name if it is read without being asked for.
+        /// The field of the config that asked for the file, or the data source's name if it reads the file in any case.
         field: &'static str,
         /// The file or directory.
         path: PathBuf,
@@ -38,7 +39,7 @@ pub enum Notice {
     /// The machine has no battery.
     #[error("linux.sysfs_power: there is no battery in {}; nothing is recorded", dir.display())]
     NoBattery {
-        /// Where batteries would be.
+        /// The directory that would hold batteries.
         dir: PathBuf,
     },
     /// The machine has more batteries than an instance samples.
@@ -49,13 +50,13 @@ pub enum Notice {
         /// How many are sampled.
         used: usize,
     },
-    /// There is no thread that could read the batteries.
+    /// The system refused the thread that would read the batteries.
     #[error("linux.sysfs_power: cannot read batteries: {why}; nothing is recorded")]
     NoBatteryReader {
         /// The reason.
         why: String,
     },
-    /// Another session of this process records what only one at a time can.
+    /// Another session of this process records the data source, which only one at a time can.
     #[error("{name}: another session records it already, and only one at a time can")]
     OneSessionAtATime {
         /// The data source.
@@ -80,7 +81,7 @@ pub enum Notice {
         "linux.inode_file_map: gave up a scan that found no end, and inodes that it looked for have no path in the trace; name the directories that matter in mount_point_mapping"
     )]
     ScanGaveUp,
-    /// More inodes were seen than are looked for at once.
+    /// More inodes were seen than a scan can look for at once.
     #[error(
         "linux.inode_file_map: more than {most} inodes wait for their paths; those beyond get one only if they are seen again"
     )]

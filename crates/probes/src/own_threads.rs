@@ -1,8 +1,8 @@
 //! Threads of this process that read file systems. `linux.ftrace` ignores the files that they touch.
 //!
-//! The scans of [`inode_file_map`](crate::inode_file_map) and the readers of [`sysfs_power`](crate::sysfs_power) register here, and
-//! [`ftrace::metadata`](crate::ftrace::metadata) asks: an inode that a scan itself has touched must not start the next scan. The number of places
-//! bounds the number of such threads.
+//! The scans of [`inode_file_map`](crate::inode_file_map) and the readers of [`sysfs_power`](crate::sysfs_power) register here.
+//! [`ftrace::metadata`](crate::ftrace::metadata) asks whether a thread is registered, because an inode that a scan itself has touched must not
+//! start the next scan. The number of places bounds the number of such threads.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -12,10 +12,10 @@ const PLACES: usize = 32;
 /// Thread ids, zero where a place is free.
 static THREADS: [AtomicI32; PLACES] = [const { AtomicI32::new(0) }; PLACES];
 
-/// Runs `work` on a thread with this name, which has a place until it ends.
+/// Runs `work` on a thread with this name, which holds a place until it ends.
 ///
 /// # Errors
-/// If there are too many such threads, or the system has no more: a clause that says why.
+/// If there are too many such threads, or the system refuses another: a clause that says why.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
     let place = Place::take().ok_or("too many other threads of this program still wait for file systems")?;
     let thread = std::thread::Builder::new().name(name.to_owned());
@@ -31,7 +31,7 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
 pub(crate) struct Place(usize);
 
 impl Place {
-    /// Takes a place for a thread to come; `None` if there are too many.
+    /// Takes a place for a future thread; `None` if there are too many.
     pub(crate) fn take() -> Option<Place> {
         // Until the thread has its id, the place holds a number that no thread has.
         let free = |place: &AtomicI32| {
@@ -42,7 +42,7 @@ impl Place {
         THREADS.iter().position(free).map(Place)
     }
 
-    /// Says that the place is the calling thread's.
+    /// Assigns the place to the calling thread.
     pub(crate) fn occupy(&self) {
         THREADS[self.0].store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }

@@ -1,7 +1,7 @@
 //! Whether process ids in `/proc` are those of the kernel's events.
 //!
 //! ftrace gives threads the ids that they have in the machine's own pid namespace. In a container with a namespace of its own, the same ids in
-//! `/proc` are other threads. The data source `linux.ftrace` asks before it has threads described, and `ferretto doctor` explains it.
+//! `/proc` belong to other threads. The data source `linux.ftrace` asks before it has threads described, and `ferretto doctor` explains it.
 
 /// The machine's own namespace, as the link `/proc/self/ns/pid` names it: `PROC_PID_INIT_INO` in `linux/proc_ns.h`.
 pub const INITIAL: &str = "pid:[4026531836]";

@@ -1,7 +1,7 @@
 //! The producer of `traced_probes`: all data sources of this crate.
 //!
-//! The daemon calls [`add_sources`] once. What drives them, and the connection to the service, is the
-//! [`Runtime`].
+//! The daemon calls [`add_sources`] once. The [`Runtime`] drives the data sources and the connection to the
+//! service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::sys_stats::{self, SysStats};
 use crate::sysfs_power::{self, SysfsPower};
 use crate::system_info::{self, SystemInfo};
 
-/// The name under which consumers find these data sources.
+/// The producer's name, by which consumers find these data sources.
 pub const PRODUCER_NAME: &str = "perfetto.traced_probes";
 
-/// What the producer asks for, as upstream's does.
+/// The sizes of shared memory that the producer asks for, as upstream's does.
 const MEMORY: MemoryOptions = MemoryOptions {
     size: 2 * 1024 * 1024,
     page_size: 32 * 1024,
@@ -43,7 +43,7 @@ pub fn connection(id: ConnectionId, sdk_version: &str) -> ConnectionOptions {
     }
 }
 
-/// Offers all data sources. Gives `linux.ftrace`, which has descriptors to be watched.
+/// Offers all data sources. Returns `linux.ftrace`, whose descriptors the caller has to watch.
 pub fn add_sources(
     runtime: &mut Runtime,
     program: &Arc<dyn ProducerProgram>,
@@ -87,7 +87,7 @@ pub fn add_sources(
     };
     let ftrace = Ftrace::new(program.clone(), listeners, journal_dir, tracefs);
     let ftrace = Arc::new(ftrace);
-    // First, so that at a common deadline threads are seen before they are sampled.
+    // `linux.ftrace` is added first, so that at a common deadline threads are seen before they are sampled.
     runtime.add_source(None, ftrace.clone());
     runtime.add_source(None, process_stats);
     runtime.add_source(None, Arc::new(sys_stats));

@@ -50,7 +50,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // Nothing depends on it being gone; a failing test must not turn into an abort.
+        // Nothing depends on the removal, and a failing test must not turn into an abort.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

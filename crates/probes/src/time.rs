@@ -1,12 +1,12 @@
-//! When those who poll wake up, and the ticks that the kernel counts in.
+//! The wake-up times of pollers, and the kernel's clock ticks.
 
-/// The next multiple of `period` after `now`. Whoever polls does so on multiples, so that pollers of the same period
-/// share a wake-up of the machine, and one that is late skips what it missed.
+/// The next multiple of `period` after `now`. Pollers sample on multiples, so that pollers of the same period share
+/// a wake-up of the machine, and a late one skips the samples that it missed.
 pub(crate) fn next_multiple(now: u64, period: u64) -> u64 {
     now - now % period + period
 }
 
-/// Nanoseconds of one tick of the clock that process and CPU times in procfs are counted in.
+/// Nanoseconds of one tick of the clock in which procfs counts process and CPU times.
 pub(crate) fn nanos_per_clock_tick() -> u64 {
     1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
 }

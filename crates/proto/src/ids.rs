@@ -1,9 +1,9 @@
-//! The numbers by which the messages of both ends name things, each a type of its own so that a buffer is never
-//! passed where an instance is meant. The service gives them out, its clients give them back. As wide as what may
-//! come in the fields that carry them, and without any other invariant.
+//! The numbers by which the messages of both ends name things. Each is a type of its own, so that a buffer is never passed
+//! where an instance is meant. The service gives the numbers out, and its clients give them back. Each type can hold any
+//! value of the fields that carry it, and has no other invariant.
 
-/// A trace buffer of the service, unique across sessions: `DataSourceConfig.target_buffer` as producers get it, and as they
-/// name it in `CommitDataRequest`. 0 is none.
+/// A trace buffer of the service, unique across sessions: `DataSourceConfig.target_buffer` as producers get it and name it
+/// in `CommitDataRequest`. 0 stands for no buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u16);
 

@@ -1,13 +1,13 @@
 //! Perfetto's schema: generated messages, typed zero-copy writers, descriptors and the text format.
 //!
-//! The schema itself is `proto/perfetto/**.proto` in this crate: names, numbers and types of Perfetto's current
-//! release, of which it carries what Ferretto reads or writes, and everything that a trace config may name. It has
-//! several forms, by use:
+//! The schema itself is `proto/perfetto/**.proto` in this crate: names, numbers and types of Perfetto's current release. It has
+//! the messages that Ferretto reads or writes, and everything that a trace config may name. The schema has several forms, by
+//! use:
 //!
 //! - [`messages`]: owned structs to decode into and encode from, away from the hot paths. Fields and enum values
 //!   that this version does not know survive a round trip, which the protocol relies on.
 //! - [`ids`]: the numbers in messages by which both ends name things, as types.
-//! - [`opaque`]: what is passed on without being decoded.
+//! - [`opaque`]: fields that are passed on without being decoded.
 //! - [`mod@write`]: typed writers that append the fields of a packet straight to a [`ferretto_wire::Writer`].
 //! - `descriptors`: the schema as data (feature `text`).
 //! - `text`: configs that people write, turned into binary with pointed errors (feature `text`).

@@ -1,12 +1,13 @@
 //! Turns the pages of one read of one CPU's buffer into `FtraceEventBundle` packets, for one session at a time.
 //!
 //! The data source reads pages once and calls [`BundleWriter::encode`] for each session: sessions differ in the events
-//! they want and share everything else. This is the hot path of `traced_probes`: per event it costs the page parser's
-//! step, one look into the session's table of actions, and the encoding; nothing allocates once the buffers have grown.
+//! they want and share everything else. This is the hot path of `traced_probes`. For each event it takes one step of
+//! the page parser, looks once into the session's table of actions, and encodes. It allocates nothing once the buffers
+//! have grown.
 //!
-//! A bundle holds the events of contiguous pages. A new one starts where the kernel lost events. Pages that cannot be
-//! parsed are reported in the bundle, with the events in front of the error kept and those behind it given up, and the
-//! next page is parsed again.
+//! A bundle holds the events of contiguous pages. A new one starts where the kernel lost events. The bundle reports
+//! pages that cannot be parsed. It keeps the events in front of the error and drops those behind it. Parsing resumes
+//! with the next page.
 
 use super::compact_sched::CompactSched;
 use super::event::Encoder;
@@ -32,11 +33,11 @@ const INCREMENTAL_STATE_CLEARED: u64 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEA
 /// The ring buffer's clock and the boot clock at one instant, for sessions that do not record by the boot clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockSnapshot {
-    /// Which clock the pages' timestamps are of.
+    /// The clock of the pages' timestamps.
     pub clock: FtraceClock,
-    /// That clock's time in nanoseconds.
+    /// The time of `clock` in nanoseconds.
     pub ftrace_timestamp: i64,
-    /// The boot clock's time in nanoseconds.
+    /// The boot clock's time at the same instant, in nanoseconds.
     pub boot_timestamp: i64,
 }
 
@@ -47,7 +48,7 @@ pub struct CpuRead<'a> {
     pub cpu: u32,
     /// Whole pages, one behind the other.
     pub pages: &'a [u8],
-    /// Size of each, as long as the machine's page or the kernel's sub-buffer.
+    /// Size of each page: that of the machine's page or of the kernel's sub-buffer.
     pub page_size: usize,
     /// Set unless the kernel records by the boot clock.
     pub clock: Option<ClockSnapshot>,
@@ -80,16 +81,16 @@ struct Bundle {
 
 /// What is known of a page that could be read to its end.
 struct WholePage {
-    /// All its events.
+    /// The number of all events in the page.
     records: u64,
-    /// Time of the last one that was wanted.
+    /// Time of the last event that the session wanted.
     last_written: Option<u64>,
 }
 
 impl BundleWriter {
-    /// Writes what `session` wants of the pages into `sink`, as whole packets: usually one, none if nothing in the
-    /// pages concerns the session. With `symbols`, packets also name the kernel functions that their events refer to.
-    /// Returns how many events of whatever kind the pages hold, or `None` if not all could be read.
+    /// Writes the events that `session` wants from the pages into `sink`, as whole packets: usually one, and none if
+    /// nothing in the pages concerns the session. With `symbols`, packets also name the kernel functions that their
+    /// events refer to. Returns the number of all events in the pages, or `None` if not all could be read.
     pub fn encode(
         &mut self,
         table: &Table,
@@ -113,7 +114,7 @@ impl BundleWriter {
                 }
             };
             if page.loss != Loss::None {
-                // There is one flag per bundle: what came before the loss is closed.
+                // A bundle has one flag for losses, so the bundle with the events before the loss ends here.
                 self.finish(table, session, read, &bundle, symbols, sink);
                 bundle = Bundle {
                     lost_events: true,
@@ -127,7 +128,7 @@ impl BundleWriter {
                     }
                     records = records.map(|records| records + read_to_end.records);
                 }
-                // What a broken page says of its end is not vouched for.
+                // A broken page does not prove when its last event happened.
                 Err(status) => {
                     self.report(session, page.timestamp, status);
                     records = None;
@@ -225,7 +226,7 @@ impl BundleWriter {
         });
     }
 
-    /// Hands out the bundle, unless there is nothing to say, and starts an empty one.
+    /// Writes the bundle if it reports anything, and starts a new one.
     fn finish(
         &mut self,
         table: &Table,
@@ -249,7 +250,7 @@ impl BundleWriter {
         self.described.clear();
     }
 
-    /// Puts the bundle together. Its length is known before it is written, so that nothing has to move.
+    /// Puts the bundle together. Computing its length first spares moving bytes.
     fn write_bundle(&mut self, table: &Table, read: &CpuRead<'_>, bundle: &Bundle) {
         let out = &mut self.head;
         out.clear();
@@ -257,7 +258,7 @@ impl BundleWriter {
         if bundle.lost_events {
             out.varint_field(FtraceEventBundle::LOST_EVENTS, 1);
         }
-        // Also when zero, which says that everything since the start is here.
+        // Written even if it is zero: zero says that the bundle has all events since the start.
         out.varint_field(
             FtraceEventBundle::PREVIOUS_BUNDLE_END_TIMESTAMP,
             bundle.previous_end,
@@ -298,7 +299,7 @@ impl BundleWriter {
         }
     }
 
-    /// Adds the names of kernel functions that were referred to since the last packet that did.
+    /// Adds the names of the kernel functions that no earlier packet has named.
     fn write_symbols(&mut self, metadata: &mut super::metadata::Metadata, symbols: &dyn SymbolSource) {
         let before = self.packet.len();
         let name = &mut self.symbol;
@@ -316,7 +317,7 @@ impl BundleWriter {
             data.len() > start
         });
         if !found_any {
-            // Not marked as named either: the packet with the first names has to say that older ones are void.
+            // The addresses stay unnamed: the packet with the first names has to say that older names are void.
             self.packet.truncate(before);
             return;
         }

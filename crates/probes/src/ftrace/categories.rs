@@ -1,10 +1,10 @@
-//! The kernel events that atrace categories stand for. Used by [`super::control`], and by the
-//! command line to tell what a category is worth.
+//! The kernel events that each atrace category stands for. [`super::control`] uses the table, and so does the
+//! command line, to describe categories.
 //!
-//! Android's `atrace` gives names such as `sched` or `disk` to groups of kernel events, and configs name them in
-//! `atrace_categories`. The table is that of upstream, and of `frameworks/native/cmds/atrace/atrace.cpp` before it;
-//! most of the drivers in it exist on phones only. What a kernel does not have is left out without an error, since
-//! nobody asked for these events by name.
+//! Android's `atrace` gives names such as `sched` or `disk` to groups of kernel events, and configs list these
+//! names in `atrace_categories`. The table is upstream's, and before that
+//! `frameworks/native/cmds/atrace/atrace.cpp`'s. Most of its drivers exist on phones only. Events that the kernel
+//! lacks are left out without an error, since nobody asked for them by name.
 
 use super::tracefs::{EventName, Tracefs};
 
@@ -16,8 +16,8 @@ enum Entry {
 
 use Entry::{Events, Group};
 
-/// Where a category lists single events beside a whole group, upstream does so for kernels that its own table of
-/// events does not know; the whole group covers them.
+/// Some categories of upstream list single events beside a whole group, for kernels that upstream's own table of
+/// events does not know. Here the whole group covers these events.
 const CATEGORIES: &[(&str, &[Entry])] = &[
     (
         "gfx",

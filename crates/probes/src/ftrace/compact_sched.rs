@@ -1,10 +1,11 @@
 //! The dense encoding of `sched_switch` and `sched_waking`: one packed column per field, thread names interned.
 //!
-//! Filled by the bundle writer, event by event, and written into the bundle when it ends; this is the inner half of the
-//! hot path. The columns and the name table are kept from bundle to bundle, so that a steady recording allocates nothing.
+//! The bundle writer adds event by event, and writes the columns into the bundle when the bundle ends. This is the inner
+//! half of the hot path. The columns and the name table are kept from bundle to bundle, so that a steady recording
+//! allocates nothing.
 //!
-//! Only the fields that cannot be told from elsewhere are kept: who was running before a switch is who was switched to
-//! last on that CPU. Which is why `sched_waking` is compact only where `sched_switch` is recorded as well.
+//! The columns leave out fields that readers can derive: the thread that ran before a switch is the one that the last
+//! switch on the same CPU switched to. So `sched_waking` is compact only where `sched_switch` is recorded as well.
 
 use super::field::{FieldKind, Width};
 use super::format::{EventFormat, FormatField};
@@ -18,7 +19,7 @@ mod tests;
 /// Length of a thread name with its NUL in the kernel (`TASK_COMM_LEN`).
 const NAME_LEN: usize = 16;
 
-/// Whether a format is the one that nearly all 64-bit kernels share.
+/// The layout of a format: the one that nearly all 64-bit kernels share, or another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Usual,
@@ -138,7 +139,7 @@ fn find_name(fields: &[FormatField], name: &str) -> Option<u16> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooShort;
 
-/// What is kept of a `sched_switch`.
+/// The fields that are kept of a `sched_switch`.
 struct Switch {
     prev_state: u64,
     next_comm: [u8; NAME_LEN],
@@ -164,7 +165,7 @@ impl Switch {
     }
 }
 
-/// What is kept of a `sched_waking`.
+/// The fields that are kept of a `sched_waking`.
 struct Waking {
     common_flags: u8,
     comm: [u8; NAME_LEN],
@@ -276,7 +277,7 @@ impl CompactSched {
         Ok(())
     }
 
-    /// Length of what [`CompactSched::write`] would write, in bytes.
+    /// Length of the message that [`CompactSched::write`] would write, in bytes.
     pub(super) fn encoded_len(&self) -> usize {
         // All field numbers are below 16 and names below 128 bytes: tags and names' lengths take one byte.
         let names: usize = self
@@ -316,7 +317,7 @@ fn read_i32(payload: &[u8], offset: u16) -> Result<i32, TooShort> {
     read(payload, offset).map(i32::from_le_bytes)
 }
 
-/// One comparison, since an offset of 16 bits cannot overflow.
+/// One comparison is enough, since adding to an offset of 16 bits cannot overflow.
 #[inline(always)]
 fn read<const N: usize>(payload: &[u8], offset: u16) -> Result<[u8; N], TooShort> {
     let start = usize::from(offset);
@@ -330,7 +331,7 @@ fn read<const N: usize>(payload: &[u8], offset: u16) -> Result<[u8; N], TooShort
 #[derive(Debug)]
 struct Columns<const N: usize> {
     columns: [Column; N],
-    /// How many events surely fit the columns' recent parts.
+    /// The number of events that fit the columns' recent parts even if each value has the greatest length.
     room: usize,
     last_timestamp: u64,
 }
@@ -346,7 +347,7 @@ impl<const N: usize> Default for Columns<N> {
 }
 
 impl<const N: usize> Columns<N> {
-    /// Time since the event before; the first of a bundle has its time itself.
+    /// Time since the event before. The first event of a bundle has its absolute time.
     #[inline(always)]
     fn delta(&mut self, timestamp: u64) -> u64 {
         let delta = timestamp.wrapping_sub(self.last_timestamp);
@@ -354,7 +355,7 @@ impl<const N: usize> Columns<N> {
         delta
     }
 
-    /// The columns, each with room for one more value.
+    /// Makes room for one more value in each column.
     #[inline(always)]
     fn row(&mut self) -> &mut [Column; N] {
         if self.room == 0 {
@@ -395,19 +396,19 @@ impl<const N: usize> Columns<N> {
     }
 }
 
-/// Bytes of a column that are written without a look at its capacity. A power of two.
+/// Bytes of a column that are written without checking its capacity. A power of two.
 const RECENT: usize = 2048;
 
-/// How many values fit there, whatever they are.
+/// The number of values of any size that fit into [`RECENT`] bytes.
 const EVENTS_PER_SPILL: usize = RECENT / MAX_VARINT_LEN;
 
-/// How many bytes may be written from any position on, whatever the value takes.
+/// Bytes that may be written at any position, for a value of any length.
 const SLACK: usize = MAX_VARINT_LEN;
 
 /// Varints one behind the other: the contents of a packed field.
 ///
-/// The newest lie in an array of fixed size, whose indices need no check; [`Columns`] sees to it that they are moved
-/// away before it is full.
+/// The newest ones lie in an array of fixed size, whose indices need no check. [`Columns`] moves them away before the
+/// array is full.
 #[derive(Debug)]
 struct Column {
     recent: [u8; RECENT + SLACK],
@@ -465,7 +466,7 @@ impl Column {
     #[cold]
     #[inline(never)]
     fn push_any(&mut self, value: u64) {
-        // There always is so much: `SLACK` behind the last position.
+        // There is always enough room: `SLACK` behind the last position.
         let at = self.position();
         if let Some(place) = self.recent[at..].first_chunk_mut() {
             self.recent_len += encode_varint(value, place).len();
@@ -480,8 +481,8 @@ impl Column {
 
 /// Gives every distinct thread name of a bundle an index.
 ///
-/// An open-addressing table over the sixteen bytes as the kernel has them. Some kernels leave bytes of an older, longer
-/// name behind the NUL: such spellings of one name each get an entry, but share the index.
+/// An open-addressing table with the names' sixteen bytes from the kernel as keys. Some kernels leave bytes of an older,
+/// longer name behind the NUL. Each such spelling of a name gets an entry, and all spellings share one index.
 #[derive(Debug)]
 struct NameTable {
     /// A power of two, at least twice as many as there are entries in use.
@@ -573,7 +574,7 @@ impl NameTable {
 
     fn find(&self, bytes: &[u8; NAME_LEN]) -> Option<u32> {
         let mut at = self.home(bytes);
-        // Ends, for at least half of the slots are empty.
+        // The loop ends because at least half of the slots are empty.
         while self.slots[at].generation == self.generation {
             if self.slots[at].bytes == *bytes {
                 return Some(self.slots[at].index);
@@ -614,7 +615,7 @@ impl NameTable {
         self.used = 0;
         self.generation = self.generation.wrapping_add(1);
         if self.generation == 0 {
-            // Once in four billion bundles: slots of the first round would count as new.
+            // This happens once in four billion bundles. Otherwise slots of the first round would count as new.
             self.slots.fill(Slot::default());
             self.generation = 1;
         }

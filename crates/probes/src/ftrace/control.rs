@@ -1,9 +1,9 @@
-//! Which kernel settings several concurrent sessions need together, and making them so.
+//! Finds the kernel settings that several concurrent sessions need together, and makes them.
 //!
-//! The kernel has one set of ring buffers and settings for everybody in a tracefs directory (upstream calls the same
-//! part the config muxer). The first session finds it free, takes it over and decides what cannot change while
-//! recording: clock, buffer size, tracer. Later ones add their events; each event is recorded once, and every session
-//! is given from the buffers only what it asked for. The last one to leave puts everything back.
+//! In each tracefs directory, the kernel has one set of ring buffers and settings for everybody (upstream calls this part the config muxer). The
+//! first session takes over a free directory and decides the settings that cannot change while recording: clock, buffer size, tracer. Later sessions
+//! add their events. The kernel records each event once, and each session gets only the events that it asked for. When the last session leaves,
+//! everything is put back.
 //!
 //! Called by [`super::data_source`]: [`Control::setup`] when a session is prepared, [`Control::activate`] when it starts,
 //! [`Control::remove`] when it ends and, once no raw buffer is open, [`Control::put_back`]. All changes go through a
@@ -26,7 +26,7 @@ use super::tracefs::{EventName, Setting, Tracefs, TracefsError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FtraceSessionId(pub u64);
 
-/// Why a session cannot have ftrace.
+/// Why a session cannot use ftrace.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Its config makes no sense.
@@ -42,10 +42,10 @@ pub enum ControlError {
         /// The tracer.
         tracer: String,
     },
-    /// It wants ftrace for itself, or another session has it for itself.
+    /// The session wants ftrace for itself, or another session has it for itself.
     #[error("{0}")]
     Exclusive(&'static str),
-    /// The kernel refused a setting without which the recording would not be what was asked for.
+    /// The kernel refused a setting that the recording depends on.
     #[error("{what}: {source}")]
     Setting {
         /// What the setting is for.
@@ -82,13 +82,13 @@ pub enum Description {
 /// What a session got.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Events that are recorded for it, without its probes.
+    /// Events that are recorded for the session, without its probes.
     pub events: BTreeSet<EventName>,
-    /// Its probes.
+    /// The session's probes.
     pub kprobes: BTreeMap<EventName, KprobeType>,
-    /// What it did not get; goes into the trace.
+    /// The things that the session asked for and did not get; goes into the trace.
     pub errors: SetupErrors,
-    /// What the person at the terminal may want to know.
+    /// Warnings for the person at the terminal.
     pub warnings: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ pub struct Control {
     syscalls: SyscallSet,
     function_graph_on: bool,
     exclusive: Vec<Setting>,
-    /// The kernel reports buffers that are as full as an active session wants.
+    /// Whether the kernel reports buffers that are as full as an active session wants.
     has_watermark: bool,
 }
 
@@ -147,7 +147,7 @@ impl Control {
         self.buffer_pages
     }
 
-    /// Somebody else has changed the clock: what comes from now on is timed by the new one.
+    /// Somebody else has changed the clock: events from now on have times of the new one.
     pub fn follow_clock(&mut self) {
         self.clock = self.current_clock();
     }
@@ -179,11 +179,11 @@ impl Control {
         self.sessions.is_empty()
     }
 
-    /// Makes the kernel ready for the session `id`, without recording yet. `describe` is asked, for each event, how it
-    /// would be written; what it refuses is not switched on. On an error nothing has changed.
+    /// Makes the kernel ready for the session `id`, without recording yet. `describe` says for each event how it would be written; events that it
+    /// refuses are not switched on. On an error nothing has changed.
     ///
     /// # Errors
-    /// If the config asks for what cannot be, another program or session has ftrace for itself, or the kernel refuses a setting without which nothing can be recorded.
+    /// If the config is invalid, another program or session has ftrace for itself, or the kernel refuses a setting that the recording depends on.
     pub fn setup(
         &mut self,
         id: FtraceSessionId,
@@ -196,7 +196,7 @@ impl Control {
         match &result {
             Ok(_) => {}
             Err(_) if self.sessions.is_empty() => {
-                // Nobody else: all of what was done is this session's.
+                // There are no other sessions, so this session made all changes.
                 self.put_back();
             }
             Err(_) => self.disable_unwanted_events(),
@@ -293,24 +293,24 @@ impl Control {
             .get(&Setting::CurrentTracer)
             .unwrap_or_default();
         if request.existing_data == ExistingData::Preserve {
-            // Changing the clock or a size would lose what is to be preserved.
+            // Changing the clock or a size would lose the events to be preserved.
             self.clock = self.current_clock();
             self.buffer_pages = 0;
             return Ok(Vec::new());
         }
-        // There is no telling in general whether events that are on are being read by somebody. A tracer is.
+        // In general it is unknown whether somebody reads the events that are on. A tracer shows that somebody does.
         if !tracer.is_empty() && tracer != "nop" {
             let path = self.restorer.tracefs().root().display().to_string();
             return Err(ControlError::InUse { path, tracer });
         }
         self.set("cannot stop recording", &Setting::TracingOn, "0")?;
-        // Where single events may be switched but not all at once, what others left on stays on and is not parsed.
+        // If single events can be switched off but not all at once, events that others left on stay on and are not parsed.
         let _ = self.restorer.disable_all_events();
         let not_cleared = self.clear_buffers()?;
         self.choose_clock(request.clock);
         let kib = (u64::from(request.buffer_pages) * rustix::param::page_size() as u64) >> 10;
         self.buffer_pages = request.buffer_pages;
-        // A recording in buffers that are too small is better than none, and its statistics tell.
+        // A recording in buffers that are too small is better than none, and its statistics show the loss.
         let resized = self.restorer.set(&Setting::BufferSizeKb, &kib.to_string());
         let not_resized = resized
             .err()
@@ -344,7 +344,7 @@ impl Control {
         if let Some(clock) = chosen
             && **clock != current
         {
-            // Refused: the trace then says which clock it has, and a snapshot relates it to the others.
+            // If the kernel refuses, the trace says which clock it has, and a snapshot relates it to the others.
             let _ = self.restorer.set(&Setting::TraceClock, clock);
         }
         self.clock = self.current_clock();
@@ -367,7 +367,7 @@ impl Control {
     }
 
     fn enable(&mut self, setup: &mut Setup) {
-        // Events of the group `ftrace` are made by tracers and markers, and have no switch.
+        // Tracers and markers make the events of the group `ftrace`, which have no switch.
         let switchable = setup
             .events
             .iter()
@@ -395,12 +395,12 @@ impl Control {
             .cloned()
             .collect();
         for event in unwanted {
-            // One that cannot be switched off is recorded and read by nobody, until the end.
+            // An event that cannot be switched off is recorded until the end, and nobody reads it.
             let _ = self.restorer.disable_event(&event);
         }
     }
 
-    /// Has the kernel record the system calls of all sessions, and of `joining`.
+    /// Has the kernel record the system calls of all sessions and of `joining`.
     fn update_syscall_filter(&mut self, joining: Option<&SyscallSet>) -> Result<(), ControlError> {
         let present = self.sessions.values().map(|session| session.syscalls.clone());
         let wanted = SyscallSet::union(present.chain(joining.cloned()));
@@ -422,7 +422,8 @@ impl Control {
             self.set(WHAT, &Setting::GraphFunctions, "")?;
             self.set(WHAT, &Setting::MaxGraphDepth, "0")?;
         }
-        // Lists grow with each session and shrink when the last one leaves: functions are not sorted by session.
+        // The lists of functions grow with each session and are reset only when the last one leaves: nothing notes which session wanted which
+        // function.
         for (setting, functions) in [
             (Setting::FunctionFilter, &graph.filters),
             (Setting::GraphFunctions, &graph.roots),
@@ -441,7 +442,7 @@ impl Control {
         Ok(())
     }
 
-    /// The session `id` starts: the kernel records, if it did not already. Returns what is amiss without stopping it.
+    /// The session `id` starts. Switches recording on for the first active session. Returns a warning for a failure that does not stop the recording.
     ///
     /// # Errors
     /// If the kernel refuses to record.
@@ -459,7 +460,7 @@ impl Control {
         Ok(warning)
     }
 
-    /// The buffers are reported as full for the most impatient of the active sessions.
+    /// Has the kernel report buffers at the lowest percentage that an active session asks for.
     fn update_buffer_percent(&mut self) -> Result<(), TracefsError> {
         let active = self.active.iter().filter_map(|id| self.sessions.get(id));
         let percent = active.filter_map(|session| session.drain_percent).min();
@@ -471,8 +472,8 @@ impl Control {
         set
     }
 
-    /// The session `id` has ended: what only it needed is switched off. If it was the last, the caller closes the raw
-    /// buffers and calls [`Control::put_back`].
+    /// The session `id` has ended: switches off the settings that only it needed. If it was the last, the caller closes the raw buffers and calls
+    /// [`Control::put_back`].
     pub fn remove(&mut self, id: FtraceSessionId) {
         if self.sessions.remove(&id).is_none() {
             return;
@@ -480,21 +481,21 @@ impl Control {
         self.active.remove(&id);
         if self.sessions.is_empty() {
             self.has_watermark = false;
-            // `put_back` knows whether somebody else records by now, and goes on recording if so.
+            // `put_back` looks whether somebody else records by now, and does not stop that recording.
             return;
         }
-        // If somebody else has switched it off, it stays theirs.
+        // If somebody else has switched recording off, their setting stays.
         if self.active.is_empty() && self.restorer.looks_as_left(&Setting::TracingOn) {
             let _ = self.set("cannot stop recording", &Setting::TracingOn, "0");
         }
-        // What fails here leaves more in the buffers than needed until the last session ends.
+        // If this fails, the buffers hold more than needed until the last session ends.
         self.disable_unwanted_events();
         let _ = self.update_syscall_filter(None);
         let _ = self.update_buffer_percent();
     }
 
-    /// Puts tracefs back as it was found. To be called without sessions and without open raw buffers; returns what could
-    /// not be put back.
+    /// Puts tracefs back as it was found. The caller has ended all sessions and closed all raw buffers. Returns the settings that could not be put
+    /// back.
     pub fn put_back(&mut self) -> Vec<TracefsError> {
         self.syscalls = SyscallSet::None;
         self.function_graph_on = false;

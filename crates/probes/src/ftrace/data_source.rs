@@ -1,17 +1,17 @@
-//! The data source `linux.ftrace`: sessions, their deadlines, and the way of the events from the kernel's buffers into
-//! each session's [`PacketSink`].
+//! The data source `linux.ftrace`: sessions, their deadlines, and the way of events from the kernel's buffers into each session's
+//! [`PacketSink`].
 //!
-//! Driven by the producer of `traced_probes`, on its main thread. For each session: [`FtraceController::setup_session`]
-//! when the service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed,
-//! [`flush`] when the service asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the
-//! producer gets back to its socket; if the kernel has more, the next deadline is now. A flush may take several drains:
-//! [`take_flushed`] tells when it is over. Sessions that set `drain_buffer_percent` are drained earlier when a buffer fills: the
-//! producer's loop watches the [`Watermarks`] and calls [`drain_past_watermark`].
+//! The producer of `traced_probes` drives it on its main thread. For each session it calls [`FtraceController::setup_session`] when the
+//! service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed, [`flush`] when the service
+//! asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the producer gets back to its socket.
+//! If the kernel has more, the next deadline is now. A flush may take several drains: [`take_flushed`] tells when it is over. Sessions
+//! that set `drain_buffer_percent` are drained earlier when a buffer fills up: the producer's loop watches the [`Watermarks`] and calls
+//! [`drain_past_watermark`].
 //!
-//! The kernel's buffers are shared: pages are read once and given to every session, whose encoder picks what it wants.
-//! One `Instance` stands for each tracefs directory in use. It exists from the first session's setup until the last
-//! one's end, when tracefs is put back as it was found; dropping the controller does the same. What others do to it
-//! meanwhile is noticed with each read, told in the trace, and kept for the producer ([`take_incidents`]).
+//! Sessions share the kernel's buffers: a page is read once and given to every session, whose encoder picks the events that the session
+//! wants. Each tracefs directory in use has one `Instance`. It exists from the first session's setup until the last one's end, when
+//! tracefs is put back as it was found; dropping the controller does the same. Each read looks for changes that others made. The trace
+//! reports them, and the producer gets them from [`take_incidents`].
 //!
 //! [`start_session`]: FtraceController::start_session
 //! [`drain`]: FtraceController::drain
@@ -59,11 +59,11 @@ pub const NAME: &str = "linux.ftrace";
 
 /// Time between drains, unless a config says otherwise.
 const DEFAULT_PERIOD_MS: u32 = 100;
-/// The same where full buffers are reported.
+/// Time between drains where the kernel reports full buffers, unless a config says otherwise.
 const WATERMARK_PERIOD_MS: u32 = 1000;
-/// What a config may ask for.
+/// The periods that a config may ask for.
 const PERIODS_MS: std::ops::RangeInclusive<u32> = 1..=60_000;
-/// What the producer tells the service of this data source. Categories are Android's and need its `atrace`.
+/// Describes this data source to the service. Categories are Android's and need its `atrace`.
 pub fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
@@ -74,9 +74,9 @@ pub fn descriptor() -> DataSourceDescriptor {
     }
 }
 
-/// Where packets of each session go.
+/// The sinks of all sessions.
 pub trait SessionSinks {
-    /// The sink of `session`; `None` if it has none any more, and its packets are discarded.
+    /// The sink of `session`. `None` if it no longer has one; its packets are then discarded.
     fn sink(&mut self, session: FtraceSessionId) -> Option<&mut dyn PacketSink>;
 }
 
@@ -89,13 +89,13 @@ impl<S: PacketSink> SessionSinks for BTreeMap<FtraceSessionId, S> {
 /// Why a session cannot be set up or started.
 #[derive(Debug, thiserror::Error)]
 pub enum FtraceError {
-    /// The kernel's settings cannot be had.
+    /// The kernel's settings cannot be made.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A tracefs file cannot be used.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
-    /// The layout of this kernel's buffers is not one that can be read.
+    /// This program cannot read the layout of this kernel's buffers.
     #[error("the ring buffer of this kernel cannot be read: {0}")]
     Layout(String),
     /// The session was not set up.
@@ -106,23 +106,23 @@ pub enum FtraceError {
     SessionExists(FtraceSessionId),
 }
 
-/// What came of preparing a session.
+/// The result of preparing a session.
 #[derive(Clone, Debug, Default)]
 pub struct SetupReport {
-    /// What was asked for and is not recorded. Goes into the trace too.
+    /// Events and features that the config asked for and that are not recorded. Goes into the trace too.
     pub errors: SetupErrors,
-    /// The same and more for a person to read, one sentence each.
+    /// The contents of `errors`, and more, for a person to read, one sentence each.
     pub warnings: Vec<String>,
 }
 
-/// Threads, and files, that a session's events told of.
+/// Threads and files that a session's events mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeenThreads {
     /// Threads that events are about.
     pub seen: BTreeSet<i32>,
-    /// Those of them whose name has changed.
+    /// Those of the `seen` threads whose name has changed.
     pub renamed: BTreeSet<i32>,
-    /// Files that they opened: thread and file descriptor.
+    /// Files that threads opened: thread and file descriptor.
     pub opened_files: BTreeSet<(i32, u64)>,
     /// Files that events are about.
     pub files: BTreeSet<FileId>,
@@ -137,12 +137,12 @@ struct Session {
     preserves_buffer: bool,
     has_kprobes: bool,
     setup_errors: SetupErrors,
-    /// What is recorded for it.
+    /// Events that are recorded for the session.
     recorded: BTreeSet<EventName>,
     started: BootTime,
-    /// What the trace is told of what others did meanwhile.
+    /// Sentences for the trace about changes that others made meanwhile.
     troubles: Vec<String>,
-    /// How often somebody was told of what others did, for better or worse.
+    /// How many sentences about other programs' changes this session was told, troubles and remarks together.
     told: usize,
     decoding: Decoding,
     stats_at_start: FtraceStats,
@@ -153,7 +153,7 @@ struct Session {
 enum SymbolsWanted {
     No,
     UntilStop,
-    /// And kept for later sessions.
+    /// As `UntilStop`, and they are kept for later sessions.
     Forever,
 }
 
@@ -176,15 +176,15 @@ pub struct FtraceController {
     /// How long a drain may take.
     turn: BootTime,
     last_flush: u64,
-    /// Flushes that have ended, of which the producer was not told yet.
+    /// Flushes that have ended and that the producer has not taken yet.
     flushed: Vec<FlushId>,
-    /// What the producer was not told yet.
+    /// Incidents that the producer has not taken yet.
     incidents: Vec<Incident>,
 }
 
 impl FtraceController {
-    /// Touches nothing until the first session. With a `journal_dir`, what sessions change can be put back even after a
-    /// crash, by [`super::restore::replay`]. Without `watermarks` all sessions are drained by deadlines alone.
+    /// Touches nothing until the first session. With a `journal_dir`, [`super::restore::replay`] can put back the sessions' changes even
+    /// after a crash. Without `watermarks`, only deadlines drain the sessions.
     pub fn new(
         top: Tracefs,
         journal_dir: Option<JournalDir>,
@@ -209,7 +209,7 @@ impl FtraceController {
         }
     }
 
-    /// Prepares the kernel and the formats of events for `config`. Nothing is recorded yet.
+    /// Prepares the kernel and the formats of events for `config`. Recording does not start yet.
     ///
     /// # Errors
     /// If there is such a session already, its instance of ftrace cannot be opened, or the kernel cannot be set up for the config.
@@ -223,7 +223,7 @@ impl FtraceController {
             return Err(FtraceError::SessionExists(id));
         }
         let name = config.instance_name.clone().unwrap_or_default();
-        // What others have done until now must not look like this session's doing.
+        // Changes that others made until now must not look like this session's.
         self.look_at_settings(&name, Depth::Whole, now);
         if !self.instances.contains_key(&name) {
             let instance = self.open_instance(&name)?;
@@ -260,9 +260,9 @@ impl FtraceController {
         Instance::open(self.opened, tracefs, role, self.journal_dir.clone())
     }
 
-    /// Starts recording for the session, and writes to `sink` what has to be first. Reads the kernel's symbols if they
-    /// are wanted, which takes about a hundred milliseconds: the session should be called started only when this returns.
-    /// Returns warnings. On an error nothing is recorded, and the session is to be stopped.
+    /// Starts recording for the session, and writes its first packets to `sink`. Reads the kernel's symbols if the config wants them,
+    /// which takes about a hundred milliseconds; acknowledge the start only after this returns. Returns warnings. After an error nothing
+    /// is recorded, and the caller must stop the session.
     ///
     /// # Errors
     /// If there is no such session, the kernel refuses to record, or its buffers cannot be opened.
@@ -334,13 +334,13 @@ impl FtraceController {
         warning
     }
 
-    /// When [`FtraceController::drain`] wants to be called next; never while no session is started.
+    /// When to call [`FtraceController::drain`] next; `None` while no session is started.
     pub fn next_deadline(&self) -> Option<BootTime> {
         self.next_drain
     }
 
     /// Ends the session. Events since its last flush are lost. With the last session of an instance, tracefs is put back; returns the
-    /// errors of that. The session may never have started, or not exist.
+    /// errors of doing so. The session may never have started, or may not exist.
     pub fn stop_session(&mut self, id: FtraceSessionId, now: BootTime) -> Vec<TracefsError> {
         self.give_up_flushes(id);
         let Some(session) = self.sessions.remove(&id) else {
@@ -374,8 +374,8 @@ impl FtraceController {
         errors
     }
 
-    /// Threads and files that events of the session told of since the last call, for `linux.process_stats` and `linux.inode_file_map` to
-    /// describe.
+    /// Threads and files that the session's events mentioned since the last call, for `linux.process_stats` and `linux.inode_file_map`
+    /// to describe.
     pub fn take_threads(&mut self, id: FtraceSessionId) -> SeenThreads {
         self.sessions
             .get_mut(&id)

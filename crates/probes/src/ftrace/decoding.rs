@@ -1,4 +1,5 @@
-//! What a session's `FtraceConfig` and the events it got say about decoding pages. Used by [`super::data_source`].
+//! Derives the config of a session's page decoder from its `FtraceConfig` and the events that it got. Used by
+//! [`super::data_source`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Encodes one event by its plan: everything but the scheduler events of a session that has them compact.
+//! Encodes one event by its plan. Scheduler events that a session wants compact are encoded elsewhere.
 //!
 //! Called by the bundle writer with an event that is at least as long as its plan says.
 
@@ -12,12 +12,12 @@ use super::table::{Encoding, EventPlan, FieldPlan};
 use ferretto_proto::write::{FtraceEvent, KprobeEvent, SysEnterFtraceEvent};
 use ferretto_wire::Writer;
 
-/// What encoding an event needs besides the event.
+/// Everything that encoding an event needs besides the event.
 pub(super) struct Encoder<'a> {
     pub(super) printk_formats: &'a PrintkFormats,
     pub(super) config: &'a DecodeConfig,
     pub(super) metadata: &'a mut Metadata,
-    /// Set when an event contradicts its format: what can be read of it has been written all the same.
+    /// Whether an event contradicted its format. Its readable fields have been written all the same.
     pub(super) malformed: bool,
 }
 
@@ -26,7 +26,7 @@ impl Encoder<'_> {
     #[inline]
     pub(super) fn write_event(&mut self, out: &mut Writer, plan: &EventPlan, timestamp: u64, payload: &[u8]) {
         out.varint_field(FtraceEvent::TIMESTAMP, timestamp);
-        // Zero where there is no such field, as for the idle thread: neither can own anything that is noted below.
+        // Zero if the event has no such field. Zero is also the idle thread. Neither can own anything that is noted below.
         let mut tid = 0;
         if let Some(offset) = plan.common_pid {
             tid = signed32(payload, offset);
@@ -38,7 +38,7 @@ impl Encoder<'_> {
             Encoding::Typed { number } => {
                 out.nested(*number, |message| self.write_fields(message, plan, payload));
                 if *number == FtraceEvent::TASK_RENAME {
-                    // Who renames another thread does so rarely enough that upstream takes both for one, too.
+                    // Threads rarely rename other threads, so upstream also takes the writer for the renamed one.
                     self.metadata.add_renamed(tid);
                 }
             }
@@ -160,7 +160,7 @@ impl Encoder<'_> {
         device
     }
 
-    /// Remembers the file descriptor that a system call returned, if it is one of those that do.
+    /// Notes the file descriptor that a system call returned, if the call is one that opens files.
     fn note_opened_fd(&mut self, plan: &EventPlan, tid: i32, payload: &[u8]) {
         let value_of = |name: &str| {
             let field = plan.fields.iter().find(|field| field.name == name)?;
@@ -173,7 +173,7 @@ impl Encoder<'_> {
             return;
         };
         let opens = self.config.syscalls_returning_fd.contains(&call);
-        // What is negative is an error.
+        // Negative results are errors.
         if let Some(fd) = u64::try_from(result).ok().filter(|_| opens) {
             self.metadata.add_opened_fd(tid, fd);
         }
@@ -196,8 +196,8 @@ fn dynamic_array(payload: &[u8], at: usize, origin: Origin) -> Option<&[u8]> {
     payload.get(start..start + len)
 }
 
-/// The bytes in front of the first NUL, or all if there is none. Looks at eight at a time: what is searched is mostly as short as a thread's name,
-/// and the standard library first prepares for long memory.
+/// The bytes in front of the first NUL, or all if there is none. Looks at eight at a time: most texts are as short as a thread's name, and the
+/// standard library first prepares for long memory.
 #[inline]
 fn until_nul(bytes: &[u8]) -> &[u8] {
     const LOWEST_BITS: u64 = u64::MAX / 0xff;
@@ -206,7 +206,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     let mut rest = bytes;
     while let Some((eight, behind)) = rest.split_first_chunk() {
         let eight = u64::from_le_bytes(*eight);
-        // Its lowest bit is that of the first NUL. Bits of bytes behind may be set without reason.
+        // The lowest set bit belongs to the first NUL. Higher bits may be set by bytes that are no NUL.
         let found = eight.wrapping_sub(LOWEST_BITS) & !eight & HIGHEST_BITS;
         if found != 0 {
             return &bytes[..at + found.trailing_zeros() as usize / 8];
@@ -232,7 +232,7 @@ fn extend(value: i32) -> u64 {
     i64::from(value) as u64
 }
 
-// The plan vouches that all of these lie within the event; should it be wrong, a zero is read.
+// The plan vouches that all fields lie within the event. If it is wrong, a zero is read.
 
 #[inline]
 fn byte(payload: &[u8], at: usize) -> u8 {

@@ -1,9 +1,9 @@
-//! What a field of a kernel event is, and how its bytes become a protobuf field.
+//! The meaning of a kernel event's field, and how its bytes become a protobuf field.
 //!
-//! The format parser asks [`FieldKind::of`] what a C declaration means; the translation table asks [`FieldKind::read_as`]
-//! whether the kind can become a protobuf field of some type, and how. Both answers are upstream's, since the trace
-//! processor was written against them, but for integers: kernels widen and narrow them and change their sign, and upstream then
-//! drops the field. Here it stays, for those of its values that fit.
+//! The format parser asks [`FieldKind::of`] what a C declaration means. The translation table asks [`FieldKind::read_as`] whether the
+//! kind can become a protobuf field of some type, and how. Both answers are upstream's, because the trace processor was written against
+//! them. Integers are the exception: kernels widen and narrow them and change their sign, and upstream then drops the field. Here the
+//! field stays, and only values that do not fit are left out.
 
 use super::format::Signedness;
 
@@ -31,13 +31,13 @@ impl Width {
         }
     }
 
-    /// The width of something that is 4 or 8 bytes by nature.
+    /// The width of a value that always has 4 or 8 bytes.
     fn of_word(size: u16) -> Option<Self> {
         Self::of(size).filter(|width| matches!(width, Self::Four | Self::Eight))
     }
 }
 
-/// What the offset in a dynamic array's descriptor is counted from.
+/// The place that the offset in a dynamic array's descriptor counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The start of the event (`__data_loc`).
@@ -46,12 +46,12 @@ pub enum Origin {
     Descriptor,
 }
 
-/// What the bytes of a kernel field mean.
+/// The meaning of a kernel field's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldKind {
     /// An integer without a sign.
     Unsigned(Width),
-    /// An integer with one.
+    /// An integer with a sign.
     Signed(Width),
     /// One byte, zero or one.
     Bool,
@@ -78,7 +78,7 @@ pub enum FieldKind {
 }
 
 impl FieldKind {
-    /// Understands a C declaration and what else the format file says of the field. The first rule that fits decides.
+    /// Understands a C declaration and the other facts that the format file gives about the field. The first rule that fits decides.
     pub fn of(declaration: &str, size: u16, signedness: Signedness) -> Option<Self> {
         if is_sized_char_array(declaration) {
             return Some(Self::FixedString);
@@ -89,8 +89,7 @@ impl FieldKind {
                 let is_bytes = ["u8[] ", "__u8[] ", "unsigned char[] "]
                     .iter()
                     .any(|ty| element.starts_with(ty));
-                // Arrays of anything else are shown as a string too: upstream does, and their first bytes are better
-                // than nothing.
+                // Arrays of other types become a string too: upstream does the same, and their first bytes are better than nothing.
                 let kind = if is_bytes {
                     Self::DynamicBytes(origin)
                 } else {
@@ -100,7 +99,7 @@ impl FieldKind {
             }
         }
         if declaration == "unsigned long args[6]" && (size == 24 || size == 48) {
-            // `raw_syscalls/sys_enter`: the kind is that of one argument.
+            // `raw_syscalls/sys_enter`: the kind describes one argument.
             return Width::of(size / 6).map(Self::Unsigned);
         }
         if declaration.contains("char[] ") || declaration.contains("char * ") {
@@ -221,13 +220,13 @@ pub enum ProtoType {
     Uint32,
     /// `uint64`.
     Uint64,
-    /// `string`. What the kernel has is copied as it is, be it UTF-8 or not.
+    /// `string`. Bytes from the kernel are copied unchanged, whether or not they are UTF-8.
     String,
     /// `bytes`.
     Bytes,
 }
 
-/// An integer of the kernel whose values are not all values of the field it becomes.
+/// An integer of the kernel that becomes a field whose type cannot hold all of its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Integer {
     /// Its width.
@@ -263,7 +262,7 @@ impl Integer {
     }
 }
 
-/// How to read one field of an event: a [`FieldKind`] with the decisions taken that do not depend on the event.
+/// How to read one field of an event: a [`FieldKind`] with all decisions made that do not depend on the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Little-endian, zero-extended.

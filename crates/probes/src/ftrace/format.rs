@@ -1,9 +1,9 @@
 //! Reads the kernel's descriptions of its own ring buffer: `events/<group>/<event>/format`, `events/header_page` and
 //! `events/header_event` of tracefs.
 //!
-//! Called by the translation table (one event at a time) and by whoever opens the per-CPU buffers. Takes the text of the
-//! files and never opens them. What it returns has been checked to make sense by itself: no field ends beyond 65,535
-//! bytes and no name is empty. The `print fmt` line is not looked at: it says how to print an event, not how to read it.
+//! Called by the translation table (one event at a time) and when the per-CPU buffers are opened. Takes the text of the
+//! files and never opens them. The results are consistent in themselves: no field ends beyond 65,535 bytes and no name
+//! is empty. The `print fmt` line is ignored: it says how to print an event, not how to read it.
 
 use super::field::FieldKind;
 use std::ops::RangeInclusive;
@@ -12,16 +12,16 @@ use thiserror::Error;
 #[cfg(test)]
 mod tests;
 
-/// More than any kernel's pages or sub-buffers have, which are 64 KiB at most on most machines.
+/// Larger than the pages and sub-buffers of any kernel, which have at most 64 KiB on most machines.
 const LARGEST_PAGE: u32 = 1 << 24;
 
-/// Names of fields that every event of a kernel starts with begin like this.
+/// Every event of a kernel starts with fields whose names begin like this.
 const COMMON_PREFIX: &str = "common_";
 
-/// A format file that does not read as one.
+/// Why a file is no format file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum FormatError {
-    /// A line is neither a field nor anything else that is known in this place.
+    /// A line is neither a field nor another known line of this place.
     #[error("format file: line {line} is not understood: {text:?}")]
     UnknownLine {
         /// Counted from 1.
@@ -35,7 +35,7 @@ pub enum FormatError {
     /// An event id that cannot occur in the ring buffer, where ids are 16 bits wide and zero is none.
     #[error("format file: event id {0} does not fit the 16 bits it has in the ring buffer")]
     EventId(u32),
-    /// A field does not lie within what an event or a page can hold.
+    /// A field does not lie within the bounds of an event or a page.
     #[error("format file: field {name:?} (offset {offset}, size {size}) is not where or what it must be")]
     Placement {
         /// Name of the field.
@@ -50,9 +50,9 @@ pub enum FormatError {
     RecordHeader {
         /// Which property.
         name: &'static str,
-        /// What this program was written for.
+        /// The value that this program was written for.
         expected: &'static str,
-        /// What the kernel says.
+        /// The value that the kernel gives.
         found: String,
     },
 }
@@ -75,7 +75,7 @@ pub struct FormatField {
     pub offset: u16,
     /// Size in bytes; zero for an array that fills the rest of the event.
     pub size: u16,
-    /// What the kernel says of the field's sign. Only means something for integers.
+    /// Whether the kernel calls the field signed. Only meaningful for integers.
     pub signedness: Signedness,
 }
 
@@ -86,8 +86,7 @@ impl FormatField {
         name_in(&self.declaration)
     }
 
-    /// How the bytes of this field are to be understood; `None` if nothing here can read them (a struct, an array of
-    /// integers).
+    /// How to understand the bytes of this field; `None` if nothing here can read them (a struct, an array of integers).
     pub fn kind(&self) -> Option<FieldKind> {
         FieldKind::of(&self.declaration, self.size, self.signedness)
     }
@@ -101,7 +100,7 @@ impl FormatField {
 /// The contents of `events/<group>/<event>/format`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventFormat {
-    /// The number that stands at the start of every such event in the ring buffer. Never zero.
+    /// The number at the start of every such event in the ring buffer. Never zero.
     pub id: u16,
     /// The event's name, without its group.
     pub name: String,
@@ -115,7 +114,7 @@ impl EventFormat {
     /// Reads a format file.
     ///
     /// # Errors
-    /// If a line is unknown or missing, or says what cannot be.
+    /// If a line is unknown or missing, or has an impossible value.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let mut name = None;
         let mut id = None;
@@ -176,7 +175,7 @@ pub struct PageLayout {
 }
 
 impl PageLayout {
-    /// What 64-bit kernels with pages (or sub-buffers) of `page_size` bytes use.
+    /// The layout of 64-bit kernels with pages (or sub-buffers) of `page_size` bytes.
     pub const fn sixty_four_bit(page_size: usize) -> Self {
         Self {
             timestamp_offset: 0,
@@ -187,7 +186,7 @@ impl PageLayout {
         }
     }
 
-    /// What kernels whose words are as long as this program's use; for when `header_page` cannot be read.
+    /// The layout of kernels whose words are as long as this program's; for when `header_page` cannot be read.
     pub const fn usual(page_size: usize) -> Self {
         let word = size_of::<usize>();
         Self {
@@ -197,11 +196,11 @@ impl PageLayout {
         }
     }
 
-    /// Reads `events/header_page`. Note that the kernel gives its contents to the first `read` of the open file only:
+    /// Reads `events/header_page`. The kernel gives its contents to the first `read` of the open file only:
     /// `std::fs::read_to_string`, which starts with a small one, gets 32 bytes.
     ///
     /// # Errors
-    /// If a line is unknown or missing, or says what cannot be.
+    /// If a line is unknown or missing, or has an impossible value.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let mut fields = Vec::new();
         for (line, text) in numbered_lines(text) {
@@ -234,14 +233,14 @@ impl PageLayout {
         })
     }
 
-    /// Bytes that one read of `trace_pipe_raw` returns: the machine's page size, or that of the sub-buffers where the
-    /// kernel was told to use larger ones.
+    /// Bytes that one read of `trace_pipe_raw` returns: the machine's page size, or the size of the sub-buffers where
+    /// the kernel was told to use larger ones.
     pub fn page_size(&self) -> usize {
         self.page_size
     }
 }
 
-/// Checks that `events/header_event` (to be read at once as well) describes the records that [`super::page`] reads.
+/// Checks that `events/header_event` describes the records that [`super::page`] reads. Read that file at once as well.
 ///
 /// The format has been the same since Linux 2.6.30 (`time_stamp` has been of use since 4.17); the file exists so that
 /// readers can notice when it changes.
@@ -309,8 +308,8 @@ struct FieldLine<'a> {
 }
 
 impl<'a> FieldLine<'a> {
-    /// Reads `field:<declaration>; offset:<n>; size:<n>; signed:<0 or 1>;`, where whitespace after the colons is the
-    /// kernel's taste of the day.
+    /// Reads `field:<declaration>; offset:<n>; size:<n>; signed:<0 or 1>;`. The whitespace after the colons differs
+    /// between kernels.
     fn parse(line: usize, text: &'a str) -> Result<Self, FormatError> {
         let mut parts = text.trim().split(';').map(str::trim);
         let mut next = |label: &str| {
@@ -350,7 +349,7 @@ impl<'a> FieldLine<'a> {
         }
     }
 
-    /// As a field of an event, whose offsets have 16 bits.
+    /// Converts to a field of an event, whose offsets have 16 bits.
     fn into_event_field(self) -> Result<FormatField, FormatError> {
         match (u16::try_from(self.offset), u16::try_from(self.size)) {
             (Ok(offset), Ok(size)) if self.end() <= u64::from(u16::MAX) => Ok(FormatField {

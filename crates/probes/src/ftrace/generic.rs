@@ -55,8 +55,8 @@ fn descriptor_type(proto_type: ProtoType) -> Type {
 
 /// Appends the fields of a `GenericFtraceEvent`.
 ///
-/// It has no type for bytes. Upstream gives up on the rest of the page when it meets such a field; here the field's name
-/// is written without a value and the recording goes on.
+/// The message has no type for bytes. Upstream drops the rest of the page when it meets such a field. This function
+/// writes the field's name without a value, and the recording goes on.
 pub(super) fn write_with_names(
     encoder: &mut Encoder<'_>,
     out: &mut Writer,

@@ -1,7 +1,7 @@
-//! `linux.ftrace` as the producer's runtime drives it: an ftrace session for each of its instances.
+//! Connects `linux.ftrace` with the producer's runtime: each instance of the data source has one ftrace session.
 //!
-//! All of them share one [`FtraceController`], for ftrace is one for the whole machine. Whatever the sessions see of threads and files,
-//! the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session are told, which describe them in the trace.
+//! All instances share one [`FtraceController`], because the machine has one ftrace. Sessions hand the threads and files of their events
+//! to the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session, which describe them in the trace.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ pub enum TracefsPolicy {
 }
 
 impl TracefsPolicy {
-    /// The tracefs of this machine. If it has to be mounted, the log is told.
+    /// Finds the tracefs of this machine. Mounting it puts a line into the log.
     pub(super) fn find(self, program: &dyn ProducerProgram) -> Result<Tracefs, TracefsError> {
         match (Tracefs::find(), self) {
             (Err(TracefsError::NotMounted), TracefsPolicy::MountIfMissing) => {
@@ -52,7 +52,7 @@ impl TracefsPolicy {
 pub struct Listeners {
     /// Describes threads and the files that they open.
     pub process_stats: Arc<Probes<ProcessStats>>,
-    /// Has the paths of files.
+    /// Finds the paths of files.
     pub inode_file_map: Arc<Probes<InodeFileMap>>,
 }
 
@@ -79,14 +79,14 @@ enum ThreadIds {
 struct State {
     /// From the first session on.
     controller: Option<FtraceController>,
-    /// Of sessions that have started.
+    /// The writers of sessions that have started.
     writers: BTreeMap<FtraceSessionId, TraceWriter>,
     instances: BTreeMap<Slot, Session>,
-    /// What follows when a flush is over.
+    /// The actions that wait for flushes to end.
     pending: BTreeMap<FlushId, AfterFlush>,
 }
 
-/// What a flush was for.
+/// The purpose of a flush.
 #[derive(Debug)]
 enum AfterFlush {
     /// The service asked for it.
@@ -99,7 +99,7 @@ struct Session {
     id: FtraceSessionId,
     /// The tracing session that it is part of.
     tracing_session: u64,
-    /// Once it has started.
+    /// Present once the instance has started.
     output: Option<Output>,
 }
 
@@ -110,8 +110,8 @@ impl std::fmt::Debug for Ftrace {
 }
 
 impl Ftrace {
-    /// Touches nothing of the kernel's until the first session. With a `journal_dir`, what sessions change can be put back even after a
-    /// crash, by [`super::restore::replay`].
+    /// Touches nothing of the kernel until the first session. With a `journal_dir`, [`super::restore::replay`] can put back the sessions'
+    /// changes even after a crash.
     pub fn new(
         program: Arc<dyn ProducerProgram>,
         listeners: Listeners,
@@ -143,7 +143,7 @@ impl Ftrace {
         self.watermarks.as_deref()
     }
 
-    /// [`Ftrace::watermarks`] are readable.
+    /// To be called when [`Ftrace::watermarks`] is readable.
     pub fn on_watermark(&self) {
         let now = boot_now();
         let state = &mut *self.state();
@@ -162,7 +162,7 @@ impl Ftrace {
         self.program.warning(&format!("{NAME}: {what}"));
     }
 
-    /// Ends a session, and puts back what it had of the kernel.
+    /// Ends a session, and puts back its kernel settings.
     fn end(&self, state: &mut State, id: FtraceSessionId) {
         if let Some(controller) = &mut state.controller {
             for error in controller.stop_session(id, boot_now()) {
@@ -171,7 +171,7 @@ impl Ftrace {
         }
     }
 
-    /// Does what waited for flushes that are over.
+    /// Carries out the actions that waited for flushes that are over.
     fn after_flushes(&self, state: &mut State, now: BootTime) {
         loop {
             let flushed = state
@@ -199,7 +199,7 @@ impl Ftrace {
         }
     }
 
-    /// Sends off what an instance has written.
+    /// Sends the packets that an instance has written.
     fn hand_over(&self, state: &mut State, slot: Slot, now: BootTime) {
         self.pass_on_what_was_seen(state, now);
         let Some(session) = state.instances.get(&slot) else {
@@ -208,7 +208,7 @@ impl Ftrace {
         if let Some(writer) = state.writers.get_mut(&session.id) {
             writer.flush();
         }
-        // These threads and files belong to the same flush, and the service may have asked their data sources first.
+        // The threads and files above belong to the same flush, and the service may have asked their data sources first.
         self.listeners
             .process_stats
             .flush_session(session.tracing_session);
@@ -224,11 +224,11 @@ impl Ftrace {
         self.end(state, id);
         self.pass_on_incidents(state);
         state.instances.remove(&slot);
-        // With it goes the last chunk, before the service hears that the instance has stopped.
+        // Dropping the writer sends the last chunk, before the service hears that the instance has stopped.
         state.writers.remove(&id);
     }
 
-    /// Tells the log, and traces, of what sessions have seen since.
+    /// Passes threads and files to their data sources, and incidents to the log and to traces.
     fn pass_on_what_was_seen(&self, state: &mut State, now: BootTime) {
         let Some(controller) = &mut state.controller else {
             return;
@@ -255,7 +255,7 @@ impl Ftrace {
         self.pass_on_incidents(state);
     }
 
-    /// Tells the log, and traces, of what others did to ftrace.
+    /// Reports other programs' changes to ftrace in the log, and troubles also in the trace.
     fn pass_on_incidents(&self, state: &mut State) {
         let Some(controller) = &mut state.controller else {
             return;
@@ -408,13 +408,13 @@ impl DataSource for Ftrace {
         }
     }
 
-    /// Nothing is missed by a wait: the kernel's buffers go on recording.
+    /// Waiting loses no events, because the kernel's buffers go on recording.
     fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::StallThenDrop
     }
 }
 
-/// Starts a session; gives what is to be logged.
+/// Starts a session; returns warnings for the log.
 fn start(state: &mut State, id: FtraceSessionId, output: &Output) -> Result<Vec<String>, String> {
     let controller = state.controller.as_mut().ok_or("it is not set up")?;
     let mut writer = output.create_trace_writer().map_err(|error| error.to_string())?;

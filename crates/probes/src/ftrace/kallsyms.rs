@@ -1,9 +1,9 @@
 //! Names of kernel functions for the addresses in events, when a config asks for them (`symbolize_ksyms`).
 //!
-//! `/proc/kallsyms` lists some 100,000 functions, 5 MB of text. [`KernelSymbols`] keeps them in 1.4 MB:
-//! names are cut at their underscores into tokens, each distinct token is kept once, and a symbol is its distance from
-//! the one before and its tokens' numbers, frequent tokens having the short numbers, all as varints. Every sixteenth
-//! symbol starts a block with its full address, so that a lookup is a binary search and at most sixteen steps.
+//! `/proc/kallsyms` lists some 100,000 functions in 5 MB of text. [`KernelSymbols`] keeps them in 1.4 MB. It cuts
+//! names at their underscores into tokens and stores each distinct token once. A symbol is its distance from the
+//! previous symbol and the numbers of its tokens, all as varints; frequent tokens have short numbers. Every sixteenth
+//! symbol starts a block with its full address. So a lookup takes a binary search and at most sixteen steps.
 //!
 //! Addresses never leave the daemon: the trace carries indexes and names.
 
@@ -17,9 +17,9 @@ use ferretto_wire::{push_varint, take_varint};
 const BLOCK: usize = 16;
 /// Longest name kept: the kernel's `KSYM_NAME_LEN`.
 const LONGEST_NAME: usize = 512;
-/// An address further than this behind a symbol is not in that function, but in some heap or module data after it.
+/// An address further than this behind a symbol lies not in that function but in heap or module data after it.
 const LONGEST_FUNCTION: u64 = 1 << 20;
-/// Lines longer than this are not from the kernel.
+/// The kernel writes no longer lines.
 const LONGEST_LINE: u64 = 1024;
 const KALLSYMS: &str = "/proc/kallsyms";
 const KPTR_RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
@@ -27,7 +27,7 @@ const KPTR_RESTRICT: &str = "/proc/sys/kernel/kptr_restrict";
 /// The functions of the running kernel, by address.
 #[derive(Debug, Default)]
 pub struct KernelSymbols {
-    /// Address of the first symbol of each block and where it starts in `symbols`.
+    /// For each block, the address of its first symbol and its offset in `symbols`.
     blocks: Vec<(u64, u32)>,
     /// For each symbol: varint of the distance from the symbol before (0 at the start of a block), then varints of
     /// `token << 1`, the last one with bit 0 set.
@@ -40,8 +40,8 @@ pub struct KernelSymbols {
 }
 
 impl KernelSymbols {
-    /// Reads the functions of the running kernel. The result is empty where addresses are hidden: without root, or
-    /// without a lower `/proc/sys/kernel/kptr_restrict`.
+    /// Reads the functions of the running kernel. The result is empty if the kernel hides addresses, as it does
+    /// without root or with a high `/proc/sys/kernel/kptr_restrict`.
     ///
     /// # Errors
     /// If the list cannot be read.
@@ -86,7 +86,7 @@ impl KernelSymbols {
             + self.token_ends.capacity() * size_of::<u32>()
     }
 
-    /// Replaces `name` by that of the function that `address` is in; `false` if it is in none.
+    /// Replaces `name` by the name of the function that contains `address`; `false` if there is none.
     pub fn lookup(&self, address: u64, name: &mut String) -> bool {
         let after = self.blocks.partition_point(|&(first, _)| first <= address);
         let Some(&(first, start)) = after.checked_sub(1).and_then(|block| self.blocks.get(block)) else {
@@ -206,7 +206,7 @@ impl Names {
     }
 }
 
-/// Address and name of a line, if it is a function in memory that a person would recognise.
+/// Address and name of a line that is a function in memory with a name that people recognise.
 fn parse_line(line: &str) -> Option<(u64, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let address = u64::from_str_radix(fields.next()?, 16).ok()?;
@@ -224,8 +224,8 @@ fn parse_line(line: &str) -> Option<(u64, &str)> {
     Some((address, plain))
 }
 
-/// Opens the list of symbols such that it shows addresses. The kernel decides that when the file is opened, so where
-/// `kptr_restrict` hides them even from root, it is lowered for that instant only.
+/// Opens the list of symbols so that it shows addresses. The kernel decides at the opening whether to show them. If
+/// `kptr_restrict` hides them even from root, this function lowers it for that instant only.
 fn open_with_addresses() -> io::Result<File> {
     let shows_addresses = |mut file: File| -> io::Result<bool> {
         let mut start = [0; 4096];

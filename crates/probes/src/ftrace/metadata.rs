@@ -1,8 +1,8 @@
-//! What a session learns in passing while its events are written: which threads there are, which changed their name,
-//! which kernel addresses want a symbol, which file descriptors were opened, which files events are about.
+//! The facts that a session gathers while its events are written: threads, renamed threads, kernel addresses that need a symbol, opened
+//! file descriptors, and files that events are about.
 //!
-//! Filled by the event encoders; emptied by the data source after each round over all CPUs, when it has told the others.
-//! Adding a thread must cost next to nothing, for it happens once per event.
+//! The event encoders fill it. The data source empties it after each round over all CPUs, when it has passed the facts on. Adding a
+//! thread must cost next to nothing, because it happens once per event.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::own_threads;
 
-/// The kernel never gives out thread ids from here on (`PID_MAX_LIMIT`).
+/// The kernel's thread ids are smaller than this (`PID_MAX_LIMIT`).
 const THREAD_ID_LIMIT: usize = 4 << 20;
 
 /// Files that are noted between two [`Metadata::clear`]s at most.
@@ -19,13 +19,13 @@ const MOST_FILES: usize = 100_000;
 /// A file as events name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// The number of its device as `stat` shows it, zero where the event has none.
+    /// The number of the file's device as `stat` shows it; zero if the event has none.
     pub device: u64,
     /// The number of its inode.
     pub inode: u64,
 }
 
-/// The number of [`FilesWanted`]: while there is none, events with inodes cost a load more.
+/// The number of [`FilesWanted`] that exist. While it is zero, an event with an inode costs one load more.
 static FILES_WANTED: AtomicUsize = AtomicUsize::new(0);
 
 /// Has files noted as long as it exists.
@@ -58,13 +58,13 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Threads seen since the last [`Metadata::clear`], each once, in the order of their first event. Without thread 0
-    /// (the idle threads): there is nothing to find out about it.
+    /// Threads seen since the last [`Metadata::clear`], each once, in the order of their first event. Thread 0 (the idle threads) is left
+    /// out, because there is nothing to find out about it.
     pub fn threads(&self) -> &[i32] {
         &self.threads.listed
     }
 
-    /// Threads that got a new name, so that what is known of them is out of date.
+    /// Threads with a new name: earlier descriptions of them are out of date.
     pub fn renamed_threads(&self) -> &BTreeSet<i32> {
         &self.renamed
     }
@@ -74,14 +74,14 @@ impl Metadata {
         &self.opened_fds
     }
 
-    /// Files that events are about, but for those that only this process touched: upstream's reason is that a search for their names must
-    /// not start the next search.
+    /// Files that events are about, except files that only this process touched. Upstream leaves these out because a search for names
+    /// must not start the next search.
     pub fn files(&self) -> impl Iterator<Item = FileId> {
         self.files.iter().copied()
     }
 
-    /// Starts over. The indices of kernel addresses start over too: the next packet that names symbols must (and will)
-    /// say that what was interned before is void.
+    /// Starts over. The indices of kernel addresses start over too: the next packet with symbols must (and will) say that older interned
+    /// names are void.
     pub fn clear(&mut self) {
         self.threads.clear();
         self.renamed.clear();
@@ -96,7 +96,7 @@ impl Metadata {
         self.event = CurrentEvent { tid, device: 0 };
     }
 
-    /// The event's inodes, as far as they come after this, are of this device.
+    /// Sets the device of the event's inodes that follow.
     #[inline]
     pub(super) fn note_device(&mut self, device: u64) {
         self.event.device = device;
@@ -126,14 +126,14 @@ impl Metadata {
         self.opened_fds.insert((tid, fd));
     }
 
-    /// Replaces a kernel address by a number that says nothing about where the kernel lies in memory: the trace only
-    /// gets this number and, for the session that wants them, the symbol's name. Counts from 1.
+    /// Replaces a kernel address by a number, which does not reveal where the kernel lies in memory. The trace gets only this number and,
+    /// if the session wants symbols, the symbol's name. Counts from 1.
     #[inline]
     pub(super) fn intern_address(&mut self, address: u64) -> u64 {
         self.addresses.intern(address)
     }
 
-    /// Interned addresses that no packet has told the symbols of, with their numbers.
+    /// Interned addresses whose symbols no packet has named, with their numbers.
     pub(super) fn unnamed_addresses(&self) -> impl Iterator<Item = (u64, u64)> {
         let named = self.addresses.named;
         (named as u64 + 1..).zip(self.addresses.in_order[named..].iter().copied())
@@ -144,7 +144,7 @@ impl Metadata {
         self.addresses.named == 0
     }
 
-    /// A packet has told the symbols of all addresses that have one.
+    /// Notes that a packet has named the symbols of all addresses that have one.
     pub(super) fn mark_named(&mut self) {
         self.addresses.named = self.addresses.in_order.len();
     }
@@ -170,8 +170,8 @@ impl Default for OwnProcess {
 /// A set of thread ids with one bit for each, and a list to visit and clear it by.
 #[derive(Debug)]
 struct ThreadSet {
-    /// Grows with the highest thread id seen, 512 KiB at most. The bit of thread 0 is always set, though it is never
-    /// listed: half of all scheduler events name it.
+    /// Grows with the highest thread id seen, to 512 KiB at most. The bit of thread 0 is always set, although the thread is never listed:
+    /// half of all scheduler events name it.
     bits: Vec<u64>,
     listed: Vec<i32>,
 }
@@ -230,7 +230,7 @@ impl ThreadSet {
 struct AddressTable {
     indices: HashMap<u64, u64, BuildHasherDefault<AddressHasher>>,
     in_order: Vec<u64>,
-    /// How many of `in_order` had their chance to be named.
+    /// The number of entries of `in_order` that a packet could name.
     named: usize,
 }
 
@@ -250,7 +250,7 @@ impl AddressTable {
     }
 }
 
-/// Spreads kernel addresses and numbers of files over a hash table. The keys come from the kernel, which is not out to make them collide.
+/// Spreads kernel addresses and file numbers over a hash table. The keys come from the kernel, which does not try to make them collide.
 #[derive(Default)]
 struct AddressHasher(u64);
 

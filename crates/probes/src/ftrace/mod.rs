@@ -2,16 +2,15 @@
 //!
 //! Two halves meet in [`data_source`], which the producer drives.
 //!
-//! Controlling: a [`request`] is what one config asks for, [`control`] brings all sessions' requests together and
-//! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash; [`watch`] notices
-//! what others change meanwhile. [`reader`] takes pages out of the buffers when their time has come, or when [`watermarks`] says
-//! that they have filled up. [`stats`] and [`kallsyms`] add what the kernel
-//! says about them.
+//! Controlling: a [`request`] holds the demands of one config. [`control`] brings the requests of all sessions together and
+//! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash. [`watch`] notices
+//! changes that others make meanwhile. [`reader`] takes pages out of the buffers when the period is over, or when [`watermarks`]
+//! says that a buffer has filled up. [`stats`] and [`kallsyms`] add the kernel's counters and symbols.
 //!
-//! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] knows from the kernel's [`mod@format`]
-//! files how to encode each event, [`bundle`] writes what a [`session`] wants of them into packets.
+//! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] has plans for encoding each event, made from the
+//! kernel's [`mod@format`] files, and [`bundle`] writes the events that a [`session`] wants into packets.
 //!
-//! # What of `FtraceConfig` has no effect
+//! # Fields of `FtraceConfig` without effect
 //!
 //! - `atrace_apps`, `atrace_categories_prefer_sdk` and the userspace part of `atrace_categories`: they need Android's
 //!   `atrace`. Accepted, as upstream does on Linux; kernel events of categories and `ftrace/print` are recorded.

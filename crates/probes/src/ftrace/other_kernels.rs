@@ -1,11 +1,11 @@
-//! Events of other kernels than the one that tests run on, as test data: how old ones, 32-bit ones, those with larger pages and those with
-//! patches lay them out, and what becomes of them in a trace.
+//! Test data: events of other kernels than the one that runs the tests. It has the layouts of old kernels, 32-bit ones, kernels with larger pages
+//! and patched ones, and the expected trace for each.
 //!
 //! `testdata/kernels` has a file for each kernel. A line beginning with `page` has the layout of `events/header_page`, `common` a field that each
 //! event has, and `printk` a constant string with its address. A line without indentation is an event: group, name, id and the field in
-//! `FtraceEvent`, or `generic`. Below are its fields: the declaration, `@offset+size` with an `s` if the field is signed, the value that the
-//! test records, and behind `->` what the trace has instead of that value: another one (a device number, a string at an address), `#n` for the
-//! n-th address, and `-` if the field is left out. The layouts are those of the kernels; the values are made up.
+//! `FtraceEvent`, or `generic`. The lines below it are its fields: the declaration, `@offset+size` with an `s` if the field is signed, and the
+//! value that the test records. `->` introduces the value in the trace if it differs: a value (a device number, a string at an address), `#n` for
+//! the n-th address, or `-` if the field is left out. The layouts are those of the kernels; the values are made up.
 
 use super::bundle::{BundleWriter, CpuRead};
 use super::fixtures::descriptor_fields;

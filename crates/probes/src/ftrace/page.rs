@@ -1,10 +1,11 @@
 //! Reads raw pages of the kernel's ring buffer: the page's header and the records behind it.
 //!
-//! Called by the bundle writer, once per page and session; this is the outer half of the hot path. Any bytes are fine:
-//! what comes out is records that lie within the page, or a [`ParseStatus`] that says what is wrong. Nothing allocates.
+//! Called by the bundle writer, once per page and session; this is the outer half of the hot path. Any bytes are valid
+//! input: the results are records that lie within the page, or a [`ParseStatus`] that names the error. Nothing
+//! allocates.
 //!
 //! The format is that of `kernel/trace/ring_buffer.c` on little-endian machines. A page starts with the time of its
-//! first record and the number of bytes that hold records; bits 30 and 31 of that number tell of events lost before the
+//! first record and the number of bytes that hold records. Bits 30 and 31 of that number report events lost before the
 //! page. A record starts with 32 bits: five for its type or length, 27 for the time since the record before it.
 
 use super::format::PageLayout;
@@ -12,11 +13,11 @@ use super::format::PageLayout;
 #[cfg(test)]
 mod tests;
 
-/// What is wrong with a page or an event. The numbers are those of `FtraceParseStatus` in the trace format.
+/// An error in a page or an event. The numbers are those of `FtraceParseStatus` in the trace format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum ParseStatus {
-    /// Reading the buffer failed in a way that is not expected.
+    /// Reading the buffer failed in an unexpected way.
     UnexpectedReadError = 2,
     /// A read returned less than a page.
     PartialPageRead = 3,
@@ -46,7 +47,7 @@ pub enum ParseStatus {
     EndOverflow = 15,
     /// A scheduler event shorter than its format says.
     ShortCompactEvent = 16,
-    /// Any other event that is not as its format says.
+    /// Any other event that contradicts its format.
     InvalidEvent = 17,
 }
 
@@ -74,7 +75,7 @@ pub struct Page<'a> {
 /// Why a page cannot be read at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidPage {
-    /// What the header gives as the time of the page, zero if not even that is there.
+    /// The time of the page in its header; zero if the header has none.
     pub timestamp: u64,
 }
 
@@ -82,14 +83,14 @@ pub struct InvalidPage {
 const MISSED_EVENTS: u32 = 1 << 31;
 /// Set as well when their number stands behind the data (`RB_MISSED_STORED`).
 const MISSED_STORED: u32 = 1 << 30;
-/// The kernel names no mask for the length; 27 bits is what its own documentation and `trace-cmd` use.
+/// The kernel names no mask for the length. Its own documentation and `trace-cmd` use 27 bits.
 pub(super) const LENGTH_MASK: u32 = (1 << 27) - 1;
 
 impl<'a> Page<'a> {
     /// Reads the header of `page`, which is one page as the kernel returned it.
     ///
     /// # Errors
-    /// If the page holds nothing, or less than it says.
+    /// If the page is empty, or shorter than its header says.
     #[inline]
     pub fn parse(layout: &PageLayout, page: &'a [u8]) -> Result<Self, InvalidPage> {
         let timestamp = read_u64(page, layout.timestamp_offset).ok_or(InvalidPage { timestamp: 0 })?;
@@ -135,10 +136,10 @@ impl<'a> Page<'a> {
 pub struct Record<'a> {
     /// When, in nanoseconds of the trace clock.
     pub timestamp: u64,
-    /// Which: see [`super::format::EventFormat::id`].
+    /// The number of the event's kind: see [`super::format::EventFormat::id`].
     pub event_id: u16,
-    /// The event from its id on: what offsets in the format file count from. Two bytes at least, and padded by the
-    /// kernel to a multiple of four.
+    /// The event from its id on, where the format file's offsets start. At least two bytes; the kernel pads it to a
+    /// multiple of four.
     pub payload: &'a [u8],
 }
 
@@ -153,14 +154,14 @@ const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;
 
-/// How many bits of a time difference a record's header holds; the rest follows in the next word.
+/// Bits of a time difference in a record's header; the rest follows in the next word.
 const TIME_DELTA_BITS: u32 = 27;
 
 /// An absolute time has 27 + 32 bits. The highest five are those of the time before it.
 const ABSOLUTE_TIME_BITS: u32 = TIME_DELTA_BITS + 32;
 
 impl<'a> Records<'a> {
-    /// The next event, or why there is none although data is left.
+    /// The next event, or the reason why there is none although data is left.
     #[inline(always)]
     fn advance(&mut self) -> Result<Option<Record<'a>>, ParseStatus> {
         while !self.rest.is_empty() {
@@ -182,7 +183,8 @@ impl<'a> Records<'a> {
                     };
                 }
                 PADDING => {
-                    // An event that was discarded after it was reserved. What pads the end of a page has no length, but
+                    // An event that was discarded after it was reserved. The padding at the end of a page has no length
+                    // either, but lies behind the data.
                     // lies behind the data.
                     if delta == 0 {
                         return Err(ParseStatus::NullPadding);
@@ -243,8 +245,8 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Puts the bits in front of an absolute time that its record has no room for, as the kernel's own reader does. They
-/// are zero for clocks that count from boot for the first 18 years.
+/// Adds the high bits that an absolute time's record has no room for, as the kernel's own reader does. They are zero
+/// for clocks that count from boot for the first 18 years.
 #[inline]
 fn complete_absolute_time(low: u64, before: u64) -> u64 {
     let high = before >> ABSOLUTE_TIME_BITS << ABSOLUTE_TIME_BITS;

@@ -2,7 +2,7 @@
 //!
 //! Consulted by the bundle writer for each print event of a session that has such a filter.
 
-/// What a rule says of a text.
+/// A rule's decision about a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Keep the event.
@@ -11,14 +11,14 @@ pub enum Verdict {
     Deny,
 }
 
-/// What a rule looks for.
+/// The condition of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// The text starts with this.
     Prefix(Vec<u8>),
     /// The text is an atrace message, `<kind>|<process id>|<rest>`, and its rest starts with the prefix.
     AtraceMessage {
-        /// What stands before the process id, such as `C`.
+        /// The text before the process id, such as `C`.
         kind: Vec<u8>,
         /// How the rest begins.
         prefix: Vec<u8>,
@@ -47,9 +47,9 @@ impl Pattern {
 /// One rule of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What to look for.
+    /// The condition.
     pub pattern: Pattern,
-    /// What follows if it is found.
+    /// The decision if the condition holds.
     pub verdict: Verdict,
 }
 

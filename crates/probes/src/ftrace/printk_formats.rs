@@ -1,7 +1,8 @@
 //! Constant strings of the kernel by address, from tracefs' `printk_formats`.
 //!
-//! Some events hold the address of a string instead of its letters (`suspend_resume`, `rcu_utilization`). Consulted by
-//! the event encoder. The file may be unreadable or show zeroes for addresses (`kptr_restrict`): nothing is known then.
+//! Some events hold the address of a string instead of its letters (`suspend_resume`, `rcu_utilization`). The event
+//! encoder looks the address up here. If the file is unreadable or shows zeroes for addresses (`kptr_restrict`), no
+//! string is known.
 
 use std::collections::HashMap;
 
@@ -12,8 +13,8 @@ pub struct PrintkFormats {
 }
 
 impl PrintkFormats {
-    /// Reads lines of the form `0xffffffff8281972f : "thaw_processes"` and skips all others. Of several lines for one
-    /// address the first counts.
+    /// Reads lines of the form `0xffffffff8281972f : "thaw_processes"` and skips all others. The first of several lines
+    /// for one address counts.
     pub fn parse(text: &str) -> Self {
         let mut strings = HashMap::new();
         for line in text.lines() {

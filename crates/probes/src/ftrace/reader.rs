@@ -1,15 +1,15 @@
 //! Takes raw pages out of the kernel's per-CPU ring buffers. Used by [`super::data_source`], which hands the pages to
 //! the sessions' encoders.
 //!
-//! A `trace_pipe_raw` file gives exactly one page (sub-buffer) per read of that size: a full one is taken out of the ring
-//! whole, the one that the kernel is writing is copied as far as it has got, zero-filled. One `readv` with a page-sized
-//! part for each page of the [`PagePool`] makes the kernel repeat that until it has nothing more. Measured on Linux 6.18,
-//! 3,125 full pages, CPU time for a page including touching each of its cache lines: 0.98 µs with `read`, 0.77 µs with
-//! `readv` of 32 pages, 1.08 µs with `splice` into a pipe and `read` out of it.
+//! A `trace_pipe_raw` file gives exactly one page (sub-buffer) per read of that size. A full page is taken out of the
+//! ring whole. The page that the kernel is writing is copied up to the present position and filled with zeroes. One
+//! `readv` with a page-sized part for each page of the [`PagePool`] makes the kernel repeat that until it has nothing
+//! more. Measured on Linux 6.18 with 3,125 full pages, CPU time for a page including touching each of its cache lines:
+//! 0.98 µs with `read`, 0.77 µs with `readv` of 32 pages, 1.08 µs with `splice` into a pipe and `read` out of it.
 //!
 //! The memory is aligned to pages, as the kernel's own is: see [`ferretto_wire::bulk`].
 //!
-//! Nothing here waits. A CPU that is switched off has no data; when it comes back its file goes on working, so buffers
+//! Nothing here waits. A CPU that is switched off has no data. Its file works again when the CPU comes back, so buffers
 //! are opened for all CPUs that are plugged in.
 
 use std::io::IoSliceMut;
@@ -21,9 +21,9 @@ use rustix::io::Errno;
 use super::page::{LENGTH_MASK, ParseStatus};
 use super::tracefs::{Tracefs, TracefsError};
 
-/// Pages assumed of a CPU's buffer that does not tell its size: 64 MiB.
+/// Pages assumed for the buffer of a CPU that does not tell its size: 64 MiB.
 pub(super) const ASSUMED_PAGES: usize = 16 << 10;
-/// Pages of one batch: enough that system calls do not count, few enough (128 KiB) to stay in a core's cache until
+/// Pages of one batch. The cost of system calls is small with so many pages. Their 128 KiB stay in a core's cache until
 /// every session has parsed them.
 pub const BATCH_PAGES: usize = 32;
 
@@ -55,20 +55,20 @@ impl PagePool {
 /// Why a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchEnd {
-    /// As many pages as were asked for: there may be more.
+    /// The batch has as many pages as were asked for: there may be more.
     Limit,
     /// The last page was mostly empty, or there was none: the reader has caught up with the kernel.
     CaughtUp,
-    /// A read returned less than a page, which the kernel never should.
+    /// A read returned less than a page, which the kernel should never do.
     PartialPage,
-    /// A read failed for a reason that passes: memory is short, the buffer is being resized, or the CPU is off.
+    /// A read failed for a temporary reason: memory is short, the buffer is being resized, or the CPU is off.
     NotNow,
     /// A read failed for another reason.
     Failed(Errno),
 }
 
 impl BatchEnd {
-    /// The name that statistics have for it, if it is an error.
+    /// The error's name in the statistics; `None` if it is no error.
     pub(super) fn parse_error(self) -> Option<ParseStatus> {
         match self {
             BatchEnd::Limit | BatchEnd::CaughtUp | BatchEnd::NotNow => None,
@@ -85,7 +85,7 @@ pub struct Batch<'p> {
     pub pages: &'p [u8],
     /// Number of them.
     pub count: usize,
-    /// Why there are not more.
+    /// Why the batch has no more pages.
     pub end: BatchEnd,
 }
 
@@ -135,8 +135,8 @@ impl CpuBuffer {
                     if is_mostly_empty(last_page(memory, page_bytes, count)) {
                         break BatchEnd::CaughtUp;
                     }
-                    // Fewer pages than asked for, all full: today's kernels had no more, but a kernel that gave one
-                    // page at a time would look the same.
+                    // Fewer pages than asked for, all full: in today's kernels the buffer was empty then, but a kernel
+                    // that gave one page at a time would look the same.
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break BatchEnd::CaughtUp,
@@ -164,8 +164,9 @@ fn last_page(memory: &[u8], page_bytes: usize, count: usize) -> &[u8] {
     &memory[count.saturating_sub(1) * page_bytes..count * page_bytes]
 }
 
-/// Whether less than half of `page` is events. The kernel ends a page early only for an event that no longer fits, so
-/// such a page is nearly always the one it is writing, and reading on would chase it in ever smaller steps.
+/// Whether less than half of `page` is events. The kernel ends a page early only for an event that no longer fits. So a
+/// mostly empty page is nearly always the one that the kernel is writing, and reading on would chase it in ever smaller
+/// steps.
 fn is_mostly_empty(page: &[u8]) -> bool {
     let Some(length) = page.get(LENGTH_OFFSET..).and_then(|rest| rest.first_chunk()) else {
         return true;

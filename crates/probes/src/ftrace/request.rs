@@ -1,8 +1,8 @@
-//! What one `FtraceConfig` asks of the kernel: names are checked, wildcards and categories replaced by events, system
-//! calls by numbers. Used by [`super::control`], which brings the requests of all sessions together.
+//! The demands of one `FtraceConfig` on the kernel. Names are checked, wildcards and categories become events, and system calls become numbers. Used
+//! by [`super::control`], which brings the requests of all sessions together.
 //!
-//! A config that could make a kernel command of its own is refused as a whole. Events that do not exist on this kernel, or
-//! have names that none can have, are left out and reported.
+//! A config that could contain a kernel command is refused as a whole. Events that do not exist on this kernel, or whose names no event can have, are
+//! left out and reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,20 +21,20 @@ use super::typed;
 pub const KPROBE_GROUP: &str = "perfetto_kprobes";
 /// Group of the events that probes at the return of a function make.
 pub const KRETPROBE_GROUP: &str = "perfetto_kretprobes";
-/// How many calls of one function may be under way for their returns all to be seen.
+/// Calls of one function that may be under way at once without losing a return.
 const KRETPROBE_INSTANCES: u32 = 1024;
 
-/// Buffer size for each CPU in KiB when the config leaves it open, on machines with less or more than 7 GiB of memory.
+/// Buffer size for each CPU in KiB when the config sets none, on machines with less and with more than 7 GiB of memory.
 pub const DEFAULT_BUFFER_KIB: (u64, u64) = (2 << 10, 8 << 10);
 /// "8 GB", of which the kernel keeps some for itself.
 const MUCH_MEMORY: u64 = 7 << 30;
 
-/// All CPUs' buffers together take so small a part of the memory when the config leaves it open.
+/// The buffers of all CPUs together take at most this part of the memory when the config sets no size.
 const DEFAULT_PART: u64 = 32;
-/// And whatever it asks for, this part at most: the kernel does not swap them.
+/// The buffers take at most this part of the memory even if the config asks for more, because the kernel does not swap them.
 const LARGEST_PART: u64 = 4;
 
-/// Why a config cannot be tried at all.
+/// Why a config is refused as a whole.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// A category or app with characters that cannot be in one.
@@ -70,14 +70,14 @@ pub enum InstanceRole {
 pub enum SyscallSet {
     /// None: it records no `raw_syscalls` event.
     None,
-    /// These numbers, of which there is at least one.
+    /// Only these numbers, at least one.
     Only(BTreeSet<u16>),
     /// Every one.
     All,
 }
 
 impl SyscallSet {
-    /// What several sessions need together.
+    /// The system calls that several sessions need together.
     pub fn union(sets: impl IntoIterator<Item = SyscallSet>) -> SyscallSet {
         sets.into_iter()
             .fold(SyscallSet::None, |sum, set| match (sum, set) {
@@ -123,16 +123,16 @@ pub enum ClockChoice {
     MonotonicRaw,
 }
 
-/// Whether events recorded before the session are part of it.
+/// The fate of events that were recorded before the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingData {
     /// The buffers are emptied.
     Clear,
-    /// They are kept, and with them clock and size.
+    /// The events are kept, and so are clock and size.
     Preserve,
 }
 
-/// One session's wishes.
+/// The demands of one session.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Events to record, all of which exist.
@@ -147,15 +147,15 @@ pub struct Request {
     pub clock: ClockChoice,
     /// Pages for each CPU, where they can still be chosen; never 0.
     pub buffer_pages: u32,
-    /// How full a buffer is before it is read ahead of time; `None` to leave that to the deadline.
+    /// The fill level at which a buffer is read ahead of time; `None` to leave that to the deadline.
     pub drain_percent: Option<u32>,
-    /// What becomes of the events in the buffers.
+    /// The fate of the events in the buffers.
     pub existing_data: ExistingData,
     /// Settings of the kernel that no two sessions can share, in the order in which they are made.
     pub exclusive: Vec<(Setting, String)>,
-    /// What is left out because the kernel does not have it.
+    /// Things that are left out because the kernel lacks them.
     pub errors: SetupErrors,
-    /// What the person at the terminal may want to know, one sentence each.
+    /// Warnings for the person at the terminal, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -163,7 +163,8 @@ impl Request {
     /// Reads `config` against what `tracefs` offers.
     ///
     /// # Errors
-    /// If the config asks for something that could harm other sessions, that an instance cannot have, or that needs a list of tracefs which cannot be read.
+    /// If the config asks for something that could harm other sessions or that an instance cannot have, or if it needs a list of tracefs that cannot
+    /// be read.
     pub fn new(
         config: &FtraceConfig,
         tracefs: &Tracefs,
@@ -226,7 +227,7 @@ impl Request {
         let mut groups: Option<BTreeSet<String>> = None;
         for wanted in &config.ftrace_events {
             if !is_event_pattern(wanted) {
-                // Upstream records no kernel event at all then.
+                // Upstream then records no kernel event at all.
                 self.warnings.push(format!(
                     "`{}` in ftrace_events is not of the form `name`, `group/name` or `group/*`; the other events are recorded",
                     wanted.escape_debug()
@@ -249,7 +250,7 @@ impl Request {
                     }
                     let candidates = groups.iter().flatten().map(|group| EventName::new(group, wanted));
                     let found: Vec<_> = candidates.filter(|event| tracefs.has_event(event)).collect();
-                    // Several groups may have an event of this name. The one with a message of its own is meant.
+                    // Several groups may have an event of this name. The config means the one with a message of its own.
                     let typed = found
                         .iter()
                         .find(|event| typed::find(&event.group, &event.name).is_some());
@@ -339,7 +340,7 @@ impl Request {
             }
         }
         if numbers.is_empty() {
-            // No filter of numbers would do: there are "system calls" of every number, such as the -1 that ends a signal handler.
+            // No filter of numbers would work: `raw_syscalls` has events with any number, such as the -1 at the end of a signal handler.
             self.events.retain(|event| event.group != "raw_syscalls");
             return;
         }
@@ -366,8 +367,8 @@ pub fn kprobe_definition(probe: &EventName) -> String {
     format!("{kind}:{}/{} {}", probe.group, probe.name, probe.name)
 }
 
-/// Whether `name` can be of an event, or stand for a group. Upstream's probes record no kernel event at all for a config with one that
-/// cannot; so the command line asks before it records.
+/// Whether an event can have this name, or whether it can stand for a group. For any other name in a config, upstream's probes record no kernel event
+/// at all. So the command line asks before it records.
 pub fn is_event_pattern(name: &str) -> bool {
     let is_printable = name.bytes().all(|b| (32..127).contains(&b));
     let parts_are_whole = !name.starts_with('/') && !name.ends_with('/') && name.matches('/').count() <= 1;
@@ -420,7 +421,7 @@ fn exclusive_settings(config: &FtraceConfig) -> Result<Vec<(Setting, String)>, R
     Ok(settings)
 }
 
-/// What decides how large buffers may be.
+/// The facts that limit the size of buffers.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     /// In bytes.
@@ -429,8 +430,8 @@ struct Machine {
     page_bytes: u64,
 }
 
-/// Pages for each CPU's buffer, at least one, and what to say if that is not what the config asks for. The buffers of all CPUs together
-/// take a bounded part of the memory.
+/// Pages for each CPU's buffer, at least one, and a warning if the config asks for another number. The buffers of all CPUs together take a bounded
+/// part of the memory.
 fn buffer_pages(config: &FtraceConfig, machine: Machine) -> (u32, Option<String>) {
     let by_memory = match machine.memory >= MUCH_MEMORY {
         true => DEFAULT_BUFFER_KIB.1,

@@ -1,16 +1,16 @@
 //! Leaves tracefs as it was found: on exit, and after a crash.
 //!
-//! Ftrace is global state of the machine. Upstream's probes reset it to fixed defaults when the last session ends; here
-//! what was found is put back. [`Restorer`] is the only way in which [`super::control`] changes anything: it reads what
-//! was there, writes that to a [`journal`], and only then makes the change. The journal is deleted once all is put
-//! back, so a journal without a living owner is one of a daemon that crashed: [`replay`] puts back what it lists. The
-//! command line calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
+//! Ftrace is global state of the machine. Upstream's probes reset it to fixed defaults when the last session ends. This
+//! module puts back the state that it found. [`super::control`] makes all its changes through [`Restorer`], which reads the
+//! old value, writes it to a [`journal`], and only then makes the change. The journal is deleted once everything is put back.
+//! A journal without a living owner is therefore a crashed daemon's, and [`replay`] puts back its entries. The command line
+//! calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
 //! `--reset-ftrace`.
 //!
-//! Others may change the same files while a session runs, and are likely to after a crash. So a setting is put back only
-//! if it still has the value that this program gave it. If somebody else is tracing by then, nothing is done that would
-//! cost them events: the clock, the buffers' sizes and the tracer stay as they are, and recording is at most switched on.
-//! After a crash the whole journal is thrown away in that case.
+//! Others may change the same files while a session runs, and are likely to after a crash. So a setting is put back only if
+//! it still has the value that this program gave it. If somebody else is tracing by then, nothing is done that would cost
+//! them events: the clock, the buffers' sizes and the tracer stay as they are, and recording may be switched on but not off.
+//! After a crash the whole journal is discarded in that case.
 //!
 //! Two things cannot be put back: the events that were in the buffers (changing the clock or a size loses them in any
 //! case), and the unexpanded state of a buffer that nobody had used yet.
@@ -27,7 +27,7 @@ pub use journal::{JournalDir, JournalError};
 use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
 use super::watch::look::{FileUser, openers};
 
-/// All that was changed and not yet put back. Built record by record, in the daemon and from a journal alike.
+/// All changes that are not yet put back. The daemon builds it record by record, and [`replay`] does the same from a journal.
 #[derive(Debug, Default)]
 struct Changes {
     /// Values before the first change, in the order of first changes.
@@ -36,7 +36,7 @@ struct Changes {
     left: BTreeMap<Setting, Option<String>>,
     /// Events that were recorded before the first change.
     events_there: BTreeSet<EventName>,
-    /// Those of them that were switched off.
+    /// Those of `events_there` that were switched off.
     events_found: BTreeSet<EventName>,
     /// Events that were switched on.
     events_on: BTreeSet<EventName>,
@@ -49,7 +49,7 @@ impl Changes {
         match record {
             Record::Found(setting, value) => match self.found.iter_mut().find(|(found, _)| *found == setting)
             {
-                // Somebody else gave it another value in between.
+                // Somebody else gave the setting another value in between.
                 Some(known) => known.1 = value,
                 None => self.found.push((setting, value)),
             },
@@ -78,9 +78,10 @@ impl Changes {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether `setting` is as it was left here. A change in the middle of which the daemon died counts as made.
+    /// Whether `setting` still has the value that this program gave it. If the daemon died during a change, the change counts
+    /// as made.
     fn looks_as_left(&self, tracefs: &Tracefs, setting: &Setting) -> bool {
-        // The kernel itself keeps that list up to date then.
+        // With this option, the kernel itself keeps that list up to date.
         let fork = Setting::Option("event-fork".to_owned());
         let follows_forks = self
             .left
@@ -93,7 +94,7 @@ impl Changes {
         }
     }
 
-    /// What shows that somebody else is tracing in the directory.
+    /// The sign that somebody else is tracing in the directory, if there is one.
     fn somebody_else(&self, tracefs: &Tracefs) -> Option<String> {
         let tracer = tracefs.get(&Setting::CurrentTracer).unwrap_or_default();
         let known = [
@@ -128,7 +129,7 @@ impl Changes {
     }
 }
 
-/// The way in which one tracefs directory is changed such that it can be put back.
+/// Changes one tracefs directory so that it can be put back.
 #[derive(Debug)]
 pub struct Restorer {
     tracefs: Tracefs,
@@ -136,12 +137,12 @@ pub struct Restorer {
     journal_dir: Option<JournalDir>,
     journal: Option<Journal>,
     journal_error: Option<JournalError>,
-    /// What was recorded before the first change has been noted.
+    /// Whether the events that were on before the first change have been noted.
     knows_events_there: bool,
 }
 
 impl Restorer {
-    /// Watches over `tracefs`. Without a `journal_dir` it is put back on exit, but not after a crash.
+    /// Restores `tracefs` on exit, and with a `journal_dir` also after a crash.
     pub fn new(tracefs: Tracefs, journal_dir: Option<JournalDir>) -> Self {
         Restorer {
             tracefs,
@@ -158,7 +159,7 @@ impl Restorer {
         &self.tracefs
     }
 
-    /// Why the last changes are not in a journal, once: recording goes on without.
+    /// Why the last changes are not in a journal. Returned once; recording goes on without it.
     pub fn take_journal_error(&mut self) -> Option<JournalError> {
         self.journal_error.take()
     }
@@ -168,7 +169,7 @@ impl Restorer {
         self.changes.found(setting)
     }
 
-    /// The value that the last change gave `setting`, unless it was none.
+    /// The value that `setting` had after the last change; `None` if there was no change.
     pub fn left(&self, setting: &Setting) -> Option<&str> {
         self.changes.left.get(setting)?.as_deref()
     }
@@ -192,7 +193,7 @@ impl Restorer {
                 Ok(journal) => self.journal = Some(journal),
                 Err(error) => {
                     self.journal_error = Some(error);
-                    // Trying again at every record would say the same every time.
+                    // Another attempt at each record would fail for the same reason.
                     self.journal_dir = None;
                 }
             }
@@ -205,7 +206,7 @@ impl Restorer {
         self.changes.apply(record);
     }
 
-    /// Changes `setting`, remembering what it was.
+    /// Changes `setting` and remembers its old value.
     ///
     /// # Errors
     /// If the setting cannot be read or written.
@@ -219,7 +220,7 @@ impl Restorer {
         result
     }
 
-    /// Adds to the list that `setting` is, remembering what it was.
+    /// Adds to the list of `setting` and remembers the old list.
     ///
     /// # Errors
     /// If the setting cannot be read or written.
@@ -231,7 +232,7 @@ impl Restorer {
         result
     }
 
-    /// Records the found value of `setting` at its first change; returns the settings that a change of it changes.
+    /// Records the found value of `setting` at its first change. Returns the settings that the change affects.
     fn remember(&mut self, setting: &Setting) -> Result<Vec<Setting>, TracefsError> {
         let mut remembered = vec![setting.clone()];
         if *setting == Setting::BufferSizeKb {
@@ -258,7 +259,7 @@ impl Restorer {
                 return Ok(per_cpu(&self.changes));
             }
         }
-        // What somebody else made of it meanwhile is what they find again.
+        // Somebody else has set a new value meanwhile: this value is put back later.
         if self.found(setting).is_none() || !self.looks_as_left(setting) {
             let value = self.tracefs.get(setting)?;
             self.record(Record::Found(setting.clone(), value));
@@ -266,7 +267,7 @@ impl Restorer {
         Ok(remembered)
     }
 
-    /// Records what the kernel made of a change: it rounds sizes, for instance.
+    /// Records the values that the kernel made of a change: it rounds sizes, for instance.
     fn confirm(&mut self, settings: &[Setting]) {
         for setting in settings {
             if let Ok(value) = self.tracefs.get(setting) {
@@ -288,7 +289,7 @@ impl Restorer {
         self.tracefs.disable_all_events()
     }
 
-    /// Starts recording `events`; returns those that could not be started, with the reason.
+    /// Starts recording `events`. Returns the events that could not be started, with the reason.
     pub fn enable_events(&mut self, events: &[EventName]) -> Vec<(EventName, TracefsError)> {
         let enabled = |event: &EventName| self.tracefs.event_enabled(event).unwrap_or(false);
         let to_start: Vec<EventName> = events.iter().filter(|event| !enabled(event)).cloned().collect();
@@ -319,26 +320,26 @@ impl Restorer {
         Ok(())
     }
 
-    /// The events that were started here and not stopped since.
+    /// The events that were started here and have not been stopped since.
     pub fn events_on(&self) -> impl Iterator<Item = &EventName> {
         self.changes.events_on.iter()
     }
 
     /// Makes the probe that `definition` describes (the syntax of `Documentation/trace/kprobetrace.rst`) as the event
-    /// `probe`. One of that name that exists already is taken over.
+    /// `probe`. Takes over an existing probe of that name.
     ///
     /// # Errors
     /// If the kernel refuses the probe.
     pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
         self.record(Record::KprobeAdded(probe.clone()));
-        // For all instances there is one list, at the top.
+        // All instances share one list, at the top.
         match self.tracefs.top().append("kprobe_events", definition) {
             Err(error) if error.kind() == Some(std::io::ErrorKind::AlreadyExists) => Ok(()),
             result => result,
         }
     }
 
-    /// Puts everything back as it was found, and returns what could not be. Raw buffers must be closed by now.
+    /// Puts everything back as it was found. Returns the errors. All raw buffers must be closed by now.
     pub fn restore(&mut self) -> Vec<TracefsError> {
         let errors = match self.changes.is_empty() {
             true => Vec::new(),
@@ -349,7 +350,7 @@ impl Restorer {
             }
         };
         self.knows_events_there = false;
-        // There is one also if all that was changed has been undone since.
+        // A journal exists even if all changes have been undone since.
         if let Some(journal) = self.journal.take() {
             journal.delete();
         }
@@ -363,7 +364,8 @@ impl Drop for Restorer {
     }
 }
 
-/// Puts back what looks as it was left; of that, only what costs `somebody_else` no events if there is one.
+/// Puts back the settings that still look as this program left them. If there is `somebody_else`, skips the settings that
+/// would cost them events.
 fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -> Vec<TracefsError> {
     let mut errors = Vec::new();
     let mut note = |result: Result<(), TracefsError>| {
@@ -378,13 +380,13 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
         .found(&Setting::TracingOn)
         .filter(|_| changes.looks_as_left(tracefs, &Setting::TracingOn));
     let may_pause = tracing_on.is_some() && somebody_else.is_none();
-    // They would hold somebody else's events, had those been changed.
+    // If somebody has changed these settings, the buffers hold that program's events.
     let buffers_are_ours = [Setting::TraceClock, Setting::BufferSizeKb]
         .iter()
         .all(|setting| changes.looks_as_left(tracefs, setting));
 
-    // First nothing new is recorded, then the events, then what decides how they are recorded. Changing current_tracer
-    // or the clock under a running recording would mix two kinds of data in one buffer.
+    // The order: recording stops, then the events go off, then the settings that decide how events are recorded change.
+    // Changing current_tracer or the clock under a running recording would mix two kinds of data in one buffer.
     if may_pause {
         note(tracefs.set(&Setting::TracingOn, "0"));
     }
@@ -402,7 +404,7 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
             note(tracefs.set(setting, value));
         }
     }
-    // What is left in the buffers are events that were recorded for sessions that have ended.
+    // The buffers still hold events that were recorded for sessions that have ended.
     if may_pause && buffers_are_ours {
         match tracefs.clear_buffers() {
             Ok(not_cleared) => not_cleared.into_iter().for_each(|error| note(Err(error))),
@@ -419,7 +421,8 @@ fn put_back(tracefs: &Tracefs, changes: &Changes, somebody_else: Option<&str>) -
             note(tracefs.set_event(event, Recording::On));
         }
     }
-    // Switching on costs nobody events: who records now may have found it on, before it was switched off here.
+    // Switching on costs nobody events. Another program that records now may have found recording on, before it was switched
+    // off here.
     if let Some(value) = tracing_on.filter(|found| may_pause || *found == "1") {
         note(tracefs.set(&Setting::TracingOn, value));
     }
@@ -434,24 +437,24 @@ fn costs_events(setting: &Setting) -> bool {
     )
 }
 
-/// What [`replay`] did about one journal.
+/// The result of [`replay`] for one journal.
 #[derive(Debug)]
 pub struct Replayed {
     /// The journal.
     pub journal: PathBuf,
-    /// The tracefs directory that it was about.
+    /// The tracefs directory of the journal.
     pub tracefs: PathBuf,
     /// Why nothing was put back: somebody else is tracing there.
     pub somebody_else: Option<String>,
-    /// What could not be put back. If tracefs itself was not reachable, the journal is kept for the next start.
+    /// The errors. If tracefs itself was not reachable, the journal is kept for the next start.
     pub errors: Vec<TracefsError>,
 }
 
-/// How long [`replay`] waits for another daemon that puts back: that one may hang, or be stopped.
+/// How long [`replay`] waits for another daemon that puts back. That daemon may hang or be stopped.
 const REPLAY_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Puts back what daemons that crashed had changed, as their journals in `dir` list it. Once it has, no other daemon is still
-/// at that either: what tracefs shows from here on is what was found before the crash.
+/// Puts back the changes of crashed daemons, as their journals in `dir` list them. Afterwards no other daemon is still
+/// putting back either: tracefs has its state from before the crash.
 ///
 /// # Errors
 /// If the journals cannot be listed, or another daemon has been putting back for too long.
@@ -465,7 +468,7 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
         }
         let mut changes = Changes::default();
         let root = orphan.root().to_owned();
-        // With an instance that was removed went all its settings.
+        // An instance that was removed took all its settings along.
         let instances = root.parent().filter(|parent| parent.ends_with("instances"));
         if instances.is_some_and(Path::is_dir) && !root.exists() {
             orphan.delete();
@@ -500,8 +503,8 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
     Ok(replayed)
 }
 
-/// The method of last resort: resets the top instance of tracefs to an idle state, knowing nothing of what was there
-/// before. Returns the directory that was reset.
+/// The last resort: resets the top instance of tracefs to an idle state without knowing its earlier state. Returns the
+/// directory that was reset.
 ///
 /// # Errors
 /// If tracefs is not mounted, or recording cannot be stopped.
@@ -522,7 +525,7 @@ fn reset_one(tracefs: &Tracefs) -> Result<(), TracefsError> {
         tracefs.write("tracing_on", "0"),
         tracefs.write("buffer_size_kb", "4"),
     ];
-    // These need not exist or be writable everywhere, and none is worth stopping for.
+    // These files need not exist or be writable everywhere, and no failure is a reason to stop.
     for (file, value) in [
         ("events/enable", "0"),
         ("events/raw_syscalls/filter", "0"),

@@ -1,5 +1,4 @@
-//! What one session wants of the pages that all sessions read, and what it has got so far.
-//!
+//! The events that one session wants from the pages that all sessions read, and the state of its decoding.
 //! The config muxer makes a [`DecodeConfig`] from a session's `FtraceConfig`; a [`Session`] is made from it and the
 //! translation table, and handed to the bundle writer with each read of a CPU's buffer.
 
@@ -21,7 +20,7 @@ pub enum SchedEncoding {
     Verbose,
 }
 
-/// What a kprobe stands for. The numbers are those of `KprobeEvent.KprobeType`.
+/// The meaning of a kprobe. The numbers are those of `KprobeEvent.KprobeType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KprobeType {
@@ -33,7 +32,7 @@ pub enum KprobeType {
     Instant = 3,
 }
 
-/// What a session wants written.
+/// The data that a session wants written.
 #[derive(Clone, Debug, Default)]
 pub struct DecodeConfig {
     /// Ids of the events. Others in the same pages belong to other sessions.
@@ -46,11 +45,11 @@ pub struct DecodeConfig {
     pub print_filter: Option<PrintFilter>,
     /// Numbers of the system calls whose results are noted in [`Metadata::opened_fds`].
     pub syscalls_returning_fd: BTreeSet<i64>,
-    /// What the session's kprobes stand for, by event id.
+    /// The meaning of the session's kprobes, by event id.
     pub kprobes: BTreeMap<u16, KprobeType>,
 }
 
-/// What happens to an event of some id.
+/// The treatment of an event id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Action {
@@ -65,7 +64,7 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub struct Session {
     pub(super) config: DecodeConfig,
-    /// By event id; what lies beyond is skipped.
+    /// By event id; ids beyond the end are skipped.
     pub(super) actions: Vec<Action>,
     pub(super) switch: Option<SwitchFormat>,
     pub(super) waking: Option<WakingFormat>,
@@ -85,8 +84,8 @@ impl Session {
             && table
                 .find("sched", "sched_waking")
                 .is_some_and(|plan| wants(plan.id));
-        // Who woke somebody up is told by who was running, so that compact wakings need the switches. And a kernel whose
-        // one format is not as expected is not trusted with the other.
+        // Readers derive the waking thread from the thread that was running, so compact wakings need the switches. If
+        // one format of a kernel is unexpected, the other is not trusted either.
         let compact = config.sched_encoding == SchedEncoding::Compact && switch.is_some() && !waking_is_odd;
 
         let mut actions = Vec::new();
@@ -115,27 +114,27 @@ impl Session {
         }
     }
 
-    /// What was learnt since it was last cleared.
+    /// The facts gathered since the last clear.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// To clear it, after each round over the CPUs.
+    /// For clearing it after each round over the CPUs.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// All kinds of errors met so far, for the stats at the end of the trace.
+    /// All kinds of errors so far, for the stats at the end of the trace.
     pub fn parse_errors(&self) -> &BTreeSet<ParseStatus> {
         &self.parse_errors
     }
 
-    /// Adds an error that happened while reading, where there is no page to decode.
+    /// Adds an error of a read that gave no page to decode.
     pub fn add_parse_error(&mut self, status: ParseStatus) {
         self.parse_errors.insert(status);
     }
 
-    /// Time of the last event written for a CPU, zero if none was.
+    /// Time of the last event written for a CPU; zero if there was none.
     pub(super) fn last_written(&self, cpu: u32) -> u64 {
         self.last_written.get(cpu as usize).copied().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! What the trace says about the recording itself: the kernel's counters for each CPU's buffer, what could not be set
-//! up, what others did to ftrace meanwhile, and what could not be parsed. Collected by [`super::data_source`] when a
-//! session starts and at each flush, and written as an `FtraceStats` packet. A trouble has a packet of its own as well,
-//! written by the producer as soon as it is known.
+//! The trace's statistics about the recording itself: the kernel's counters for each CPU's buffer, setup errors, other
+//! programs' changes to ftrace, and parse errors. [`super::data_source`] collects them when a session starts and at each
+//! flush, and writes them as an `FtraceStats` packet. Each trouble also has a packet of its own, which the producer writes at
+//! once.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub struct CpuStats {
 }
 
 impl CpuStats {
-    /// Reads those of `cpu`.
+    /// Reads the counters of `cpu`.
     ///
     /// # Errors
     /// If the file with the statistics cannot be read.
@@ -45,7 +45,7 @@ impl CpuStats {
         Ok(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?))
     }
 
-    /// Parses the text of a `stats` file. Lines that are not known are skipped, counters that are missing stay zero.
+    /// Parses the text of a `stats` file. Unknown lines are skipped, and missing counters stay zero.
     pub fn parse(cpu: u32, text: &str) -> CpuStats {
         let mut stats = CpuStats {
             cpu,
@@ -79,16 +79,16 @@ impl CpuStats {
     }
 }
 
-/// What of a session's config could not be had. Reported, never fatal.
+/// Parts of a session's config that could not be set up. Reported, never fatal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetupErrors {
     /// Events asked for that this kernel does not have.
     pub unknown_events: Vec<String>,
-    /// Events that exist and could not be switched on, and features that are not available.
+    /// Events that exist but could not be switched on, and features that are not available.
     pub failed_events: Vec<String>,
 }
 
-/// How often the probes of `kprobe_events` were hit, and missed because too many were under way.
+/// How often the probes of `kprobe_events` were hit, and how often they missed because too many were under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KprobeStats {
     /// Events recorded.
@@ -130,9 +130,9 @@ pub struct SymbolStats {
 pub struct FtraceStats {
     /// One entry for each CPU that could be read.
     pub cpus: Vec<CpuStats>,
-    /// As found at setup.
+    /// Errors found at setup.
     pub setup_errors: SetupErrors,
-    /// Why events are missing that were asked for and set up, one sentence each.
+    /// Sentences that say why events are missing although they were set up.
     pub troubles: Vec<String>,
     /// Present once symbols have been asked for.
     pub symbols: SymbolStats,
@@ -151,7 +151,7 @@ impl FtraceStats {
         self.cpus = counters.filter_map(Result::ok).collect();
     }
 
-    /// The whole `TracePacket`. The errors met in parsing are written at the end only.
+    /// The whole `TracePacket`. Parse errors are written at the end only.
     pub fn encode(&self, phase: Phase, parse_errors: &BTreeSet<ParseStatus>, writer: &mut Writer) {
         write::TracePacket::new(writer).ftrace_stats(|stats| {
             stats.phase(phase);
@@ -199,15 +199,15 @@ impl FtraceStats {
     }
 }
 
-/// The packet that tells readers to keep what was recorded before the trace began.
+/// The packet that tells readers to keep events from before the start of the trace.
 pub fn encode_preserved_buffer(writer: &mut Writer) {
     write::TracePacket::new(writer).ftrace_stats(|stats| {
         stats.phase(Phase::START_OF_TRACE).preserve_ftrace_buffer(true);
     });
 }
 
-/// The packet that tells of one trouble as soon as it is known. The field for `atrace`'s errors is the only one of upstream's
-/// that takes a sentence, and upstream's readers heed it only in packets of the first phase.
+/// The packet that reports one trouble at once. The field for `atrace`'s errors is the only one of upstream's that takes a
+/// sentence, and upstream's readers heed it only in packets of the first phase.
 pub fn encode_trouble(noticed: BootTime, trouble: &str, writer: &mut Writer) {
     let mut packet = write::TracePacket::new(writer);
     packet.timestamp(noticed).ftrace_stats(|stats| {
@@ -217,7 +217,7 @@ pub fn encode_trouble(noticed: BootTime, trouble: &str, writer: &mut Writer) {
     });
 }
 
-/// `text` in one line: lines separate troubles in a packet.
+/// `text` in one line, because line ends separate the troubles of a packet.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     lines.join(" ")

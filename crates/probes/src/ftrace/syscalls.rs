@@ -1,14 +1,15 @@
 //! Numbers of system calls by name, for configs that record only some of them (`syscall_events`).
 //!
-//! The kernel records them all through one pair of events, `raw_syscalls/sys_enter` and `sys_exit`, and can be told to
-//! keep only certain numbers. Numbers are those of `asm/unistd.h`, Linux 6.18; for an architecture that is not listed
-//! here no name is known. Used by [`super::control`].
+//! The kernel records all system calls through one pair of events, `raw_syscalls/sys_enter` and `sys_exit`, and can
+//! keep only certain numbers. The numbers are those of `asm/unistd.h`, Linux 6.18. For other architectures than those
+//! below no name is known. Used by [`super::request`] and `decoding.rs`, and by the command line.
 
-/// Number of the system call `name`, spelled as the kernel function (`sys_read`) as upstream has it, or without prefix.
+/// Number of the system call `name`, which is spelled as upstream does (the kernel function `sys_read`) or without
+/// prefix.
 pub fn number(name: &str) -> Option<u16> {
     let plain = name.strip_prefix("sys_").unwrap_or(name);
     by_name(plain).or_else(|| {
-        // Where the function's name is not that of the call: sys_newstat, sys_newuname, …
+        // The function's name sometimes differs from that of the call: sys_newstat, sys_newuname, …
         let call = match plain {
             "sendfile64" => "sendfile",
             "umount" => "umount2",
@@ -85,7 +86,7 @@ const RUNS: &[(u16, &str)] = &[
     ),
 ];
 
-/// As above; these architectures have the same numbers except for a few that are of one only.
+/// As above. These architectures share all numbers, except for a few calls that only one of them has.
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 const RUNS: &[(u16, &str)] = &[
     (

@@ -1,9 +1,9 @@
-//! The translation table: for each event of this kernel that anybody records, how its bytes become protobuf.
+//! The translation table: how the bytes of each recorded event of this kernel become protobuf.
 //!
 //! Made once when the first ftrace session starts, from the text of the kernel's format files; grows by [`Table::add`]
 //! as configs ask for more events. Read by every session's event filter and, event by event, by the bundle writer.
-//! A plan in the table has been checked: fields end within [`EventPlan::size`], and an event at least that long can be
-//! encoded without looking at sizes again (but for what the event itself says of its dynamic arrays).
+//! A plan in the table has been checked: fields end within [`EventPlan::size`], and an event of at least that size can
+//! be encoded without further checks, except for the offsets in the event's own dynamic arrays.
 
 use super::compact_sched::{SwitchFormat, WakingFormat};
 use super::field::{FieldKind, ProtoType, Read, Width};
@@ -36,7 +36,7 @@ pub enum TableError {
         /// What is wrong.
         source: FormatError,
     },
-    /// So many events were added and removed that no number is left to describe another one by.
+    /// So many events were added and removed that no number is left for another one.
     #[error(
         "event {group}/{name} cannot be recorded: all numbers for self-described events are used up; restart traced_probes"
     )]
@@ -48,7 +48,7 @@ pub enum TableError {
     },
 }
 
-/// What an event is written as.
+/// The message that an event becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// A message of its own.
@@ -63,12 +63,12 @@ pub enum Encoding {
         /// Where the arguments start, and the size of one.
         arguments: (usize, Width),
     },
-    /// `raw_syscalls/sys_exit`, which may tell of a new file descriptor.
+    /// `raw_syscalls/sys_exit`, which may return a new file descriptor.
     SysExit {
         /// The message's number in `FtraceEvent`.
         number: u32,
     },
-    /// Only that the probe was hit.
+    /// A message that says only that the probe was hit.
     Kprobe,
     /// A message that the trace describes along with the data.
     Generic(SelfDescribed),
@@ -92,11 +92,11 @@ pub struct EventPlan {
     pub group: String,
     /// Its name.
     pub name: String,
-    /// Fewest bytes that such an event takes in the ring buffer.
+    /// The smallest size of such an event in the ring buffer, in bytes.
     pub size: usize,
-    /// Where the id of the thread lies that ran when the event happened. Hypervisors' events have none.
+    /// Offset of the id of the thread that ran when the event happened. Hypervisors' events have none.
     pub common_pid: Option<usize>,
-    /// What it becomes.
+    /// The message that it becomes.
     pub encoding: Encoding,
     /// Its fields, in the order in which they are written.
     pub fields: Vec<FieldPlan>,
@@ -153,11 +153,11 @@ impl Table {
         }
     }
 
-    /// Adds an event, given the contents of its format file, and returns its id. An event that is there already stays
-    /// as it is.
+    /// Adds an event, given the contents of its format file, and returns its id. Does not change an event that exists
+    /// already.
     ///
     /// # Errors
-    /// If the format file is none, or all numbers for events that describe themselves are taken.
+    /// If the text is no format file, or all numbers for events that describe themselves are taken.
     pub fn add(&mut self, group: &str, name: &str, format: &str) -> Result<u16, TableError> {
         if let Some(plan) = self.find(group, name) {
             return Ok(plan.id);
@@ -192,7 +192,7 @@ impl Table {
     /// Adds a kprobe or kretprobe that a config asked for, given the contents of its format file.
     ///
     /// # Errors
-    /// If the format file is none.
+    /// If the text is no format file.
     pub fn add_kprobe(&mut self, group: &str, name: &str, format: &str) -> Result<u16, TableError> {
         if let Some(plan) = self.find(group, name) {
             return Ok(plan.id);
@@ -209,7 +209,7 @@ impl Table {
         }))
     }
 
-    /// Forgets an event that the kernel has forgotten: its id may come back as another event's.
+    /// Forgets an event that the kernel no longer has: another event may get its id.
     pub fn remove(&mut self, group: &str, name: &str) {
         let Some(id) = self.ids.remove(&(group.to_owned(), name.to_owned())) else {
             return;
@@ -261,7 +261,7 @@ impl Table {
         self.waking
     }
 
-    /// How many numbers of self-described events are in use: the bundle writer keeps a mark for each.
+    /// The count of numbers in use for self-described events: the bundle writer keeps a mark for each.
     pub(super) fn self_described_count(&self) -> usize {
         (self.next_self_described - FIRST_SELF_DESCRIBED) as usize
     }
@@ -274,7 +274,7 @@ impl Table {
         }
         let (group, name) = (plan.group.clone(), plan.name.clone());
         if let Some(old) = self.plans[index].replace(plan) {
-            // A removed probe's id, given out again before anybody said that the probe was removed.
+            // The kernel gave a removed probe's id to another event before `remove` was called.
             self.ids.remove(&(old.group, old.name));
         }
         self.ids.insert((group, name), id);
@@ -306,7 +306,7 @@ fn common_pid(format: &EventFormat) -> Option<usize> {
     (field.kind() == Some(FieldKind::CommonPid)).then_some(usize::from(field.offset))
 }
 
-/// Matches the fields that the trace format has with those that this kernel has.
+/// Matches the schema's fields with those of this kernel.
 fn plan_typed(group: &str, name: &str, event: &TypedEvent, format: &EventFormat) -> EventPlan {
     let mut size = end_of(&format.common);
     let mut fields = Vec::new();

@@ -1,4 +1,5 @@
-//! For tests: a tracefs instance of their own, so that they disturb neither each other nor anybody's recording.
+//! For tests: tracefs instances that belong to one test, so that tests disturb neither each other nor anybody's
+//! recording.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ impl TestInstance {
         Some(TestInstance { top, name, tracefs })
     }
 
-    /// Everything that a recording could change.
+    /// Every setting that a recording could change.
     pub(super) fn snapshot(&self) -> BTreeMap<String, String> {
         let mut settings = vec![
             Setting::TracingOn,
@@ -69,7 +70,7 @@ impl Drop for TestInstance {
     }
 }
 
-/// A tracefs made of links to one with an instance, in which tests take files away and put others in their place.
+/// A tracefs made of links to one with an instance. Tests take files away from it and put others in their place.
 pub(super) struct Mirror {
     dir: TestDir,
     /// The instance within.
@@ -95,7 +96,7 @@ impl Mirror {
         Tracefs::at(self.dir.path()).unwrap()
     }
 
-    /// A file of the instance, which is there no more.
+    /// Removes a file from the instance.
     pub(super) fn take_away(&self, file: &str) -> PathBuf {
         let path = self.instance.join(file);
         std::fs::remove_file(&path).unwrap();
@@ -103,7 +104,7 @@ impl Mirror {
     }
 }
 
-/// Makes the folder `to` with links to all that is in `from`, but for what is to become a folder of its own.
+/// Makes the folder `to` with links to everything in `from`, except for names that become folders of their own.
 fn link_all(from: &Path, to: &Path, folders: &[&str]) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {

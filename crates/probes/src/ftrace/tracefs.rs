@@ -1,10 +1,9 @@
 //! Every access to the files of tracefs, the kernel's interface to ftrace. Used by the rest of `ftrace`, and by the
 //! command line to find or mount it.
 //!
-//! A [`Tracefs`] is one directory that has its own ring buffers and settings: the top of the file system or one of its
-//! `instances/*`. Nothing here remembers or decides: [`super::restore`] remembers what was found, [`super::control`]
-//! decides what to change. Errors always name the file. Format of the files: `Documentation/trace/ftrace.rst` and
-//! `events.rst` of the Linux source.
+//! A [`Tracefs`] is one directory that has its own ring buffers and settings: the top of the file system or one of its `instances/*`.
+//! This module keeps no state and decides nothing: [`super::restore`] remembers the found values, and [`super::control`] decides the
+//! changes. Errors always name the file. Format of the files: `Documentation/trace/ftrace.rst` and `events.rst` of the Linux source.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +18,7 @@ use crate::cpu_ranges;
 /// Where tracefs is looked for, in this order: its own mount point, and where debugfs mounts it by itself.
 pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// No control file is longer than this many bytes; what is longer is cut (a list of all kernel functions is about 2 MB).
+/// No control file is longer than this many bytes; a longer one is cut (a list of all kernel functions is about 2 MB).
 const LONGEST_CONTROL_FILE: u64 = 16 << 20;
 
 /// Why a tracefs file or directory could not be used.
@@ -55,7 +54,7 @@ pub enum TracefsError {
     /// The name of an instance would leave the directory of instances.
     #[error("`{0}` is no name of a tracefs instance: it may not be empty, contain `/` or start with `..`")]
     BadInstanceName(String),
-    /// There is no such instance, and only the person who wants it may make it.
+    /// There is no such instance, and the person who wants it has to make it.
     #[error("there is no tracefs instance at {}: as root, type `mkdir {}`", path.display(), path.display())]
     NoInstance {
         /// Where it should be.
@@ -116,7 +115,7 @@ impl EventName {
         (is_file_name(group) && is_file_name(name)).then(|| EventName::new(group, name))
     }
 
-    /// Whether both parts can be names of directories. Nothing else is ever made a part of a path.
+    /// Whether both parts can be names of directories. No other text becomes a part of a path.
     pub fn is_valid(&self) -> bool {
         is_file_name(&self.group) && is_file_name(&self.name)
     }
@@ -243,13 +242,13 @@ impl Setting {
         }
     }
 
-    /// Turns what the file shows into what has to be written to it to get the same again.
+    /// Turns the text that the file shows into the text that sets the same value again.
     fn writable(&self, shown: &str) -> String {
         let shown = shown.trim();
         match self {
             Setting::TraceClock => selected_clock(shown).unwrap_or_default().to_owned(),
-            // Until its first use the buffer is minimal and shows `7 (expanded: 1408)`: the latter is what the next
-            // user of ftrace would have got, and the former state cannot be had again.
+            // Until its first use a buffer is minimal and shows `7 (expanded: 1408)`. The next user of ftrace would have got the
+            // larger size, and the minimal state cannot be restored.
             Setting::BufferSizeKb | Setting::CpuBufferSizeKb(_) => {
                 let expanded = shown
                     .split_once("expanded:")
@@ -259,8 +258,8 @@ impl Setting {
             Setting::EventPids | Setting::UnwantedPids => {
                 shown.split_ascii_whitespace().collect::<Vec<_>>().join(" ")
             }
-            // `#### all functions enabled ####` stands for an empty list, and `function:command` lines are not of
-            // the list: truncating leaves them alone.
+            // `#### all functions enabled ####` stands for an empty list. Lines of the form `function:command` are not part of the
+            // list, and truncating leaves them alone.
             Setting::FunctionFilter | Setting::GraphFunctions => shown
                 .lines()
                 .filter(|line| !line.starts_with('#') && !line.contains(':'))
@@ -340,12 +339,12 @@ impl Tracefs {
         }
     }
 
-    /// The instance `name` of this tracefs, which must exist already: making one takes rights that a tracing daemon
-    /// usually lacks, and removing it again would lose somebody's events. The names `hyp` and `hypervisor` are those of
-    /// the pKVM hypervisor's events, which are beside `instances/` and not in it.
+    /// The instance `name` of this tracefs, which must exist already: making one takes rights that a tracing daemon usually lacks, and
+    /// removing it again would lose somebody's events. The names `hyp` and `hypervisor` stand for the pKVM hypervisor's events, whose
+    /// folders are beside `instances/` and not in it.
     ///
     /// # Errors
-    /// If there is no such instance, the name is none that an instance can have, or this user may not use it.
+    /// If there is no such instance, the name cannot be an instance's, or this user may not use it.
     pub fn instance(&self, name: &str) -> Result<Tracefs, TracefsError> {
         if name.is_empty() || name.contains(['/', '\0']) || name.starts_with("..") {
             return Err(TracefsError::BadInstanceName(name.to_owned()));
@@ -360,7 +359,7 @@ impl Tracefs {
         }
     }
 
-    /// The top of the file system that this directory is in. Some files are only there, for all instances.
+    /// The top of the file system that contains this directory. Some files exist only there, for all instances.
     pub fn top(&self) -> Tracefs {
         let parent = self.root.parent();
         let is_hypervisor = self.root.ends_with("hyp") || self.root.ends_with("hypervisor");
@@ -505,7 +504,7 @@ impl Tracefs {
     /// If the file cannot be read.
     pub fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
         let shown = self.read("buffer_size_kb")?;
-        // Before its first use a buffer shows its present size first, and that is the one meant here.
+        // Before its first use a buffer shows its present size first. That size is returned here.
         let digits = shown
             .split(|c: char| !c.is_ascii_digit())
             .next()
@@ -516,8 +515,8 @@ impl Tracefs {
             .map(|kib| (kib << 10).div_ceil(page_bytes as u64) as u32))
     }
 
-    /// Empties the buffers of all CPUs. Emptying `trace` leaves those of CPUs that are off alone, which follow. Returns what of theirs
-    /// could not be emptied.
+    /// Empties the buffers of all CPUs. Emptying `trace` leaves out the CPUs that are off, so their buffers are emptied one by one.
+    /// Returns the errors of those.
     ///
     /// # Errors
     /// If `trace` cannot be written.
@@ -623,7 +622,7 @@ impl Tracefs {
     /// Whether `event` exists and its format may be read.
     pub fn has_event(&self, event: &EventName) -> bool {
         event.is_valid()
-            // Opening it heeds the effective user and the capabilities that its file gives this program; so must this.
+            // Opening the file checks the effective user and capabilities, so this check must do the same.
             && rustix::fs::accessat(
                 rustix::fs::CWD,
                 self.root.join(format!("events/{event}/format")),
@@ -641,7 +640,7 @@ impl Tracefs {
         self.read(&format!("events/{event}/format"))
     }
 
-    /// Whether `event` is recorded. One that a trigger only keeps armed (`0*`) is not.
+    /// Whether `event` is recorded. `0*` means that it is not recorded but armed for a trigger.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -652,7 +651,7 @@ impl Tracefs {
     /// Starts or stops recording `event`, through its own file or, where that may not be written, through `set_event`.
     ///
     /// # Errors
-    /// If neither file can be written. The reason is that of the first.
+    /// If neither file can be written. The error is the first file's.
     pub fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
         let (value, prefix) = match recording {
             Recording::On => ("1", ""),
@@ -665,7 +664,7 @@ impl Tracefs {
             .map_err(|_| error)
     }
 
-    /// The events that are recorded now, and those that are only armed by a trigger.
+    /// The events that are recorded now and the events that are only armed for a trigger.
     ///
     /// # Errors
     /// If the file cannot be read.

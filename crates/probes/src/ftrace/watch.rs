@@ -1,10 +1,10 @@
-//! Whether others leave ftrace alone while sessions record.
+//! Notices other programs' changes to ftrace while sessions record.
 //!
-//! Everybody with the right to it can switch recording or events off, resize or empty the buffers, or read events out of
-//! them. A [`Watch`] knows what one tracefs directory should show; it is given what the directory does show
-//! ([`look`](mod@look)) and, where the kernel tells, who wrote to its files ([`writers`]). It answers with [`Finding`]s,
-//! which are sentences for the trace. It knows no files and no clock. Nothing is ever set right again: two programs that
-//! each want their way would go on for ever.
+//! Every program with the right to do so can switch recording or events off, resize or empty the buffers, or read events
+//! out of them. A [`Watch`] knows the values that one tracefs directory should show. It gets the values that the directory
+//! does show ([`look`](mod@look)) and, where the kernel tells, the programs that wrote to its files ([`writers`]). It
+//! answers with [`Finding`]s, which become sentences for the trace. It accesses no files and no clock. Nothing is ever set
+//! right again: two programs that each want their way would go on for ever.
 //!
 //! Used by [`super::data_source`], for as long as a directory has a started session.
 
@@ -24,82 +24,82 @@ use unexplained::{Unexplained, cpu_of_trace, switches};
 use super::tracefs::{EventName, Setting};
 use ferretto_client::runtime::probe::BootTime;
 
-/// So many events are named in a sentence.
+/// Events that a sentence names, at most.
 const MOST_NAMES: usize = 4;
-/// So many event filters are read in one regular look, each group in turn.
+/// Event filters that one regular look reads; the looks take turns over all of them.
 const FILTERS_PER_LOOK: usize = 16;
-/// An uncertainty of less than this is not worth telling.
+/// Sentences do not mention an uncertainty of less than this.
 const MOMENT: u64 = 150_000_000;
 
-/// How much is looked at.
+/// How much a look covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// What decides whether, and by which clock, anything is recorded: with each read of the buffers.
+    /// The settings that decide whether, and by which clock, events are recorded. Looked at with each read of the buffers.
     Quick,
-    /// The rest as well, but only some of the filters.
+    /// The other settings as well, but only some of the filters.
     Regular,
     /// Everything.
     Whole,
 }
 
-/// What a tracefs directory shows.
+/// The present state of a tracefs directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     /// Settings that could be read.
     pub settings: BTreeMap<Setting, String>,
-    /// All events that are recorded, if they were looked at.
+    /// All events that are recorded; `None` if this look did not read them.
     pub events: Option<BTreeSet<EventName>>,
-    /// Of those that should be recorded and are not, the ones that the kernel does not have any more.
+    /// Those events that should be recorded and that the kernel no longer has.
     pub gone: BTreeSet<EventName>,
 }
 
-/// When something happened: after the first time, at which all was well, and no later than the second.
+/// The time of a change: later than `after` and no later than `by`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// All was well.
+    /// The last time when there was no change.
     pub after: BootTime,
-    /// It was noticed.
+    /// The time when the change was noticed.
     pub by: BootTime,
 }
 
-/// Something that others did.
+/// An action of other programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// They changed a setting.
+    /// A setting was changed.
     Changed {
         /// Which.
         setting: Setting,
-        /// What it was before.
+        /// The value before.
         from: String,
-        /// What it is now.
+        /// The value now.
         to: String,
         /// When.
         when: Window,
     },
-    /// They changed it back.
+    /// A setting was changed back.
     ChangedBack {
         /// Which.
         setting: Setting,
-        /// When it was first seen to be another.
+        /// When the change was first seen.
         changed: BootTime,
-        /// When it was seen to be the same again.
+        /// When the setting was seen to be the same again.
         by: BootTime,
     },
-    /// They switched events off.
+    /// Events were switched off.
     EventsOff {
         /// Which.
         events: BTreeSet<EventName>,
         /// When.
         when: Window,
     },
-    /// They took events away from the kernel.
+    /// Events were removed from the kernel.
     EventsGone {
         /// Which.
         events: BTreeSet<EventName>,
         /// When.
         when: Window,
     },
-    /// They switched them on again.
+    /// Events were switched on again.
     EventsBack {
         /// Which.
         events: BTreeSet<EventName>,
@@ -108,48 +108,48 @@ pub enum Finding {
         /// When they were seen to be on.
         by: BootTime,
     },
-    /// They emptied buffers.
+    /// Buffers were emptied.
     Emptied {
         /// When.
         when: Window,
     },
-    /// They read events out of buffers.
+    /// Events were read out of buffers.
     Taken {
         /// How many.
         events: u64,
         /// When.
         when: Window,
     },
-    /// They went on doing so.
+    /// The sum of all events that were read out of buffers, after the first finding.
     TakenInAll {
-        /// How many, from the start on.
+        /// How many since the start.
         events: u64,
-        /// Until then.
+        /// The end of the count.
         by: BootTime,
     },
-    /// One of them wrote to what shows nothing of it.
+    /// A program wrote to files that show no change.
     Wrote {
-        /// What that is.
+        /// The target of the writes.
         target: Target,
-        /// The process, with each file.
+        /// The process, once for each file.
         by: Vec<FileUser>,
-        /// What a setting shows.
+        /// The value that a setting shows.
         shown: Option<String>,
         /// When.
         when: Window,
     },
-    /// They did so more often than was told.
+    /// More writes happened than findings were reported.
     WroteInAll {
-        /// How often that was seen.
+        /// How many writes were not reported.
         times: u64,
-        /// Until then.
+        /// The end of the count.
         by: BootTime,
     },
 }
 
 impl Finding {
-    /// The sentence about it, without its end, for a session that `started` then and records these events from the
-    /// directory `root`. `None` if it does not concern that session.
+    /// The sentence about the finding, without its end, for a session that started at `started` and records the events
+    /// `recorded` from the directory `root`. `None` if the finding does not concern that session.
     pub fn sentence(&self, started: BootTime, recorded: &BTreeSet<EventName>, root: &Path) -> Option<String> {
         let when = |when: &Window| since_start(started, when);
         let at = |by: BootTime| format!("{} s after the start", seconds(by, started));
@@ -276,7 +276,7 @@ impl Finding {
                     (Target::Events, _) => {
                         format!("{wrote}: the events are on now, but those in between may be missing")
                     }
-                    // The kernel does that whichever clock is written.
+                    // The kernel does that even if the same clock is written again.
                     (Target::Setting(Setting::TraceClock), _) => {
                         format!(
                             "{wrote}, which empties the kernel's buffers: what had not been read yet is lost"
@@ -300,7 +300,7 @@ impl Finding {
         })
     }
 
-    /// Whether there is nothing to add of who did it.
+    /// Whether the sentence needs no clause about the program that did it.
     pub fn is_complete(&self) -> bool {
         matches!(
             self,
@@ -314,7 +314,7 @@ impl Finding {
     }
 }
 
-/// What a change of `setting` means for who records.
+/// The consequence of a change of `setting` for a recording.
 fn consequence(setting: &Setting, from: &str, to: &str) -> &'static str {
     match setting {
         Setting::TraceClock => {
@@ -355,7 +355,7 @@ fn names(events: &BTreeSet<EventName>) -> String {
     }
 }
 
-/// Values can be lists of thousands.
+/// Shortens a value, which can be a list of thousands.
 fn short(value: &str) -> String {
     const MOST: usize = 60;
     let line = value.replace('\n', " ");
@@ -387,41 +387,41 @@ struct Watched {
     expected: String,
     shown: String,
     checked: BootTime,
-    /// When it was first seen to be another than expected.
+    /// When the setting was first seen to differ from the expected value.
     changed: Option<BootTime>,
-    /// The change that is under way is not held against anybody.
+    /// Whether the present change is as somebody configured it, so that its end is not reported.
     excused: bool,
 }
 
 /// One CPU's buffer.
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
-    /// How many events the kernel counted as read at the last look.
+    /// The number of events that the kernel counted as read at the last look.
     counted: u64,
-    /// How many have been read here since; `None` if that is not known.
+    /// The number of events that this program has read since; `None` if that is not known.
     read_here: Option<u64>,
 }
 
-/// What is expected of one tracefs directory, and what is known of it.
+/// The expected state of one tracefs directory, and the state that the last look showed.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     settings: BTreeMap<Setting, Watched>,
-    /// Events that should be recorded, with the time when they were first seen not to be.
+    /// Events that should be recorded, each with the time when it was first seen not to be.
     events: BTreeMap<EventName, Option<BootTime>>,
     events_checked: BootTime,
     buffers: BTreeMap<u32, Buffer>,
     buffers_checked: BootTime,
-    /// Something else that was told has emptied the buffers.
+    /// Whether a finding that was reported explains that the buffers are empty.
     emptying_told: bool,
     taken: u64,
     taken_told: u64,
-    /// The filter with which the next regular look begins.
+    /// The index of the filter with which the next regular look begins.
     next_filter: usize,
     unexplained: Unexplained,
 }
 
 impl Watch {
-    /// This program has given `setting` the value, or leaves it at that.
+    /// Expects `setting` to have this value: this program has set it, or found it and left it.
     pub fn expect(&mut self, setting: Setting, value: String, now: BootTime) {
         let watched = Watched {
             expected: value.clone(),
@@ -433,7 +433,7 @@ impl Watch {
         self.settings.insert(setting, watched);
     }
 
-    /// What `setting` should be, if it is watched.
+    /// The expected value of `setting`; `None` if it is not watched.
     pub fn expected(&self, setting: &Setting) -> Option<&str> {
         Some(self.settings.get(setting)?.expected.as_str())
     }
@@ -443,7 +443,7 @@ impl Watch {
         self.events.contains_key(event)
     }
 
-    /// These events should be recorded from now on, and no others. Filters of others are not watched any more.
+    /// Expects exactly these events to be recorded from now on. Filters of other events are no longer watched.
     pub fn expect_events(&mut self, events: BTreeSet<EventName>, now: BootTime) {
         if self.events.is_empty() {
             self.events_checked = now;
@@ -460,7 +460,7 @@ impl Watch {
         self.events = events.into_iter().map(with_state).collect();
     }
 
-    /// The kernel says that so many events have been read out of the buffers until now.
+    /// Takes the kernel's counts of events read from each buffer as the starting point.
     pub fn expect_buffers(&mut self, counted: &BTreeMap<u32, u64>, now: BootTime) {
         self.buffers_checked = now;
         self.buffers = counted
@@ -472,14 +472,14 @@ impl Watch {
             .collect();
     }
 
-    /// This program has read so many events, or an unknown number, out of the buffer of `cpu`.
+    /// Notes that this program has read this many events, or an unknown number, out of the buffer of `cpu`.
     pub fn read_here(&mut self, cpu: u32, events: Option<u64>) {
         if let Some(buffer) = self.buffers.get_mut(&cpu) {
             buffer.read_here = buffer.read_here.zip(events).map(|(sum, events)| sum + events);
         }
     }
 
-    /// The settings that a look of this depth is about.
+    /// The settings that a look of this depth reads.
     pub fn settings_to_look_at(&mut self, depth: Depth) -> Vec<Setting> {
         if depth == Depth::Quick {
             return [Setting::TracingOn, Setting::TraceClock]
@@ -500,12 +500,13 @@ impl Watch {
         settings.into_iter().cloned().collect()
     }
 
-    /// Others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found something.
+    /// Notes that others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found
+    /// something.
     pub fn wrote(&mut self, programs: BTreeSet<FileUser>) {
         self.unexplained.add(programs);
     }
 
-    /// Who did what was found, as far as they wrote to a file. To be asked once.
+    /// The programs behind a finding, if they wrote to a file. Returns them once.
     pub fn writers(&mut self, finding: &Finding) -> Vec<FileUser> {
         match finding {
             Finding::Changed { setting, .. } | Finding::ChangedBack { setting, .. } => {
@@ -519,12 +520,12 @@ impl Watch {
         }
     }
 
-    /// A session has started, which was not told of anything yet.
+    /// Reports writes anew, because a session has started that was told of none.
     pub fn tell_anew(&mut self) {
         self.unexplained.tell_anew();
     }
 
-    /// The events that were on until now and are not among these.
+    /// The events that were on until now and are missing in `recorded`.
     pub fn newly_off(&self, recorded: &BTreeSet<EventName>) -> BTreeSet<EventName> {
         let on = self.events.iter().filter(|(_, off)| off.is_none());
         let off = on
@@ -533,7 +534,7 @@ impl Watch {
         off.cloned().collect()
     }
 
-    /// Compares what the directory shows with what is expected of it.
+    /// Compares the shown state with the expected one.
     pub fn see(&mut self, shown: &Shown, now: BootTime) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (setting, value) in &shown.settings {
@@ -618,13 +619,13 @@ impl Watch {
         }
         let mut findings = Vec::new();
         if !self.unexplained.is_empty() {
-            // What switches none that is on now, and was before, has to do with a change that is told.
+            // A write explains a reported change unless it switches an event that is on now and was on before.
             let on = |event: &EventName| self.events.get(event) == Some(&None) && !back.contains(event);
             let on = recorded.iter().filter(|event| on(event)).cloned().collect();
             let explained: BTreeSet<EventName> = gone.iter().chain(&off).chain(&back).cloned().collect();
             findings = self.unexplained.tell_switching(&on, &explained, when);
         }
-        // The kernel does that with the buffers of whoever recorded them.
+        // When an event goes away, the kernel empties the buffers that recorded it.
         self.emptying_told |= !gone.is_empty();
         let some = |events: BTreeSet<EventName>| Some(events).filter(|events| !events.is_empty());
         let (gone, off, back) = (some(gone), some(off), some(back));
@@ -638,15 +639,15 @@ impl Watch {
         findings
     }
 
-    /// The change of `setting` that was found last is as it should be; so will be its end.
+    /// Marks the last change of `setting` as intended, so that its end is not reported.
     pub fn excuse(&mut self, setting: &Setting) {
         if let Some(watched) = self.settings.get_mut(setting) {
             watched.excused = true;
         }
     }
 
-    /// Compares how many events the kernel says were read with how many were read here. To be called when both are of
-    /// the same moment; with [`Depth::Whole`] it is the last time.
+    /// Compares the kernel's count of events read with the count of events read here. Call it when both counts are from
+    /// the same moment. [`Depth::Whole`] marks the last call.
     pub fn see_buffers(&mut self, counted: &BTreeMap<u32, u64>, depth: Depth, now: BootTime) -> Vec<Finding> {
         let when = Window {
             after: self.buffers_checked,
@@ -660,9 +661,9 @@ impl Watch {
             };
             let here = buffer.read_here.map(|read_here| buffer.counted + read_here);
             match here {
-                // Where a page could not be read to its end, nothing can be said of the time since the last look.
+                // If a page could not be read to its end, nothing is known about the time since the last look.
                 None => {}
-                // It counts from zero again.
+                // The kernel's count has started from zero again.
                 Some(here) if counted < here => emptied = true,
                 Some(here) => {
                     taken += counted - here;
@@ -681,7 +682,7 @@ impl Watch {
         if emptied && !self.emptying_told {
             findings.push(Finding::Emptied { when });
         } else {
-            // A buffer of which nothing had been read shows nothing of it.
+            // The count of a buffer from which nothing was read does not show that the buffer was emptied.
             let mut writes = self.unexplained.take(&Target::Buffers);
             writes.retain(|write| match cpu_of_trace(&write.file) {
                 Some(cpu) => !not_emptied.contains(&cpu),
@@ -695,7 +696,8 @@ impl Watch {
             self.taken_told = taken;
         }
         self.taken += taken;
-        // Who reads along does so all the time: one sentence at first, and one with the sum.
+        // A program that reads along does so all the time. So there is one sentence at first and one with the sum at the
+        // end.
         if depth == Depth::Whole && self.taken > self.taken_told {
             findings.push(Finding::TakenInAll {
                 events: self.taken,
@@ -712,7 +714,7 @@ impl Watch {
     }
 }
 
-/// Whether what the buffers hold is lost when this changes.
+/// Whether a change of `setting` empties the buffers.
 fn clears_buffers(setting: &Setting) -> bool {
     matches!(setting, Setting::TraceClock | Setting::SubBufferSizeKb)
 }

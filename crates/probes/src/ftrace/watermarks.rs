@@ -1,12 +1,12 @@
-//! Which of the kernel's buffers have filled up to `buffer_percent`, for sessions that are drained early then
-//! (`drain_buffer_percent`). Used by [`super::data_source`]; the daemon's event loop watches the [`Watermarks`] themselves.
+//! Reports kernel buffers that have filled up to `buffer_percent`, for sessions that want them drained early (`drain_buffer_percent`). Used by
+//! [`super::data_source`]; the daemon's event loop watches the [`Watermarks`] themselves.
 //!
 //! One epoll instance stands for all buffers: the loop watches one descriptor, for as long as the program runs, however many
 //! CPUs, sessions and instances come and go. It holds no copies of the buffers' descriptors. The kernel forgets a buffer once it is
 //! closed, and a closed buffer does not keep the tracer from being changed.
 //!
-//! A buffer is reported once. It is reported again only after [`Watermarks::watch_again`], so that a full buffer that cannot be read
-//! just now does not keep the loop awake.
+//! A buffer is reported once, and again only after [`Watermarks::watch_again`], so that a full buffer that cannot be read just now does not keep
+//! the loop awake.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -54,10 +54,10 @@ pub struct Watermarks {
 }
 
 impl Watermarks {
-    /// Watches nothing yet. `None` where this kernel's reports cannot be relied on.
+    /// Watches nothing yet. `None` if this kernel's reports are unreliable.
     ///
     /// # Errors
-    /// If there is no descriptor left for it.
+    /// If the process or the machine has no descriptor left for it.
     pub fn new() -> io::Result<Option<Watermarks>> {
         let release = rustix::system::uname();
         if !kernel_reports_watermarks(&release.release().to_string_lossy()) {
@@ -70,11 +70,11 @@ impl Watermarks {
     /// Starts to watch `buffer`. [`Watermarks::take_full`] reports `id` once it has filled up, unless it was closed or forgotten before. Nothing
     /// is reported if the CPU has never been on, or if too much is watched: then the deadline drains the buffer.
     pub fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
-        // epoll would report an error for it at once, and again after each look.
+        // epoll would report an error for such a buffer at once, and again after each look.
         if has_never_been_on(buffer) {
             return;
         }
-        // It fails if the buffer is watched already, too.
+        // This also fails if the buffer is watched already.
         let _ = epoll::add(
             &self.epoll,
             buffer,
@@ -85,7 +85,7 @@ impl Watermarks {
 
     /// Reports `buffer` again the next time that it is full, which may be now.
     pub fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
-        // What fails is drained by the deadline.
+        // If this fails, the deadline drains the buffer.
         let _ = epoll::modify(
             &self.epoll,
             buffer,
@@ -94,13 +94,13 @@ impl Watermarks {
         );
     }
 
-    /// Reports `buffer` no more.
+    /// Stops reporting `buffer`.
     pub fn forget(&self, buffer: BorrowedFd<'_>) {
-        // It fails if the buffer was not watched.
+        // This fails if the buffer was not watched.
         let _ = epoll::delete(&self.epoll, buffer);
     }
 
-    /// Adds to `full` the buffers that have filled up and were not reported since.
+    /// Adds to `full` the buffers that have filled up and have not been reported since they were last watched.
     pub fn take_full(&self, full: &mut Vec<CpuBufferId>) {
         let mut events = [MaybeUninit::<Event>::uninit(); MOST_REPORTED];
         loop {
@@ -112,7 +112,7 @@ impl Watermarks {
                     }
                 }
                 Err(Errno::INTR) => {}
-                // Nothing is reported then, and the deadline drains.
+                // After an error nothing is reported, and the deadline drains.
                 Err(_) => return,
             }
         }
@@ -131,9 +131,8 @@ fn has_never_been_on(buffer: BorrowedFd<'_>) -> bool {
     !is_polled || polled[0].revents().contains(PollFlags::ERR)
 }
 
-/// Whether this kernel's `poll` on raw buffers can be relied on: since Linux 6.9 ("ring-buffer: Only update
-/// pages_touched when a new page is touched"), and in two Android kernels that carry the fix. `release` is that of
-/// `uname`.
+/// Whether this kernel's `poll` on raw buffers is reliable: since Linux 6.9 ("ring-buffer: Only update pages_touched when a new page is
+/// touched"), and in two Android kernels that carry the fix. `release` is that of `uname`.
 fn kernel_reports_watermarks(release: &str) -> bool {
     let numbers: Vec<u32> = release
         .split(|c: char| !c.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! What an `InodeFileConfig` asks for. Built once per instance.
+//! The settings of an `InodeFileConfig`. Built once per instance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -7,12 +7,12 @@ use ferretto_proto::messages::InodeFileConfig;
 
 use super::mounts::Mounts;
 
-/// Stands for 0 or nothing in `scan_interval_ms` and `scan_delay_ms`.
+/// The pause that `scan_interval_ms` and `scan_delay_ms` mean if they are 0 or missing.
 const DEFAULT_PAUSE_MS: u32 = 10_000;
-/// Stands for 0 or nothing in `scan_batch_size`.
+/// The batch that `scan_batch_size` means if it is 0 or missing.
 const DEFAULT_BATCH: u32 = 15_000;
 
-/// Whether directories are scanned for inodes that are not known yet: `do_not_scan`.
+/// Whether directories are scanned for unknown inodes (`do_not_scan`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scanning {
     Allowed,
@@ -23,9 +23,9 @@ pub(super) enum Scanning {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) scanning: Scanning,
-    /// Before a scan.
+    /// The pause before a scan.
     pub(super) delay: Duration,
-    /// Between two batches of it.
+    /// The pause between two batches of a scan.
     pub(super) interval: Duration,
     /// Entries of directories in a batch.
     pub(super) batch: u32,
@@ -45,7 +45,7 @@ impl Config {
         let mut instead = BTreeMap::new();
         for entry in &config.mount_point_mapping {
             let mount_point = entry.mountpoint.clone().unwrap_or_default().into_bytes();
-            // Of several entries for a mount point, upstream heeds the first.
+            // If a mount point has several entries, upstream uses the first.
             instead
                 .entry(mount_point)
                 .or_insert_with(|| bytes(&entry.scan_roots));
@@ -66,13 +66,13 @@ impl Config {
         }
     }
 
-    /// Whether inodes of a device are scanned for: only if the config allows all of its mount points.
+    /// Whether to scan for inodes of a device: only if the config allows all of the device's mount points.
     pub(super) fn may_scan(&self, device: u64, mounts: &Mounts) -> bool {
         self.scanning == Scanning::Allowed
             && (self.only.is_empty() || mounts.points_of(device).all(|point| self.only.contains(point)))
     }
 
-    /// Adds the directories in which inodes of a device are looked for.
+    /// Adds the directories in which to look for inodes of a device.
     pub(super) fn add_roots(&self, device: u64, mounts: &Mounts, roots: &mut Vec<Vec<u8>>) {
         let instead = mounts.points_of(device).find_map(|point| self.instead.get(point));
         match instead {

@@ -1,5 +1,5 @@
-//! What is known of files without a scan, for all instances of the process: the files below `/system`, and those that scans have found
-//! lately.
+//! Files that are known without a scan, shared by all instances of the process: the files below `/system`, and files that scans have
+//! found lately.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,16 +11,16 @@ use crate::ftrace::metadata::FileId;
 use crate::lru::LruMap;
 use crate::own_threads;
 
-/// As many files as upstream keeps of what scans have found.
+/// Files from scans that are kept at most, as many as upstream keeps.
 const CACHED_FILES: usize = 1000;
 /// Bytes of paths below the static root that are kept at most.
 const MOST_STATIC_BYTES: usize = 64 << 20;
 
-/// A file with what is written of it.
+/// The data that packets have about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) kind: Type,
-    /// More than one for a file with several names, as far as they were found.
+    /// The names that were found; a file may have several.
     pub(super) paths: BTreeSet<Vec<u8>>,
 }
 
@@ -34,14 +34,14 @@ pub struct KnownFiles {
 }
 
 impl Default for KnownFiles {
-    /// With the files of Android's system partition. Elsewhere there is usually no such directory.
+    /// Knows the files of Android's system partition. Other systems usually have no such directory.
     fn default() -> Self {
         Self::with_static_root("/system")
     }
 }
 
 impl KnownFiles {
-    /// With the files below `static_root`.
+    /// Knows the files below `static_root`.
     pub(super) fn with_static_root(static_root: &str) -> Self {
         Self {
             static_root: static_root.as_bytes().to_vec(),
@@ -61,12 +61,12 @@ impl KnownFiles {
             let _ = known.static_files.set(StaticFiles::read(&known.static_root));
         });
         if started.is_err() {
-            // Their files are looked for like others.
+            // Scans look for these files as for others.
             let _ = self.static_files.set(StaticFiles::default());
         }
     }
 
-    /// Whether [`KnownFiles::static_file`] knows all that it ever will.
+    /// Whether the static files have been read, so that [`KnownFiles::static_file`] will not learn more.
     pub(super) fn are_static_files_read(&self) -> bool {
         self.static_files.get().is_some()
     }
@@ -80,12 +80,12 @@ impl KnownFiles {
         self.static_files.get()?.files.get(&id)
     }
 
-    /// What a scan has found of a file, which counts as used now.
+    /// The names that scans have found of a file. The file counts as used now.
     pub(super) fn cached(&self, id: FileId) -> Option<File> {
         self.cache().get(&id).cloned()
     }
 
-    /// Remembers a name of a file; gives all that is known of it.
+    /// Remembers a name of a file. Returns all its known names.
     pub(super) fn found(&self, id: FileId, kind: Type, path: Vec<u8>) -> File {
         let mut cache = self.cache();
         let file = cache.get_or_insert_with(id, || File {

@@ -1,13 +1,13 @@
-//! `linux.inode_file_map`: paths of the files that events of the kernel know by device and inode number only.
+//! `linux.inode_file_map`: finds the paths of files that kernel events identify only by device and inode number.
 //!
-//! `linux.ftrace` of the same session hands over the inodes that its events have, after each round over the CPUs. Inodes that are known
-//! already (`known.rs`) are written at once, each time they are seen. For the others a scan begins after a delay, in which more of them
-//! gather. It starts at the mount points of their devices, on a thread of its own (`scan.rs`, `walk.rs`). This module takes its results ten
-//! times a second. New inodes join a running scan. The next scan looks for those that it has already passed. An inode that was not found is
-//! forgotten until it is seen again.
+//! `linux.ftrace` of the same session hands over the inodes of its events after each round over the CPUs. Files that are known already
+//! (`known.rs`) are written at once, each time they are seen. For other inodes a scan begins after a delay, in which more of them gather. It
+//! starts at the mount points of their devices, on a thread of its own (`scan.rs`, `walk.rs`). This module takes its results ten times a
+//! second. New inodes join a running scan. The next scan looks for those new inodes that the running scan has already passed. An inode that
+//! was not found is forgotten until it is seen again.
 //!
-//! Guarantees: the runtime's thread asks no file system but procfs. Inodes, paths and packets under way are bounded, and so is the length
-//! of a scan. The log tells what is left out. The accesses of a scan do not start another one (`own_threads.rs`).
+//! Guarantees: the runtime's thread accesses no file system but procfs. Inodes, paths and packets under way are bounded, and so is the
+//! length of a scan. The log reports everything that is left out. The accesses of a scan do not start another one (`own_threads.rs`).
 
 mod config;
 mod known;
@@ -34,7 +34,7 @@ use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
 use crate::time::next_multiple;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.inode_file_map";
 
 /// Inodes that wait for a scan, or for the static files, at most.
@@ -45,9 +45,9 @@ const LOOK_PERIOD: u64 = 100_000_000;
 /// The search for unknown inodes.
 #[derive(Debug)]
 enum Phase {
-    /// There are none.
+    /// No inode is unknown.
     Idle,
-    /// A scan begins then.
+    /// A scan begins at this time.
     Planned(BootTime),
     Scanning(Scan),
 }
@@ -57,25 +57,25 @@ enum Phase {
 pub struct InodeFileMap {
     config: Config,
     known: Arc<KnownFiles>,
-    /// Held for `linux.ftrace`, which notes files only if somebody wants them.
+    /// Makes `linux.ftrace` note files, which it does only while somebody wants them.
     _wanted: FilesWanted,
     mounts: MountTable,
     phase: Phase,
-    /// Looked for by the next scan.
+    /// Inodes that the next scan looks for.
     missing: Inodes,
-    /// Seen before the static files were read.
+    /// Files that were seen before the static files were read.
     early: BTreeSet<FileId>,
     output: Output,
     next_look: Option<BootTime>,
     notices: Vec<Notice>,
-    /// Each of the kinds of trouble is told once.
+    /// The kinds of trouble that were reported; each is reported once.
     told: BTreeSet<&'static str>,
     losses: u64,
 }
 
 impl InodeFileMap {
-    /// Makes an instance that does what the `inode_file_config` in `config` says. Instances share what is `known`, and `roots` has the table
-    /// of mounts.
+    /// Makes an instance with the settings of the `inode_file_config` in `config`. Instances share `known`. The table of mounts is below
+    /// `roots`.
     pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots, known: Arc<KnownFiles>) -> Self {
         known.read_static_files();
         Self {
@@ -94,7 +94,7 @@ impl InodeFileMap {
         }
     }
 
-    /// Files that events of `linux.ftrace` of the same session have named since the last call.
+    /// Takes the files that events of `linux.ftrace` of the same session have named since the last call.
     pub fn on_files_seen(&mut self, files: &BTreeSet<FileId>, now: BootTime, sink: &mut dyn PacketSink) {
         if files.is_empty() {
             return;
@@ -188,7 +188,7 @@ impl InodeFileMap {
         }
     }
 
-    /// Writes what other threads have found out since.
+    /// Writes the files that other threads have found since the last look.
     fn look(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         if !self.early.is_empty() && self.known.are_static_files_read() {
             if self.known.are_static_files_cut_off() {
@@ -200,7 +200,7 @@ impl InodeFileMap {
         self.take_found(now, sink);
     }
 
-    /// Writes what the scan has found until now.
+    /// Writes the files that the scan has found until now.
     fn take_found(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         let Phase::Scanning(scan) = &self.phase else {
             return;

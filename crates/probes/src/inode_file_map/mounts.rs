@@ -1,7 +1,7 @@
-//! Which device is mounted where, from `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
+//! The table of mounts: mount points by device, from `/proc/self/mountinfo` (`proc_pid_mountinfo(5)`).
 //!
-//! The file has the device numbers that kernel events have. A `stat` of each mount point, as in upstream, would wait for network file systems
-//! whose server is gone.
+//! The file has the device numbers that kernel events have. Upstream calls `stat` for each mount point instead, and would wait for network
+//! file systems whose server is gone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,9 +17,9 @@ use crate::kernel_text::{whole_u32, words};
 
 /// Mount points that are remembered at most.
 const MOST_MOUNTS: usize = 100_000;
-/// Nanoseconds between two readings of the table because of devices that are not in it, if it has changed.
+/// Least nanoseconds between two readings for unknown devices, if the table has changed.
 const PERIOD: BootTime = 1_000_000_000;
-/// The same if the kernel does not say that it has changed.
+/// The same interval if the kernel does not report a change.
 const PERIOD_UNCHANGED: BootTime = 60 * PERIOD;
 
 /// The kernel's table of mounts, as it was when it was last needed.
@@ -55,15 +55,15 @@ impl MountTable {
     /// Reads the table again if it may have `device` by now.
     ///
     /// # Errors
-    /// If it cannot be read. What was known is still known then.
+    /// If the table cannot be read. The earlier table stays then.
     pub(super) fn look_for(&mut self, device: u64, now: BootTime) -> io::Result<()> {
-        // Events without a device have 0.
+        // Device 0 stands for an event without a device.
         if device == 0 || self.mounts.knows(device) || !self.is_worth_reading(now) {
             return Ok(());
         }
         self.read = Some(now);
         if self.watch.is_none() {
-            // Before the table is read, so that nothing changes unnoticed between the two.
+            // Opened before the table is read, so that no change between the two goes unnoticed.
             self.watch = Some(open_file_at(CWD, &*self.path)?);
         }
         self.mounts = Mounts::read(&self.path)?;
@@ -78,7 +78,7 @@ impl MountTable {
         }
     }
 
-    /// Whether something was mounted or unmounted since this was last asked.
+    /// Whether something was mounted or unmounted since the last call.
     fn has_changed(&self) -> bool {
         let Some(watch) = &self.watch else { return false };
         let mut polled = [PollFd::new(watch, PollFlags::PRI)];
@@ -101,7 +101,7 @@ impl Mounts {
                 all.extend(parse(line));
             }
         })?;
-        // Of several mounts at one place only the last can be seen.
+        // If several mounts share a place, only the last is visible.
         let mut visible: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         for (index, (_, point)) in all.iter().enumerate() {
             visible.insert(point.clone(), index);
@@ -138,7 +138,7 @@ fn parse(line: &[u8]) -> Option<(u64, Vec<u8>)> {
     Some((rustix::fs::makedev(major, minor), unescape(point)))
 }
 
-/// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.
+/// Decodes the kernel's escapes: blanks, line ends and backslashes are `\` and three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! Puts files into `InodeFileMap` packets. A packet is about one device; files of it are added until it is finished.
+//! Puts files into `InodeFileMap` packets. A packet is about one device and takes its files until it is finished.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) struct Output {
     /// Its files, as encoded fields.
     files: Writer,
     packet: Writer,
-    /// Devices that there was a packet about.
+    /// Devices that a packet has reported since the last [`Output::forget`].
     seen: BTreeSet<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Output {
         }
     }
 
-    /// Tells at least where the device is mounted, unless that was told.
+    /// Reports at least where the device is mounted, unless a packet has already reported it.
     pub(super) fn add_device(&mut self, device: u64, mounts: &Mounts, sink: &mut dyn PacketSink) {
         if !self.seen.contains(&device) {
             self.open(device, mounts, sink);
@@ -61,7 +61,7 @@ impl Output {
             return;
         };
         self.packet.clear();
-        // Without a time, as upstream's: it says what holds for the whole trace.
+        // The packet has no time, as upstream's: it holds for the whole trace.
         write::TracePacket::new(&mut self.packet).inode_file_map(|map| {
             map.block_device_id(device);
             for point in mounts.points_of(device) {
@@ -73,7 +73,7 @@ impl Output {
         sink.write_packet(self.packet.as_slice());
     }
 
-    /// Tells of devices again.
+    /// Forgets which devices were reported, so that they are reported again.
     pub(super) fn forget(&mut self) {
         self.seen.clear();
     }

@@ -1,8 +1,8 @@
 //! A scan of directories for certain inodes, on a thread of its own, because a file system may take any time to answer.
 //!
-//! The thread looks at a batch of entries, rests, and goes on, until it has found all inodes or seen all directories. Whoever started the
-//! scan takes what was found now and then, and the thread waits for that when it has found much. No lock is held while a file system is asked.
-//! Dropping the [`Scan`] ends the thread as soon as the file system lets it.
+//! The thread looks at a batch of entries, rests, and goes on until it has found all inodes or seen all directories. The instance takes the
+//! found files now and then. After many finds the thread waits for that. The thread holds no lock while it asks a file system. Dropping the
+//! [`Scan`] ends the thread as soon as the file system lets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,23 +14,23 @@ use super::walk::{Step, Walk};
 use crate::ftrace::metadata::FileId;
 use crate::own_threads;
 
-/// Entries that a scan looks at at most. A file system can be made of any number of them.
+/// Entries that a scan looks at, at most. A file system can be made of any number of them.
 const MOST_ENTRIES: u64 = 20_000_000;
 
-/// Bytes of paths that were found and not taken, at which the thread waits. One path more may come.
+/// Bytes of found paths at which the thread waits until they are taken. One path more may follow.
 const ENOUGH_FOUND: usize = 1 << 20;
 
 /// Inodes by device.
 pub(super) type Inodes = BTreeMap<u64, BTreeSet<u64>>;
 
-/// How much is looked at without a rest.
+/// The amount that the thread looks at without a rest, and the length of the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     pub(super) batch: u32,
     pub(super) rest: Duration,
 }
 
-/// A file that was looked for.
+/// A file that the scan has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) id: FileId,
@@ -41,9 +41,9 @@ pub(super) struct Found {
 /// How a scan ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// Directories that it did not look into because there were too many.
+    /// Directories that the scan skipped because there were too many.
     pub(super) left_out: u64,
-    /// It gave up after [`MOST_ENTRIES`].
+    /// Whether the scan gave up after [`MOST_ENTRIES`].
     pub(super) gave_up: bool,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Scan(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// That the scan was cancelled, or that what was found was taken.
+    /// Signals that the scan was cancelled, or that the found files were taken.
     changed: Condvar,
 }
 
@@ -78,7 +78,7 @@ impl Scan {
     /// Starts looking for `wanted` below `roots`.
     ///
     /// # Errors
-    /// If there cannot be another thread: a clause that says why.
+    /// If the system refuses another thread: a clause that says why.
     pub(super) fn start(roots: Vec<Vec<u8>>, wanted: Inodes, pace: Pace) -> Result<Self, String> {
         let shared = Arc::new(Shared::default());
         shared.lock().wanted = wanted;
@@ -87,14 +87,15 @@ impl Scan {
         Ok(scan)
     }
 
-    /// Looks for these as well on the way, if others of the device are still looked for.
+    /// Adds inodes to the search if it still looks for others of the same device.
     pub(super) fn look_also_for(&self, device: u64, inodes: &BTreeSet<u64>) {
         if let Some(wanted) = self.0.lock().wanted.get_mut(&device) {
             wanted.extend(inodes);
         }
     }
 
-    /// What was found since the last call, in this order; how it ended, if it has; and what was not found then.
+    /// The files found since the last call, in the order in which they were found. If the scan has ended, also how it ended and which inodes
+    /// it did not find.
     pub(super) fn take(&self) -> (Vec<Found>, Option<(Ending, Inodes)>) {
         let mut state = self.0.lock();
         let found = std::mem::take(&mut state.found);
@@ -113,7 +114,7 @@ impl Drop for Scan {
     }
 }
 
-/// What a scan's thread does.
+/// The body of a scan's thread.
 fn run(shared: &Shared, mut walk: Walk, pace: Pace) {
     let mut in_batch = 0;
     let mut in_all = 0;
@@ -163,7 +164,7 @@ fn run(shared: &Shared, mut walk: Walk, pace: Pace) {
 }
 
 impl State {
-    /// Whether the file is looked for, which ends with this.
+    /// Whether the scan looks for the file. Removes the file from the wanted ones.
     fn is_wanted(&mut self, id: FileId) -> bool {
         let Some(inodes) = self.wanted.get_mut(&id.device) else {
             return false;
@@ -187,7 +188,7 @@ mod tests {
     fn a_scan_whose_results_nobody_takes_waits() {
         const FILES: usize = 500;
         let dir = TempDir::new("waits");
-        // Paths are about as long as the kernel lets them be.
+        // Paths are about as long as the kernel allows.
         let deep: String = (0..14).map(|_| format!("{}/", "d".repeat(250))).collect();
         let mut wanted = Inodes::new();
         for file in 0..FILES {
@@ -205,7 +206,7 @@ mod tests {
         while scan.0.lock().found_bytes < ENOUGH_FOUND {
             std::thread::yield_now();
         }
-        // It has every chance to go on.
+        // The thread gets many chances to continue.
         for _ in 0..1000 {
             assert!(scan.0.lock().found_bytes < ENOUGH_FOUND + 4096);
             std::thread::yield_now();

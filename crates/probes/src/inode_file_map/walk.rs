@@ -1,9 +1,9 @@
-//! Walks directories one entry at a time, in upstream's order: the last root first, and of each directory the subdirectory that was read
+//! Walks directories one entry at a time, in upstream's order: the last root first, and in each directory the subdirectory that was read
 //! last.
 //!
-//! No link is followed below a root, and no other file system is entered: its mount points are roots of their own, where they are wanted.
-//! Between two steps only the directory that is being read is open. Directories that are still to be visited are bounded
-//! ([`MOST_PENDING_BYTES`]); those beyond are counted.
+//! Below a root, the walk follows no link and enters no other file system: its mount points are roots of their own, where they are
+//! wanted. Between two steps only the directory that is being read is open. The list of directories still to be visited is bounded
+//! ([`MOST_PENDING_BYTES`]); directories beyond that are counted.
 
 use ferretto_proto::messages::inode_file_map::entry::Type;
 use rustix::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use crate::ftrace::metadata::FileId;
 
 /// Bytes that directories still to be visited may take.
 pub(super) const MOST_PENDING_BYTES: usize = 16 << 20;
-/// Bytes that a directory takes besides its path: its entry in the list, which doubles as it grows, and the allocator's own.
+/// Bytes that a directory takes besides its path: its entry in the list, which doubles as it grows, and the allocator's overhead.
 const PENDING_BYTES: usize = 2 * size_of::<Pending>() + 32;
 /// The kernel takes no longer path (`PATH_MAX`).
 const LONGEST_PATH: usize = 4096;
@@ -25,18 +25,18 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NONBLOCK);
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// An entry of a directory.
     Entry { id: FileId, kind: Type, path: Vec<u8> },
-    /// A directory was opened, could not be, or has come to its end.
+    /// A directory was opened, could not be opened, or has ended.
     Nothing,
-    /// There is nothing left.
+    /// All directories have been read.
     Done,
 }
 
-/// A directory to visit: a root, and the way from there.
+/// A directory to visit: a root and the path from it.
 #[derive(Debug)]
 struct Pending {
     root: Arc<[u8]>,
@@ -88,7 +88,7 @@ impl Walk {
             self.pending_bytes = self
                 .pending_bytes
                 .saturating_sub(next.below.len() + PENDING_BYTES);
-            // One that cannot be opened is passed over, as by upstream: it may be gone, or be somebody's secret.
+            // A directory that cannot be opened is skipped, as by upstream: it may be gone or private.
             self.open = Open::new(next).ok();
             return Step::Nothing;
         };
@@ -152,7 +152,7 @@ fn open_below(root: &OwnedFd, below: &[u8], device_of_root: u64) -> Result<Owned
     let flags = DIRECTORY.union(OFlags::NOFOLLOW);
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     match retry_on_intr(|| openat2(root, below, flags, Mode::empty(), within)) {
-        // Before Linux 5.6, or where a sandbox does not know the call.
+        // The system is older than Linux 5.6, or a sandbox does not know the call.
         Err(Errno::NOSYS | Errno::PERM) => open_step_by_step(root, below, device_of_root),
         result => result,
     }
@@ -302,7 +302,7 @@ mod tests {
         // Procfs is mounted below the root of every machine.
         let mut walk = Walk::new(vec![root(Path::new("/"))]);
         let mut proc_seen = false;
-        // Only the root's own entries: the folders below may be huge.
+        // The test reads only the root's own entries: the folders below may be huge.
         while walk.open.is_none() {
             walk.step();
         }

@@ -6,7 +6,8 @@
 //! | `_PID`, `_TID`, `_UID`, `_GID` | `pid`, `tid`, `uid`, `gid` |
 //! | `_COMM`, `_EXE`, `_SYSTEMD_UNIT`, `_HOSTNAME`, `_TRANSPORT` | `comm`, `exe`, `systemd_unit`, `hostname`, `transport` |
 //!
-//! Called by the reader. Guarantees that a packet has each field once and is bounded, whoever logs: [`LONGEST_FIELD`] bytes of each.
+//! Called by the reader. Guarantees that a packet has each field once and that its size is bounded, whoever logs: each field has at
+//! most [`LONGEST_FIELD`] bytes.
 
 use ferretto_proto::messages::{BuiltinClock, SystemdJournaldConfig};
 use ferretto_proto::write;
@@ -15,21 +16,21 @@ use ferretto_wire::Writer;
 
 use crate::kernel_text::whole_u32;
 
-/// The most bytes of one field of an entry, with its name, that are recorded. It is the library's own threshold for compressed fields
-/// (`sd_journal_get_data_threshold(3)`). The journal takes fields of hundreds of megabytes.
+/// Bytes that are recorded of one field of an entry with its name, at most. The number is the library's own threshold for compressed
+/// fields (`sd_journal_get_data_threshold(3)`). The journal takes fields of hundreds of megabytes.
 pub const LONGEST_FIELD: usize = 64 * 1024;
 
 /// Bytes of the longest name in [`FIELDS`].
 const LONGEST_NAME: usize = "SYSLOG_IDENTIFIER".len();
 
-/// What the value of a field is.
+/// How to record the value of a field.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
     Number,
 }
 
-/// The fields that are recorded: the journal's name, the number in `SystemdJournaldEvent`, and what they are there.
+/// The fields that are recorded: the journal's name, the number in `SystemdJournaldEvent`, and the kind of value there.
 const FIELDS: [(&str, u32, Kind); 12] = [
     ("MESSAGE", Event::MESSAGE, Kind::Text),
     ("SYSLOG_IDENTIFIER", Event::TAG, Kind::Text),
@@ -48,7 +49,7 @@ const FIELDS: [(&str, u32, Kind); 12] = [
 /// The highest number of a priority: debug messages.
 const LOWEST_PRIORITY: u32 = 7;
 
-/// The part of an entry that was recorded.
+/// The fields of an entry that were recorded.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     /// A bit for the number of each field of `SystemdJournaldEvent`.
@@ -66,7 +67,7 @@ impl Taken {
     }
 }
 
-/// What an instance is asked to record.
+/// The conditions on the entries that an instance records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filters {
     /// The highest number of a priority.
@@ -76,17 +77,17 @@ pub(super) struct Filters {
 }
 
 impl Filters {
-    /// As the config says. Entries without a priority match no config, as with upstream.
+    /// The conditions of the config. Entries without a priority match no config, as with upstream.
     pub(super) fn of(config: &SystemdJournaldConfig) -> Filters {
         Filters {
-            // There are none beyond.
+            // There are no higher numbers.
             min_prio: config.min_prio.unwrap_or(LOWEST_PRIORITY).min(LOWEST_PRIORITY),
             identifiers: config.filter_identifiers.clone(),
             units: config.filter_units.clone(),
         }
     }
 
-    /// How many names are filtered for.
+    /// The number of names in the filters.
     pub(super) fn names(&self) -> usize {
         self.identifiers.len() + self.units.len()
     }
@@ -103,7 +104,7 @@ impl Filters {
     }
 }
 
-/// Replaces `packet` by that of an entry that was received at `monotonic_usec`, and has `fill` write the entry.
+/// Replaces `packet` by the packet of an entry that was received at `monotonic_usec`. `fill` writes the entry's fields.
 pub fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce(&mut Event<'_>)) {
     packet.clear();
     write::TracePacket::new(packet)
@@ -112,7 +113,7 @@ pub fn encode(packet: &mut Writer, monotonic_usec: u64, fill: impl FnOnce(&mut E
         .journald_event(fill);
 }
 
-/// Writes `field` (`NAME=value`) of an entry, if it is one that is recorded.
+/// Writes `field` (`NAME=value`) of an entry if fields of this name are recorded.
 pub fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
     let name = field.iter().take(LONGEST_NAME + 1).position(|&byte| byte == b'=');
     let Some((name, value)) = name.map(|equals| (&field[..equals], &field[equals + 1..])) else {
@@ -124,7 +125,7 @@ pub fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
     match kind {
         Kind::Text => {
             let value = &value[..whole_characters(value, LONGEST_FIELD - name.len() - 1)];
-            // Upstream leaves empty ones out too.
+            // Upstream leaves empty values out too.
             if !value.is_empty() && taken.is_first(number) {
                 taken.is_cut |= name.len() + 1 + value.len() < field.len();
                 event.writer().bytes_field(number, value);
@@ -140,13 +141,13 @@ pub fn copy_field(field: &[u8], taken: &mut Taken, event: &mut Event<'_>) {
     }
 }
 
-/// How many of at most `most` bytes of a text to keep, so that no character is cut in two.
+/// The number of bytes to keep, at most `most`, so that no character of the text is cut in two.
 fn whole_characters(text: &[u8], most: usize) -> usize {
     if text.len() <= most {
         return text.len();
     }
     let is_within = |at: &usize| text[*at] & 0xc0 == 0x80;
-    // What is no UTF-8 is cut where it has to be.
+    // Text that is not UTF-8 may be cut anywhere.
     (most.saturating_sub(3)..=most)
         .rev()
         .find(|at| !is_within(at))
@@ -160,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// The event of an entry with these fields, and what was noted of it.
+    /// The event of an entry with these fields, and the record of which fields were taken.
     fn event(fields: &[&[u8]]) -> (SystemdJournaldEvent, Taken) {
         let mut packet = Writer::default();
         let mut taken = Taken::default();

@@ -1,8 +1,8 @@
 //! The reading half of sd-journal(3), from `libsystemd.so.0`, which is loaded when a session first wants it.
 //!
-//! Called by the thread of each instance. Guarantees that programs neither link the library nor need it to start, that a missing library
-//! or function is an error that says what to install, and that what the library lends (the data of an entry) is only seen while it is
-//! valid. The functions and their contracts are those of systemd's manual pages; the constants are from `sd-journal.h`.
+//! Called by the thread of each instance. Guarantees: programs neither link the library nor need it to start. A missing library or function is an
+//! error that says what to install. The data of an entry, which the library lends, is only accessible while it is valid. The functions and their
+//! contracts are those of systemd's manual pages; the constants are from `sd-journal.h`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -31,7 +31,7 @@ struct SdJournal {
 /// Why the journal cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// The dynamic linker does not load the library.
+    /// The dynamic linker could not load the library.
     #[error("cannot load {NAME}: {0}; install it (Debian has it in libsystemd0, Fedora in systemd-libs)")]
     NoLibrary(libloading::Error),
     /// The library lacks a function.
@@ -42,7 +42,7 @@ pub(super) enum Error {
     Call {
         /// The function.
         call: &'static str,
-        /// What it returned.
+        /// The error that it returned.
         source: io::Error,
     },
 }
@@ -89,8 +89,8 @@ functions! {
     open_directory: fn(*mut *mut SdJournal, *const std::ffi::c_char, c_int) -> c_int;
 }
 
-/// The library, loaded once. It stays loaded, because it may have started what unloading would break. A failure is not kept: the library may be installed
-/// before the next session.
+/// The library, loaded once. It stays loaded, because it may have started something that unloading would break. A failure is not kept: the library
+/// may be installed before the next session.
 fn functions() -> Result<&'static Functions, Error> {
     static LOADED: OnceLock<Functions> = OnceLock::new();
     if let Some(functions) = LOADED.get() {
@@ -112,7 +112,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Opens this machine's journal: what of it this process may read, which may be nothing.
+    /// Opens this machine's journal. The process sees the files that it may read, perhaps none.
     pub(super) fn open() -> Result<Journal, Error> {
         let functions = functions()?;
         // SAFETY: the library writes one pointer.
@@ -149,7 +149,7 @@ impl Journal {
         })
     }
 
-    /// What there is of this machine's journal.
+    /// Whether this machine's journal has files that the process may read.
     pub(super) fn files(&self) -> Result<JournalFiles, Error> {
         let Functions {
             has_runtime_files,
@@ -174,7 +174,7 @@ impl Journal {
         check("sd_journal_set_data_threshold", result).map(drop)
     }
 
-    /// Leaves out entries that do not match. Of matches for the same field, one has to hold; of those for different fields, all.
+    /// Leaves out entries that do not match. Several matches for one field are alternatives; the matches of different fields must all hold.
     pub(super) fn add_match(&mut self, field_and_value: &[u8]) -> Result<(), Error> {
         let (data, len) = (field_and_value.as_ptr().cast(), field_and_value.len());
         // SAFETY: the handle is open, and the library copies `len` bytes.
@@ -195,8 +195,8 @@ impl Journal {
         if found > 0 {
             return Ok(());
         }
-        // No entry matches. From the tail, versions of the library go on to the last of those that come, or to none at all
-        // (https://github.com/systemd/systemd/issues/25369). From the head, all of them follow.
+        // No entry matches. From the tail, versions of the library go to the last of the new entries, or to none at all
+        // (https://github.com/systemd/systemd/issues/25369). From the head, all new entries follow.
         // SAFETY: the handle is open.
         check("sd_journal_seek_head", unsafe {
             (self.functions.seek_head)(self.handle.as_ptr())
@@ -204,7 +204,7 @@ impl Journal {
         .map(drop)
     }
 
-    /// Goes to the next entry. Whether there is one.
+    /// Goes to the next entry. Returns whether there is one.
     pub(super) fn next(&mut self) -> Result<bool, Error> {
         // SAFETY: the handle is open.
         let found = unsafe { (self.functions.next)(self.handle.as_ptr()) };
@@ -231,7 +231,7 @@ impl Journal {
         Ok((at != u64::MAX).then_some(at))
     }
 
-    /// Takes notice of what has changed: files that are new or gone.
+    /// Processes changes: files that are new or gone.
     pub(super) fn process(&mut self) -> Result<(), Error> {
         // SAFETY: the handle is open.
         let result = unsafe { (self.functions.process)(self.handle.as_ptr()) };

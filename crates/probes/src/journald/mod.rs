@@ -1,9 +1,9 @@
-//! `linux.systemd_journald`: what comes to the journal of systemd while a session records.
+//! `linux.systemd_journald`: the entries that systemd's journal receives while a session records.
 //!
-//! Each entry becomes a packet with the time at which the journal received it, on the monotonic clock (`entry.rs` has the fields). At each
-//! flush, and at the end, a packet says how many entries there were. Entries that were there at the start are not recorded. The config
-//! filters: entries have to have a priority of `min_prio` or one that matters more (0 is an emergency, 7 debugging; 7 if it is not set), and one of the
-//! identifiers and one of the units that it names, if it names any. As with upstream, an entry without a priority is never recorded.
+//! Each entry becomes a packet with the time at which the journal received it, on the monotonic clock (`entry.rs` has the fields). At each flush and
+//! at the end, a packet gives the number of entries. Entries from before the start are not recorded. The config filters: the number of an entry's
+//! priority must be at most `min_prio` (0 is an emergency, 7 debugging; 7 if it is not set). If the config names identifiers, the entry must have one
+//! of them, and likewise with units. As with upstream, an entry without a priority is never recorded.
 //!
 //! | file | has |
 //! |---|---|
@@ -37,7 +37,7 @@ use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 use self::entry::Filters;
 use self::thread::JournalThread;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.systemd_journald";
 
 /// Names that the filters of one config may have. The library compares each with every entry.
@@ -112,7 +112,7 @@ impl DataSource for Journald {
         // There is none.
     }
 
-    /// Nothing is missed by a wait: the journal keeps its entries.
+    /// Waiting loses nothing, because the journal keeps its entries.
     fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
         BufferExhaustedPolicy::StallThenDrop
     }

@@ -1,6 +1,7 @@
 //! Where the journal's files are, and why this process may see none of them, or not all.
 //!
-//! Called once for each instance. The library itself opens what it can and keeps quiet about the rest.
+//! Called once for each instance. The library itself opens the files that it can and says nothing about the
+//! others.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -23,7 +24,7 @@ pub(super) enum Absence {
     Forbidden(PathBuf),
 }
 
-/// Why there may be less to read than is expected.
+/// Why the session may get fewer entries than expected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Remark {
     /// This user may not read the files of the system and of other users.
@@ -38,7 +39,7 @@ pub(super) enum Remark {
     NotRunning(PathBuf),
 }
 
-/// What the library has found of this machine's journal.
+/// The files of this machine's journal, as the library sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JournalFiles {
     /// At least one file that this process may read.
@@ -47,19 +48,19 @@ pub(super) enum JournalFiles {
     None,
 }
 
-/// Where things are.
+/// The places of files and sockets.
 #[derive(Debug)]
 pub(super) struct Places {
     /// Folders of journals, for this boot and for longer.
     folders: Vec<PathBuf>,
-    /// Has the name of the folder with this machine's journal, which is in one of `folders`.
+    /// The file with the machine's id, which is the name of the journal's folder within `folders`.
     machine_id: PathBuf,
-    /// Where programs send their messages.
+    /// The socket to which programs send their messages.
     socket: PathBuf,
 }
 
 impl Places {
-    /// As systemd has them.
+    /// The places that systemd uses.
     pub(super) fn of_system() -> Places {
         Places {
             folders: vec!["/run/log/journal".into(), "/var/log/journal".into()],
@@ -68,7 +69,7 @@ impl Places {
         }
     }
 
-    /// Judges what the library has found.
+    /// Judges the library's finding.
     pub(super) fn examine(&self, found: JournalFiles) -> Result<Option<Remark>, Absence> {
         self.judge(found, self.forbidden())
     }

@@ -1,6 +1,6 @@
-//! Reads the entries that come to the journal after the start, and counts them.
+//! Reads the entries that the journal receives after the start, and counts them.
 //!
-//! Called by the thread of an instance. Guarantees that a turn writes little more than it is given, and that an entry that cannot be
+//! Called by the thread of an instance. Guarantees that a turn writes little more than its limit, and that an entry that cannot be
 //! read is counted.
 
 use ferretto_client::runtime::probe::PacketSink;
@@ -15,14 +15,15 @@ use super::libsystemd::{Error, Journal};
 /// How far a turn came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// To the end of the journal.
+    /// The turn reached the end of the journal.
     CaughtUp,
-    /// There is more. All that the journal received before this time of the monotonic clock, in nanoseconds, was read.
+    /// There is more. The turn has read all entries that the journal received before this time of the monotonic clock, in
+    /// nanoseconds.
     UpTo(u64),
 }
 
 impl Progress {
-    /// Whether everything was read that the journal had received by then.
+    /// Whether the turn has read every entry that the journal had received by `time`.
     pub(super) fn has_reached(self, time: u64) -> bool {
         match self {
             Progress::CaughtUp => true,
@@ -43,13 +44,13 @@ pub(super) struct Reader {
 impl Reader {
     /// Moves to the end of the journal. From there the reader sees new entries that `filters` let through.
     pub(super) fn new(mut journal: Journal, filters: &Filters) -> Result<Reader, Error> {
-        // One byte more tells that a field is longer.
+        // One byte more shows that a field is longer.
         journal.set_data_threshold(LONGEST_FIELD + 1)?;
         for condition in filters.matches() {
             journal.add_match(condition.as_bytes())?;
         }
         journal.seek_to_end()?;
-        // Before the first look, so that nothing comes unnoticed between the two.
+        // The watch begins before the first look, so that no entry between the two goes unnoticed.
         journal.watch()?;
         Ok(Reader {
             journal,
@@ -64,15 +65,15 @@ impl Reader {
         &self.journal
     }
 
-    /// Entries so far of which a field was too long to be recorded whole.
+    /// The number of entries so far that had a field too long to be recorded whole.
     pub(super) fn cut(&self) -> u64 {
         self.cut
     }
 
-    /// Writes entries that have come, until they make `most` bytes of packets.
+    /// Writes new entries until they make `most` bytes of packets.
     ///
     /// # Errors
-    /// If the library does not give any more of them. That counts as one that failed.
+    /// If the library fails to give more entries. The failure counts as one entry that could not be read.
     pub(super) fn read(&mut self, most: usize, sink: &mut dyn PacketSink) -> Result<Progress, Error> {
         self.read_some(most, sink).inspect_err(|_| self.failed += 1)
     }
@@ -94,7 +95,7 @@ impl Reader {
                 }
                 Err(_) => {
                     self.failed += 1;
-                    // It took about as long.
+                    // A failed entry counts too, so that a turn ends even if all entries fail.
                     written += 1;
                 }
             }
@@ -116,7 +117,7 @@ impl Reader {
         Ok(usec.saturating_mul(1000))
     }
 
-    /// Writes how many entries were recorded so far, and how many could not be.
+    /// Writes how many entries were recorded so far, and how many could not be read.
     pub(super) fn write_statistics(&mut self, sink: &mut dyn PacketSink) {
         self.packet.clear();
         write::TracePacket::new(&mut self.packet)

@@ -1,8 +1,8 @@
-//! The thread of an instance: opens the journal, reads it when there is something new, and does what the runtime says.
+//! The thread of an instance: opens the journal, reads new entries, and carries out the runtime's commands.
 //!
-//! [`super::Journald`] starts it, and sends it commands. **Pace:** of a flood it reads [`TURN_BYTES`] in each [`TURN`], so that there
-//! always is shared memory for other data sources. The journal itself keeps the rest meanwhile. **Flushes** read what the journal had
-//! received when they were asked for, and no more, so that a flood does not hold them up either.
+//! [`super::Journald`] starts the thread and sends it commands. **Pace:** during a flood it reads [`TURN_BYTES`] in each [`TURN`], so that
+//! shared memory is always left for other data sources. The journal itself keeps the rest meanwhile. **Flushes** read only the entries that the
+//! journal had received when the flush was requested, so that a flood does not delay them either.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +28,10 @@ const TURN: Duration = Duration::from_millis(10);
 
 const JOURNAL: Token = Token(0);
 
-/// Whether anybody still waits for this thread.
+/// Whether the data source may still send commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Runtime {
-    /// Commands have to be carried out, or may come.
+    /// There are commands to carry out, or more may come.
     Commands,
     /// The data source is gone without a stop.
     Gone,
@@ -56,8 +56,8 @@ pub(super) struct JournalThread {
     pub(super) filters: Filters,
     pub(super) writer: TraceWriter,
     pub(super) inbox: Inbox,
-    /// Commands, each with the time on the monotonic clock when it came. They wait until all entries that the journal received before that time
-    /// have been read.
+    /// Commands, each with its time of arrival on the monotonic clock. A command waits until all entries that the journal received before that
+    /// time have been read.
     pub(super) waiting: Vec<(u64, Command)>,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct JournalThread {
 pub(super) fn take_commands(inbox: &Inbox, waiting: &mut Vec<(u64, Command)>) -> Runtime {
     loop {
         match inbox.try_receive() {
-            // There is no such state.
+            // The data source has no incremental state.
             Ok(command) if command.what == What::ClearIncrementalState => {}
             Ok(command) => waiting.push((monotonic_now(), command)),
             Err(Nothing::SoFar) => return Runtime::Commands,
@@ -90,14 +90,14 @@ impl JournalThread {
             Err(trouble) => {
                 self.warn(format_args!("could not be started: {trouble}"));
                 drop(self.inbox.await_stop());
-                // The instance has ended by now, so the service is not told that it had started.
+                // The instance has ended by now, so the service does not hear that it had started.
                 return drop(started);
             }
         };
         drop(started);
         match self.follow(&mut reader) {
             Ok(stopped) => {
-                // With the writer goes the last chunk, before the service hears that the instance has stopped.
+                // Dropping the writer sends the last chunk, before the service hears that the instance has stopped.
                 drop(self);
                 drop(stopped);
             }
@@ -154,7 +154,7 @@ impl JournalThread {
         }
     }
 
-    /// A turn.
+    /// Reads for one turn.
     fn read(&mut self, reader: &mut Reader) -> Result<Progress, libsystemd::Error> {
         let cut_before = reader.cut();
         let progress = reader.read(TURN_BYTES, &mut self.writer)?;

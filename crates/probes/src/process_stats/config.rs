@@ -1,4 +1,4 @@
-//! What a `ProcessStatsConfig` asks for, in the terms of its parts. Built once per instance.
+//! The settings of a `ProcessStatsConfig`, by the parts that use them. Built once per instance.
 
 use ferretto_proto::messages::ProcessStatsConfig;
 use ferretto_proto::messages::process_stats_config::Quirks;
@@ -13,9 +13,9 @@ pub const SHORTEST_POLL_MS: u32 = 100;
 pub(crate) struct Config {
     /// Describe every process at the start.
     pub(crate) scan_at_start: bool,
-    /// Describe the threads that ftrace comes across.
+    /// Describe the threads that `linux.ftrace` sees.
     pub(crate) on_demand: bool,
-    /// How to sample counters, if so.
+    /// How to sample counters, if they are sampled.
     pub(crate) poll: Option<Poll>,
     pub(crate) tree: TreeOptions,
     pub(crate) counters: CounterOptions,
@@ -26,11 +26,11 @@ pub(crate) struct Config {
 pub(crate) struct Poll {
     /// Nanoseconds from one sample to the next.
     pub(crate) period: u64,
-    /// After how many samples every value is written again, changed or not. At least 1.
+    /// The number of samples after which every value is written again, changed or not. At least 1.
     pub(crate) samples_per_cache: u32,
 }
 
-/// What to say about processes and threads.
+/// The details to record about processes and threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TreeOptions {
     pub(crate) thread_names: bool,
@@ -39,7 +39,7 @@ pub(crate) struct TreeOptions {
     pub(crate) main_thread: bool,
 }
 
-/// What to sample beside memory and `oom_score_adj`.
+/// The data to sample beside memory and `oom_score_adj`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CounterOptions {
     pub(crate) smaps_rollup: bool,
@@ -49,9 +49,9 @@ pub(crate) struct CounterOptions {
 }
 
 impl Config {
-    /// Reads `config`; adds to `notices` what is not done as it says.
+    /// Reads `config`. Adds a notice for each setting that is not followed.
     pub(crate) fn new(config: &ProcessStatsConfig, notices: &mut Vec<Notice>) -> Self {
-        // DISABLE_INITIAL_DUMP has been without effect since that dump became an option of its own.
+        // DISABLE_INITIAL_DUMP has had no effect since the initial dump became an option of its own.
         let on_demand = !config.quirks.contains(&Quirks::DISABLE_ON_DEMAND);
         let asked_ms = config.proc_stats_poll_ms.unwrap_or(0);
         let poll = (asked_ms > 0).then(|| {

@@ -1,7 +1,7 @@
-//! Samples the counters of all processes: fills `ProcessStats` messages with those that changed.
+//! Samples the counters of all processes and fills `ProcessStats` messages with the changed values.
 //!
-//! Called once per polling period. What was written is remembered for the life time of the cache and not written again
-//! until it changes or that time is over, so a trace of which the start was overwritten gets every value again.
+//! Called once per polling period. Written values are remembered for the life time of the cache. A value is written
+//! again only when it changes or that time is over. So a trace whose start was overwritten gets every value again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::status::{
 };
 use crate::time::nanos_per_clock_tick;
 
-/// What was written of one process since the cache was cleared last.
+/// The values of one process that were written since the cache was last cleared.
 #[derive(Debug, Default)]
 struct Written {
     values: Sample,
@@ -29,8 +29,8 @@ pub(crate) struct Counters {
     options: CounterOptions,
     nanos_per_tick: u64,
     written: HashMap<i32, Written>,
-    /// Processes without memory (those of the kernel, zombies), sorted: their status is not read again. Those that are
-    /// gone leave it, so it stays as long as the list of processes, and a reused id is looked at anew.
+    /// Processes without memory (kernel processes and zombies), sorted: their status is not read again. Processes that
+    /// are gone leave the list, so it is never longer than the list of processes, and a reused id is looked at anew.
     without_memory: Vec<i32>,
     without_memory_next: Vec<i32>,
     text: Vec<u8>,
@@ -50,19 +50,19 @@ impl Counters {
         }
     }
 
-    /// Write every value anew when it is sampled next, changed or not.
+    /// Forgets the written values, so that the next sample writes every value, changed or not.
     pub(crate) fn forget_values(&mut self) {
         self.written.clear();
     }
 
-    /// As [`Self::forget_values`], and look anew at processes that had no memory.
+    /// As [`Self::forget_values`]; also forgets which processes had no memory.
     pub(crate) fn forget_all(&mut self) {
         self.forget_values();
         self.without_memory.clear();
     }
 
-    /// Samples all of `pids` and writes what changed. Leaves in `pids` those that had something to sample. Whether it
-    /// wrote anything.
+    /// Samples all of `pids` and writes the changed values. Leaves in `pids` the processes that had something to
+    /// sample. Returns whether it wrote anything.
     pub(crate) fn sample_all(
         &mut self,
         procfs: &ProcDir,
@@ -84,7 +84,7 @@ impl Counters {
         wrote
     }
 
-    /// Writes the files that `pid` has open and that were not written yet. Whether there were any.
+    /// Writes the open files of `pid` that were not written yet. Returns whether there were any.
     pub(crate) fn write_open_files(
         &mut self,
         procfs: &ProcDir,
@@ -96,7 +96,7 @@ impl Counters {
         self.write_changes(pid, &Sample::default(), stats)
     }
 
-    /// As [`Self::write_open_files`] for those numbered `fds` only.
+    /// As [`Self::write_open_files`], only for the file numbers `fds`.
     pub(crate) fn write_files(
         &mut self,
         procfs: &ProcDir,
@@ -121,7 +121,7 @@ impl Counters {
         true
     }
 
-    /// Whether `pid` has memory. If not it is remembered as such, unless it is gone altogether.
+    /// Whether `pid` has memory. Remembers a process without memory, unless the process is gone.
     fn sample_memory(&mut self, procfs: &ProcDir, pid: i32, sample: &mut Sample) -> bool {
         if self.without_memory.binary_search(&pid).is_ok() {
             self.without_memory_next.push(pid);
@@ -198,7 +198,7 @@ fn write_counter(process: &mut write::process_stats::Process<'_>, counter: Count
     };
 }
 
-/// Open files of one process that are still to be written: number and place in `paths`.
+/// Open files of one process that are not written yet: number and place in `paths`.
 #[derive(Debug, Default)]
 struct NewFiles {
     found: Vec<(u64, Range<usize>)>,

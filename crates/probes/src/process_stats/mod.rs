@@ -1,14 +1,14 @@
-//! `linux.process_stats`: which processes and threads there are, and what memory and time they use.
+//! `linux.process_stats`: processes and threads, and the memory and time that they use.
 //!
-//! Three sources feed it. A scan describes every process when the recording starts; ftrace's readers report the threads
-//! they see running, which are described once each; and a timer samples the counters of all processes. One instance
-//! serves one tracing session; the producer owns it and calls it as [`Probe`].
+//! Three sources feed it. A scan describes every process when the recording starts. `linux.ftrace` reports the threads in its events,
+//! and each is described once. A timer samples the counters of all processes. One instance serves one tracing session; the producer
+//! owns it and calls it as [`Probe`].
 //!
-//! The scan goes on in turns, with a packet for each, so that a machine with very many processes does not keep the loop from what else
-//! it has to do.
+//! The scan runs in turns and writes a packet in each, so that a machine with very many processes does not keep the loop from its
+//! other work.
 //!
-//! Guarantees: a packet is written only if it says something, stamped with the time its scan began; the first one, and
-//! the first after state was cleared or lost, says that incremental state starts anew.
+//! Guarantees: a packet is written only if it has content. Its timestamp is the time when its scan began. The first packet, and the
+//! first after state was cleared or lost, says that incremental state starts anew.
 
 mod config;
 mod counters;
@@ -37,15 +37,15 @@ use crate::time::next_multiple;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 use ferretto_ipc::reactor::boot_now;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.process_stats";
 
-/// How long a part of the scan may take, at most by one process.
+/// The duration of one turn of the scan. The last process may exceed it.
 const SCAN_TURN: BootTime = 10_000_000;
-/// So many processes are described in one packet at most.
+/// Processes that one packet describes, at most.
 const MOST_IN_PACKET: usize = 1000;
 
-/// What services are told of it.
+/// Describes this data source to services.
 pub fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
@@ -60,9 +60,9 @@ pub enum SetupError {
     /// There is no procfs to read.
     #[error("linux.process_stats: cannot open {}: {source}; is procfs mounted there?", path.display())]
     NoProcfs {
-        /// Where it was looked for.
+        /// The place where procfs should be.
         path: PathBuf,
-        /// Why it cannot be opened.
+        /// The error of opening it.
         source: std::io::Error,
     },
 }
@@ -79,14 +79,14 @@ pub struct ProcessStats {
     /// Samples taken since the cache was cleared.
     samples: u32,
     pids: Vec<i32>,
-    /// Processes that the scan has not come to.
+    /// Processes that the scan has not reached yet.
     unscanned: std::vec::IntoIter<i32>,
     scan_turn: BootTime,
     notices: Vec<Notice>,
 }
 
 impl ProcessStats {
-    /// Makes an instance that does what the `process_stats_config` in `config` says, reading below `roots`.
+    /// Makes an instance with the settings of the `process_stats_config` in `config`, which reads below `roots`.
     ///
     /// # Errors
     /// If there is no procfs below `roots`.
@@ -112,8 +112,8 @@ impl ProcessStats {
         })
     }
 
-    /// Describes processes and threads that the scan has not come to, and the files they have open if those are wanted. Ends when its
-    /// time is over, after one process at least.
+    /// Describes processes that the scan has not reached, with their threads and, if wanted, their open files. Ends when its time is
+    /// over, after one process at least.
     fn scan_some(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
         let _span = span(Event::PsWriteAllProcesses);
         let until = boot_now().saturating_add(self.scan_turn);
@@ -146,7 +146,7 @@ impl ProcessStats {
         }
     }
 
-    /// Samples every process, and describes those that were not.
+    /// Samples every process, and describes the processes that were not described yet.
     fn sample_all(&mut self, began: BootTime, sink: &mut dyn PacketSink) {
         let _span = span(Event::PsWriteAllProcessStats);
         if !self.list_processes() {
@@ -172,7 +172,7 @@ impl ProcessStats {
         self.procfs.processes(&mut self.pids).is_ok()
     }
 
-    /// Tells everything again if the sink lost some of what was told.
+    /// Forgets everything that was written if the sink has lost some of it, so that it is written again.
     fn recover_losses(&mut self, sink: &dyn PacketSink) {
         if self.output.losses_grew(sink) {
             self.clear_incremental_state();
@@ -181,8 +181,8 @@ impl ProcessStats {
 }
 
 impl ProcessStats {
-    /// Threads of which `linux.ftrace` of the same session saw the name change: what was told of them is out of date.
-    /// Comes before the [`ProcessStats::on_threads_seen`] of the same batch, so that they are described again there.
+    /// Takes the threads whose name changed according to `linux.ftrace` of the same session: their descriptions are out of date. Call
+    /// it before [`ProcessStats::on_threads_seen`] for the same batch, which describes them again.
     pub fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
         if self.config.on_demand && !tids.is_empty() {
             let _span = span(Event::PsOnRenamePids);
@@ -190,7 +190,7 @@ impl ProcessStats {
         }
     }
 
-    /// Threads seen by `linux.ftrace` of the same session since the last call: describes those that were not described yet.
+    /// Takes the threads that `linux.ftrace` of the same session has seen since the last call, and describes the new ones.
     pub fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
         if !self.config.on_demand {
             return;
@@ -208,8 +208,8 @@ impl ProcessStats {
         count(Counter::PsPidsScanned, described);
     }
 
-    /// Open files (thread, file number) that `linux.ftrace` of the same session saw in system calls, after the
-    /// [`ProcessStats::on_threads_seen`] of the same batch.
+    /// Takes open files (thread, file number) that `linux.ftrace` of the same session saw in system calls. Call it after
+    /// [`ProcessStats::on_threads_seen`] for the same batch.
     pub fn on_files_seen(&mut self, files: &BTreeSet<(i32, u64)>, now: BootTime, sink: &mut dyn PacketSink) {
         if !self.config.on_demand || !self.config.counters.open_files {
             return;
@@ -221,7 +221,7 @@ impl ProcessStats {
             counters,
             ..
         } = self;
-        // Of a thread that is not known yet, the next sample finds the files together with it.
+        // If a thread is not known yet, the next sample finds its files together with it.
         let known = files
             .iter()
             .filter_map(|&(tid, fd)| Some((tree.process_of(tid)?, fd)));
@@ -250,7 +250,7 @@ impl Probe for ProcessStats {
     fn next_deadline(&self) -> Option<BootTime> {
         match self.unscanned.len() {
             0 => self.next_sample,
-            // Now.
+            // The next turn of the scan is due now.
             _ => Some(0),
         }
     }
@@ -292,14 +292,14 @@ impl Probe for ProcessStats {
         self.output.announced = Announced::No;
     }
 
-    /// What is not done as the config asked: known after the start, after the first time of whatever is sampled, and at the stop.
+    /// Reports settings that are not followed. They are known after the start, after the first sample of each kind, and at the stop.
     fn take_notices(&mut self) -> Vec<String> {
         let notices = std::mem::take(&mut self.notices);
         notices.iter().map(ToString::to_string).collect()
     }
 }
 
-/// Whether the reader was told that incremental state starts anew.
+/// Whether a packet has said that incremental state starts anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Announced {
     #[default]
@@ -307,7 +307,7 @@ enum Announced {
     Yes,
 }
 
-/// Puts messages into packets and those into the sink, unless they are empty.
+/// Puts messages into packets and packets into the sink, unless they are empty.
 #[derive(Debug, Default)]
 struct Output {
     packet: Writer,

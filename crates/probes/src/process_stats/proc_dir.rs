@@ -1,7 +1,7 @@
-//! Access to the processes under one procfs mount: who there is, and the files of each.
+//! Access to the processes under one procfs mount: their ids and files.
 //!
-//! Used by the process tree and the counters. All paths are relative to one open descriptor of the mount, so it stays
-//! the same mount whatever happens to its path; names are built on the stack and contents land in the caller's buffer.
+//! Used by the process tree and the counters. All paths are relative to one open descriptor of the mount, so the mount
+//! stays the same even if its path changes. Names are built on the stack, and contents go into the caller's buffer.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -57,20 +57,21 @@ impl ProcDir {
         task_dirs(&self.root, pids)
     }
 
-    /// Puts the ids of all threads of `pid` into `tids`, replacing what it held: none if the process is gone.
+    /// Puts the ids of all threads of `pid` into `tids`, replacing its content; `tids` is empty if the process is
+    /// gone.
     pub(crate) fn threads(&self, pid: i32, tids: &mut Vec<i32>) {
         tids.clear();
         if let Ok(tasks) = open_dir_at(
             self.root.as_fd(),
             PathBuffer::new(format_args!("{pid}/task")).as_c_str(),
         ) {
-            // A process that ends meanwhile has the threads that were seen until then.
+            // If the process ends meanwhile, the threads seen so far remain.
             let _ = task_dirs(&tasks, tids);
         }
     }
 
-    /// The content of a file of `pid`, in `buffer`. Empty if it cannot be read: processes come and go, and some files
-    /// are for the privileged.
+    /// The content of a file of `pid`, in `buffer`. Empty if it cannot be read: processes come and go, and only
+    /// privileged users may read some files.
     pub(crate) fn read<'buffer>(
         &self,
         pid: i32,
@@ -101,7 +102,7 @@ impl ProcDir {
         }
     }
 
-    /// What file number `fd` of `pid` is open on, cut off at the length of `buffer`; `None` if it is closed by now.
+    /// The target of file number `fd` of `pid`, cut off at the length of `buffer`; `None` if it is closed by now.
     pub(crate) fn open_file<'buffer>(
         &self,
         pid: i32,
@@ -114,7 +115,7 @@ impl ProcDir {
     }
 }
 
-/// Bytes of a link's target that are recorded.
+/// Bytes of a link's target that are recorded, at most.
 pub(crate) const LONGEST_LINK: usize = 256;
 
 fn task_dirs(dir: &OwnedFd, ids: &mut Vec<i32>) -> Result<(), Errno> {

@@ -1,14 +1,14 @@
 //! Understands `/proc/<pid>/status`, `smaps_rollup` and `stat` (proc_pid_status(5), proc_pid_stat(5)).
 //!
-//! Called with what was read of one process or thread. Kernels differ in which lines they have (`NSpid` since 4.1,
-//! `RssAnon` since 4.5, `Kthread` since 6.4; kernel threads have no memory lines at all), so whatever is missing or
-//! malformed is absent from the result and nothing else.
+//! Called with the content of one file of a process or thread. Kernels differ in their lines (`NSpid` since 4.1,
+//! `RssAnon` since 4.5, `Kthread` since 6.4; kernel threads have no memory lines at all). A missing or malformed line
+//! affects only its own part of the result.
 
 use crate::kernel_text::{
     key_and_value, leading_i64, leading_u64, lines, task_id, trimmed, whole_u64, words,
 };
 
-/// Who a process or thread is, as its `status` file tells.
+/// The identity of a process or thread, from its `status` file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status<'text> {
     /// Name of the thread (its "comm"), with the kernel's escapes for line ends and backslashes.
@@ -17,7 +17,7 @@ pub(crate) struct Status<'text> {
     pub(crate) tgid: Option<i32>,
     /// Id of the thread itself.
     pub(crate) tid: Option<i32>,
-    /// Parent process; 0 for those that the kernel started.
+    /// Parent process; 0 for processes that the kernel started.
     pub(crate) ppid: i32,
     /// Real user id. Ids above `i32::MAX` come out negative, as the trace format has them.
     pub(crate) uid: i32,
@@ -28,7 +28,7 @@ pub(crate) struct Status<'text> {
 }
 
 impl<'text> Status<'text> {
-    /// Reads what `text` says.
+    /// Parses `text`.
     pub(crate) fn parse(text: &'text [u8]) -> Self {
         let mut status = Self::default();
         for line in lines(text) {
@@ -97,7 +97,7 @@ pub(crate) enum Counter {
 }
 
 impl Counter {
-    /// How many there are.
+    /// The number of counters.
     pub(crate) const COUNT: usize = Self::DmabufRss as usize + 1;
 
     /// All of them, in the order of their slots.
@@ -126,8 +126,8 @@ impl Counter {
 /// One value for each counter; negative ones (only `oom_score_adj`) in two's complement. `None` is "not there".
 pub(crate) type Sample = [Option<u64>; Counter::COUNT];
 
-/// Puts the memory counters of a `status` file into `sample`. Whether there were any: kernel threads and zombies have
-/// no memory.
+/// Puts the memory counters of a `status` file into `sample`. Returns whether there were any: kernel threads and
+/// zombies have no memory.
 pub(crate) fn sample_status(text: &[u8], sample: &mut Sample) -> bool {
     sample_kilobytes(text, sample, |key| {
         Some(match key {
@@ -162,7 +162,8 @@ pub(crate) fn sample_smaps_rollup(text: &[u8], sample: &mut Sample) {
 
 fn sample_kilobytes(text: &[u8], sample: &mut Sample, slot: impl Fn(&[u8]) -> Option<Counter>) {
     for line in lines(text) {
-        // Most lines of a status file are none of ours: look for the colon no further than a key of ours reaches.
+        // Few lines of a status file matter here, so the colon is searched only as far as the longest wanted key
+        // reaches.
         let Some(colon) = line.iter().take(12).position(|&byte| byte == b':') else {
             continue;
         };
@@ -175,12 +176,12 @@ fn sample_kilobytes(text: &[u8], sample: &mut Sample, slot: impl Fn(&[u8]) -> Op
     }
 }
 
-/// Puts what `oom_score_adj` says into `sample`.
+/// Puts the value of `oom_score_adj` into `sample`.
 pub(crate) fn sample_oom_score_adj(text: &[u8], sample: &mut Sample) {
     sample[Counter::OomScoreAdj as usize] = leading_i64(text).map(i64::cast_unsigned);
 }
 
-/// Puts what `dmabuf_rss` says, which is in bytes, into `sample`.
+/// Puts the value of `dmabuf_rss`, in bytes, into `sample`.
 pub(crate) fn sample_dmabuf_rss(text: &[u8], sample: &mut Sample) {
     sample[Counter::DmabufRss as usize] = leading_u64(text).map(|bytes| bytes / 1024);
 }
@@ -197,8 +198,8 @@ pub(crate) struct StatTimes {
 }
 
 impl StatTimes {
-    /// Reads `text`. The second field is the name in parentheses, which may hold blanks and parentheses itself, so
-    /// fields are counted from the last closing one.
+    /// Parses `text`. The second field is the name in parentheses. The name may hold blanks and parentheses itself,
+    /// so fields are counted from the last closing one.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         let name_end = text.iter().rposition(|&byte| byte == b')')?;
         // Fields 14, 15 and 22 of proc_pid_stat(5), the next one being the third.

@@ -1,7 +1,8 @@
 //! Describes processes and threads: fills `ProcessTree` messages, each process and thread once.
 //!
-//! Called for all processes when a recording starts, for those that the counters or ftrace come across later, and again
-//! after whoever reads the trace may have forgotten them. A process is always described before its other threads are.
+//! Called for all processes when a recording starts, and for processes that the counters or `linux.ftrace` find later.
+//! It describes everything again when readers of the trace may have lost it. A process is always described before its
+//! other threads.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use super::proc_dir::{ProcDir, TaskFile};
 use super::status::{StatTimes, Status};
 use crate::time::nanos_per_clock_tick;
 
-/// Everything that is known about processes and threads, and the buffers to learn more.
+/// The descriptions written so far, and the buffers for making new ones.
 #[derive(Debug)]
 pub(crate) struct Tree {
     register: Register,
@@ -38,23 +39,23 @@ impl Tree {
         }
     }
 
-    /// The process that thread `tid` was described as belonging to.
+    /// The process of thread `tid` in the description that was written.
     pub(crate) fn process_of(&self, tid: i32) -> Option<i32> {
         self.register.described.get(&tid).copied()
     }
 
-    /// Describe `tid` again when it is seen next: its name or command line changed.
+    /// Forgets `tid`, whose name or command line changed, so that it is described again when it is next seen.
     pub(crate) fn forget(&mut self, tid: i32) {
         self.register.described.remove(&tid);
     }
 
-    /// Describe everything again when it is seen next.
+    /// Forgets all descriptions, so that everything is described again when it is next seen.
     pub(crate) fn forget_all(&mut self) {
         self.register.described.clear();
     }
 
-    /// Describes process `pid` and all its threads, whether they were described before or not. Whether there was
-    /// anything to describe.
+    /// Describes process `pid` and all its threads, whether or not they were described before. Returns whether there
+    /// was anything to describe.
     pub(crate) fn describe_with_threads(
         &mut self,
         procfs: &ProcDir,
@@ -67,7 +68,7 @@ impl Tree {
         }
         self.register.describe_process(procfs, pid, &status, tree);
 
-        // A thread's name and its ids in namespaces are in its own status file only.
+        // Only a thread's own status file has its name and its ids in namespaces.
         let in_detail = self.register.options.thread_names || status.is_namespaced();
         procfs.threads(pid, &mut self.tids);
         for &tid in self.tids.iter().filter(|&&tid| tid != pid) {
@@ -82,14 +83,15 @@ impl Tree {
         true
     }
 
-    /// Describes thread `tid` if it was not, and before it its process if that was not. Whether it described anything.
+    /// Describes thread `tid`, and before it its process, unless they were described. Returns whether it described
+    /// anything.
     pub(crate) fn describe_if_new(
         &mut self,
         procfs: &ProcDir,
         tid: i32,
         tree: &mut write::ProcessTree<'_>,
     ) -> bool {
-        // Thread 0 is the idle one of each CPU, which procfs does not know.
+        // Thread 0 is the idle thread of each CPU. Procfs does not have it.
         if tid <= 0 || self.register.described.contains_key(&tid) {
             return false;
         }
@@ -110,11 +112,11 @@ impl Tree {
     }
 }
 
-/// Writes entries of the tree and remembers whose they are.
+/// Writes entries of the tree and remembers the process of each.
 #[derive(Debug)]
 struct Register {
     options: TreeOptions,
-    /// The process of each thread that was described. Holds as many as the kernel has thread ids, at most.
+    /// The process of each described thread. Holds at most as many entries as the kernel has thread ids.
     described: HashMap<i32, i32>,
     nanos_per_tick: u64,
     text: Vec<u8>,
@@ -137,7 +139,7 @@ impl Register {
             for id in status.namespaced_ids() {
                 process.nspid(id);
             }
-            // Arguments end with a NUL each; some kernels leave out the last one, and empty ones tell nothing.
+            // Each argument ends with a NUL. Some kernels leave out the last NUL. Empty arguments are left out.
             let mut arguments = cmdline
                 .split(|&byte| byte == 0)
                 .filter(|word| !word.is_empty())
@@ -147,7 +149,7 @@ impl Register {
                     process.cmdline(argument);
                 }
             } else {
-                // Threads of the kernel and zombies have none.
+                // Kernel threads and zombies have no command line.
                 process.cmdline(status.name).cmdline_is_comm(true);
             }
             if let Some(Some(ticks)) = start {

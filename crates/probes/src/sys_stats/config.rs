@@ -1,4 +1,4 @@
-//! What a `SysStatsConfig` asks for: which groups of counters, how often, and on which tick of the common timer.
+//! The settings of a `SysStatsConfig`: groups of counters, their periods, and their ticks of the common timer.
 
 use ferretto_proto::messages::SysStatsConfig;
 
@@ -26,7 +26,7 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    /// The field of the config that says how often.
+    /// The field of the config with the group's period.
     pub(crate) fn period_field(self) -> &'static str {
         match self {
             Self::Meminfo => "meminfo_period_ms",
@@ -63,7 +63,7 @@ pub(super) fn asked(config: &SysStatsConfig) -> [(Group, Option<u32>); 12] {
     ]
 }
 
-/// When to sample what.
+/// The sampling times of all groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Schedule {
     /// Nanoseconds from one tick to the next: the shortest of the groups' periods.
@@ -73,7 +73,7 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Reads `config`; adds to `notices` what is not done as it says. `None` if nothing is to be sampled.
+    /// Reads `config`. Adds a notice for each setting that is not followed. `None` if nothing is to be sampled.
     pub(crate) fn new(
         config: &SysStatsConfig,
         notices: &mut Vec<Notice>,

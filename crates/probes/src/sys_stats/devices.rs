@@ -1,7 +1,7 @@
 //! Samplers of sysfs: `devfreq`, CPU frequencies and idle states, thermal zones, graphics processors.
 //!
-//! Devices come and go. Each sampler lists its directory at every sample, which is one or two system calls, and looks
-//! for the devices' files anew only if the list is another one than before.
+//! Devices come and go. Each sampler lists its directory at every sample, which costs one or two system calls, and
+//! opens the devices' files anew only if the list has changed.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::kernel_files::{Keep, PolledFile, for_each_entry, open_dir, read_once}
 use crate::kernel_text::{leading_i64, leading_u64, lines, trimmed, whole_u32, whole_u64, words};
 
 /// Files of devices that one sampler keeps open. Large machines have more idle states than a process may have open
-/// files; those beyond are opened for each sample.
+/// files, so further files are opened for each sample.
 const KEPT_FILES: usize = 64;
 
 /// Decides for each file whether it may stay open.
@@ -45,12 +45,12 @@ impl FileBudget {
 struct DeviceDir {
     path: PathBuf,
     open: Option<OwnedFd>,
-    /// The names found last, each with a NUL behind it, in the kernel's order.
+    /// The names of the last list, each with a NUL behind it, in the kernel's order.
     names: Vec<u8>,
     listed: Vec<u8>,
 }
 
-/// What [`DeviceDir::list`] found.
+/// The result of [`DeviceDir::list`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Devices {
     AsBefore,
@@ -67,7 +67,7 @@ impl DeviceDir {
         }
     }
 
-    /// Lists the entries that `is_device` says are devices.
+    /// Lists the entries for which `is_device` is true.
     fn list(&mut self, is_device: impl Fn(&[u8], FileType) -> bool) -> Result<Devices, Missing> {
         self.listed.clear();
         self.collect(is_device)
@@ -158,7 +158,7 @@ fn is_cpu(name: &[u8], kind: FileType) -> bool {
     kind == FileType::Directory && cpu_number(name).is_some()
 }
 
-/// More CPUs than any kernel supports: a bound for what a made-up directory can ask for.
+/// More CPUs than any kernel supports: bounds the work for a made-up directory.
 const MOST_CPUS: u32 = 1 << 16;
 
 /// `/sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq`: frequencies of the CPUs.
@@ -193,7 +193,7 @@ impl Sampler for Cpufreq {
                 .collect();
         }
         for file in &mut self.cpus {
-            // The place in the list is the CPU: one that is offline, or has no such file, is 0.
+            // The place in the list is the CPU's number. A CPU that is offline or has no such file is 0.
             let khz = file.read(buffer).ok().and_then(|text| whole_u32(trimmed(text)));
             stats.cpufreq_khz(khz.unwrap_or(0));
         }
@@ -331,7 +331,8 @@ impl Sampler for Thermal {
             self.zones = self.dir.names().map(zone).collect();
         }
         for zone in &mut self.zones {
-            // Thousandths of a degree Celsius. The format has whole degrees and no sign, so frost cannot be told.
+            // The file has thousandths of a degree Celsius. The format has whole degrees and no sign, so temperatures
+            // below zero are lost.
             let millidegrees = zone.temperature.read(buffer).ok().and_then(leading_i64);
             stats.thermal_zone(|out| {
                 out.name(&zone.name);
@@ -351,13 +352,13 @@ impl Sampler for Thermal {
     }
 }
 
-/// The frequency of the graphics processor, of which there is a file for each maker's driver.
+/// The frequency of the graphics processor. Each maker's driver has a file of its own.
 #[derive(Debug)]
 pub(crate) struct Gpufreq {
     drivers: [(PolledFile, ParseMegahertz); 3],
 }
 
-/// Takes the frequency out of what a driver says.
+/// Parses the frequency in a driver's file.
 type ParseMegahertz = fn(&[u8]) -> Option<u64>;
 
 impl Gpufreq {
@@ -392,7 +393,7 @@ fn adreno_mhz(text: &[u8]) -> Option<u64> {
     leading_u64(text).map(|hertz| hertz / 1_000_000)
 }
 
-/// One line for each frequency that can be chosen, with an asterisk at the end of the one that is: `1: 400Mhz *`.
+/// The file has one line for each available frequency, with an asterisk at the end of the current one: `1: 400Mhz *`.
 fn amdgpu_mhz(text: &[u8]) -> Option<u64> {
     let current = lines(text).map(trimmed).find(|line| line.ends_with(b"*"))?;
     words(current).find_map(|word| whole_u64(word.strip_suffix(b"Mhz")?))

@@ -1,7 +1,7 @@
 //! Counters of `/proc/meminfo` and `/proc/vmstat`: files of one key and one number a line.
 //!
-//! The trace format numbers the keys it knows; kernels have others, and not all of these. The numbering is that of
-//! `sys_stats_counters.proto`, where a key's place in the tables below is its number.
+//! The trace format has numbers for the keys that it knows. A kernel may have other keys and lack some of these.
+//! The numbers are those of `sys_stats_counters.proto`, and a key's number is its place in the tables below.
 
 use std::path::PathBuf;
 
@@ -247,7 +247,7 @@ const VMSTAT_KEYS: [&str; 188] = [
     "workingset_restore_file",
 ];
 
-/// A kind of counter: its keys, and how a value of it is written.
+/// A kind of counter: its keys, and how its values are written.
 pub(crate) trait KeyedCounter: Enumeration + Copy + PartialEq + std::fmt::Debug + 'static {
     /// The kernel's keys, from counter 1 on.
     const KEYS: &'static [&'static str];
@@ -282,8 +282,8 @@ pub(crate) struct CounterFile<C> {
     file: PolledFile,
     /// The keys that are wanted, sorted.
     wanted: Vec<(&'static [u8], C)>,
-    /// What each line of the file was when it was looked up last. Lines keep their places, so nearly always one
-    /// comparison of a line with itself replaces the look-up.
+    /// The last look-up of each line of the file. Lines keep their places, so nearly always one comparison of a
+    /// line with itself replaces the look-up.
     known_lines: Vec<KnownLine<C>>,
 }
 
@@ -294,7 +294,7 @@ struct KnownLine<C> {
 }
 
 impl<C: KeyedCounter> CounterFile<C> {
-    /// Samples those of the counters in the file at `path` that are among `only`, or all if there is none.
+    /// Samples the counters of `only` from the file at `path`, or all counters if `only` is empty.
     pub(crate) fn new(path: PathBuf, only: &[C]) -> Self {
         let mut wanted: Vec<(&'static [u8], C)> = (1..)
             .zip(C::KEYS)
@@ -365,7 +365,8 @@ mod tests {
             let counter = VmstatCounters::from_i32(number).expect(key);
             assert_eq!(counter.proto_name(), format!("VMSTAT_{}", key.to_uppercase()));
         }
-        // The names of these are the keys' words, put apart and abbreviated in places; a few to catch a shift.
+        // The names of the values are the keys' words, separated and sometimes abbreviated. Checking a few catches
+        // a shift.
         for (number, key) in (1..).zip(MEMINFO_KEYS) {
             let counter = MeminfoCounters::from_i32(number).expect(key);
             let words: String = counter

@@ -1,9 +1,8 @@
 //! `linux.sys_stats`: counters of the whole system, polled from procfs and sysfs.
 //!
-//! Each group of counters (a file like `/proc/meminfo`, or a directory of devices like the thermal zones) has a period
-//! of its own; all are multiples of the shortest one, which is the tick of the instance's timer. At each tick one
-//! packet carries the groups that are due. One instance serves one tracing session; the producer owns it and calls it
-//! as [`Probe`].
+//! Each group of counters (a file like `/proc/meminfo`, or a directory of devices like the thermal zones) has a period of its
+//! own. All periods are multiples of the shortest one, which is the tick of the instance's timer. At each tick one packet has
+//! the groups that are due. One instance serves one tracing session; the producer owns it and calls it as [`Probe`].
 //!
 //! | group | where | not there |
 //! |---|---|---|
@@ -14,8 +13,8 @@
 //! | cpufreq, cpuidle | `/sys/devices/system/cpu/cpu*` | where the hypervisor does not show them; cpufreq is 0 then |
 //! | gpufreq | `/sys/class/kgsl`, `/sys/class/drm/card0` | other cards than the first, other drivers than msm, i915, amdgpu |
 //!
-//! Guarantees: files are opened once, and once buffers have their size a sample allocates nothing; a group that this
-//! kernel or machine does not have is reported once as a [`Notice`] and costs a failing system call or two per sample.
+//! Guarantees: files are opened once, and once buffers have their size a sample allocates nothing. A group that this kernel
+//! or machine lacks is reported once as a [`Notice`] and costs a failing system call or two per sample.
 
 mod config;
 mod devices;
@@ -40,7 +39,7 @@ use crate::time::next_multiple;
 use ferretto_client::runtime::probe::{BootTime, PacketSink, Probe};
 use ferretto_ipc::reactor::boot_now;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.sys_stats";
 
 /// Why an instance cannot be made.
@@ -105,7 +104,7 @@ struct Polled {
     /// Ticks from one sample to the next.
     every: u32,
     sampler: Box<dyn Sampler>,
-    /// Whether it was reported that it cannot be read.
+    /// Whether a notice has said that the group cannot be read.
     reported: bool,
 }
 
@@ -123,7 +122,7 @@ pub struct SysStats {
 }
 
 impl SysStats {
-    /// Makes an instance that does what the `sys_stats_config` in `config` says, reading below `roots`.
+    /// Makes an instance with the settings of the `sys_stats_config` in `config`, which reads below `roots`.
     ///
     /// # Errors
     /// If a period is no multiple of the shortest.
@@ -231,7 +230,7 @@ impl Probe for SysStats {
     }
 
     fn flush(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
-        // Nothing is held back.
+        // The data source holds nothing back.
     }
 
     fn stop(&mut self, _now: BootTime, _sink: &mut dyn PacketSink) {
@@ -239,10 +238,10 @@ impl Probe for SysStats {
     }
 
     fn clear_incremental_state(&mut self) {
-        // There is none.
+        // The data source has no incremental state.
     }
 
-    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    /// Reports settings that are not followed. They are known after the start and after the first sample of each group.
     fn take_notices(&mut self) -> Vec<String> {
         let notices = std::mem::take(&mut self.notices);
         notices.iter().map(ToString::to_string).collect()

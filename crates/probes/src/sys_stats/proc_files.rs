@@ -38,7 +38,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    /// Samples `only` those, or all if there is none.
+    /// Samples the counters of `only`, or all counters if `only` is empty.
     pub(crate) fn new(procfs: &Path, only: &[StatCounters]) -> Self {
         let wants = |counter| only.is_empty() || only.contains(&counter);
         let lines = StatLines {
@@ -66,7 +66,7 @@ impl Sampler for Stat {
                     if let Some(total) = columns.next().and_then(whole_u64) {
                         stats.num_irq_total(total);
                     }
-                    // There are hundreds of numbers, of which most were never used.
+                    // The kernel has hundreds of interrupts, most of which were never used.
                     for (irq, count) in (0..).zip(columns) {
                         if let Some(count) = whole_u64(count).filter(|&count| count > 0) {
                             stats.num_irq(|entry| {
@@ -145,7 +145,7 @@ impl Sampler for Buddyinfo {
             stats.buddy_info(|info| {
                 info.node(node.strip_suffix(b",").unwrap_or(node)).zone(zone);
                 for pages in columns {
-                    // The place in the list is the size of the blocks, so none may be left out.
+                    // The place in the list is the size of the blocks, so no value may be left out.
                     info.order_pages(whole_u32(pages).unwrap_or(0));
                 }
             });
@@ -154,7 +154,7 @@ impl Sampler for Buddyinfo {
     }
 }
 
-/// `/proc/diskstats`: what each block device read and wrote.
+/// `/proc/diskstats`: reads and writes of each block device.
 #[derive(Debug)]
 pub(crate) struct Diskstats(PolledFile);
 
@@ -203,7 +203,7 @@ struct PressureFile {
     file: PolledFile,
     /// Some tasks waited.
     some: PsiResource,
-    /// All tasks that had something to do waited.
+    /// All tasks waited that had something to do.
     full: PsiResource,
 }
 

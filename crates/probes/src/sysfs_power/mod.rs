@@ -16,8 +16,8 @@
 //! The batteries are those that are present when the instance starts. The units are the kernel's: millionths of ampere-hours,
 //! amperes, watt-hours and volts. Whether a current out of the battery is negative depends on the battery's driver.
 //!
-//! Guarantees: the runtime's thread never waits for a battery; a thread of the instance reads them (`reader.rs`), and its packets have the time at
-//! which each battery was read. Files are opened once. A battery that is pulled out leaves no packets without values. A machine without
+//! Guarantees: the runtime's thread never waits for a battery. A thread of the instance reads the batteries (`reader.rs`), and each packet has the
+//! time at which its battery was read. Files are opened once. A battery that is pulled out leaves no packets without values. A machine without
 //! batteries costs nothing after the start, which reports it as a [`Notice`].
 
 mod reader;
@@ -35,12 +35,12 @@ use crate::kernel_files::KernelRoots;
 use crate::notice::Notice;
 use crate::time::next_multiple;
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.sysfs_power";
 
-/// Nanoseconds from one sample to the next, as upstream.
+/// Nanoseconds from one sample to the next, as in upstream.
 const PERIOD: u64 = 1_000_000_000;
-/// Nanoseconds between two looks at what the thread has read.
+/// Nanoseconds between two looks for the thread's packets.
 const LOOK_PERIOD: u64 = 100_000_000;
 
 /// Batteries of one machine that are sampled at most. Each keeps six files open.
@@ -52,7 +52,7 @@ pub struct SysfsPower {
     /// The instance's serial number.
     instance: u32,
     dir: PathBuf,
-    /// From the start until it is known that there is nothing to read.
+    /// Present from the start until it is known that there is nothing to read.
     reader: Option<Reader>,
     next_sample: Option<BootTime>,
     next_look: Option<BootTime>,
@@ -66,7 +66,7 @@ impl std::fmt::Debug for SysfsPower {
 }
 
 impl SysfsPower {
-    /// The instance with this serial number, which reads below `roots`.
+    /// Makes the instance with this serial number, which reads below `roots`.
     pub fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
         Self {
             program,
@@ -79,7 +79,7 @@ impl SysfsPower {
         }
     }
 
-    /// Writes what was read since the last look.
+    /// Writes the packets since the last look.
     fn look(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         let Some(reader) = &self.reader else { return };
         let taken = reader.take();

@@ -1,9 +1,9 @@
-//! The thread that reads batteries, because the driver of a battery may take seconds to answer: that of a wireless device asks by radio.
+//! The thread that reads batteries. The driver of a battery may take seconds to answer: that of a wireless device asks by radio.
 //!
-//! [`SysfsPower`](super::SysfsPower) starts it, asks for samples and takes the packets. The thread finds the batteries, samples them once and
-//! then each time it is asked. Guarantees that nobody waits for a battery: taking and asking only need a lock that the thread does not hold
-//! while it reads. While a battery answers slowly, all are sampled as seldom as it answers. Dropping the [`Reader`] ends the thread as soon as
-//! the driver lets it.
+//! [`SysfsPower`](super::SysfsPower) starts the thread, asks for samples and takes the packets. The thread finds the batteries, samples them
+//! once, and samples them again each time it is asked. Guarantees that nobody waits for a battery: taking and asking only need a lock that the
+//! thread does not hold while it reads. While one battery answers slowly, all are sampled at its pace. Dropping the [`Reader`] ends the thread
+//! as soon as the driver lets it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ use crate::own_threads;
 #[derive(Debug)]
 pub(super) struct Reader(Arc<Shared>);
 
-/// What the thread is about.
+/// The thread's present state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It reads, or has been asked to.
@@ -38,7 +38,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// What the thread has left since the last look.
+/// The thread's results since the last look.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// At most two samples: the thread waits for another question after each.
@@ -64,7 +64,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends a sample and waits for the next question. `false` if there will be none.
+    /// Ends a sample and waits for the next question. Returns `false` if no question will come.
     fn wait_for_question(&self) -> bool {
         let mut state = self.lock();
         state.results.phase = Phase::Idle;
@@ -89,7 +89,7 @@ impl Reader {
     /// Starts a thread that calls `join`, looks for batteries in `dir` and samples them once.
     ///
     /// # Errors
-    /// If there cannot be another thread: a clause that says why.
+    /// If the system refuses another thread: a clause that says why.
     pub(super) fn start(dir: PathBuf, join: impl FnOnce() + Send + 'static) -> Result<Reader, String> {
         let shared = Arc::new(Shared::default());
         let reader = Reader(shared.clone());
@@ -109,7 +109,7 @@ impl Reader {
         }
     }
 
-    /// What there is since the last call.
+    /// The results since the last call.
     pub(super) fn take(&self) -> Taken {
         let mut state = self.0.lock();
         let phase = state.results.phase;
@@ -122,7 +122,7 @@ impl Reader {
         )
     }
 
-    /// One whose thread is asking a battery, for ever.
+    /// A reader whose thread waits for a battery for ever.
     #[cfg(test)]
     pub(super) fn without_an_answer() -> Reader {
         Reader(Arc::default())
@@ -147,7 +147,7 @@ impl Drop for Reader {
     }
 }
 
-/// What the thread does.
+/// The body of the thread.
 fn run(shared: &Shared, dir: &Path) {
     let mut buffer = Vec::new();
     let mut batteries = match find_batteries(dir, &mut buffer) {
@@ -207,7 +207,7 @@ fn find_batteries(dir: &Path, buffer: &mut Vec<u8>) -> Result<Vec<Battery>, Errn
     Ok(batteries)
 }
 
-/// Whether the machine has other batteries.
+/// Whether the machine has further batteries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Company {
     None,

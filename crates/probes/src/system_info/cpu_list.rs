@@ -1,14 +1,14 @@
 //! `/proc/cpuinfo`: a paragraph of `key : value` lines for each CPU that is online.
 //!
-//! Called by the data source with one line after the other. Each architecture has keys of its own; only those are taken
-//! that `CpuInfo` has a place for. Older ARM kernels begin with one more line, `Processor`, that names all CPUs.
+//! Called by the data source with one line after the other. Each architecture has keys of its own; only keys with a
+//! field in `CpuInfo` are used. Older ARM kernels begin with one more line, `Processor`, that names all CPUs.
 
 use crate::kernel_text::{key_and_value, trimmed, whole_u32, words};
 
-/// More CPUs than any kernel supports: a bound for what a made-up list can ask for.
+/// More CPUs than any kernel supports: bounds the work for a made-up list.
 const MOST_CPUS: usize = 1 << 16;
 
-/// Names of CPU features; the place in the list is the bit in `CpuInfo.Cpu.features`. Readers of traces have the same
+/// Names of CPU features. The place in the list is the bit in `CpuInfo.Cpu.features`. Readers of traces have the same
 /// list (upstream's `cpu_info_features_allowlist.h`), which only ever grows at its end.
 const FEATURES: [&[u8]; 2] = [b"mte", b"mte3"];
 
@@ -17,7 +17,7 @@ const FEATURES: [&[u8]; 2] = [b"mte", b"mte3"];
 pub(super) struct Cpu {
     /// Its number, as in `/sys/devices/system/cpu/cpu<number>`.
     pub(super) number: u32,
-    /// What the kernel calls it, `unknown` if it does not say.
+    /// The kernel's name for the CPU; `unknown` if it gives none.
     pub(super) processor: Vec<u8>,
     /// Present if the kernel gives it whole, which it does on ARM.
     pub(super) identifier: Option<ArmIdentifier>,
@@ -25,7 +25,7 @@ pub(super) struct Cpu {
     pub(super) features: u64,
 }
 
-/// What tells one ARM core from another, as in its register `MIDR`.
+/// The parts of an ARM core's `MIDR` register, which identify its model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ArmIdentifier {
     pub(super) implementer: u32,
@@ -62,14 +62,14 @@ impl Paragraph {
 /// The CPUs, as they come line by line.
 #[derive(Debug, Default)]
 pub(super) struct CpuList {
-    /// What `Processor` said last.
+    /// The last value of `Processor`.
     processor: Option<Vec<u8>>,
     paragraph: Paragraph,
     cpus: Vec<Cpu>,
 }
 
 impl CpuList {
-    /// Takes in the next line.
+    /// Processes the next line.
     pub(super) fn take_line(&mut self, line: &[u8]) {
         // Only `processor` begins a CPU: the header of older ARM kernels may stand in a paragraph of its own.
         if line.is_empty() && self.paragraph.number.is_some() {
@@ -119,10 +119,10 @@ fn feature_bits(names: &[u8]) -> u64 {
     words(names).filter_map(bit).fold(0, |bits, bit| bits | 1 << bit)
 }
 
-/// The number that `word` is in base 16, with or without `0x` before it.
+/// The value of `word` in base 16, with or without `0x` before it.
 fn hexadecimal(word: &[u8]) -> Option<u32> {
     let digits = word.strip_prefix(b"0x").unwrap_or(word);
-    // What parses numbers would take a sign.
+    // The standard parser would accept a sign.
     let digits = std::str::from_utf8(digits)
         .ok()
         .filter(|digits| !digits.starts_with('+'))?;
@@ -180,7 +180,7 @@ mod tests {
                 .collect();
             assert_eq!(parse(&rest)[0].identifier, None, "{missing}");
         }
-        // What kernels of 64 bits said before they gave the number.
+        // Kernels of 64 bits wrote this before they gave the number.
         assert_eq!(parse(&whole.replace(": 8", ": AArch64"))[0].identifier, None);
     }
 

@@ -1,7 +1,7 @@
 //! `/proc/interrupts`: a heading with the CPUs that are online, then a line for each interrupt.
 //!
-//! Called by the data source with one line after the other. A line is the interrupt's number, a count for each CPU, what
-//! controls it, and the names of the devices that use it:
+//! Called by the data source with one line after the other. A line has the interrupt's number, a count for each CPU, its
+//! controller, and the names of the devices that use it:
 //!
 //! ```text
 //!            CPU0       CPU1
@@ -10,9 +10,9 @@
 //! NMI:          0          0   Non-maskable interrupts
 //! ```
 //!
-//! There is no mark between the last two, and both may have blanks in them. What stands between them, on most kernels,
-//! is how the interrupt is triggered: the names come after the last word that says so. Where no word does, the last
-//! word is taken for the name, which is the best guess and may be the end of a longer one.
+//! No mark separates the last two, and both may contain blanks. On most kernels the trigger stands between them, so the
+//! names come after the last word that names a trigger. If no word does, the last word is taken for the name. That is
+//! the best guess, and may be only the end of the name.
 
 use crate::kernel_text::{whole_u32, words};
 
@@ -20,20 +20,20 @@ use crate::kernel_text::{whole_u32, words};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interrupt {
     pub(super) number: u32,
-    /// The names of those who use it, as the kernel lists them: `PCIe PME, PCIe bwctrl`.
+    /// The names of the interrupt's users, as the kernel lists them: `PCIe PME, PCIe bwctrl`.
     pub(super) name: Vec<u8>,
 }
 
 /// The table, as it comes line by line.
 #[derive(Debug, Default)]
 pub(super) struct InterruptTable {
-    /// Columns of counts; known after the heading.
+    /// The number of count columns; known after the heading.
     cpus: Option<usize>,
 }
 
 impl InterruptTable {
-    /// The interrupt that the next line is of, if it has a number and somebody uses it. The first line with anything in
-    /// it is the heading; without CPUs in it, no line is an interrupt.
+    /// The interrupt of the next line, if it has a number and a user. The first line that is not blank is the heading.
+    /// If the heading has no CPUs, no line is an interrupt.
     pub(super) fn interrupt(&mut self, line: &[u8]) -> Option<Interrupt> {
         if line.is_empty() {
             return None;
@@ -46,7 +46,7 @@ impl InterruptTable {
             return None;
         }
         let mut words = words(line);
-        // Those without a number (`NMI:`) are the architecture's own and have a description in place of a name.
+        // Interrupts without a number (`NMI:`) are the architecture's own and have a description in place of a name.
         let number = whole_u32(words.next()?.strip_suffix(b":")?)?;
         let description: Vec<&[u8]> = words.skip(cpus).collect();
         let begin = match description.iter().rposition(|word| is_trigger(word)) {
@@ -59,8 +59,8 @@ impl InterruptTable {
     }
 }
 
-/// Whether the word says what triggers an interrupt: alone as on ARM, or behind the number that the interrupt has in its
-/// controller as on x86 (`16-fasteoi`, also `2-fasteoi-level`).
+/// Whether the word names the trigger of an interrupt: alone, as on ARM, or behind the interrupt's number in its
+/// controller, as on x86 (`16-fasteoi`, also `2-fasteoi-level`).
 fn is_trigger(word: &[u8]) -> bool {
     let endings = [&b"-edge"[..], b"-level", b"-fasteoi"];
     matches!(word, b"Level" | b"Edge") || endings.iter().any(|ending| word.ends_with(ending))

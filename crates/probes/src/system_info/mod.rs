@@ -1,9 +1,8 @@
-//! `linux.system_info`: what this machine is, told once at the start of a session.
+//! `linux.system_info`: a description of this machine, written once at the start of a session.
 //!
-//! A `CpuInfo` packet names the CPUs that are online, in the order in which the kernel lists them, with what tells fast
-//! ones from slow ones. With `irq_names`, an `InterruptInfo` packet names the interrupts whose numbers `linux.ftrace`
-//! and `linux.sys_stats` record. One instance serves one tracing session; the producer owns it and calls it as
-//! [`Probe`].
+//! A `CpuInfo` packet lists the CPUs that are online, in the kernel's order, with the values that distinguish fast CPUs from slow ones. With
+//! `irq_names`, an `InterruptInfo` packet names the interrupts whose numbers `linux.ftrace` and `linux.sys_stats` record. One instance serves one
+//! tracing session; the producer owns it and calls it as [`Probe`].
 //!
 //! | what | where | not there |
 //! |---|---|---|
@@ -12,8 +11,7 @@
 //! | frequencies | `/sys/devices/system/cpu/cpu*/cpufreq/scaling_{available,boost}_frequencies` | on most virtual machines, and where the hardware chooses among any |
 //! | names of interrupts | `/proc/interrupts` | for interrupts without a number, which every machine calls the same |
 //!
-//! Guarantees: nothing is read but at the start; whatever a file says, what is read of it and the number of CPUs are
-//! bounded.
+//! Guarantees: files are read only at the start. The data taken from them and the number of CPUs are bounded, whatever the files contain.
 
 mod cpu_list;
 mod interrupts;
@@ -66,7 +64,7 @@ impl SystemInfo {
         }
     }
 
-    /// Comes also if there is nothing to tell: a reader of the trace then knows that it was asked.
+    /// Written even if it has no content: a reader of the trace then knows that the config asked for it.
     fn write_cpus(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         let path = self.roots.procfs.join("cpuinfo");
         let mut list = CpuList::default();
@@ -117,7 +115,7 @@ impl SystemInfo {
     }
 }
 
-/// Writes what `/proc/cpuinfo` said of `cpu`, and what its directory in sysfs says.
+/// Writes the data about `cpu` from `/proc/cpuinfo` and from its directory in sysfs.
 fn write_cpu(out: &mut write::cpu_info::Cpu<'_>, cpu: &Cpu, dir: &Path) {
     out.processor(&cpu.processor);
     if let Some(capacity) = read_small(dir.join("cpu_capacity")).and_then(|text| whole_u32(trimmed(&text))) {
@@ -140,7 +138,7 @@ fn write_cpu(out: &mut write::cpu_info::Cpu<'_>, cpu: &Cpu, dir: &Path) {
     }
 }
 
-/// The frequencies in kHz that a CPU with this `cpufreq` directory can run at, those for short bursts included.
+/// The frequencies in kHz that a CPU with this `cpufreq` directory supports, including those for short bursts.
 fn frequencies(cpufreq: &Path) -> BTreeSet<u32> {
     let files = ["scaling_available_frequencies", "scaling_boost_frequencies"];
     let texts = files.iter().filter_map(|file| read_small(cpufreq.join(file)));
@@ -149,7 +147,7 @@ fn frequencies(cpufreq: &Path) -> BTreeSet<u32> {
         .collect()
 }
 
-/// The content of a file that not every machine has.
+/// The content of a file that some machines lack.
 fn read_small(path: PathBuf) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     PolledFile::new(path, Keep::Closed).read(&mut text).ok()?;
@@ -164,7 +162,7 @@ impl Probe for SystemInfo {
         }
     }
 
-    /// What is not done as the config asked: known after the start and after the first time of whatever is sampled.
+    /// Reports settings that are not followed. They are known after the start.
     fn take_notices(&mut self) -> Vec<String> {
         let notices = std::mem::take(&mut self.notices);
         notices.iter().map(ToString::to_string).collect()

@@ -1,5 +1,5 @@
-//! The schema as data: an encoded `FileDescriptorSet`, for the text format and for whoever reflects.
+//! The schema as data: an encoded `FileDescriptorSet`, for the text format and for code that reflects on messages.
 
-/// `FileDescriptorSet` of `perfetto.protos.Trace` and all that it reaches. In it is `perfetto.protos.TraceConfig` with every data
-/// source's config message, Android's and Chrome's included. Without comments.
+/// `FileDescriptorSet` of `perfetto.protos.Trace` and everything that it refers to. It includes `perfetto.protos.TraceConfig`
+/// with every data source's config message, also Android's and Chrome's. It has no comments.
 pub const TRACE: &[u8] = include_bytes!("trace.binpb");

@@ -18,13 +18,13 @@
 //! # Ok::<(), ferretto_proto::messages::DecodeError>(())
 //! ```
 //!
-//! Fields and enum values that this version does not know are kept and encoded again behind those it knows; so are
-//! the configs of data sources that are not ours, which have no struct here. Decoding is safe against hostile bytes:
-//! nesting and the memory that elements take are bounded ([`MAX_DEPTH`], [`MAX_ELEMENT_MEMORY`]), and text that is not
-//! UTF-8 is an error.
+//! Fields and enum values that this version does not know are kept and encoded again behind the known ones. The same holds
+//! for the configs of other projects' data sources, which have no struct here. Decoding is safe against hostile bytes:
+//! nesting and the memory that elements take are bounded ([`MAX_DEPTH`], [`MAX_ELEMENT_MEMORY`]), and text that is not UTF-8
+//! is an error.
 //!
-//! Messages that are also read or written field by field have the fields' numbers as constants (`TraceConfig::DURATION_MS`),
-//! unless they have a [writer](mod@crate::write), which has them.
+//! Messages that are also read or written field by field have the fields' numbers as constants (`TraceConfig::DURATION_MS`).
+//! If a message has a [writer](mod@crate::write), the writer has the constants instead.
 
 mod codec;
 #[rustfmt::skip]

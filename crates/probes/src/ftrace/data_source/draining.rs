@@ -1,7 +1,7 @@
-//! How events get from the kernel's buffers into each session's sink, in turns.
+//! Moves events from the kernel's buffers into each session's sink, in turns.
 //!
-//! However many CPUs there are, a turn takes about `TURN`: it reads one buffer after the other, and the next turn goes on where it ended. A
-//! flush takes as many turns as it needs to read each buffer as far as it was filled when the flush began. After `LONGEST_FLUSH` it ends
+//! A turn takes about `TURN`, however many CPUs there are. It reads one buffer after the other, and the next turn continues where it ended.
+//! A flush takes as many turns as it needs to read each buffer as far as it was filled when the flush began. After `LONGEST_FLUSH` it ends
 //! unfinished.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const LONGEST_FLUSH: BootTime = 3_000_000_000;
 /// Most pages taken from one CPU in a turn: 1 MiB, some 2 ms of work.
 const MOST_PAGES_PER_TURN: usize = 256;
 
-/// A flush of one session; different for any two.
+/// Identifies a flush of one session. No two flushes have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlushId(u64);
 
@@ -39,23 +39,23 @@ pub(super) enum Progress {
     MoreToRead,
 }
 
-/// What a flush has still to read of one CPU's buffer.
+/// The part of one CPU's buffer that a flush still has to read.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
-    /// One buffer's worth is all there was when the flush began.
+    /// Pages that are left to read, at most: when the flush began, there was no more than one buffer's worth.
     pages: usize,
     looked_again: bool,
 }
 
 impl Rest {
-    /// Whether it is over after `batch`.
+    /// Whether the flush has read all of the buffer after `batch`.
     fn ends_with(&mut self, batch: &Batch<'_>) -> bool {
         self.pages = self.pages.saturating_sub(batch.count);
         match batch.end {
             BatchEnd::Limit => self.pages == 0,
-            // A mostly empty page may be followed by another, if an event was too large for it, which then fills most of that. If
-            // the next look gives one such page again, then that is where the kernel writes now, and reading on would record
-            // little but this very reading, where system calls are among the events.
+            // A mostly empty page may have a successor: the kernel ends a page early when an event does not fit, and that event fills most
+            // of the next page. If the second look again gives one mostly empty page, the kernel is writing there now. Reading on would
+            // then record little but this reading itself, if system calls are recorded.
             BatchEnd::CaughtUp if batch.count > usize::from(self.looked_again) => {
                 self.looked_again = true;
                 self.pages == 0
@@ -72,21 +72,21 @@ pub(super) struct Flush {
     session: FtraceSessionId,
     depth: Depth,
     until: BootTime,
-    /// By CPU; none where it has read all.
+    /// By CPU, without the CPUs of which the flush has read all.
     rests: BTreeMap<u32, Rest>,
 }
 
-/// How the reading of one CPU's buffer ended.
+/// Why a turn stopped reading one CPU's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CpuEnd {
     CaughtUp,
-    /// It had its share of the turn.
+    /// The buffer had its share of the turn.
     Limit,
     /// The turn is over.
     OutOfTime,
 }
 
-/// The parts of the controller that giving a batch to all sessions needs.
+/// The parts of the controller that are needed to give a batch to all sessions.
 struct Decoder<'a> {
     sessions: &'a mut BTreeMap<FtraceSessionId, Session>,
     bundles: &'a mut BundleWriter,
@@ -95,7 +95,7 @@ struct Decoder<'a> {
 }
 
 impl FtraceController {
-    /// Takes what the kernel has recorded and writes it to each session's sink, a bounded amount for a turn. Flushes go on.
+    /// Takes a bounded amount of the kernel's events and writes it to each session's sink. Continues flushes that have begun.
     pub fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
         let _span = span(Event::FtraceReadTick);
         let names = self.started_instances();
@@ -111,8 +111,8 @@ impl FtraceController {
         self.plan_next_drain(now, progress);
     }
 
-    /// As [`FtraceController::drain`], for those instances only that have a buffer that has filled up. [`Watermarks`] were readable;
-    /// by now the buffer may have been drained.
+    /// As [`FtraceController::drain`], but only for instances with a buffer that has filled up. To be called when [`Watermarks`] are
+    /// readable; by now the buffer may have been drained.
     ///
     /// [`Watermarks`]: crate::ftrace::watermarks::Watermarks
     pub fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
@@ -138,14 +138,14 @@ impl FtraceController {
         }
     }
 
-    /// Begins to write out all that was recorded for the session until now, the partly filled pages too, and the statistics. Other
-    /// sessions of the same instance get theirs on the way. [`FtraceController::take_flushed`] tells when it is over; until then it goes on
-    /// with each [`FtraceController::drain`] and ends after three seconds at the latest.
+    /// Begins to write out the statistics and everything that was recorded for the session until now, including partly filled pages. Other
+    /// sessions of the same instance get their events from the same reads. [`FtraceController::take_flushed`] tells when the flush is over.
+    /// Until then each [`FtraceController::drain`] continues it, and after three seconds it ends in any case.
     pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) -> FlushId {
         self.begin_flush(id, Depth::Regular, now, sinks)
     }
 
-    /// The same for the last time, before [`FtraceController::stop_session`].
+    /// The last flush of a session, before [`FtraceController::stop_session`].
     pub fn flush_last(
         &mut self,
         id: FtraceSessionId,
@@ -170,7 +170,7 @@ impl FtraceController {
             .get(&session)
             .map(|session| session.instance.clone());
         let Some(name) = name.filter(|name| self.has_started(name, session)) else {
-            // It has recorded nothing.
+            // The session has recorded nothing.
             self.flushed.push(id);
             return id;
         };
@@ -241,7 +241,7 @@ impl FtraceController {
         progress
     }
 
-    /// Drains one instance. So many `instances` share a turn.
+    /// Drains one instance. `instances` is the number of instances that share the turn.
     fn drain_instance(
         &mut self,
         name: &str,
@@ -277,7 +277,7 @@ impl FtraceController {
         progress
     }
 
-    /// Ends the flushes of the instance that have read everything, or whose time is over. Gives the number of those that go on.
+    /// Ends the instance's flushes that have read everything or whose time is over. Returns the number of flushes that continue.
     fn end_flushes(&mut self, name: &str, now: BootTime, sinks: &mut dyn SessionSinks) -> usize {
         let Some(instance) = self.instances.get_mut(name) else {
             return 0;
@@ -343,8 +343,8 @@ impl FtraceController {
 }
 
 impl Instance {
-    /// Reads one buffer after the other until all have had their share or the time is over, at least one batch. Adds to `failed` the
-    /// CPUs of which it has not been said yet that they cannot be read.
+    /// Reads one buffer after the other until each has had its share or the time is over; reads at least one batch. Adds CPUs that cannot
+    /// be read to `failed`, each only the first time.
     fn take_turn(
         &mut self,
         until: BootTime,
@@ -460,7 +460,7 @@ impl Instance {
 }
 
 impl Decoder<'_> {
-    /// Gives the pages of a batch to all sessions that have `started`. Returns the number of events in them, if that is known.
+    /// Gives the pages of a batch to all sessions that have `started`. Returns the number of events in the pages, if that is known.
     fn decode(
         &mut self,
         table: &Table,
@@ -469,7 +469,7 @@ impl Decoder<'_> {
         batch: &Batch<'_>,
     ) -> Option<u64> {
         let read_error = batch.end.parse_error();
-        // The same for each session; unknown if none has a sink any more.
+        // All sessions see the same number of events. It is unknown if no session has a sink any more.
         let mut records = (batch.count == 0).then_some(0);
         for id in started {
             let Some(session) = self.sessions.get_mut(id) else {
@@ -489,11 +489,11 @@ impl Decoder<'_> {
                 records = self.bundles.encode(table, decoding, read, symbols, sink);
             }
         }
-        // The kernel counts pages that it could not hand over as read.
+        // The kernel also counts pages as read that it could not hand over.
         records.filter(|_| read_error.is_none())
     }
 
-    /// Keeps what the sessions of `instance` have seen of threads in this turn.
+    /// Keeps the threads and files that the sessions of `instance` have seen in this turn.
     fn collect_threads(&mut self, instance: &Instance) {
         for id in &instance.started {
             let Some(session) = self.sessions.get_mut(id) else {

@@ -1,4 +1,4 @@
-//! One tracefs directory in use, with what all its sessions share: settings, table of events, open buffers.
+//! One tracefs directory in use, with everything that its sessions share: settings, table of events, open buffers.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -26,28 +26,28 @@ use crate::ftrace::watch::writers::Writers;
 use crate::ftrace::watermarks::{CpuBufferId, Watermarks};
 use ferretto_client::runtime::probe::BootTime;
 
-/// Larger sub-buffers no kernel has.
+/// No kernel has larger sub-buffers.
 const MOST_SUB_BUFFER_KIB: usize = 16 << 10;
 
-/// One tracefs directory in use. The order of the fields is that in which they are dropped: the raw buffers have to be
-/// closed before everything is put back.
+/// One tracefs directory in use. The fields are dropped in this order: the raw buffers have to be closed before everything is put
+/// back.
 #[derive(Debug)]
 pub(super) struct Instance {
-    /// Different for any two.
+    /// A number that no other instance of this process has.
     pub(super) serial: u32,
     /// In the order of the CPUs.
     pub(super) buffers: Vec<CpuBuffer>,
-    /// The one with which the next turn begins.
+    /// The index of the buffer with which the next turn begins.
     pub(super) next_buffer: usize,
-    /// How many buffers, one after the other, were last read until nothing was left. With all of them a drain has caught up, however
-    /// many turns it took.
+    /// The number of buffers that were read until nothing was left since one last had more, over all turns. When it reaches the
+    /// number of buffers, a drain has caught up.
     pub(super) caught_up: usize,
     pub(super) flushes: Vec<Flush>,
-    /// CPUs of which sessions were told that their buffers cannot be read.
+    /// CPUs whose buffers cannot be read, and whose sessions were told so.
     pub(super) unreadable: BTreeSet<u32>,
-    /// CPUs whose buffers were reported as full, and not read since.
+    /// CPUs whose buffers were reported as full and have not been read since.
     pub(super) reported: BTreeSet<u32>,
-    /// Those of them that were read in this turn.
+    /// Those of the `reported` CPUs that were read in this turn.
     pub(super) emptied: Vec<u32>,
     pub(super) control: Control,
     pub(super) table: Table,
@@ -56,16 +56,16 @@ pub(super) struct Instance {
     pub(super) watches_watermark: bool,
     /// Present while a session has started.
     pub(super) watch: Option<Watch>,
-    /// Likewise, where the kernel tells of writes.
+    /// Notices writes to files, where the kernel reports them. Present while a session has started.
     pub(super) writers: Option<Writers>,
-    /// When more than the most important is looked at again.
+    /// When the next regular look is due.
     pub(super) next_look: BootTime,
-    /// What the next session is warned of.
+    /// Warnings for the next session.
     warnings: Vec<String>,
 }
 
 impl Instance {
-    /// The directory, of which nothing is changed yet.
+    /// Opens the directory without changing anything in it.
     pub(super) fn open(
         serial: u32,
         tracefs: Tracefs,
@@ -73,7 +73,7 @@ impl Instance {
         journal_dir: Option<JournalDir>,
     ) -> Result<Instance, FtraceError> {
         let (layout, warning) = page_layout(&tracefs)?;
-        // There is one for all instances.
+        // All instances share the top directory's file.
         let printk_formats = tracefs.top().read("printk_formats").unwrap_or_default();
         let pool = PagePool::new(layout.page_size());
         let restorer = Restorer::new(tracefs, journal_dir);
@@ -98,7 +98,7 @@ impl Instance {
         })
     }
 
-    /// Opens the buffers that are not open yet. Gives those that cannot be opened, with the reason.
+    /// Opens the buffers that are not open yet. Returns the CPUs whose buffers cannot be opened, with the reason.
     pub(super) fn open_buffers(&mut self) -> Result<Vec<(u32, TracefsError)>, FtraceError> {
         self.caught_up = 0;
         let tracefs = self.control.tracefs();
@@ -136,7 +136,7 @@ impl Instance {
         }
     }
 
-    /// Has full buffers reported, those too of CPUs that were never on before.
+    /// Watches all buffers for the fill level, including those of CPUs that had never been on before.
     pub(super) fn watch_buffers(&mut self, watermarks: &Watermarks) {
         if self.watches_watermark {
             for buffer in &self.buffers {
@@ -145,7 +145,7 @@ impl Instance {
         }
     }
 
-    /// Has full buffers not reported.
+    /// Stops watching the buffers.
     pub(super) fn forget_buffers(&mut self, watermarks: &Watermarks) {
         for buffer in &self.buffers {
             watermarks.forget(buffer.as_fd());
@@ -153,13 +153,13 @@ impl Instance {
         self.reported.clear();
     }
 
-    /// Has those buffers reported again that were, and have been read since.
+    /// Watches buffers again that were reported as full and have been read since.
     pub(super) fn watch_emptied_again(&mut self, watermarks: &Watermarks) {
         let emptied = std::mem::take(&mut self.emptied);
         self.watch_again(emptied, watermarks);
     }
 
-    /// Has those buffers reported again that were, and gave nothing so far.
+    /// Watches buffers again that were reported as full and gave nothing so far.
     pub(super) fn watch_reported_again(&mut self, watermarks: &Watermarks) {
         let reported = std::mem::take(&mut self.reported);
         self.watch_again(reported, watermarks);
@@ -230,7 +230,7 @@ impl Instance {
         Ok((session, SetupReport { errors, warnings }))
     }
 
-    /// Both clocks now, unless the buffers' time stamps are of the boot clock anyway.
+    /// Both clocks now; `None` if the buffers' time stamps are of the boot clock.
     pub(super) fn clock_snapshot(&self) -> Option<ClockSnapshot> {
         let clock = self.control.clock()?;
         let cpu = self.buffers.first()?.cpu();
@@ -244,7 +244,7 @@ impl Instance {
     }
 }
 
-/// How the pages of `tracefs` are laid out. Where the kernel does not tell: as all kernels have it, with a sentence that says so.
+/// How the pages of `tracefs` are laid out. If the kernel does not tell, returns the usual layout and a sentence that says so.
 fn page_layout(tracefs: &Tracefs) -> Result<(PageLayout, Option<String>), FtraceError> {
     match tracefs.read("events/header_page") {
         Ok(header) if !header.is_empty() => {
@@ -289,7 +289,7 @@ fn describe(table: &mut Table, tracefs: &Tracefs, event: &EventName) -> Result<D
     })
 }
 
-/// Whether a scheduler event is there whose fields are not those that the compact encoding is made for.
+/// Whether the fields of a scheduler event differ from those that the compact encoding is made for.
 fn has_odd_sched_format(table: &Table) -> bool {
     let is_there = |name| table.find("sched", name).is_some();
     (is_there("sched_switch") && table.switch().is_none())

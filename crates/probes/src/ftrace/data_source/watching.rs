@@ -1,4 +1,4 @@
-//! What becomes of what [`crate::ftrace::watch`] finds: every session of the directory is told of it, and the producer.
+//! Reports the findings of [`crate::ftrace::watch`] to every session of the directory, and to the producer.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -17,24 +17,24 @@ use ferretto_client::runtime::probe::BootTime;
 
 /// Time between regular looks, at least.
 const LOOK_PERIOD: BootTime = 1_000_000_000;
-/// A session is told so much; whoever plays with a switch does so any number of times.
+/// Sentences that a session is told at most: somebody may flip a switch any number of times.
 pub(super) const MOST_TOLD: usize = 40;
-/// Filters of so many events are watched: each is a file to read when a session starts and ends.
+/// Events whose filters are watched, at most: each filter is a file to read when a session starts and ends.
 const MOST_FILTERS: usize = 200;
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weight {
-    /// Something that was asked for is missing.
+    /// The session asked for something that is now missing.
     Trouble,
-    /// It is as somebody wants it.
+    /// Something changed because somebody configured it that way.
     Remark,
 }
 
 /// What others did to ftrace while a session recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incident {
-    /// Whose recording it concerns.
+    /// The session whose recording it concerns.
     pub session: FtraceSessionId,
     /// When it was noticed.
     pub noticed: BootTime,
@@ -45,8 +45,8 @@ pub struct Incident {
 }
 
 impl Instance {
-    /// Before recording starts, if it has not. The switches of events follow right after the start: what is done to them in
-    /// between, and undone, is not noticed.
+    /// Watches for writes. To be called before recording starts. The switches of events follow right after the start: a
+    /// change that is made and undone in between is not noticed.
     pub(super) fn watch_writers(&mut self) {
         if self.writers.is_none() {
             let tracefs = self.control.tracefs();
@@ -55,8 +55,8 @@ impl Instance {
         }
     }
 
-    /// After changes by this program, or when the first session starts: what is there now is as it should be, unless
-    /// others changed it before.
+    /// Takes the present state as the expected one. Called after changes by this program, and when the first session
+    /// starts. Changes that others made before stay findings.
     pub(super) fn expect_what_is_there(&mut self, now: BootTime) {
         let is_first = self.watch.is_none();
         let watch = self.watch.get_or_insert_default();
@@ -71,7 +71,7 @@ impl Instance {
                 .cloned()
                 .map(Setting::EventFilter),
         );
-        // What the kernel does not list although it could be switched on cannot be watched.
+        // An event that the kernel does not list, although it could be switched on, cannot be watched.
         let listed = tracefs.listed_events().unwrap_or_default();
         let is_watchable = |event: &_| watch.expects_event(event) || listed.contains(event);
         if let Some(writers) = &mut self.writers {
@@ -104,7 +104,7 @@ impl Instance {
         }
     }
 
-    /// How much is to be looked at in a drain.
+    /// How much a drain looks at.
     pub(super) fn depth_of_drain(&mut self, now: BootTime) -> Depth {
         if now < self.next_look {
             return Depth::Quick;
@@ -120,7 +120,7 @@ impl FtraceController {
         std::mem::take(&mut self.incidents)
     }
 
-    /// Before the buffers are read.
+    /// Looks at the settings, before the buffers are read.
     pub(super) fn look_at_settings(&mut self, name: &str, depth: Depth, now: BootTime) {
         let Some(instance) = self.instances.get_mut(name) else {
             return;
@@ -143,7 +143,7 @@ impl FtraceController {
         self.report(name, findings, now);
     }
 
-    /// After the buffers were read.
+    /// Looks at the buffers' counters, after the buffers were read.
     pub(super) fn look_at_buffers(&mut self, name: &str, depth: Depth, now: BootTime) {
         let Some(instance) = self.instances.get_mut(name) else {
             return;
@@ -162,7 +162,7 @@ impl FtraceController {
             return;
         };
         let root = instance.control.tracefs().root().to_owned();
-        // Some of what was found may have been written since it was asked.
+        // Others may have written between the last question and the look that found this.
         if let (Some(watch), Some(writers)) = (&mut instance.watch, &mut instance.writers) {
             watch.wrote(writers.written());
         }
@@ -208,7 +208,7 @@ impl FtraceController {
                 let Some(sentence) = finding.sentence(session.started, &session.recorded, &root) else {
                     continue;
                 };
-                // Finding out who it was takes its time.
+                // Finding out who did it takes time, so it is done only if somebody is told.
                 session.tell(*id, now, &mut self.incidents, || match &trigger {
                     Some(file) => (
                         Weight::Remark,
@@ -234,7 +234,7 @@ impl FtraceController {
 }
 
 impl Session {
-    /// Tells the producer, and the trace if it is a trouble. `what` is not asked for if the session has been told enough.
+    /// Tells the producer, and also the trace if it is a trouble. Does not call `what` if the session has been told enough.
     pub(super) fn tell(
         &mut self,
         id: FtraceSessionId,

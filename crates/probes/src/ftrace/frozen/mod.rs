@@ -1,16 +1,17 @@
 //! `linux.frozen_ftrace`: the events of a ring buffer that survived a reboot.
 //!
 //! The kernel keeps such a buffer in memory that was reserved when it booted, as an instance of tracefs (the kernel's parameters `reserve_mem`
-//! and `trace_instance`; `Documentation/trace/debugging.rst` of the Linux source). After the next boot the instance has what was recorded before,
+//! The kernel keeps such a buffer in memory that was reserved when it booted, as an instance of tracefs (the kernel's parameters `reserve_mem`
+//! and `trace_instance`; `Documentation/trace/debugging.rst` of the Linux source). After the next boot the instance still has the earlier events,
 //! until somebody records into it. Any instance that has stopped looks the same to a reader, and is read as well.
 //!
 //! One instance of the data source reads one instance of tracefs to its end, a bounded amount in each turn. It reads the formats of all events
-//! first, because the buffer may have any of them, and then the pages. The packets are those of `linux.ftrace`, each event with all its
-//! fields and with the time that the buffer has. Threads, files and kernel addresses of another boot mean nothing now, so they are not looked up.
+//! first, because the buffer may have any of them, and then the pages. The packets have the form of `linux.ftrace`'s. Each event has all its
+//! fields, and the time that the buffer gives. Threads, files and kernel addresses of another boot mean nothing now, so they are not looked up.
 //!
-//! Guarantees: no setting of tracefs is changed. Reading takes the events out of the buffer. When the session ends after all was read, the
-//! buffer is emptied, so that the next boot does not find the same again. If the session ends before, trace and log say so and the rest
-//! stays.
+//! Guarantees: no setting of tracefs is changed. Reading takes the events out of the buffer. When the session ends after the whole buffer was
+//! read, the buffer is emptied, so that the next boot does not find the same events again. If the session ends before that, trace and log say so
+//! and the unread events stay.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +34,7 @@ use super::stats::{FtraceStats, encode_preserved_buffer, encode_trouble};
 use super::table::Table;
 use super::tracefs::{EventName, Recording, Setting, Tracefs, TracefsError};
 
-/// The name it is registered with.
+/// The name under which the data source is registered.
 pub const NAME: &str = "linux.frozen_ftrace";
 
 /// Formats that are read in a turn: a few milliseconds.
@@ -44,7 +45,7 @@ const PAGES_PER_TURN: usize = 4 * BATCH_PAGES;
 /// Why there is no buffer to read.
 #[derive(Debug, thiserror::Error)]
 pub enum FrozenError {
-    /// The config does not say where it is.
+    /// The config does not name the instance.
     #[error(
         "frozen_ftrace_config has no instance_name: name the tracefs instance that keeps the buffer, as it is called in the kernel's parameter trace_instance"
     )]
@@ -54,13 +55,13 @@ pub enum FrozenError {
         "there is no tracefs instance `{name}`, so nothing survived the last boot: to keep events from now on, boot with `reserve_mem=20M:4096:trace trace_instance={name}@trace` (Linux 6.12 or later)"
     )]
     NoInstance {
-        /// What the config calls it.
+        /// The name in the config.
         name: String,
     },
     /// Tracefs cannot be used.
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
-    /// The layout of this kernel's buffers is not one that can be read.
+    /// This program cannot read the layout of this kernel's buffers.
     #[error("the ring buffer of this kernel cannot be read: {0}")]
     Layout(String),
 }
@@ -69,7 +70,7 @@ pub enum FrozenError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     PreviousBoot,
-    /// The memory survives a reboot, but has been written since.
+    /// The memory survives a reboot, but this boot has written to it.
     ThisBoot,
     /// The memory does not survive a reboot.
     Ordinary,
@@ -78,7 +79,7 @@ enum Origin {
 impl Origin {
     fn of(tracefs: &Tracefs) -> Self {
         match tracefs.read("last_boot_info") {
-            // `# Current`, or the addresses of the kernel and its modules as they were.
+            // `# Current`, or the addresses of the kernel and its modules in the earlier boot.
             Ok(text) if text.starts_with('#') => Self::ThisBoot,
             Ok(_) => Self::PreviousBoot,
             Err(_) => Self::Ordinary,
@@ -92,7 +93,7 @@ pub struct FrozenFtrace {
     tracefs: Tracefs,
     state: State,
     origin: Origin,
-    /// When it was set up.
+    /// Whether the instance was recording at setup.
     recording: Recording,
     next: Option<BootTime>,
     packet: Writer,
@@ -106,7 +107,7 @@ enum State {
         events: std::vec::IntoIter<EventName>,
     },
     Reading(Box<Reading>),
-    /// All was read that can be, but for the rest of the buffers of so many CPUs.
+    /// Everything readable was read, except for the rest of the buffers of this many CPUs.
     Done {
         cut_off: usize,
     },
@@ -129,7 +130,7 @@ struct Reading {
     cut_off: usize,
 }
 
-/// A CPU's buffer, and how many pages it can have at most: one that still records has no end.
+/// A CPU's buffer, with the most pages that it can have: a buffer that still records has no end.
 #[derive(Debug)]
 struct Unread {
     buffer: CpuBuffer,
@@ -137,10 +138,10 @@ struct Unread {
 }
 
 impl FrozenFtrace {
-    /// Makes an instance that reads what the `frozen_ftrace_config` in `config` says, from this machine's tracefs.
+    /// Makes an instance that reads the buffer named by the `frozen_ftrace_config` in `config`, from this machine's tracefs.
     ///
     /// # Errors
-    /// If there is no such buffer: a clause that says why, and what to do.
+    /// If there is no such buffer: a clause that says why and what to do.
     pub fn find(
         config: &DataSourceConfig,
         policy: TracefsPolicy,
@@ -150,7 +151,7 @@ impl FrozenFtrace {
         Self::from_config(config, &top).map_err(|error| error.to_string())
     }
 
-    /// The same for the tracefs `top`.
+    /// As [`Self::find`], for the tracefs `top`.
     ///
     /// # Errors
     /// If there is no such buffer.
@@ -191,13 +192,13 @@ impl FrozenFtrace {
         self.notices.push(format!("{NAME}: {path} {what}"));
     }
 
-    /// Reads some formats; opens the buffers when it has all.
+    /// Reads some formats; opens the buffers when all formats are read.
     fn describe(&mut self) {
         let State::Describing { table, events } = &mut self.state else {
             return;
         };
         for event in events.by_ref().take(FORMATS_PER_TURN) {
-            // An event without a format, or with one that makes no sense, can only be one that nobody can record.
+            // An event without a valid format cannot have been recorded.
             if let Ok(format) = self.tracefs.event_format(&event) {
                 let _ = table.add(&event.group, &event.name, &format);
             }
@@ -214,7 +215,7 @@ impl FrozenFtrace {
         }
     }
 
-    /// Reads some pages; tells the rest when it has all.
+    /// Reads some pages; ends the reading when all pages are read.
     fn read(&mut self, now: BootTime, sink: &mut dyn PacketSink) {
         let State::Reading(reading) = &mut self.state else {
             return;
@@ -309,7 +310,7 @@ impl Reading {
             left = left.saturating_sub(batch.count.max(1));
             unread.pages -= batch.count;
             self.pages += batch.count as u64;
-            // A page that is mostly empty may be anywhere in a buffer that a crash has left, so only errors end the reading early.
+            // A crash may leave a mostly empty page anywhere in the buffer, so only errors end the reading early.
             let failed = batch.end.parse_error();
             if let Some(status) = failed {
                 self.session.add_parse_error(status);
@@ -319,7 +320,7 @@ impl Reading {
                     cpu: unread.buffer.cpu(),
                     pages: batch.pages,
                     page_size: self.table.layout().page_size(),
-                    // No snapshot means the boot clock. Nothing is known now about another boot's clock.
+                    // No snapshot means the boot clock. Nothing is known about another boot's clock.
                     clock: None,
                 };
                 self.bundles
@@ -334,7 +335,7 @@ impl Reading {
     }
 }
 
-/// Most pages that a CPU's buffer can have, one in the reader's hands included.
+/// The most pages that a CPU's buffer can have, including the page that the reader holds.
 fn pages_of(tracefs: &Tracefs, cpu: u32, page_size: usize) -> usize {
     let kib = tracefs.get(&Setting::CpuBufferSizeKb(cpu)).ok();
     let bytes = kib
@@ -387,7 +388,7 @@ impl Probe for FrozenFtrace {
             self.tell_trace_too(what, now, sink);
             return;
         }
-        // Somebody may have begun to record into it meanwhile.
+        // Somebody may have begun to record into the instance meanwhile.
         let records_now = !matches!(self.tracefs.recording(), Ok(Recording::Off));
         match (&self.state, self.recording) {
             (State::Done { cut_off: 0 }, Recording::Off) if records_now => {
@@ -404,7 +405,7 @@ impl Probe for FrozenFtrace {
         }
     }
 
-    /// What the trace is about, and what it misses.
+    /// Reports what the trace contains and what it lacks.
     fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }

@@ -1,10 +1,10 @@
 //! The journal of changes to tracefs: a file in a private directory, written ahead of each change by
 //! [`super::Restorer`] and read by [`super::replay`] after a crash.
 //!
-//! Text, one record a line, fields separated by tabs, appended with one `write` each. A last line without its newline
-//! is not a record: the change that it would announce had not been made. The owner holds an exclusive `flock` for as
-//! long as it lives, so a journal that can be locked has no owner any more. It does not outlive the machine: tracefs
-//! does not either, which the boot id tells.
+//! Text, one record a line, fields separated by tabs, appended with one `write` each. A last line without its newline is not a
+//! record: the change that it would announce had not been made. The owner holds an exclusive `flock` for as long as it lives, so
+//! a journal that can be locked has no owner any more. A journal is valid for one boot only, as tracefs's settings are; the boot
+//! id identifies the boot.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -21,13 +21,13 @@ use crate::ftrace::tracefs::{EventName, Setting};
 const HEADER: &str = "ferretto ftrace journal 1";
 /// Time between two attempts to lock the directory.
 const LOCK_POLL: Duration = Duration::from_millis(5);
-/// A journal lists each of a machine's few thousand events at most a few times. What is longer is none of ours.
+/// A journal lists each of a machine's few thousand events at most a few times. A longer file is no journal of this program.
 const LONGEST_JOURNAL: u64 = 8 << 20;
 
 /// Why the journal cannot be kept or read.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The directory is not one that only this user can write.
+    /// Others than this user can write to the directory.
     #[error(
         "{} is no safe place for the journal of ftrace changes: {reason}. Remove it; ftrace will not be put back after a crash until then", path.display()
     )]
@@ -45,7 +45,7 @@ pub enum JournalError {
     Busy {
         /// The directory.
         path: PathBuf,
-        /// How long it was waited for.
+        /// How long this process waited.
         patience: Duration,
     },
     /// A file operation failed.
@@ -67,7 +67,7 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Journ
     move |source| JournalError::Io { doing, path, source }
 }
 
-/// One step, as the journal lists it.
+/// One step as the journal lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// The value of a setting before its first change.
@@ -110,8 +110,8 @@ impl Record {
         format!("{word}\t{first}\t{second}\n")
     }
 
-    /// `None` for a line of a later version or of somebody else: only what is understood is undone, and only files
-    /// that [`Setting`] knows are ever written.
+    /// `None` for a line of a later version or of another program. So only known records are undone, and only files that
+    /// [`Setting`] knows are ever written.
     fn from_line(line: &str) -> Option<Record> {
         let mut fields = line.split('\t');
         let (word, first, second) = (fields.next()?, fields.next()?, fields.next()?);
@@ -168,7 +168,7 @@ impl JournalDir {
     /// The first of this user's [`places`](JournalDir::places) that can be made.
     ///
     /// # Errors
-    /// If the first is there but not safe, or none can be made.
+    /// If the first place exists but is not safe, or no place can be made.
     pub fn system() -> Result<JournalDir, JournalError> {
         let [runtime, temporary] = JournalDir::places(rustix::process::geteuid().as_raw());
         JournalDir::at(runtime).or_else(|error| match error {
@@ -177,8 +177,8 @@ impl JournalDir {
         })
     }
 
-    /// Where a user's journals are: `/run/ferretto` for root, `/run/user/<uid>/ferretto` for others; `/tmp/ferretto-<uid>` where
-    /// that cannot be.
+    /// The places of a user's journals: `/run/ferretto` for root, `/run/user/<uid>/ferretto` for others, and
+    /// `/tmp/ferretto-<uid>` if that cannot be made.
     pub fn places(uid: u32) -> [PathBuf; 2] {
         let runtime = match uid {
             0 => "/run/ferretto".to_owned(),
@@ -187,7 +187,7 @@ impl JournalDir {
         [runtime, format!("/tmp/ferretto-{uid}")].map(PathBuf::from)
     }
 
-    /// The process that keeps, or kept, the journal in the file of this name, if that is one's.
+    /// The process that keeps, or kept, the journal in the file of this name; `None` if the name is no journal's.
     pub fn keeper(file_name: &str) -> Option<i32> {
         let (pid, _) = file_name
             .strip_prefix("ftrace-")?
@@ -196,7 +196,7 @@ impl JournalDir {
         pid.parse().ok()
     }
 
-    /// `path`, which is made if it is missing and checked if it is not.
+    /// Opens `path`. Makes it if it is missing, and checks it otherwise.
     ///
     /// # Errors
     /// If it cannot be made, or is no directory to which this user alone can write.
@@ -211,7 +211,7 @@ impl JournalDir {
         JournalDir::check(path)
     }
 
-    /// `path`, if it is there and nobody else can write to it.
+    /// Opens `path` if it exists and nobody else can write to it.
     ///
     /// # Errors
     /// If it is not there, or is no directory to which this user alone can write.
@@ -233,7 +233,8 @@ impl JournalDir {
         }
     }
 
-    /// Makes a file in it that only this user can read and write, whatever the umask, to be written from its start on.
+    /// Makes a file in the directory that only this user can read and write, whatever the umask. The caller writes it from its
+    /// start on.
     ///
     /// # Errors
     /// If the file exists already, or the system refuses to make it.
@@ -246,8 +247,8 @@ impl JournalDir {
             .open(self.path.join(name))
     }
 
-    /// Waits until nobody else is putting anything back, but no longer than `patience`, and keeps others from it while what it
-    /// returns lives.
+    /// Waits until nobody else is putting anything back, but no longer than `patience`. Nobody else can start to put back while
+    /// the returned file lives.
     pub(super) fn lock(&self, patience: Duration) -> Result<File, JournalError> {
         let folder = File::open(&self.path).map_err(io_error("open", &self.path))?;
         let until = Instant::now() + patience;
@@ -264,7 +265,7 @@ impl JournalDir {
         }
     }
 
-    /// Journals whose owners are gone, each locked as long as it is held here.
+    /// Journals whose owners are gone, each locked until it is dropped.
     pub(super) fn orphans(&self) -> Result<Vec<Orphan>, JournalError> {
         let mut orphans = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(io_error("list", &self.path))? {
@@ -327,7 +328,7 @@ impl Journal {
             .map_err(io_error("write to", &self.path))
     }
 
-    /// All is put back. Should the file stay, replaying it would find nothing left to do.
+    /// Deletes the journal, because everything is put back. If the file stays, replaying it will find nothing to do.
     pub(super) fn delete(self) {
         let _ = fs::remove_file(&self.path);
     }
@@ -363,7 +364,7 @@ impl Orphan {
         let mut fields = header.split('\t');
         if fields.next() != Some(HEADER) {
             if text.is_empty() {
-                // Its owner died before the first word.
+                // The owner died before it wrote the first record.
                 let _ = fs::remove_file(&path);
             }
             return None;
@@ -402,7 +403,7 @@ impl Orphan {
     }
 }
 
-/// Identifies the running kernel's lifetime; empty where `/proc` is not mounted.
+/// Identifies this boot of the kernel; empty where `/proc` is not mounted.
 fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())

@@ -1,9 +1,9 @@
-//! The events that the trace format knows by name: which protobuf field each field of the kernel becomes.
+//! The events that the trace format knows by name, with the protobuf field that each kernel field becomes.
 //!
-//! The translation table, and tools that list events, ask [`find`] for an event. `events.txt` has them all, generated from the schema: a line is
-//! an event's group, its field in `FtraceEvent`, and the fields of its message. An event without a line becomes a generic event.
+//! The translation table, and tools that list events, ask [`find`] for an event. `events.txt` has all of them, generated from the schema: each
+//! line has an event's group, its field in `FtraceEvent`, and the fields of its message. An event without a line becomes a generic event.
 //!
-//! Kernels differ: a field listed here may be missing there, or have a type that does not fit. Then the field is left out.
+//! Kernels differ: a field listed here may be missing in one, or have a type that does not fit. Then the field is left out.
 
 use super::field::ProtoType;
 
@@ -13,10 +13,10 @@ mod tests;
 /// One line for each event, sorted by group and name: `group/name=number field:type=number …`.
 const EVENTS: &str = include_str!("events.txt");
 
-/// Events whose name in the schema is neither the kernel's name nor that with the group in front.
+/// Events whose name in the schema is neither the kernel's name nor the kernel's name with its group in front.
 const RENAMED: &[(&str, &str, &str)] = &[("systrace", "0", "zero")];
 
-/// Groups that were part of another group when the schema got their events: today's name and the schema's.
+/// Groups that were part of another group when the schema got their events: the present name and the schema's.
 const MOVED: &[(&str, &str)] = &[("smbus", "i2c")];
 
 /// Integers that are addresses of functions, by group, event and field. The kernel declares other such fields as pointers.
@@ -53,12 +53,12 @@ pub struct TypedField {
     pub declared: Declared,
 }
 
-/// Whether the kernel's declaration says what a field is.
+/// Whether the kernel's declaration describes the field correctly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
-    /// It does.
+    /// The declaration is correct.
     Truly,
-    /// It says integer and means the address of a function.
+    /// The declaration says integer, and the value is the address of a function.
     AsInteger,
 }
 
@@ -122,8 +122,7 @@ pub fn all() -> impl Iterator<Item = TypedEvent> {
 
 /// The message for the kernel's event of this group and name, if it has one.
 ///
-/// Where a name was taken already by another group's event, upstream put the group in front: `mali/tracing_mark_write` is
-/// `mali_tracing_mark_write`.
+/// If another group's event had the name already, upstream put the group in front: `mali/tracing_mark_write` is `mali_tracing_mark_write`.
 pub fn find(group: &str, name: &str) -> Option<TypedEvent> {
     let moved = MOVED.iter().find(|(today, _)| *today == group);
     let group = moved.map_or(group, |(_, group)| group);

@@ -1,6 +1,7 @@
-//! What a tracefs directory shows: the files behind [`super::Shown`], and hints at who is behind a change.
+//! Reads the state of a tracefs directory from its files, for [`super::Shown`], and finds hints at the programs behind a
+//! change.
 //!
-//! Costs are per look: a few files of one line each time, [`super::Depth::Quick`] two of them.
+//! Each look reads a few files of one line; [`super::Depth::Quick`] reads two of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,12 +11,12 @@ use super::{Depth, Shown};
 use crate::ftrace::stats::CpuStats;
 use crate::ftrace::tracefs::{Setting, Tracefs};
 
-/// So many programs are named.
+/// Programs that a sentence names, at most.
 const MOST_PROGRAMS: usize = 3;
-/// So many descriptors are looked at to find who has a file open: some tens of milliseconds.
+/// Descriptors that are examined to find the programs that have a file open, at most: some tens of milliseconds.
 const MOST_DESCRIPTORS: usize = 20_000;
 
-/// Settings that matter to every recording, whether it has changed them or not.
+/// Settings that matter to every recording, whether or not it has changed them.
 pub fn watched_settings() -> Vec<Setting> {
     vec![
         Setting::TracingOn,
@@ -30,9 +31,10 @@ pub fn watched_settings() -> Vec<Setting> {
     ]
 }
 
-/// Files to which a write may change what is recorded, apart from those in `events`: those of the watched settings and
-/// of `more`, the switch of all events, and the buffers. Not the tracer's: as long as raw buffers are open the kernel
-/// refuses another, but even a refused write can be one for fanotify, if it begins with a truncation.
+/// Files whose writers may change what is recorded, apart from those in `events`: the files of the watched settings and
+/// of `more`, the switch of all events, and the buffers. The tracer's file is left out: the kernel refuses another
+/// tracer as long as raw buffers are open, but a refused write still looks like a write to fanotify if it begins with a
+/// truncation.
 pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
     let mut settings = watched_settings();
     settings.extend_from_slice(more);
@@ -46,7 +48,7 @@ pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
     files
 }
 
-/// Reads `settings` and, unless it is to be quick, which events are recorded. What cannot be read is missing.
+/// Reads `settings` and, unless the look is quick, the list of recorded events. Leaves out values that cannot be read.
 pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
     let read = |setting: &Setting| Some((setting.clone(), tracefs.get(setting).ok()?));
     Shown {
@@ -59,14 +61,14 @@ pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
     }
 }
 
-/// How many events the kernel counts as read out of each buffer.
+/// The kernel's count of events read out of each buffer.
 pub fn events_read(tracefs: &Tracefs, cpus: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> {
     cpus.into_iter()
         .filter_map(|cpu| Some((cpu, CpuStats::read(tracefs, cpu).ok()?.read_events)))
         .collect()
 }
 
-/// What switches recording off by itself, as its owner wants it: a trigger of an event or of a function.
+/// The file of a trigger, on an event or a function, that switches recording off as its owner intends.
 pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
     let is_command = |line: &str| !line.starts_with('#') && line.contains("traceoff");
     for event in tracefs.listed_events().ok()? {
@@ -80,24 +82,24 @@ pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
     text.lines().any(is_command).then(|| functions.to_owned())
 }
 
-/// A program that had to do with a file of a tracefs directory.
+/// A program that has a file of a tracefs directory open or wrote to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileUser {
     /// Its process; 0 if the kernel does not tell.
     pub pid: u32,
-    /// That process's name; empty if it has ended.
+    /// The process's name; empty if it has ended.
     pub name: String,
     /// The file, below the directory.
     pub file: String,
 }
 
 impl FileUser {
-    /// Whether it is about to read, and so to take, events.
+    /// Whether the program has a file open from which it may take events.
     pub fn takes_events(&self) -> bool {
         self.file.contains("trace_pipe")
     }
 
-    /// The words for it.
+    /// The program as a phrase in a sentence.
     pub fn who(&self) -> String {
         match (self.pid, self.name.as_str()) {
             (0, _) => "a process (the kernel tells only root which)".to_owned(),
@@ -107,14 +109,14 @@ impl FileUser {
     }
 }
 
-/// The name of a process that may have ended. Anything can be in a name, and it becomes part of a line.
+/// The name of a process that may have ended. A name can contain any bytes, and it becomes part of a line.
 pub fn name_of_process(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().replace(char::is_control, "?")
 }
 
-/// Which other programs have files of the directory open, as far as this user may know: a hint at who changed something,
-/// where the kernel does not tell. Reads much of `/proc`, so not for every look.
+/// Other programs that have files of the directory open, as far as this user may see them. They are a hint at the author
+/// of a change where the kernel does not tell. Reads much of `/proc`, so not every look calls it.
 pub fn openers(root: &Path) -> Vec<FileUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -133,7 +135,7 @@ pub fn openers(root: &Path) -> Vec<FileUser> {
             let below = target.strip_prefix(root).ok()?.to_str()?.to_owned();
             (!below.is_empty() && !below.starts_with("instances/")).then_some(below)
         });
-        // Whoever takes events is the more interesting.
+        // A program that takes events is the more interesting one.
         let Some(file) = below_root.max_by_key(|file| file.contains("trace_pipe")) else {
             continue;
         };
@@ -143,14 +145,14 @@ pub fn openers(root: &Path) -> Vec<FileUser> {
     openers
 }
 
-/// A clause about those who had a file open; empty if there are none.
+/// A clause about the programs that had a file open; empty if there are none.
 pub fn describe_openers(openers: &[FileUser]) -> String {
     clause(openers, |opener| {
         format!("{} had {} open", opener.who(), opener.file)
     })
 }
 
-/// A clause about those who wrote to a file; empty if none is known.
+/// A clause about the programs that wrote to a file; empty if none is known.
 pub fn describe_writers(writers: &[FileUser]) -> String {
     let known: Vec<FileUser> = writers.iter().filter(|writer| writer.pid != 0).cloned().collect();
     clause(&known, |writer| {

@@ -1,14 +1,17 @@
-//! Writes of others that no look has explained yet: what they were to may have changed, or may have been another in between.
+//! Other programs' writes that no look has explained yet. The value of the file may have changed since, or may have been
+//! another in between.
 //!
-//! The order in [`crate::ftrace::data_source`] is: take the writes, look, and if the look found something take them again.
-//! The kernel reports a write after it has had its effect, so there are these cases:
-//! - The write is taken before a look that shows its effect, or between the two: the change that was found names the writer.
-//! - It is taken before a look that shows none: it is told by itself. It waits for a look at what it was to.
-//! - It is taken after the look: it waits for the next, which explains it if its effect shows.
-//! - A change that has been told is under way: the write changes nothing that is known.
-//! - The report comes after the second taking of a look that shows its effect: a change then has no writer, but as it is
-//!   under way the late report is dropped. If the effect was to end a change, the write is told too: one sentence too many.
-//! - Between the look that shows the end of a change and the taking after it, a write is not told: microseconds.
+//! [`crate::ftrace::data_source`] takes the writes, looks, and takes the writes again if the look found something. The
+//! kernel reports a write after its effect, so there are these cases:
+//! - The write is taken before a look that shows its effect, or right after that look: the reported change names the writer.
+//! - The write is taken before a look at its target that shows no effect: the write is reported by itself.
+//! - The write is taken after the look: it waits for the next look, which explains it if its effect shows.
+//! - A change that has been reported is under way: the write changes nothing that is known.
+//! - The report comes after the second taking of a look that shows its effect: the change then has no writer. As the change
+//! is under way, the late report is dropped. If the effect was to end a change, the write is reported too: one sentence too
+//! many.
+//! - The write happens between the look that shows the end of a change and the taking after it: it is not reported. That
+//! window lasts microseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +19,12 @@ use super::look::FileUser;
 use super::{Finding, Window};
 use crate::ftrace::tracefs::{EventName, Setting};
 
-/// So many writers to the same are told of; others, and writes that come later, are only counted.
+/// Processes whose writes to one target are reported, at most. Other and later writes are only counted.
 const MOST_WRITERS: usize = 4;
-/// So many writes to the same are kept until a look.
+/// Writes to one target that are kept until a look, at most.
 const MOST_HELD: usize = 64;
 
-/// What was written to.
+/// The target of a write.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// A setting.
@@ -33,10 +36,10 @@ pub enum Target {
 }
 
 impl Target {
-    /// What `file` is about.
+    /// The target that `file` belongs to.
     fn of(file: &str) -> Option<Target> {
         match Setting::from_file(file) {
-            // Shows in the size of all.
+            // A change of one CPU's size shows in the size of all.
             Some(Setting::CpuBufferSizeKb(_)) => Some(Target::Setting(Setting::BufferSizeKb)),
             Some(setting) => Some(Target::Setting(setting)),
             None if file == "set_event" || file.ends_with("/enable") => Some(Target::Events),
@@ -90,13 +93,13 @@ impl Unexplained {
         self.held.is_empty()
     }
 
-    /// These are explained.
+    /// Takes the writes to `target`, because they are explained.
     pub(super) fn take(&mut self, target: &Target) -> Vec<FileUser> {
         let held = self.held.remove(target);
         held.into_iter().flatten().collect()
     }
 
-    /// Those to switches of these events are explained.
+    /// Takes the writes to switches of these events, because they are explained.
     pub(super) fn take_switching(&mut self, events: &BTreeSet<EventName>) -> Vec<FileUser> {
         let (taken, left): (BTreeSet<FileUser>, BTreeSet<FileUser>) = self
             .take(&Target::Events)
@@ -108,8 +111,8 @@ impl Unexplained {
         taken.into_iter().collect()
     }
 
-    /// A look at events has explained all but writes to switches of those that are `on`, and does not tell of `explained`
-    /// ones by [`Unexplained::take_switching`].
+    /// Handles all writes to switches after a look at events. Reports writes to switches of events that are `on`, keeps
+    /// writes to switches of `explained` events for [`Unexplained::take_switching`], and drops the others.
     pub(super) fn tell_switching(
         &mut self,
         on: &BTreeSet<EventName>,
@@ -125,7 +128,7 @@ impl Unexplained {
         self.tell(&Target::Events, writes, None, when)
     }
 
-    /// A look at `target` has explained none of these. `shown` is what it showed.
+    /// Reports these writes to `target`, which a look has not explained. `shown` is the value that the look showed.
     pub(super) fn tell(
         &mut self,
         target: &Target,
@@ -155,14 +158,14 @@ impl Unexplained {
         findings
     }
 
-    /// How often there was something that was not told, if that grew.
+    /// The number of writes that were not reported, if it has grown.
     pub(super) fn sum_up(&mut self) -> Option<u64> {
         let grew = self.not_told > self.summed_up;
         self.summed_up = self.not_told;
         grew.then_some(self.not_told)
     }
 
-    /// There is somebody new to tell.
+    /// Forgets which writers were reported, because a new session has not been told.
     pub(super) fn tell_anew(&mut self) {
         self.told.clear();
     }

@@ -1,10 +1,11 @@
-//! Who writes to the files of a tracefs directory, as fanotify(7) tells: a write between two looks leaves no other trace.
+//! Finds the programs that write to the files of a tracefs directory, as fanotify(7) tells: a write between two looks
+//! leaves no other trace.
 //!
-//! One group holds marks on the files that matter, and on the directories of recorded events: not on the directory
-//! itself, for whoever writes to `trace_marker` would pay. The group reports the directory and the name of a file
-//! (`FAN_REPORT_DFID_NAME`) instead of an open descriptor: opening `trace` has effects. Tracefs can do that since
-//! Linux 6.8. Without CAP_SYS_ADMIN the kernel tells of writes but not whose they are; where it tells nothing at all,
-//! there are no [`Writers`].
+//! One fanotify group holds marks on the files that matter and on the directories of recorded events. The tracefs directory
+//! itself has no mark, because a mark there would slow down every write to `trace_marker`. The group reports the directory
+//! and the name of a file (`FAN_REPORT_DFID_NAME`) instead of an open descriptor, because opening `trace` has effects.
+//! Tracefs supports that since Linux 6.8. Without CAP_SYS_ADMIN the kernel reports writes but not the writing process. If
+//! the kernel reports nothing at all, there are no [`Writers`].
 //!
 //! Costs one `read` per call of [`Writers::written`], and a descriptor for each directory of events.
 
@@ -20,14 +21,15 @@ use rustix::io::Errno;
 use super::look::{FileUser, name_of_process};
 use crate::ftrace::tracefs::EventName;
 
-/// Directories of so many events are watched: each costs a descriptor.
+/// Events whose directories are watched, at most: each costs a descriptor.
 const MOST_EVENTS: usize = 100;
-/// Files of a directory of events that change what is recorded.
+/// Files in an event's directory that change what is recorded.
 const EVENT_FILES: [&str; 2] = ["enable", "filter"];
-/// Room for what one `read` takes; a record has at most about 350 bytes.
+/// Room for the result of one `read`; a record has at most about 350 bytes.
 const READ_BYTES: usize = 16 << 10;
 const LONGEST_RECORD: usize = 512;
-/// Reads in a row, lest somebody who writes all the time keeps this busy. Repeated writes are merged by the kernel.
+/// Reads in a row, at most, so that a program that writes all the time does not keep this loop busy. The kernel merges
+/// repeated writes.
 const MOST_READS: usize = 16;
 
 /// The inode of a directory and the name of a file in it.
@@ -50,7 +52,7 @@ struct EventDir {
 }
 
 impl Writers {
-    /// Watches `files` of the directory `root`, those that there are; `None` if this kernel or this user cannot.
+    /// Watches the existing ones of `files` in the directory `root`; `None` if this kernel or this user cannot.
     pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
         let names = InitFlags::from_bits_retain(libc::FAN_REPORT_DFID_NAME);
@@ -93,7 +95,7 @@ impl Writers {
         self.event_dirs.retain(|path, dir| {
             let is_wanted = wanted.remove(path);
             if !is_wanted {
-                // Events of what stays marked are of no interest to anybody.
+                // Nobody uses the events of a mark that cannot be removed.
                 let _ = mark(MarkFlags::FAN_MARK_REMOVE, &dir.opened);
             }
             is_wanted
@@ -113,8 +115,8 @@ impl Writers {
         }
     }
 
-    /// Who wrote to which file since the last call, each once. This process is none of them. The kernel keeps some ten
-    /// thousand writers: where there are more, those tell enough.
+    /// The programs that wrote since the last call, once for each file, without this process. The kernel keeps some ten
+    /// thousand writers; if there are more, the first ones are enough.
     pub fn written(&self) -> BTreeSet<FileUser> {
         let mut written = BTreeSet::new();
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
@@ -168,7 +170,8 @@ struct Record<'a> {
     name: &'a str,
 }
 
-/// The records in what was read: `struct fanotify_event_metadata` and, after each, the parts that make it up to its length.
+/// The records in the bytes of a read: `struct fanotify_event_metadata` and, after each, the parts that make it up to its
+/// length.
 fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
     std::iter::from_fn(move || {
         let length = number::<4>(bytes, 0)? as usize;
@@ -198,8 +201,8 @@ fn records(mut bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
     })
 }
 
-/// Of `struct fanotify_event_info_fid`: the header, 8 bytes for the file system, `struct file_handle`, a name with a NUL.
-/// What is in a handle is the file system's affair. Tracefs has none of its own, so the kernel makes those of
+/// Parses `struct fanotify_event_info_fid`: the header, 8 bytes for the file system, `struct file_handle`, a name with a
+/// NUL. The file system defines the content of a handle. Tracefs defines none, so the kernel makes handles of the kind
 /// `FILEID_INO64_GEN` (`exportfs_encode_ino64_fid`): 8 bytes of inode number, then 4 of generation.
 fn directory_and_name(part: &[u8]) -> Option<(u64, &str)> {
     const INODE_AND_GENERATION: u64 = 0x81;
@@ -227,7 +230,7 @@ fn number<const SIZE: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// As this kernel would write it for `name` in the directory with this inode.
+    /// A record as this kernel would write it for `name` in the directory with this inode.
     fn record(pid: u32, handle_kind: u32, inode: u64, name: &str) -> Vec<u8> {
         let mut part = vec![libc::FAN_EVENT_INFO_TYPE_DFID_NAME, 0];
         let mut named = [name.as_bytes(), &[0]].concat();
@@ -260,7 +263,7 @@ mod tests {
             let complete = usize::from(length >= bytes.len() - record(8, 1, 5, "x").len());
             assert_eq!(records(&bytes[..length]).collect::<Vec<_>>(), both[..complete]);
         }
-        // A length of nothing would never end.
+        // Without this check, a length of zero would make the loop endless.
         assert_eq!(records(&[0; 64]).count(), 0);
     }
 }

@@ -1,8 +1,8 @@
-//! What generated messages call to take over fields, and what is refused.
+//! The functions that generated messages call to decode fields, and the bounds that they enforce.
 //!
-//! Bytes come from other processes: nesting is bounded ([`MAX_DEPTH`]), and so is the memory of elements and messages
-//! ([`MAX_ELEMENT_MEMORY`]), of which one can take hundreds of times the bytes that it has on the wire. Everything else takes about as
-//! much memory as there are bytes.
+//! Bytes come from other processes, so nesting is bounded ([`MAX_DEPTH`]), and so is the memory of elements and messages
+//! ([`MAX_ELEMENT_MEMORY`]), which can take hundreds of times their bytes on the wire. Everything else takes about as much memory as
+//! there are bytes.
 
 use std::fmt;
 
@@ -14,15 +14,16 @@ use super::scalar::Scalar;
 /// How deep messages may nest; protobuf's own limit.
 pub const MAX_DEPTH: u32 = 100;
 
-/// Bytes that the elements of repeated fields and the nested messages of one decoded message may take, without what they own.
+/// Bytes that the elements of repeated fields and the nested messages of one decoded message may take, without the memory that they
+/// own.
 pub const MAX_ELEMENT_MEMORY: usize = 32 << 20;
 
-/// Why bytes are not the message they should be.
+/// Why bytes do not decode as the message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// They are no message at all.
+    /// The bytes are no message at all.
     Malformed(WireError),
-    /// A field has another type than in the schema.
+    /// A field's type differs from the schema's.
     WrongType {
         /// The field's number.
         field: u32,
@@ -34,7 +35,7 @@ pub enum DecodeError {
     },
     /// Messages nest deeper than [`MAX_DEPTH`].
     TooDeep,
-    /// It would take more memory than [`MAX_ELEMENT_MEMORY`].
+    /// The message would take more memory than [`MAX_ELEMENT_MEMORY`].
     TooLarge,
 }
 
@@ -60,7 +61,7 @@ impl From<WireError> for DecodeError {
     }
 }
 
-/// What is left of the bounds while a message is decoded.
+/// The remains of the bounds while a message is decoded.
 #[derive(Debug)]
 pub struct Decoder {
     depth: u32,
@@ -91,7 +92,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// A message that is there.
+    /// A message in a field that is set.
     ///
     /// # Errors
     /// If the field is no message, does not decode, or is nested too deep, or if there are more messages than memory is allowed for.
@@ -182,7 +183,7 @@ pub(crate) fn bytes(field: &Field<'_>, to: &mut Option<Vec<u8>>) -> Result<(), D
     Ok(())
 }
 
-/// A value of an enum; one that is not known goes to `unknown`.
+/// A value of an enum. An unknown value goes to `unknown`.
 #[inline(never)]
 pub(crate) fn enums(
     field: &Field<'_>,
@@ -196,7 +197,7 @@ pub(crate) fn enums(
     Ok(())
 }
 
-/// One or, packed, several of many values of an enum; those that are not known go to `unknown`.
+/// One or, packed, several values of a repeated enum. Unknown values go to `unknown`.
 #[inline(never)]
 pub(crate) fn enums_packed(
     field: &Field<'_>,

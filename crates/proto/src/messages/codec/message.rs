@@ -1,9 +1,9 @@
-//! What every generated message can do: be decoded, be encoded, read as its default where it is absent.
+//! The traits of generated messages: decoding, encoding, and defaults for fields that are absent.
 //!
-//! Generated code says, field by field, what to call in [`super::decode`] and [`super::visit`]; the loops, checks and bounds are
-//! written, and compiled, once for all messages. That is what keeps them cheap to build: nothing is generic over a
-//! buffer, nothing is instantiated again in the crates that use them, and a field is one call that is not inlined. Nested messages and
-//! enums are reached through [`Messages`] and [`Enums`], so of each type only these few methods are compiled.
+//! For each field, generated code says which function in [`super::decode`] and [`super::visit`] to call. The loops, checks and bounds are written,
+//! and compiled, once for all messages. This keeps the messages cheap to build: nothing is generic over a buffer, nothing is instantiated again in
+//! the crates that use them, and a field is one call that is not inlined. Nested messages and enums are reached through [`Messages`] and [`Enums`],
+//! so only these few methods are compiled for each type.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -19,15 +19,16 @@ pub trait Fields: Send + Sync + 'static {
     /// Shows all fields to a visitor, in the order of their numbers, and the unknown ones.
     fn visit(&self, visitor: &mut Visitor<'_, '_, '_>);
 
-    /// The name of the message in the schema, and the numbers and names of its fields. Who neither records nor reads traces builds without.
+    /// The name of the message in the schema, and the numbers and names of its fields. Programs that neither record nor read traces are built without
+    /// names.
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
         ("Message", &[])
     }
 
-    /// Takes over one field, over or behind what is there.
+    /// Decodes one field: replaces the value of a singular field, merges a message, or appends to a repeated field.
     ///
     /// # Errors
-    /// If the field is not of the schema's type, or too much.
+    /// If the field is not of the schema's type, or exceeds a bound.
     fn merge(&mut self, field: &Field<'_>, decoder: &mut Decoder) -> Result<(), DecodeError>;
 
     /// The message without any field.
@@ -54,7 +55,7 @@ pub trait Message: Fields + Clone + fmt::Debug + Default + PartialEq {
         Ok(message)
     }
 
-    /// Decodes on top of what is there, as if the two had been encoded one after the other.
+    /// Decodes on top of the present fields, as if the two messages had been encoded one after the other.
     ///
     /// # Errors
     /// As [`Message::decode_from_slice`]; the message then has some of the fields.
@@ -69,7 +70,7 @@ pub trait Message: Fields + Clone + fmt::Debug + Default + PartialEq {
         writer.into_vec()
     }
 
-    /// How many bytes the encoded message has. It is encoded to know.
+    /// The length of the encoded message in bytes. Encodes the message to find it.
     fn encoded_len(&self) -> usize {
         let mut writer = Writer::new();
         encode(self, &mut writer);
@@ -161,10 +162,10 @@ impl<T: Fields> MessageField<T> {
 }
 
 impl<T: Fields + Default> MessageField<T> {
-    /// The message to be changed, set if it was not.
+    /// The message for changing it; sets an empty one if the field is not set.
     pub fn get_or_insert_default(&mut self) -> &mut T {
         if self.0.is_none() {
-            // There is nothing to drop, which the compiler would otherwise have to find out for each message.
+            // The old value is empty and needs no drop. `forget` spares the compiler from proving that for each message.
             std::mem::forget(self.0.replace(Box::default()));
         }
         match &mut *self.0 {
@@ -343,14 +344,14 @@ impl UnknownFields {
         self.0.extend_from_slice(field.raw);
     }
 
-    /// [`Self::push`] in the shape of what takes other fields.
+    /// [`Self::push`] with the signature of the functions that take other fields.
     #[inline(never)]
     pub(crate) fn take(&mut self, field: &Field<'_>) -> Result<(), DecodeError> {
         self.push(field);
         Ok(())
     }
 
-    /// Adds a varint, as enum values are.
+    /// Adds a varint, the form of enum values.
     pub fn push_varint(&mut self, number: u32, value: u64) {
         let mut writer = Writer::new();
         writer.varint_field(number, value);

@@ -1,4 +1,4 @@
-//! What generated messages are made of: their traits and field types, and what decodes and shows them.
+//! The parts of generated messages: their traits and field types, and the code that decodes and shows them.
 //!
 //! `messages::generated` says for each field which function here takes it, and nothing more; see [`message`] for why.
 
@@ -12,7 +12,7 @@ pub(crate) use ferretto_wire::Field;
 pub use message::{Enumeration, Enums, Fields, Message, MessageField, Messages, UnknownFields};
 pub use visit::Visitor;
 
-/// What all messages have alike.
+/// Implementations that all messages share.
 macro_rules! message_impls {
     ($name:ident) => {
         impl Default for $name {

@@ -4,7 +4,7 @@ use ferretto_wire::{Value, Writer, take_varint, unzigzag, zigzag};
 
 /// A scalar type.
 pub(crate) trait Scalar {
-    /// What a struct holds.
+    /// The type in a struct.
     type Value: Copy + std::fmt::Debug;
 
     /// Appends a field.
@@ -13,7 +13,7 @@ pub(crate) trait Scalar {
     /// Appends an element of a packed field.
     fn put_packed(writer: &mut Writer, value: Self::Value);
 
-    /// The value, if it is of the wire type that the scalar has.
+    /// The value, if it has the scalar's wire type.
     fn take(value: Value<'_>) -> Option<Self::Value>;
 
     /// Takes an element off the bytes of a packed field; `None` if they are not such elements.
@@ -87,7 +87,7 @@ macro_rules! fixed {
     )*};
 }
 
-// Of a varint that is too large for its type the lowest bits count.
+// If a varint is too large for its type, its lowest bits count.
 varints! {
     Int32: i32, |value| i64::from(value) as u64, |bits| bits as i32;
     Int64: i64, |value| value as u64, |bits| bits as i64;

@@ -7,7 +7,7 @@ use ferretto_wire::Writer;
 use super::message::{Enums, Fields, Messages, UnknownFields};
 use super::scalar::Scalar;
 
-/// Where the fields of a message go.
+/// The destination of a message's fields.
 #[derive(Debug)]
 pub struct Visitor<'v, 'a, 'f>(Target<'v, 'a, 'f>);
 
@@ -33,7 +33,7 @@ impl<'v> Visitor<'v, '_, '_> {
         Visitor(Target::Wire(writer))
     }
 
-    /// A field that is set, if this formats.
+    /// Shows a field that is set; does nothing unless this formats.
     #[cold]
     fn show(&mut self, number: u32, value: &dyn fmt::Debug) {
         if let Target::Debug { to, names } = &mut self.0 {
@@ -188,7 +188,7 @@ pub(crate) fn messages(visitor: &mut Visitor<'_, '_, '_>, number: u32, values: &
     }
 }
 
-/// What the schema does not know.
+/// The fields that the schema does not know.
 #[inline(never)]
 pub(crate) fn unknown(visitor: &mut Visitor<'_, '_, '_>, fields: &UnknownFields) {
     match &mut visitor.0 {
