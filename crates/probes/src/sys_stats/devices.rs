@@ -1,7 +1,7 @@
 //! Samplers of sysfs: `devfreq`, CPU frequencies and idle states, thermal zones, graphics processors.
 //!
-//! Devices come and go. Each sampler lists its directory at every sample, which costs one or two system calls, and
-//! opens the devices' files anew only if the list has changed.
+//! Devices come and go. Each sampler lists its directory at every sample, which costs one or two system calls, and looks
+//! for the devices' files anew only if the list has changed.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

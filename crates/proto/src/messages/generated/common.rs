@@ -101,7 +101,7 @@ impl codec::Fields for CommitDataRequest {
 pub mod commit_data_request {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// A chunk to copy into a trace buffer. With `data` the chunk comes in the request, for want of shared memory.
+    /// A chunk to copy into a trace buffer. `data` has the chunk's content if there is no shared memory.
     #[derive(Clone, PartialEq)]
     pub struct ChunksToMove {
         pub page: Option<u32>,
@@ -933,7 +933,7 @@ pub mod observable_events {
 pub mod perf_events {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// Which event drives the sampling, and how often.
+    /// The event that drives the sampling, and its period or frequency.
     #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
     pub struct Timebase {
@@ -1811,7 +1811,7 @@ pub mod trace_stats {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// What the session's filter removed.
+    /// Counts of the data that the session's filter removed.
     #[derive(Clone, PartialEq)]
     pub struct FilterStats {
         pub input_packets: Option<u64>,
@@ -1895,7 +1895,7 @@ pub mod trace_stats {
     }
 }
 
-/// A service that has not even this method answers with an error, which consumers take for no capability.
+/// A service that lacks even this method answers with an error, which consumers take as no capability.
 #[derive(Clone, PartialEq)]
 pub struct TracingServiceCapabilities {
     pub has_query_capabilities: Option<bool>,

@@ -255,7 +255,7 @@ pub mod data_source_config {
             })
         }
     }
-    /// What a writer does when there is no free chunk.
+    /// The policy of a writer when there is no free chunk.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum BufferExhaustedPolicy {
         #[default]
@@ -543,7 +543,7 @@ impl codec::Fields for TraceConfig {
 pub mod trace_config {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// A central buffer, into which the service copies what producers commit.
+    /// A central buffer, into which the service copies the chunks that producers commit.
     #[derive(Clone, PartialEq)]
     pub struct BufferConfig {
         pub size_kb: Option<u32>,
@@ -608,7 +608,7 @@ pub mod trace_config {
     pub mod buffer_config {
         #[allow(unused_imports)]
         use crate::messages::codec;
-        /// What happens when a buffer is full: overwrite the oldest chunks, or take no more.
+        /// The policy for a full buffer: overwrite the oldest chunks, or take no more.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum FillPolicy {
             #[default]
@@ -711,7 +711,7 @@ pub mod trace_config {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// What the service itself writes into the trace.
+    /// The packets that the service itself writes into the trace.
     #[derive(Clone, PartialEq)]
     pub struct BuiltinDataSource {
         pub disable_clock_snapshotting: Option<bool>,
@@ -875,7 +875,7 @@ pub mod trace_config {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// Limits lifted for those who may.
+    /// Overrides of limits of the service.
     #[derive(Clone, PartialEq)]
     pub struct GuardrailOverrides {
         pub max_upload_per_day_bytes: Option<u64>,
@@ -1056,7 +1056,7 @@ pub mod trace_config {
             }
         }
     }
-    /// How often producers forget what they interned, so that a ring buffer stays readable.
+    /// How often producers forget their interned data, so that a ring buffer stays readable.
     #[derive(Clone, PartialEq)]
     pub struct IncrementalStateConfig {
         pub clear_period_ms: Option<u32>,
@@ -1093,7 +1093,7 @@ pub mod trace_config {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// How packets are compressed on their way out. Of several, the service takes the one with the highest number
+    /// How packets are compressed on their way out. If several are given, the service takes the one with the highest number
     /// that it knows.
     #[derive(Clone, PartialEq)]
     pub struct CompressionConfig {
@@ -1206,7 +1206,7 @@ pub mod trace_config {
             extern "C" fn release(self: Box<Self>) {}
         }
     }
-    /// Where Android's incident service shall bring the trace.
+    /// The receiver to which Android's incident service passes the trace.
     #[derive(Clone, PartialEq)]
     pub struct IncidentReportConfig {
         pub destination_package: Option<String>,
@@ -1440,7 +1440,7 @@ pub mod trace_config {
             }
         }
     }
-    /// Which Android service shall get the trace.
+    /// The Android service that gets the trace.
     #[derive(Clone, PartialEq)]
     pub struct AndroidReportConfig {
         pub reporter_service_package: Option<String>,

@@ -6,7 +6,7 @@ use crate::messages::codec;
 #[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
 pub struct FrozenFtraceConfig {
-    /// Name of the instance of tracefs that has the buffer. It has to be given.
+    /// Name of the tracefs instance that has the buffer. Required.
     pub instance_name: Option<String>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,
@@ -43,7 +43,7 @@ impl codec::Fields for FrozenFtraceConfig {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// Which tracepoints, and how the kernel's buffer is sized and drained.
+/// The tracepoints to record, and the size and draining of the kernel's buffer.
 #[cfg(feature = "probes")]
 #[derive(Clone, PartialEq)]
 pub struct FtraceConfig {
@@ -270,7 +270,7 @@ pub mod ftrace_config {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// Which user space marks are kept: the first rule that matches decides.
+    /// The user space marks to keep: the first rule that matches decides.
     #[cfg(feature = "probes")]
     #[derive(Clone, PartialEq)]
     pub struct PrintFilter {

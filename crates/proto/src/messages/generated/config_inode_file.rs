@@ -10,13 +10,13 @@ pub struct InodeFileConfig {
     pub scan_interval_ms: Option<u32>,
     /// Pause before a scan, in which inodes gather; 10 s if it is 0.
     pub scan_delay_ms: Option<u32>,
-    /// How many entries of directories are looked at in a batch; 15000 if it is 0.
+    /// Entries of directories in a batch; 15000 if it is 0.
     pub scan_batch_size: Option<u32>,
-    /// Only inodes that are known already get a path.
+    /// Gives a path only to inodes that are known already.
     pub do_not_scan: Option<bool>,
-    /// If there are any, no other mount points are scanned.
+    /// If mount points are given, no others are scanned.
     pub scan_mount_points: Vec<String>,
-    /// Which directories are scanned in place of a mount point.
+    /// The directories that are scanned in place of a mount point.
     pub mount_point_mapping: Vec<crate::messages::inode_file_config::MountPointMappingEntry>,
     /// Fields that this schema does not have.
     pub unknown_fields: codec::UnknownFields,

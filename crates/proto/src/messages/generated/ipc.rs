@@ -518,7 +518,7 @@ impl codec::Fields for DisableTracingResponse {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// The reply comes when tracing has ended, or has failed to start. A descriptor beside the frame is the file to
+/// The reply comes when tracing has ended or has failed to start. A descriptor beside the frame is the file to
 /// write into.
 #[derive(Clone, PartialEq)]
 pub struct EnableTracingRequest {
@@ -617,7 +617,7 @@ pub mod enable_tracing_response {
     }
 }
 
-/// `flags` say who asked and why, for producers that care.
+/// `flags` give the initiator and the reason of the flush, for producers that use them.
 #[derive(Clone, PartialEq)]
 pub struct FlushRequest {
     pub timeout_ms: Option<u32>,
@@ -1058,7 +1058,7 @@ pub mod get_async_command_response {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// Commit what is still in chunks, then answer with `flush_request_id` in a `CommitDataRequest`.
+    /// Commit the data that is still in chunks, then answer with `flush_request_id` in a `CommitDataRequest`.
     #[derive(Clone, PartialEq)]
     pub struct Flush {
         pub data_source_ids: Vec<u64>,
@@ -1105,7 +1105,7 @@ pub mod get_async_command_response {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// Forget what was interned: later packets must not refer to earlier ones.
+    /// Forget the interned data: later packets must not refer to earlier ones.
     #[derive(Clone, PartialEq)]
     pub struct ClearIncrementalState {
         pub data_source_ids: Vec<u64>,
@@ -1451,7 +1451,7 @@ pub mod ipc_frame {
             extern "C" fn release(self: Box<Self>) {}
         }
     }
-    /// With `drop_reply` the caller does not want to know.
+    /// With `drop_reply` the caller wants no reply.
     #[derive(Clone, PartialEq)]
     pub struct InvokeMethod {
         pub service_id: Option<u32>,
@@ -1543,7 +1543,7 @@ pub mod ipc_frame {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// For frames that are no request at all.
+    /// The reply to a frame that is not a request.
     #[derive(Clone, PartialEq)]
     pub struct RequestError {
         pub error: Option<String>,
@@ -1579,7 +1579,7 @@ pub mod ipc_frame {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// From a relay, before anything else: whom it speaks for.
+    /// The first frame of a relay: the machine that it speaks for.
     #[derive(Clone, PartialEq)]
     pub struct SetPeerIdentity {
         pub pid: Option<i32>,
@@ -2732,7 +2732,7 @@ impl codec::Fields for SyncClockResponse {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// Answered when everything before it was handled.
+/// Answered when all earlier requests were handled.
 #[derive(Clone, PartialEq)]
 pub struct SyncRequest {
     /// Fields that this schema does not have.

@@ -49,7 +49,7 @@ impl codec::Fields for ClockSnapshot {
 pub mod clock_snapshot {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// An id of `BuiltinClock`, or one that a sequence made up. A clock may count in steps, and from its last value.
+    /// An id of `BuiltinClock`, or one that a sequence defines. A clock may count in multiples of a unit, and from its last value.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct Clock {
@@ -102,7 +102,7 @@ pub mod clock_snapshot {
     }
 }
 
-/// A set of files as protobuf describes them, plain or compressed.
+/// A `FileDescriptorSet`, plain or compressed.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct ExtensionDescriptor {
@@ -1460,7 +1460,7 @@ impl codec::Fields for TraceUuid {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// Written into the session that the trigger moved.
+/// Written into the session that the trigger concerns.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct Trigger {

@@ -779,7 +779,7 @@ impl codec::Enumeration for FtraceParseStatus {
     }
 }
 
-/// Once at the start and once at the end; losses are the differences.
+/// Written once at the start and once at the end; losses are the differences.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct FtraceStats {

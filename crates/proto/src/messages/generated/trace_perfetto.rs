@@ -101,9 +101,9 @@ pub mod concurrent_session_event {
 #[derive(Clone, PartialEq)]
 pub struct PerfettoMetatrace {
     pub record_type: Option<crate::messages::perfetto_metatrace::RecordType>,
-    /// Of an event. It began at the packet's timestamp.
+    /// The duration of an event, which began at the packet's timestamp.
     pub event_duration_ns: Option<u64>,
-    /// Of a counter.
+    /// The value of a counter.
     pub counter_value: Option<i32>,
     pub thread_id: Option<u32>,
     /// Records before this one were overwritten before they could be written into the trace.
@@ -616,7 +616,7 @@ impl codec::Fields for TracingServiceEvent {
 pub mod tracing_service_event {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// Those that the event is about.
+    /// The data sources that the event is about.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct DataSources {

@@ -218,7 +218,7 @@ pub mod frame {
     }
 }
 
-/// Bytes, for paths and symbols need not be UTF-8.
+/// Bytes, because paths and symbols need not be UTF-8.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct InternedString {
@@ -423,7 +423,7 @@ impl codec::Fields for ModuleSymbols {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// One sample of linux.perf: counters and perhaps a call stack. Others tell what is missing.
+/// One sample of linux.perf: counters and perhaps a call stack. Some packets report missing samples instead.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct PerfSample {
@@ -521,12 +521,12 @@ impl codec::Fields for PerfSample {
 pub mod perf_sample {
     #[allow(unused_imports)]
     use crate::messages::codec;
-    /// What happened to the data source itself.
+    /// An event of the data source itself.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct ProducerEvent {
         pub optional_source_stop_reason: Option<crate::messages::perf_sample::producer_event::OptionalSourceStopReason>,
-        /// What happened to the CPU of the PerfSample.
+        /// The event of the PerfSample's CPU.
         pub cpu_event: Option<crate::messages::perf_sample::producer_event::CpuEvent>,
         /// Fields that this schema does not have.
         pub unknown_fields: codec::UnknownFields,
@@ -601,7 +601,7 @@ pub mod perf_sample {
                 })
             }
         }
-        /// Why samples of one CPU are missing, or that they come again.
+        /// The reason why samples of one CPU are missing, or the end of that.
         #[cfg(feature = "probes")]
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub enum CpuEvent {
@@ -695,7 +695,7 @@ pub mod perf_sample {
     }
 }
 
-/// What was counted, and which processes were left out by chance.
+/// The counted events, and the random selection of processes.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct PerfSampleDefaults {

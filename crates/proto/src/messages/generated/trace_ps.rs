@@ -128,7 +128,7 @@ pub mod process_stats {
         #[inline(never)]
         extern "C" fn release(self: Box<Self>) {}
     }
-    /// Sizes in KiB, from /proc/pid/status and the like; only what changed.
+    /// Sizes in KiB, from /proc/pid/status and similar files; only changed values.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct Process {
@@ -261,7 +261,7 @@ pub mod process_stats {
     }
 }
 
-/// Only what was not sent before, unless the sequence started over.
+/// Only entries that were not sent before, unless the sequence started over.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct ProcessTree {

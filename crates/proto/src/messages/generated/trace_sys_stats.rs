@@ -3,7 +3,7 @@
 #[allow(unused_imports)]
 use crate::messages::codec;
 
-/// Only the parts that were due. Times in nanoseconds.
+/// Only the groups that were due. Times in nanoseconds.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct SysStats {

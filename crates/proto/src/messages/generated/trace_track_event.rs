@@ -875,7 +875,7 @@ impl codec::Fields for SourceLocation {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// Has no fields; being there is what it says.
+/// Has no fields: its presence is the information.
 #[derive(Clone, PartialEq)]
 pub struct StateDescriptor {
     /// Fields that this schema does not have.
@@ -1323,7 +1323,7 @@ pub mod track_descriptor {
     }
 }
 
-/// Field numbers below 16 are for what nearly every event has.
+/// Field numbers below 16 are for fields that nearly every event has.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct TrackEvent {
@@ -1682,7 +1682,7 @@ pub mod track_event {
             extern "C" fn release(self: Box<Self>) {}
         }
     }
-    /// What was known of an event in Chrome's older JSON format and has no field of its own.
+    /// Properties of an event in Chrome's older JSON format that have no field of their own.
     #[cfg(feature = "trace")]
     #[derive(Clone, PartialEq)]
     pub struct LegacyEvent {
