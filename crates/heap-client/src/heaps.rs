@@ -77,10 +77,12 @@ pub(crate) struct Callback {
 }
 
 impl Callback {
-    const NONE: Callback = Callback {
-        function: AtomicPtr::new(ptr::null_mut()),
-        data: AtomicPtr::new(ptr::null_mut()),
-    };
+    const fn none() -> Callback {
+        Callback {
+            function: AtomicPtr::new(ptr::null_mut()),
+            data: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
 
     fn set(&self, function: *mut c_void, data: *mut c_void) {
         self.data.store(data, Relaxed);
@@ -143,8 +145,8 @@ impl Heap {
             name: [const { AtomicU64::new(0) }; HEAP_NAME_BYTES / 8],
             is_registered: AtomicBool::new(false),
             is_enabled: AtomicBool::new(false),
-            enabled: Callback::NONE,
-            disabled: Callback::NONE,
+            enabled: Callback::none(),
+            disabled: Callback::none(),
         }
     }
 
