@@ -37,22 +37,24 @@ pub(crate) fn serve(
     let Some(hello) = receive(&mut stream) else {
         return Ok(());
     };
+    let Some(claim) = sessions.claim(pid, hello.reason) else {
+        return Ok(());
+    };
     if hello.registers as usize != REGISTERS || REGISTERS == 0 {
         return Err(format!(
             "process {pid} runs on another architecture than this daemon, so its heap is not profiled"
         ));
     }
-    let Some(claim) = sessions.claim(pid, hello.reason) else {
-        return Ok(());
-    };
     let failed = |error: io::Error| format!("cannot profile the heap of process {pid}: {error}");
     let process = open(&stream, pid).map_err(failed)?;
     let (memory, file) = RingMemory::new(claim.config.ring_words).map_err(failed)?;
     let arrived = Arrived::now();
-    // If the client is gone by now, its claim ends with this function.
-    if send(&stream, &claim.config.welcome, file).is_ok() {
-        let from_startup = hello.reason != Reason::Signal;
-        sessions.deliver(Client::new(claim, process, memory, arrived, from_startup));
+    let config = claim.config.clone();
+    let from_startup = hello.reason != Reason::Signal;
+    // The session has it before it can write, so that nothing that it writes is overlooked when the session ends.
+    let slot = sessions.deliver(Client::new(claim, process, memory, arrived, from_startup));
+    if send(&stream, &config.welcome, file).is_err() {
+        sessions.revoke(slot, pid);
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ use crate::sessions::Sessions;
 use crate::source::NAME;
 
 /// Handshakes at a time.
-const MOST_HANDSHAKES: usize = 64;
+const MOST_HANDSHAKES: usize = 256;
 
 /// Those of one user.
 const MOST_OF_USER: usize = 16;

@@ -48,9 +48,11 @@ impl RingMemory {
         Ok((memory, file))
     }
 
-    /// The other end: a mapping of a client's file of so many words. For tests, which play the client.
-    #[cfg(test)]
-    pub(crate) fn of(file: &OwnedFd, ring_words: usize) -> io::Result<RingMemory> {
+    /// The other end: a mapping of the file of a ring of so many words. Tests and benches play the client with it.
+    ///
+    /// # Errors
+    /// If the system cannot map it.
+    pub fn of(file: &OwnedFd, ring_words: usize) -> io::Result<RingMemory> {
         RingMemory::map(file.as_fd(), HEADER_WORDS + ring_words)
     }
 

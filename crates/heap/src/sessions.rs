@@ -47,7 +47,7 @@ struct Session {
 pub enum News {
     /// A process is profiled from now on.
     Arrived(Box<Client>),
-    /// The process with this id runs another program, so nothing more comes from its client.
+    /// The process with this id runs another program, or has gone, so nothing more comes from its client.
     Replaced(i32),
     /// Another session profiles this process.
     Rejected(i32),
@@ -172,8 +172,8 @@ impl Sessions {
         })
     }
 
-    /// Hands a client over to the session that has claimed it. If that was closed meanwhile, the client is dropped.
-    pub fn deliver(&self, client: Client) {
+    /// Hands a client over to the session that has claimed it, which it returns. If that was closed meanwhile, the client is dropped.
+    pub fn deliver(&self, client: Client) -> Slot {
         let slot = client.claim().slot;
         let inner = self.inner();
         let session = inner
@@ -186,6 +186,14 @@ impl Sessions {
             && news.send(News::Arrived(Box::new(client))).is_ok()
         {
             waker.wake();
+        }
+        slot
+    }
+
+    /// Says that nothing comes from a client that was handed over: it has gone before it got its ring.
+    pub fn revoke(&self, slot: Slot, pid: i32) {
+        if let Some(session) = self.inner().open.get(&slot) {
+            session.tell(News::Replaced(pid));
         }
     }
 }

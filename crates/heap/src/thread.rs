@@ -278,6 +278,18 @@ impl Follow<'_> {
     /// Reads what clients had written by now, writes all dumps and ends the profile.
     fn finish(&self, mut work: Work) {
         let began = Instant::now();
+        // Some may have written already.
+        while let Ok(news) = self.news.try_receive() {
+            match news {
+                News::Arrived(client) => {
+                    work.add(*client);
+                }
+                News::Rejected(pid) => {
+                    work.rejected.insert(pid);
+                }
+                News::Replaced(_) => {}
+            }
+        }
         for client in work.clients.values_mut() {
             client.feed.tell_end();
             client.feed.end_here();
@@ -307,7 +319,12 @@ fn continue_with(
 }
 
 impl Work {
-    fn take_in(&mut self, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
+    fn take_in(&mut self, client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
+        let token = self.add(client);
+        reactor.register(&self.clients[&token], token, Interest::Readable)
+    }
+
+    fn add(&mut self, mut client: Client) -> Token {
         let pid = client.pid();
         if self.remembered.get(&pid).is_some() {
             // Serial numbers are far fewer.
@@ -316,10 +333,9 @@ impl Work {
         self.remembered.get_or_insert_with(pid, || ());
         self.token += 1;
         let token = Token(self.token);
-        reactor.register(&client, token, Interest::Readable)?;
         self.ring_bytes += client.feed.ring_bytes();
         self.clients.insert(token, client);
-        Ok(())
+        token
     }
 
     /// The process with this id, if there is one, is about to be followed by another one.
