@@ -125,6 +125,7 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
         consumer_socket,
         started: Some(StartedService {
             producer_socket,
+            heap_socket: None,
             keep_alive: Box::new(daemons),
         }),
     })

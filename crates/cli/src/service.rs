@@ -4,6 +4,7 @@
 //! service if there is none.
 
 use std::any::Any;
+use std::ffi::OsString;
 use std::fmt;
 
 use ferretto_client::consumer::ConnectError;
@@ -22,6 +23,8 @@ pub struct Service {
 pub struct StartedService {
     /// Its producer socket.
     pub producer_socket: Address,
+    /// Where its heap profiler listens for programs, in the form of `FERRETTO_HEAP_SOCK_NAME`; `None` if it is the usual place.
+    pub heap_socket: Option<OsString>,
     /// Keeps the service running; dropping this ends it.
     pub keep_alive: Box<dyn Any>,
 }

@@ -23,9 +23,10 @@ pub(crate) const PROGRAMS: [&str; 7] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 20] = [
+pub(crate) const SUBCOMMANDS: [&str; 21] = [
     "record",
     "profile",
+    "heap",
     "open",
     "info",
     "text",
