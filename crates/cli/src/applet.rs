@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
-use ferretto_daemons::{traced, traced_perf, traced_probes};
+use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes};
 
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
@@ -97,6 +97,13 @@ pub const TRACED_PERF: Applet = Applet {
     run: traced_perf::run,
 };
 
+/// The producer of heap profiles.
+pub const HEAPPROFD: Applet = Applet {
+    name: "heapprofd",
+    command: heapprofd::command,
+    run: heapprofd::run,
+};
+
 /// Activates triggers.
 pub const TRIGGER_PERFETTO: Applet = Applet {
     name: "trigger_perfetto",
@@ -124,6 +131,7 @@ pub(crate) const APPLETS: &[Applet] = &[
     TRACED,
     TRACED_PROBES,
     TRACED_PERF,
+    HEAPPROFD,
     TRIGGER_PERFETTO,
     WEBSOCKET_BRIDGE,
     TRACEBOX,

@@ -1,7 +1,7 @@
 //! Starts a private service with producers.
 //!
 //! `ferretto` does so when no service is listening. [`tracebox`](crate::tracebox) does so unless it is told of a socket on which a service listens,
-//! or `tracebox ctl` has started one. Service, probes and profiler run as children of this process, from the same binary. Their sockets are in a private
+//! or `tracebox ctl` has started one. Service, probes and profilers run as children of this process, from the same binary. Their sockets are in a private
 //! folder, unless others should find them. The children are told to end when the recording is over, and end by themselves if this process dies. This
 //! process passes on what they log, because it knows what else is on the terminal. `tracebox ctl` starts them [in the
 //! background](start_in_background) instead, where they outlive this process.
@@ -17,6 +17,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME, SocketNameError};
 use ferretto_ipc::{Address, socket_names};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -91,7 +92,7 @@ impl Sockets {
     };
 }
 
-/// Starts the service, probes and profiler as children.
+/// Starts the service, probes and profilers as children.
 ///
 /// # Errors
 /// If one of them does not start.
@@ -99,9 +100,12 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     let folder = SocketFolder::new().map_err(|error| {
         format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
     })?;
+    // Programs are producers of a kind.
+    let heap = (sockets.producers == SocketPlace::Private).then(|| folder.heap_socket());
     let launcher = Launcher::new(
         (sockets.producers == SocketPlace::Private).then(|| folder.producer_socket()),
         (sockets.consumers == SocketPlace::Private).then(|| folder.consumer_socket()),
+        heap.clone(),
     )?;
     let named = |error: SocketNameError| error.to_string();
     let consumer_socket = match &launcher.consumers {
@@ -118,14 +122,14 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
         _traced: traced,
         _folder: folder,
     };
-    for producer in [&TRACED_PROBES, &TRACED_PERF] {
+    for producer in [&TRACED_PROBES, &TRACED_PERF, &HEAPPROFD] {
         daemons._producers.push(launcher.start(producer)?);
     }
     Ok(Service {
         consumer_socket,
         started: Some(StartedService {
             producer_socket,
-            heap_socket: None,
+            heap_socket: heap.map(PathBuf::into_os_string),
             keep_alive: Box::new(daemons),
         }),
     })
@@ -150,6 +154,10 @@ const TRACED_PERF: Applet = Applet {
     name: "traced_perf",
     notify: "TRACED_PERF_NOTIFY_FD",
 };
+const HEAPPROFD: Applet = Applet {
+    name: "heapprofd",
+    notify: "HEAPPROFD_NOTIFY_FD",
+};
 
 /// A daemon in the background.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +174,7 @@ pub(crate) struct InBackground {
 pub(crate) fn start_in_background(
     mut report: impl FnMut(InBackground) -> Result<(), String>,
 ) -> Result<(), String> {
-    let launcher = Launcher::new(None, None)?;
+    let launcher = Launcher::new(None, None, None)?;
     for applet in [&TRACED, &TRACED_PROBES] {
         report(launcher.start_in_background(applet)?)?;
     }
@@ -178,16 +186,22 @@ struct Launcher {
     /// The paths of the sockets; `None` for the usual ones.
     producers: Option<PathBuf>,
     consumers: Option<PathBuf>,
+    heap: Option<PathBuf>,
 }
 
 impl Launcher {
-    fn new(producers: Option<PathBuf>, consumers: Option<PathBuf>) -> Result<Launcher, String> {
+    fn new(
+        producers: Option<PathBuf>,
+        consumers: Option<PathBuf>,
+        heap: Option<PathBuf>,
+    ) -> Result<Launcher, String> {
         let program = std::env::current_exe()
             .map_err(|error| format!("cannot find this program's own file: {error}"))?;
         Ok(Launcher {
             program,
             producers,
             consumers,
+            heap,
         })
     }
 
@@ -204,6 +218,9 @@ impl Launcher {
         }
         if let Some(path) = &self.consumers {
             command.env(CONSUMER_SOCK_NAME, path);
+        }
+        if let Some(path) = &self.heap {
+            command.env(HEAP_SOCK_NAME, path);
         }
         command
     }

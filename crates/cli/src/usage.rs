@@ -12,11 +12,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(crate) const FERRETTO: &str = "ferretto";
 
 /// Upstream's programs, by the names under which they can be called.
-pub(crate) const PROGRAMS: [&str; 7] = [
+pub(crate) const PROGRAMS: [&str; 8] = [
     "perfetto",
     "traced",
     "traced_probes",
     "traced_perf",
+    "heapprofd",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",
@@ -42,6 +43,7 @@ pub(crate) const SUBCOMMANDS: [&str; 21] = [
     "traced",
     "traced_probes",
     "traced_perf",
+    "heapprofd",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",

@@ -1,4 +1,4 @@
-//! The daemons, `traced`, `traced_probes` and `traced_perf`, and the start of every process that serves others: its log, its inheritance from the process that
+//! The daemons, `traced`, `traced_probes`, `traced_perf` and `heapprofd`, and the start of every process that serves others: its log, its inheritance from the process that
 //! started it, and the background.
 //!
 //! The daemons run with privileges. So this crate contains no tool: code that reads traces, judges configs or talks to browsers is in `ferretto-cli`,
@@ -7,6 +7,7 @@
 
 pub mod background;
 mod daemon;
+pub mod heapprofd;
 pub mod inherited;
 pub mod log;
 mod open_files;

@@ -1,4 +1,4 @@
-//! A daemon that is a producer: the program behind its runtime, and its event loop. `traced_probes` and `traced_perf` are such daemons.
+//! A daemon that is a producer: the program behind its runtime, and its event loop. `traced_probes`, `traced_perf` and `heapprofd` are such daemons.
 //!
 //! [`ProducerDaemon::new`] prepares signals and flags; [`serve`] then gives the runtime its turns until a signal comes.
 

@@ -156,6 +156,25 @@ pub enum Next {
     Corrupt,
 }
 
+/// What a reader can make of a word.
+pub trait Word {
+    /// The word.
+    fn of(word: u64) -> Self;
+}
+
+impl Word for u64 {
+    fn of(word: u64) -> u64 {
+        word
+    }
+}
+
+/// Its bytes, in the order of the machine.
+impl Word for [u8; 8] {
+    fn of(word: u64) -> [u8; 8] {
+        word.to_ne_bytes()
+    }
+}
+
 /// The daemon's end. Its position is its own: what clients write over `READ` changes nothing.
 #[derive(Debug)]
 pub struct Reader {
@@ -181,6 +200,11 @@ impl Reader {
 
     /// Reads the next record into `payload`, and gives its space back. Padding is passed over.
     pub fn next(&mut self, ring: Ring<'_>, payload: &mut Vec<u64>) -> Next {
+        self.next_as(ring, payload)
+    }
+
+    /// The same, for readers that want other words.
+    pub fn next_as<W: Word>(&mut self, ring: Ring<'_>, payload: &mut Vec<W>) -> Next {
         loop {
             let write = ring.header[header::WRITE].load(Acquire);
             let there = write.wrapping_sub(self.read);
@@ -199,7 +223,7 @@ impl Reader {
             };
             payload.clear();
             if kind != Kind::Padding {
-                payload.extend((1..words).map(|index| ring.word(self.read + index).load(Relaxed)));
+                payload.extend((1..words).map(|index| W::of(ring.word(self.read + index).load(Relaxed))));
             }
             self.give_back(ring, words);
             if kind != Kind::Padding {

@@ -1,1 +1,39 @@
-//! Heap profiles for Linux: the data source `android.heapprofd`.
+//! Heap profiles for Linux: the data source `android.heapprofd`, as upstream's `heapprofd` offers it.
+//!
+//! Programs carry a client, `ferretto-heap-client`, which samples their allocations. It connects to the daemon when the program starts, or when the daemon
+//! asks it to. Then it writes each sample with registers and a copy of the stack into a ring in shared memory. The daemon unwinds samples and keeps the books
+//! of who holds how much.
+//!
+//! | module | has |
+//! |---|---|
+//! | `config`, `targets` | what a config asks for |
+//! | `listener`, `handshake`, `sessions`, `marked` | how processes become clients of a session |
+//! | `memory`, `feed`, `records` | what comes from a client |
+//! | `profile`, `books`, `histogram` | what is known of a process and of a heap |
+//! | `collector`, `dump` | from records to books, and from books to packets |
+//! | `client`, `thread` | when what is read and dumped |
+//! | `source`, `producer`, `signal` | the data source, the producer of the daemon, and signals |
+//!
+//! Guarantees that no client holds up another one or the daemon, that whatever a client writes costs nothing but its own profile, and that memory is bounded
+//! for each client and for all together. What is missing in a profile is counted, and the trace says so.
+#![deny(unsafe_code)]
+
+pub mod books;
+pub mod client;
+pub mod collector;
+pub mod config;
+pub mod dump;
+pub mod feed;
+mod handshake;
+mod histogram;
+pub mod listener;
+mod marked;
+pub mod memory;
+pub mod producer;
+pub mod profile;
+pub mod records;
+pub mod sessions;
+mod signal;
+pub mod source;
+pub mod targets;
+mod thread;

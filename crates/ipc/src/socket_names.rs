@@ -86,6 +86,18 @@ pub fn relay_address() -> Result<Option<Address>, SocketNameError> {
     }
 }
 
+/// The address that a variable names, else the first of these paths if its folder `/run/perfetto` may be entered, else the second.
+///
+/// # Errors
+/// If the variable holds no address.
+pub fn address_or(variable_name: &'static str, run: &str, tmp: &str) -> Result<Address, SocketNameError> {
+    match (variable(variable_name)?, place()) {
+        (Some(name), _) => parse(variable_name, &name),
+        (None, Place::Run) => Ok(Address::Unix(run.into())),
+        (None, Place::Tmp | Place::Android) => Ok(Address::Unix(tmp.into())),
+    }
+}
+
 fn variable(variable: &'static str) -> Result<Option<String>, SocketNameError> {
     match env::var(variable) {
         Ok(value) => Ok(Some(value)),

@@ -235,7 +235,7 @@ impl Listener {
     /// # Errors
     /// If a process listens there, or may; if the address cannot be looked up or listened on.
     pub fn bind(address: &Address) -> Result<Listener, TransportError> {
-        Listener::listen(address, None)
+        Listener::listen(address, SocketType::STREAM, None)
     }
 
     /// The same, with this group and mode for the socket file, which it has before any client can connect.
@@ -243,11 +243,23 @@ impl Listener {
     /// # Errors
     /// As for [`bind`](Self::bind), and if the file cannot get that group or mode.
     pub fn bind_with(address: &Address, permissions: &SocketPermissions) -> Result<Listener, TransportError> {
-        Listener::listen(address, Some(permissions))
+        Listener::listen(address, SocketType::STREAM, Some(permissions))
+    }
+
+    /// Listens for connections that keep messages apart (`SOCK_SEQPACKET`), on a Unix socket, with this group and mode if they are given.
+    ///
+    /// # Errors
+    /// As for [`bind_with`](Self::bind_with), and if the address is not of a Unix socket.
+    pub fn bind_packets(
+        address: &Address,
+        permissions: Option<&SocketPermissions>,
+    ) -> Result<Listener, TransportError> {
+        Listener::listen(address, SocketType::SEQPACKET, permissions)
     }
 
     fn listen(
         address: &Address,
+        socket_type: SocketType,
         permissions: Option<&SocketPermissions>,
     ) -> Result<Listener, TransportError> {
         let failed = |source| TransportError::Listen {
@@ -261,7 +273,7 @@ impl Listener {
             socket_file::make_way(path, address)?;
         }
         let kind = kind_of(address);
-        let fd = on_each_endpoint(address, failed, |fd, endpoint| {
+        let fd = on_each_endpoint(address, socket_type, failed, |fd, endpoint| {
             if kind == Kind::Network {
                 sockopt::set_socket_reuseaddr(fd, true)?;
             }
@@ -403,7 +415,7 @@ impl Stream {
         };
         let kind = kind_of(address);
         let mut state = State::Connected;
-        let fd = on_each_endpoint(address, failed, |fd, endpoint| {
+        let fd = on_each_endpoint(address, SocketType::STREAM, failed, |fd, endpoint| {
             disable_nagle(fd, kind);
             loop {
                 match endpoint.connect(fd) {
@@ -666,6 +678,7 @@ impl Endpoint {
 /// succeeds.
 fn on_each_endpoint(
     address: &Address,
+    socket_type: SocketType,
     failed: impl Fn(Errno) -> TransportError,
     mut action: impl FnMut(&OwnedFd, &Endpoint) -> Result<(), Errno>,
 ) -> Result<OwnedFd, TransportError> {
@@ -673,7 +686,7 @@ fn on_each_endpoint(
     for endpoint in endpoints(address, &failed)? {
         let attempt = rustix::net::socket_with(
             endpoint.family(),
-            SocketType::STREAM,
+            socket_type,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )

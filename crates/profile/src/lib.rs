@@ -9,9 +9,10 @@
 //! | `attributes`, `perf_event`, `cpu` | the kernel's events and rings |
 //! | `record` | what is in a ring |
 //! | `scope`, `glob` | which processes are sampled |
-//! | `stacks`, `names` | from a sample to frames |
+//! | `stacks`, `names`, `left_out` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
 //! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
+//! | `guardrails` | what the daemon itself needs |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
 //!
 //! Guarantees that neither a program that is hard to unwind nor a slow file holds up other data sources, that memory is bounded, and that each sample
@@ -28,8 +29,10 @@ mod cpu;
 mod cpus;
 pub mod event;
 mod glob;
+pub mod guardrails;
 mod hotplug;
 pub mod interning;
+pub mod left_out;
 mod names;
 pub mod output;
 mod perf_event;
@@ -39,5 +42,5 @@ mod queue;
 pub mod record;
 pub mod scope;
 pub mod source;
-mod stacks;
+pub mod stacks;
 mod thread;

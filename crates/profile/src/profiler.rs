@@ -4,8 +4,7 @@
 //! into the [`Queue`], and begins with none of the queue after 10 ms. A single sample whose files have to be read can take longer.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -20,7 +19,7 @@ use crate::cpu::CpuEvents;
 use crate::output::Output;
 use crate::queue::{Item, OwnedMapped, OwnedSample, Queue};
 use crate::record::{Record, Sample};
-use crate::scope::{LONGEST_CMDLINE, ProcessFilter};
+use crate::scope::{ProcessFilter, cmdline_of};
 use crate::stacks::{Found, Stacks};
 
 /// Samples are unwound where they are for so long, in each turn.
@@ -89,7 +88,7 @@ impl Profiler {
                         .unwrap_or_default(),
                 ),
                 stacks: stacks.map(|stacks| {
-                    let known = Stacks::new(&stacks);
+                    let known = Stacks::new(stacks.user);
                     (stacks, known)
                 }),
                 verdicts: HashMap::new(),
@@ -472,7 +471,7 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
     }
     let cmdline = match is_kernel_thread || !filter.needs_cmdlines() {
         true => None,
-        false => cmdline(sample.pid),
+        false => cmdline_of(sample.pid),
     };
     match filter.accepts(sample.pid, cmdline.as_deref()) {
         true => Verdict::Kept,
@@ -482,14 +481,6 @@ fn judge(config: &StacksConfig, filter: &mut ProcessFilter, sample: &Sample<'_>)
 
 /// The mark in call chains before addresses of user space.
 pub(crate) const CONTEXT_USER: u64 = sys::PERF_CONTEXT_USER;
-
-/// The beginning of a process's command line. It is in the process's memory, which may be a file whose server never answers.
-fn cmdline(pid: i32) -> Option<Vec<u8>> {
-    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
-    let mut cmdline = Vec::new();
-    file.take(LONGEST_CMDLINE as u64).read_to_end(&mut cmdline).ok()?;
-    Some(cmdline)
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,17 @@
 //! Which processes an instance samples.
 //!
-//! `Profiler` asks once for each process that it meets, and again after the process has started another program. The rules and
+//! Heap profiles choose processes by [command lines](cmdline_of) and [patterns](matches_cmdline) too. `Profiler` asks once for each process that it meets, and again after the process has started another program. The rules and
 //! their order are upstream's: exclusions win, then what is named, then shards, then additional command lines.
 
 use std::collections::HashSet;
+use std::fs::File;
+use std::io::Read;
 
 use crate::config::Scope;
 use crate::glob;
 
 /// Bytes of a command line that are looked at, as upstream.
-pub(crate) const LONGEST_CMDLINE: usize = 511;
+const LONGEST_CMDLINE: usize = 511;
 
 /// Applies a [`Scope`].
 #[derive(Debug)]
@@ -73,8 +75,16 @@ impl ProcessFilter {
     }
 }
 
+/// The beginning of a process's command line; `None` if it cannot be read. It is in the process's memory, which may be a file whose server never answers.
+pub fn cmdline_of(pid: i32) -> Option<Vec<u8>> {
+    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut cmdline = Vec::new();
+    file.take(LONGEST_CMDLINE as u64).read_to_end(&mut cmdline).ok()?;
+    Some(cmdline)
+}
+
 /// Whether a pattern matches a command line: the program's path if the pattern begins with a slash, else the program's name.
-fn matches_cmdline(pattern: &str, cmdline: &[u8]) -> bool {
+pub fn matches_cmdline(pattern: &str, cmdline: &[u8]) -> bool {
     let program = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();
     let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let text = if pattern.starts_with('/') { program } else { name };

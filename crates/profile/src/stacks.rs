@@ -1,6 +1,6 @@
 //! From a sample to its call stack.
 //!
-//! [`Profiler`](crate::profiler::Profiler) asks for the stack of each sample that it keeps. Frames of the kernel have names only. Frames of user space
+//! `Profiler` asks for the stack of each sample that it keeps, and heap profiles for that of each sampled allocation. Frames of the kernel have names only. Frames of user space
 //! have an address in their file, and the function's name if the file's symbol table has it. Frames that were seen before, at the same address of the same process, keep their number, so
 //! that a frame costs one look into a table. If a stack ends too early, its outermost frame says why, as upstream's do.
 //!
@@ -22,8 +22,9 @@ use ferretto_unwind::{
 };
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Stacks as StacksConfig, UserFrames};
+use crate::config::UserFrames;
 use crate::interning::{FrameId, Interning, Mapping};
+use crate::left_out::LeftOut;
 use crate::names::{Names, Reading};
 use crate::output::Unwound;
 use crate::profiler::CONTEXT_USER;
@@ -66,7 +67,7 @@ const FIRST_MARK: u64 = sys::PERF_CONTEXT_MAX;
 
 /// What came of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
     /// A stack, whole or not.
     Stack(Unwound),
     /// Nothing of it could be found.
@@ -75,8 +76,9 @@ pub(crate) enum Found {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Stacks {
+pub struct Stacks {
     user: UserFrames,
+    left_out: LeftOut,
     cache: ModuleCache,
     unwinder: Unwinder,
     processes: LruMap<i32, Known>,
@@ -89,6 +91,8 @@ pub(crate) struct Stacks {
     frames: Vec<Frame>,
     /// Of the sample's stack, what lies behind its copy.
     pages: Vec<StackPage>,
+    /// How often mappings were read again.
+    refreshes: u64,
 }
 
 /// Frames of the kernel.
@@ -113,7 +117,22 @@ struct Known {
     /// The generation of the process that the numbers are of.
     generation: u64,
     /// By address, and whether it is the return address of a call.
-    numbers: HashMap<(u64, bool), FrameId>,
+    numbers: HashMap<(u64, bool), Numbered>,
+}
+
+/// A frame with its number.
+#[derive(Clone, Copy, Debug)]
+struct Numbered {
+    number: FrameId,
+    place: Place,
+}
+
+/// Where a frame is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Everywhere,
+    /// Not before the first that is shown everywhere.
+    LeftOutInFront,
 }
 
 /// What is known of a process's mappings.
@@ -171,9 +190,16 @@ impl Known {
 }
 
 impl Stacks {
-    pub(crate) fn new(config: &StacksConfig) -> Stacks {
+    /// Finds frames of user space in this way.
+    pub fn new(user: UserFrames) -> Stacks {
+        Stacks::without(user, LeftOut::default())
+    }
+
+    /// The same, without these frames.
+    pub fn without(user: UserFrames, left_out: LeftOut) -> Stacks {
         Stacks {
-            user: config.user,
+            user,
+            left_out,
             cache: ModuleCache::new(MOST_TABLE_BYTES),
             unwinder: Unwinder::new(MOST_FRAMES),
             processes: LruMap::new(MOST_PROCESSES),
@@ -183,6 +209,7 @@ impl Stacks {
             numbers: Vec::new(),
             frames: Vec::new(),
             pages: Vec::new(),
+            refreshes: 0,
         }
     }
 
@@ -192,7 +219,7 @@ impl Stacks {
     }
 
     /// Forgets all that is known about processes and files.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.processes.clear();
         self.exited.clear();
         self.cache.clear();
@@ -200,15 +227,15 @@ impl Stacks {
         self.names.clear();
     }
 
-    /// Records are missing: each process has its mappings read again before its next stack.
-    pub(crate) fn distrust(&mut self) {
+    /// Processes may have changed their mappings unnoticed: each has them read again before its next stack.
+    pub fn distrust(&mut self) {
         for known in self.processes.values_mut() {
             known.is_stale = true;
         }
     }
 
     /// The numbers of frames are void.
-    pub(crate) fn forget_numbers(&mut self) {
+    pub fn forget_numbers(&mut self) {
         self.kernel.numbers.clear();
         for known in self.processes.values_mut() {
             known.numbers.clear();
@@ -220,6 +247,23 @@ impl Stacks {
         for pid in self.exited.drain(..) {
             self.processes.remove(&pid);
         }
+    }
+
+    /// A process has ended, or runs another program: later samples with its id are of another one.
+    pub fn forget_process(&mut self, pid: i32) {
+        if let Some(known) = self.processes.remove(&pid)
+            && known.work < WorkBudget::FOR_SAMPLE
+        {
+            // A program does not get more work by starting itself anew.
+            let mut next = Known::new(Memory::Recorded(Maps::default()), 0);
+            next.work = known.work;
+            self.replace(pid, next);
+        }
+    }
+
+    /// How often the mappings of processes were read again.
+    pub fn refreshes(&self) -> u64 {
+        self.refreshes
     }
 
     /// A process has begun or ended, or has mapped a file.
@@ -291,7 +335,7 @@ impl Stacks {
     }
 
     /// The stack of a sample.
-    pub(crate) fn find(&mut self, sample: &Sample<'_>, interning: &mut Interning) -> Found {
+    pub fn find(&mut self, sample: &Sample<'_>, interning: &mut Interning) -> Found {
         self.numbers.clear();
         let mut chain = sample.callchain.iter();
         for address in chain.by_ref().take_while(|&address| address != CONTEXT_USER) {
@@ -363,10 +407,12 @@ impl Stacks {
         let Memory::Read(process) = &mut known.memory else {
             return Some(Problem::Gone);
         };
-        if std::mem::take(&mut known.is_stale)
-            && process.refresh(boot_now(), REFRESH_INTERVAL).ok() == Some(Refreshed::TooSoon)
-        {
-            known.is_stale = true;
+        if std::mem::take(&mut known.is_stale) {
+            match process.refresh(boot_now(), REFRESH_INTERVAL) {
+                Ok(Refreshed::TooSoon) => known.is_stale = true,
+                Ok(Refreshed::Read) => self.refreshes += 1,
+                Err(_) => {}
+            }
         }
         let work = WorkBudget::new(known.work);
         // What had to be read for this sample, within bounds that no honest program reaches.
@@ -395,7 +441,7 @@ impl Stacks {
                 End::UnknownMapping if !has_refreshed => {
                     has_refreshed = true;
                     match process.refresh(boot_now(), REFRESH_INTERVAL) {
-                        Ok(Refreshed::Read) => {}
+                        Ok(Refreshed::Read) => self.refreshes += 1,
                         Ok(Refreshed::TooSoon) | Err(_) => break End::UnknownMapping,
                     }
                 }
@@ -421,10 +467,11 @@ impl Stacks {
             known.generation = process.generation();
             known.numbers.clear();
         }
+        let mut is_leading = true;
         for frame in &self.frames {
             let key = (frame.pc, matches!(frame.kind, FrameKind::Caller));
-            let number = match known.numbers.get(&key) {
-                Some(number) => *number,
+            let of_frame = match known.numbers.get(&key) {
+                Some(of_frame) => *of_frame,
                 None => {
                     // A name that would have to be read now is there for a later sample.
                     let reading = match began.elapsed() < MOST_TIME {
@@ -432,14 +479,18 @@ impl Stacks {
                         false => Reading::Nothing,
                     };
                     let whose = (sample.pid, known.since);
-                    let (number, lasts) = number(process, whose, frame, reading, &mut self.names, interning);
+                    let tables = (&mut self.names, &self.left_out);
+                    let (of_frame, lasts) = number(process, whose, frame, reading, tables, interning);
                     if lasts == Lasts::AsLongAsMappings {
-                        known.numbers.insert(key, number);
+                        known.numbers.insert(key, of_frame);
                     }
-                    number
+                    of_frame
                 }
             };
-            self.numbers.push(number);
+            is_leading = is_leading && of_frame.place == Place::LeftOutInFront;
+            if !is_leading {
+                self.numbers.push(of_frame.number);
+            }
         }
         let error = error_of(end)?;
         Some(match explanation(process, end) {
@@ -574,16 +625,20 @@ fn number(
     id: (i32, u64),
     frame: &Frame,
     reading: Reading,
-    names: &mut Names,
+    (names, left_out): (&mut Names, &LeftOut),
     interning: &mut Interning,
-) -> (FrameId, Lasts) {
+) -> (Numbered, Lasts) {
     let rel_pc = process.relative_pc(frame);
     let mapped = frame
         .mapping
         .and_then(|index| Some((index, process.mapping(index)?)));
     let Some((index, mapping)) = mapped else {
         let nowhere = interning.mapping(&Mapping::default());
-        return (interning.frame(nowhere, b"", rel_pc), Lasts::AsLongAsMappings);
+        let numbered = Numbered {
+            number: interning.frame(nowhere, b"", rel_pc),
+            place: Place::Everywhere,
+        };
+        return (numbered, Lasts::AsLongAsMappings);
     };
     let module = process.module(index).and_then(Result::ok);
     let mapped = interning.mapping(&Mapping {
@@ -605,7 +660,14 @@ fn number(
             (names.of_compiled(process, id, pc, reading), Lasts::ThisTime)
         }
     };
-    (interning.frame(mapped, name, rel_pc), lasts)
+    let numbered = Numbered {
+        place: match left_out.leads(&mapping.name, name) {
+            true => Place::LeftOutInFront,
+            false => Place::Everywhere,
+        },
+        number: interning.frame(mapped, left_out.name(&mapping.name, name), rel_pc),
+    };
+    (numbered, lasts)
 }
 
 /// libunwindstack's error for the end of a stack.

@@ -13,6 +13,7 @@ use ferretto_ipc::channel::Nothing;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
 
 use crate::config::{Mode, PerfConfig};
+use crate::guardrails::daemon_memory_kb;
 use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
 use crate::source::NAME;
@@ -237,14 +238,4 @@ impl PerfThread {
             Mode::Sampling(_) => self.profiler.catch_up(&mut self.writer),
         }
     }
-}
-
-/// This process's anonymous memory, in memory and swapped out, in KiB.
-fn daemon_memory_kb() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let figure = |name: &str| -> Option<u64> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse().ok()
-    };
-    Some(figure("RssAnon:")? + figure("VmSwap:").unwrap_or(0))
 }

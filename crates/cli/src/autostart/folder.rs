@@ -20,6 +20,8 @@ const NEW_OWNER: &str = "owner.new";
 /// The sockets of the service.
 const CONSUMER: &str = "consumer";
 const PRODUCER: &str = "producer";
+/// The socket of the heap profiler.
+const HEAP: &str = "heap";
 /// The length that the longest name of a socket adds to the parent folder: `/ferretto-XXXXXX/consumer`.
 const ADDED: usize = 25;
 
@@ -55,6 +57,10 @@ impl SocketFolder {
 
     pub(super) fn producer_socket(&self) -> PathBuf {
         self.folder.path().join(PRODUCER)
+    }
+
+    pub(super) fn heap_socket(&self) -> PathBuf {
+        self.folder.path().join(HEAP)
     }
 }
 
@@ -100,7 +106,7 @@ fn remove_if_left(parent: &File, name: &OsStr) -> io::Result<()> {
     // Holds the lock until everything is removed, so that only one process cleans up.
     let owner = File::from(owner);
     owner.try_lock()?;
-    for file in [CONSUMER, PRODUCER, OWNER] {
+    for file in [CONSUMER, PRODUCER, HEAP, OWNER] {
         match unlinkat(&folder, file, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),

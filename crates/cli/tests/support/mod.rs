@@ -67,6 +67,8 @@ pub(crate) enum Program {
     TracedProbes,
     /// Only ours: upstream's package has none.
     TracedPerf,
+    /// Only ours, likewise.
+    Heapprofd,
     Perfetto,
 }
 
@@ -76,6 +78,7 @@ impl Program {
             Program::Traced => "traced",
             Program::TracedProbes => "traced_probes",
             Program::TracedPerf => "traced_perf",
+            Program::Heapprofd => "heapprofd",
             Program::Perfetto => "perfetto",
         }
     }
@@ -109,6 +112,7 @@ impl Programs {
             (Side::Ours, Program::Traced) => env!("CARGO_BIN_EXE_traced").into(),
             (Side::Ours, Program::TracedProbes) => env!("CARGO_BIN_EXE_traced_probes").into(),
             (Side::Ours, Program::TracedPerf) => env!("CARGO_BIN_EXE_traced_perf").into(),
+            (Side::Ours, Program::Heapprofd) => env!("CARGO_BIN_EXE_heapprofd").into(),
             (Side::Ours, Program::Perfetto) => env!("CARGO_BIN_EXE_perfetto").into(),
             (Side::Upstream, program) => {
                 let upstream = self.upstream.as_ref().expect("made with of_both");
@@ -159,6 +163,11 @@ impl<'a> System<'a> {
         self.path("producer")
     }
 
+    /// Returns the path of the socket for programs whose heaps are profiled.
+    pub(crate) fn heap_socket(&self) -> PathBuf {
+        self.path("heap")
+    }
+
     /// Returns the path of the socket for consumers.
     pub(crate) fn consumer_socket(&self) -> PathBuf {
         self.path("consumer")
@@ -170,6 +179,7 @@ impl<'a> System<'a> {
         command
             .env("PERFETTO_PRODUCER_SOCK_NAME", self.producer_socket())
             .env("PERFETTO_CONSUMER_SOCK_NAME", self.consumer_socket())
+            .env("FERRETTO_HEAP_SOCK_NAME", self.heap_socket())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(File::create(self.path(log)).unwrap());
@@ -266,6 +276,7 @@ impl<'a> System<'a> {
             Program::Traced => "TRACED_NOTIFY_FD",
             Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
             Program::TracedPerf => "TRACED_PERF_NOTIFY_FD",
+            Program::Heapprofd => "HEAPPROFD_NOTIFY_FD",
             Program::Perfetto => unreachable!("no daemon"),
         };
         let running = spawn_and_await(&mut command, |command, fd| {

@@ -85,7 +85,7 @@ fn without_a_word_it_explains_itself_and_fails_as_upstreams() {
 fn applets_are_programs_by_their_first_word_and_by_the_name_of_a_link() {
     let programs = Programs::ours();
     let system = System::new(&programs);
-    for applet in ["traced", "traced_probes", "traced_perf", "perfetto"] {
+    for applet in ["traced", "traced_probes", "traced_perf", "heapprofd", "perfetto"] {
         let (printed, _, code) = outcome(&tracebox(&system, &[applet, "--version"]));
         assert!(printed.starts_with("Perfetto v"), "{applet}: {printed}");
         assert_eq!(code, Some(0));

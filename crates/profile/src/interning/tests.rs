@@ -104,7 +104,7 @@ fn numbers_differ_where_anything_does() {
 fn it_is_full_after_many_stacks_and_empty_after_it_was_cleared() {
     let mut interning = Interning::default();
     let nowhere = interning.mapping(&Mapping::default());
-    for pc in 0..MOST_CALLSTACKS as u64 {
+    for pc in 0..Limits::CPU_PROFILE.callstacks as u64 {
         assert!(!interning.is_full());
         let frame = interning.frame(nowhere, b"", pc);
         interning.callstack(&[frame]);
@@ -114,4 +114,130 @@ fn it_is_full_after_many_stacks_and_empty_after_it_was_cleared() {
     assert!(!interning.is_full());
     let nowhere = interning.mapping(&Mapping::default());
     assert_eq!(nowhere, MappingId(1));
+}
+
+const SMALL: Limits = Limits {
+    callstacks: 4,
+    ..Limits::HEAP_PROFILE
+};
+
+/// The number of a call stack of one function at this address.
+fn at(interning: &mut Interning, pc: u64) -> CallstackId {
+    let library = interning.mapping(&LIBRARY);
+    let frame = interning.frame(library, b"malloc", pc);
+    interning.callstack(&[frame])
+}
+
+#[test]
+fn without_room_everything_new_counts_as_one_named_stack_and_what_is_known_keeps_its_number() {
+    let mut interning = Interning::with_overflow(SMALL, "too many");
+    let overflow = interning.overflow().expect("it has one");
+    let numbers: Vec<CallstackId> = (1..=3).map(|pc| at(&mut interning, pc)).collect();
+    assert!(interning.is_full());
+    let size = interning.memory_bytes();
+    for pc in 4..100 {
+        assert_eq!(at(&mut interning, pc), overflow);
+        let elsewhere = interning.mapping(&Mapping {
+            start: pc,
+            path: format!("/lib/{pc}").as_bytes(),
+            ..LIBRARY
+        });
+        let frame = interning.frame(elsewhere, format!("function {pc}").as_bytes(), 1);
+        assert_eq!(interning.callstack(&[frame]), overflow);
+    }
+    assert_eq!(interning.memory_bytes(), size);
+    let again: Vec<CallstackId> = (1..=3).map(|pc| at(&mut interning, pc)).collect();
+    assert_eq!(again, numbers);
+    let data = told(&mut interning);
+    assert_eq!(data.callstacks.len(), 4);
+    assert_eq!(data.function_names[0].str.as_deref(), Some(&b"too many"[..]));
+}
+
+#[test]
+fn growth_can_be_refused_for_a_while() {
+    let mut interning = Interning::with_overflow(Limits::HEAP_PROFILE, "too many");
+    let known = at(&mut interning, 1);
+    interning.set_growth(Growth::Refused);
+    assert_eq!(Some(at(&mut interning, 2)), interning.overflow());
+    assert_eq!(at(&mut interning, 1), known);
+    interning.set_growth(Growth::Allowed);
+    assert_ne!(Some(at(&mut interning, 2)), interning.overflow());
+}
+
+#[test]
+fn an_edition_has_numbers_of_its_own_for_the_same_frames() {
+    let mut interning = Interning::default();
+    let first = at(&mut interning, 1);
+    interning.set_edition(Edition(7));
+    let second = at(&mut interning, 1);
+    assert_ne!(second, first);
+    assert_eq!(at(&mut interning, 1), second);
+    interning.set_edition(Edition::default());
+    assert_eq!(at(&mut interning, 1), first);
+    let data = told(&mut interning);
+    assert_eq!(data.callstacks[0].frame_ids, data.callstacks[1].frame_ids);
+}
+
+#[test]
+fn what_is_pending_goes_out_in_pieces_in_which_nothing_refers_forward() {
+    let mut interning = Interning::default();
+    for pc in 0..200 {
+        at(&mut interning, pc);
+    }
+    let whole = interning.take_pending().as_slice().len();
+    interning.forget_told();
+    let (mut pieces, mut bytes, mut strings, mut mappings, mut frames, mut callstacks) = (0, 0, 0, 0, 0, 0);
+    loop {
+        let piece = interning.take_some_pending(100);
+        if piece.is_empty() {
+            break;
+        }
+        assert!(piece.len() < 200, "{} bytes", piece.len());
+        let data = InternedData::decode_from_slice(piece.as_slice()).expect("it is interned data");
+        strings += data.function_names.len();
+        mappings += data.mappings.len();
+        frames += data.frames.len() as u64;
+        callstacks += data.callstacks.len();
+        for frame in &data.frames {
+            assert_eq!((strings, mappings), (1, 1), "{frame:?}");
+        }
+        for callstack in &data.callstacks {
+            assert!(callstack.frame_ids.iter().all(|frame| *frame <= frames));
+        }
+        pieces += 1;
+        bytes += piece.len();
+    }
+    assert!(pieces > 10);
+    assert_eq!((bytes, callstacks), (whole, 200));
+}
+
+#[test]
+fn what_is_forgotten_leaves_the_numbers_of_the_rest_and_is_never_told_again() {
+    let mut interning = Interning::with_overflow(Limits::HEAP_PROFILE, "too many");
+    let numbers: Vec<CallstackId> = (0..10).map(|pc| at(&mut interning, pc)).collect();
+    interning.take_pending();
+    let late = at(&mut interning, 10);
+    let size = interning.memory_bytes();
+    interning.retain(|id| id == numbers[3] || id == late);
+    assert!(interning.memory_bytes() < size);
+    // Only the late one is news to readers.
+    let data = told(&mut interning);
+    assert_eq!((data.frames.len(), data.callstacks.len()), (1, 1));
+    assert_eq!(data.callstacks[0].iid, Some(late.0));
+    assert_eq!(at(&mut interning, 3), numbers[3]);
+    // The others are new.
+    let again = at(&mut interning, 4);
+    assert!(again.0 > late.0);
+    interning.forget_told();
+    let data = told(&mut interning);
+    let known: Vec<_> = data.callstacks.iter().filter_map(|stack| stack.iid).collect();
+    let overflow = interning.overflow().expect("it has one");
+    assert_eq!(known, [overflow.0, numbers[3].0, late.0, again.0]);
+    let frames: Vec<_> = data.frames.iter().filter_map(|frame| frame.iid).collect();
+    assert!(
+        data.callstacks
+            .iter()
+            .flat_map(|stack| &stack.frame_ids)
+            .all(|frame| frames.contains(frame))
+    );
 }

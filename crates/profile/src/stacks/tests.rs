@@ -3,15 +3,10 @@
 use ferretto_proto::messages::{InternedData, Message};
 
 use super::*;
-use crate::config::Scope;
 use crate::record::UserRegisters;
 
 fn stacks(user: UserFrames) -> Stacks {
-    Stacks::new(&StacksConfig {
-        kernel: false,
-        user,
-        scope: Scope::default(),
-    })
+    Stacks::new(user)
 }
 
 /// The process begins a program at this time.

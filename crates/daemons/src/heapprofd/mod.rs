@@ -1,0 +1,97 @@
+//! The `heapprofd` applet: heap profiles as a daemon.
+//!
+//! `ferretto-heap` has the data source and the socket for programs that carry the client, and the runtime of `ferretto-client` connects them with the
+//! service. This module has the flags.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use clap::{CommandFactory, Parser};
+use ferretto_client::runtime::{ProducerProgram, Runtime};
+use ferretto_heap::listener::{self, ClientSocket};
+use ferretto_heap::producer;
+use ferretto_heap::sessions::Sessions;
+use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
+use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
+use ferretto_ipc::transport::SocketPermissions;
+use ferretto_ipc::{Reactor, socket_names};
+
+use crate::daemon::{self, Daemon, Startup};
+use crate::open_files;
+use crate::producer_daemon::{self, ProducerDaemon, SERVICE};
+
+/// Heap profiles of programs on this machine, for a tracing service: the data source android.heapprofd.
+///
+/// Programs that carry the client connect when they start, and are profiled if a recording asks for it. Waits for the service if there is none, and for its
+/// successor if it goes away. Ends in good order on SIGINT, SIGTERM and SIGHUP.
+#[derive(Debug, Parser)]
+#[command(name = "heapprofd", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
+#[command(infer_long_args = true, after_long_help = environment())]
+struct Args {
+    /// Gives the socket for programs this group and mode, such as perfetto:0660. The umask decides otherwise
+    #[arg(long, value_name = "GROUP:MODE")]
+    set_socket_permissions: Option<SocketPermissions>,
+
+    #[command(flatten)]
+    common: daemon::Flags,
+}
+
+fn environment() -> String {
+    daemon::environment(&[
+        (
+            PRODUCER_SOCK_NAME,
+            "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
+        ),
+        (
+            HEAP_SOCK_NAME,
+            "Where this program listens for programs to profile: /a/path or @abstract-name",
+        ),
+        (
+            Args::NOTIFY,
+            "Number of a descriptor that gets the byte \"1\" once the service knows the data source",
+        ),
+    ])
+}
+
+/// The definition of all flags.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Runs the applet with the words after its name; gives the exit code, upstream's.
+pub fn run(words: Vec<OsString>) -> u8 {
+    daemon::run::<Args>(words)
+}
+
+impl Daemon for Args {
+    const NAME: &'static str = "heapprofd";
+    const NOTIFY: &'static str = "HEAPPROFD_NOTIFY_FD";
+
+    fn flags(&self) -> &daemon::Flags {
+        &self.common
+    }
+
+    fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
+        crate::starter::end_with_starter()?;
+        // Each process that is profiled has one.
+        open_files::most_descriptors();
+        // Before this process goes into the background, so that its starter hears of a name that is taken.
+        let heap_address = listener::address()?.absolute();
+        let socket = ClientSocket::bind(&heap_address, self.set_socket_permissions.as_ref())?;
+        startup.go_into_background(&self.common)?;
+        // In the background, this process is about to change its folder.
+        let address = socket_names::producer_address()?.absolute();
+        let mut reactor = Reactor::new()?;
+        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
+        startup.started()?;
+        let sessions = Arc::new(Sessions::default());
+        let clients = socket.serve(program.clone(), sessions.clone())?;
+        let mut runtime = Runtime::new(program.clone(), reactor.waker());
+        runtime.add_connection(producer::connection(SERVICE, crate::VERSION));
+        producer::add_sources(&mut runtime, &program, &sessions);
+        let served = producer_daemon::serve(address, &mut reactor, &mut runtime, startup, |_| {});
+        clients.close();
+        served
+    }
+}

@@ -1,0 +1,161 @@
+//! The books against naive ones.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A record of a heap with few addresses and stacks, so that they meet often.
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Allocate { address: u64, bytes: u64, stack: u64 },
+    Free { address: u64 },
+    Tell,
+    ForgetSettled,
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    prop_oneof![
+        6 => (0..12u64, 1..100u64, 0..6u64).prop_map(|(address, bytes, stack)| Entry::Allocate { address, bytes, stack }),
+        5 => (0..12u64).prop_map(|address| Entry::Free { address }),
+        1 => Just(Entry::Tell),
+        1 => Just(Entry::ForgetSettled),
+    ]
+}
+
+/// Everything that was ever entered, by stack.
+#[derive(Default)]
+struct Naive {
+    live: BTreeMap<u64, (u64, u64)>,
+    accounts: BTreeMap<u64, Account>,
+    most: u64,
+}
+
+impl Naive {
+    fn free(&mut self, address: u64) {
+        if let Some((bytes, stack)) = self.live.remove(&address) {
+            let account = self.accounts.get_mut(&stack).expect("it has allocated");
+            account.freed += bytes;
+            account.frees += 1;
+        }
+    }
+
+    fn allocate(&mut self, address: u64, bytes: u64, stack: u64) {
+        self.free(address);
+        self.live.insert(address, (bytes, stack));
+        let account = self.accounts.entry(stack).or_insert(Account {
+            stack: CallstackId(stack),
+            allocated: 0,
+            freed: 0,
+            allocations: 0,
+            frees: 0,
+            most: Held::default(),
+        });
+        account.allocated += bytes;
+        account.allocations += 1;
+        let held: u64 = self.live.values().map(|(bytes, _)| bytes).sum();
+        if held > self.most {
+            self.most = held;
+            for (stack, account) in &mut self.accounts {
+                let of_stack = self.live.values().filter(|(_, of)| of == stack);
+                account.most = Held {
+                    bytes: of_stack.clone().map(|(bytes, _)| bytes).sum(),
+                    count: of_stack.count() as u64,
+                };
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_books_say_what_naive_ones_say(entries in prop::collection::vec(entry(), 0..200)) {
+        let (mut books, mut naive) = (Books::default(), Naive::default());
+        // What readers were told last.
+        let mut told: BTreeMap<u64, Account> = BTreeMap::new();
+        for (time, entry) in entries.into_iter().chain([Entry::Tell]).enumerate() {
+            match entry {
+                Entry::Allocate { address, bytes, stack } => {
+                    // A stack that was forgotten has a new number when it comes again.
+                    let number = match told.get(&stack) {
+                        Some(_) if !books.stacks().any(|id| id.0 == stack) => stack + 1000 * (1 + time as u64),
+                        _ => stack,
+                    };
+                    books.allocate(address, bytes, CallstackId(number), time as u64);
+                    naive.allocate(address, bytes, number);
+                    prop_assert_eq!(books.last_time(), time as u64);
+                }
+                Entry::Free { address } => {
+                    books.free(address);
+                    naive.free(address);
+                }
+                Entry::ForgetSettled => books.forget_settled(&HashSet::new()),
+                Entry::Tell => {
+                    let accounts = books.tell();
+                    let mut numbers: Vec<u64> = accounts.iter().map(|account| account.stack.0).collect();
+                    numbers.sort_unstable();
+                    numbers.dedup();
+                    prop_assert_eq!(numbers.len(), accounts.len());
+                    for account in accounts {
+                        told.insert(account.stack.0, account);
+                    }
+                    // The maximum of stacks that hold nothing now may have changed without their being told: they held nothing then, or it was told.
+                    for (stack, account) in &naive.accounts {
+                        let known = told.get(stack);
+                        prop_assert_eq!(known.map(|known| (known.allocated, known.freed, known.allocations, known.frees)),
+                            Some((account.allocated, account.freed, account.allocations, account.frees)));
+                    }
+                }
+            }
+            prop_assert_eq!(books.live(), naive.live.len());
+        }
+    }
+
+    #[test]
+    fn the_maximum_is_what_was_held_when_all_held_most(entries in prop::collection::vec(entry(), 0..200)) {
+        let (mut books, mut naive) = (Books::default(), Naive::default());
+        for (time, entry) in entries.into_iter().enumerate() {
+            match entry {
+                Entry::Allocate { address, bytes, stack } => {
+                    books.allocate(address, bytes, CallstackId(stack), time as u64);
+                    naive.allocate(address, bytes, stack);
+                }
+                Entry::Free { address } => {
+                    books.free(address);
+                    naive.free(address);
+                }
+                Entry::Tell | Entry::ForgetSettled => {}
+            }
+        }
+        for account in books.tell() {
+            prop_assert_eq!(Some(&account), naive.accounts.get(&account.stack.0));
+        }
+        prop_assert_eq!(books.stacks().len(), naive.accounts.len());
+    }
+}
+
+#[test]
+fn a_stack_that_has_freed_everything_is_told_once_more_and_then_when_it_allocates_again() {
+    let mut books = Books::default();
+    let stack = CallstackId(1);
+    books.allocate(1, 10, stack, 1);
+    books.free(1);
+    assert_eq!(books.tell().len(), 1);
+    assert_eq!(books.tell().len(), 0);
+    books.allocate(1, 10, stack, 2);
+    let account = books.tell()[0];
+    assert_eq!((account.allocated, account.freed), (20, 10));
+    assert_eq!(books.tell().len(), 1);
+}
+
+#[test]
+fn sums_that_do_not_fit_stay_at_the_largest_number() {
+    let mut books = Books::default();
+    for address in 0..3 {
+        books.allocate(address, u64::MAX, CallstackId(1), 0);
+    }
+    books.free(0);
+    let account = books.tell()[0];
+    assert_eq!((account.allocated, account.freed), (u64::MAX, u64::MAX));
+}

@@ -1,0 +1,400 @@
+//! From a ring to packets, with clients that are honest, dying and hostile.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use ferretto_heap_client::layout::{Kind, MIN_RING_WORDS, REGISTERS, allocation, header};
+use ferretto_heap_client::ring::Ring;
+use ferretto_proto::messages::profile_packet::ProcessHeapSamples;
+use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::{HeapprofdConfig, Message, TracePacket};
+
+use super::*;
+use crate::client::{About, Arrived};
+use crate::memory::RingMemory;
+
+/// A client that writes, and what is made of it.
+struct Bench {
+    collector: Collector,
+    feed: Feed,
+    /// The client's own mapping of it.
+    ring: &'static RingMemory,
+    packets: Vec<Vec<u8>>,
+    pid: i32,
+}
+
+/// No process has this id.
+const NOBODY: i32 = i32::MAX;
+
+impl Bench {
+    fn new(change: impl FnOnce(&mut HeapprofdConfig)) -> Bench {
+        let mut config = HeapprofdConfig {
+            sampling_interval_bytes: Some(4096),
+            all: Some(true),
+            ..Default::default()
+        };
+        change(&mut config);
+        let config = HeapConfig::of(&config).expect("it is good");
+        let (memory, file) = RingMemory::new(1 << 16).expect("there is memory");
+        let client = RingMemory::of(&file, 1 << 16).expect("it can be mapped");
+        Bench {
+            collector: Collector::new(&config),
+            feed: Feed::new(memory),
+            ring: Box::leak(Box::new(client)),
+            packets: Vec::new(),
+            pid: NOBODY,
+        }
+    }
+
+    fn ring(&self) -> Ring<'static> {
+        self.ring.ring().expect("it is one")
+    }
+
+    fn write(&self, kind: Kind, words: &[u64]) {
+        let space = self.ring().take(kind, words.len()).expect("there is space");
+        for (index, word) in words.iter().enumerate() {
+            space.write(index, *word);
+        }
+        space.complete();
+    }
+
+    fn heap(&self, number: u64, interval: u64, name: &[u8; 8]) {
+        let mut words = vec![number, interval, u64::from_ne_bytes(*name)];
+        words.resize(10, 0);
+        self.write(Kind::Heap, &words);
+    }
+
+    fn allocate(&self, address: u64, sample_bytes: u64, registers: [u64; REGISTERS], stack: &[u64]) {
+        let mut words = vec![1000 + address, address, 1, sample_bytes, 1];
+        words.push(8 * stack.len() as u64);
+        words.extend(registers);
+        words.extend(stack);
+        assert_eq!(words.len(), allocation::STACK + stack.len());
+        self.write(Kind::Allocation, &words);
+    }
+
+    fn free(&self, address: u64) {
+        self.write(Kind::Free, &[address, 1]);
+    }
+
+    fn read(&mut self) -> Entered {
+        let who = Who {
+            pid: self.pid,
+            edition: Edition::default(),
+        };
+        loop {
+            match self.collector.enter(who, &mut self.feed, &mut self.packets) {
+                Entered::Record => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// The first heap of a dump of everything, and the names of its stacks' innermost functions.
+    fn dump(&mut self) -> (ProcessHeapSamples, Vec<String>) {
+        let about = About {
+            pid: self.pid,
+            arrived: Arrived(1),
+            from_startup: true,
+            ending: None,
+        };
+        let dumps = self.collector.dumps(&mut self.feed, |told, heap, until| {
+            about.header(told, heap, until)
+        });
+        self.collector.clear_incremental_state();
+        for mut dump in dumps {
+            while self.collector.write(&mut dump, &mut self.packets) == Step::More {}
+        }
+        let packets = std::mem::take(&mut self.packets);
+        let packets: Vec<TracePacket> = packets
+            .iter()
+            .map(|packet| TracePacket::decode_from_slice(packet).expect("it is a packet"))
+            .collect();
+        let mut data = packets
+            .iter()
+            .filter_map(|packet| packet.interned_data.as_option());
+        let data = data.nth(1).expect("it has interned data");
+        let samples = packets.iter().find_map(|packet| match &packet.data {
+            Some(Data::ProfilePacket(profile)) => profile.process_dumps.first().cloned(),
+            _ => None,
+        });
+        let samples = samples.expect("it has samples");
+        let name = |stack: u64| -> Option<String> {
+            let stack = data.callstacks.iter().find(|known| known.iid == Some(stack))?;
+            let frame = stack.frame_ids.last()?;
+            let frame = data.frames.iter().find(|known| known.iid == Some(*frame))?;
+            let name = data
+                .function_names
+                .iter()
+                .find(|known| known.iid == frame.function_name_id)?;
+            Some(String::from_utf8_lossy(name.str.as_deref()?).into_owned())
+        };
+        let names = samples.samples.iter().map(|sample| {
+            let name = name(sample.callstack_id.expect("it has a stack"));
+            name.unwrap_or_default()
+        });
+        let names = names.collect();
+        (samples, names)
+    }
+}
+
+#[test]
+fn what_a_client_writes_comes_out_of_a_dump() {
+    let mut bench = Bench::new(|_| {});
+    bench.heap(1, 4096, b"malloc\0\0");
+    bench.allocate(10, 5000, [0; REGISTERS], &[0; 8]);
+    bench.allocate(20, 6000, [0; REGISTERS], &[]);
+    bench.free(10);
+    bench.free(99);
+    assert_eq!(bench.read(), Entered::Nothing);
+    let (samples, names) = bench.dump();
+    assert_eq!(samples.heap_name.as_deref(), Some("malloc"));
+    assert_eq!(samples.sampling_interval_bytes, Some(4096));
+    assert_eq!(samples.timestamp, Some(1020));
+    // The process does not exist, so all are of the stack that says so.
+    assert_eq!(names, [GONE]);
+    let sample = &samples.samples[0];
+    assert_eq!(
+        (sample.self_allocated, sample.self_freed),
+        (Some(11_000), Some(5000))
+    );
+    let stats = samples.stats.as_option().expect("it has statistics");
+    assert_eq!((stats.heap_samples, stats.unwinding_errors), (Some(2), Some(2)));
+    assert_eq!(samples.buffer_overran, Some(false));
+}
+
+#[inline(never)]
+fn a_function_that_allocates() {
+    std::hint::black_box(());
+}
+
+/// The registers of a thread that has just called [`a_function_that_allocates`], whose return address is the first word of the stack.
+#[cfg(target_arch = "x86_64")]
+fn registers_in_function() -> [u64; REGISTERS] {
+    let mut registers = [0; REGISTERS];
+    // AX, BX, CX, DX, SI, DI, BP, SP, IP and more.
+    registers[7] = 0x7ffc_0000_0000;
+    registers[8] = a_function_that_allocates as *const () as u64;
+    registers
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn stacks_are_those_of_the_process() {
+    let mut bench = Bench::new(|_| {});
+    bench.pid = std::process::id().cast_signed();
+    bench.allocate(10, 5000, registers_in_function(), &[0; 4]);
+    bench.read();
+    let sequence = bench.collector.interning.take_pending();
+    assert!(!sequence.is_empty());
+    bench.collector.interning.forget_told();
+    let (samples, _) = bench.dump();
+    assert_eq!(samples.samples.len(), 1);
+    let data =
+        ferretto_proto::messages::InternedData::decode_from_slice(sequence.as_slice()).expect("it is data");
+    let names: Vec<_> = data
+        .function_names
+        .iter()
+        .filter_map(|name| name.str.clone())
+        .collect();
+    let names = names
+        .iter()
+        .map(|name| String::from_utf8_lossy(name).into_owned());
+    assert!(
+        names
+            .clone()
+            .any(|name| name.contains("a_function_that_allocates")),
+        "{:?}",
+        names.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn functions_of_files_that_the_config_names_have_no_names() {
+    let mut bench = Bench::new(|config| config.skip_symbol_prefix = vec!["/".to_owned()]);
+    bench.pid = std::process::id().cast_signed();
+    bench.allocate(10, 5000, registers_in_function(), &[0; 4]);
+    bench.read();
+    let sequence = bench.collector.interning.take_pending();
+    let data =
+        ferretto_proto::messages::InternedData::decode_from_slice(sequence.as_slice()).expect("it is data");
+    let names: Vec<_> = data
+        .function_names
+        .iter()
+        .filter_map(|name| name.str.as_deref())
+        .collect();
+    assert!(names.contains(&&b"FILTERED"[..]));
+}
+
+#[test]
+fn after_the_deadline_allocations_count_without_their_stacks() {
+    let mut bench = Bench::new(|_| {});
+    bench.pid = std::process::id().cast_signed();
+    bench.collector.set_unwinding(Unwinding::TooLate);
+    for address in 0..5 {
+        bench.allocate(address, 100, [0; REGISTERS], &[0; 8]);
+    }
+    bench.read();
+    let (samples, names) = bench.dump();
+    assert_eq!(names, [NOT_UNWOUND]);
+    assert_eq!(samples.samples[0].self_allocated, Some(500));
+    let losses = samples.losses.as_option().expect("it has losses");
+    assert_eq!(losses.not_unwound, Some(5));
+    assert_eq!(samples.buffer_overran, Some(false));
+}
+
+#[test]
+fn what_the_client_lost_is_told() {
+    let mut bench = Bench::new(|_| {});
+    bench.heap(1, 4096, b"malloc\0\0");
+    let counts = [
+        (header::LOST_SAMPLES, 3),
+        (header::LOST_BYTES, 4000),
+        (header::LOST_FREES, 5),
+        (header::UNTRACKED, 6),
+        (header::WAITED_US, 7),
+    ];
+    for (place, count) in counts {
+        bench.ring().header(place).store(count, Relaxed);
+    }
+    bench.read();
+    let (samples, _) = bench.dump();
+    assert_eq!(samples.buffer_overran, Some(true));
+    let losses = samples.losses.as_option().expect("it has losses");
+    assert_eq!(
+        (losses.samples, losses.bytes, losses.frees, losses.untracked),
+        (Some(3), Some(4000), Some(5), Some(6))
+    );
+    let stats = samples.stats.as_option().expect("it has statistics");
+    assert_eq!(stats.client_spinlock_blocked_us, Some(7));
+}
+
+#[test]
+fn a_ring_that_makes_no_sense_is_read_no_further() {
+    let mut bench = Bench::new(|_| {});
+    bench.heap(1, 4096, b"malloc\0\0");
+    bench.allocate(10, 5000, [0; REGISTERS], &[0; 8]);
+    // An allocation that is shorter than any.
+    bench.write(Kind::Allocation, &[1, 2, 3]);
+    bench.allocate(20, 5000, [0; REGISTERS], &[0; 8]);
+    assert_eq!(bench.read(), Entered::End);
+    assert_eq!(bench.read(), Entered::End);
+    let (samples, _) = bench.dump();
+    assert_eq!(
+        (samples.buffer_corrupted, samples.disconnected),
+        (Some(true), Some(true))
+    );
+    assert_eq!(samples.samples[0].self_allocated, Some(5000));
+}
+
+#[test]
+fn what_a_dead_process_had_begun_to_write_is_passed_over_and_what_comes_later_is_not_read() {
+    let mut bench = Bench::new(|_| {});
+    bench.allocate(10, 1, [0; REGISTERS], &[]);
+    let space = bench.ring().take(Kind::Free, 2).expect("there is space");
+    bench.allocate(20, 2, [0; REGISTERS], &[]);
+    assert_eq!(bench.read(), Entered::Incomplete);
+    bench.feed.end_here();
+    bench.allocate(30, 4, [0; REGISTERS], &[]);
+    bench.feed.pass_over();
+    assert_eq!(bench.read(), Entered::End);
+    drop(space);
+    let (samples, _) = bench.dump();
+    assert_eq!(samples.samples[0].self_allocated, Some(3));
+    assert_eq!(
+        samples.losses.as_option().and_then(|losses| losses.samples),
+        Some(1)
+    );
+}
+
+#[test]
+fn streamed_records_are_written_at_once_and_not_dumped() {
+    let mut bench = Bench::new(|config| config.stream_allocations = Some(true));
+    bench.heap(1, 4096, b"malloc\0\0");
+    bench.allocate(10, 5000, [0; REGISTERS], &[]);
+    bench.free(10);
+    bench.read();
+    assert_eq!(bench.packets.len(), 2);
+    assert_eq!(bench.feed.profile.live(), 0);
+}
+
+#[test]
+fn any_words_in_the_ring_leave_the_books_readable() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for _ in 0..200 {
+        let mut bench = Bench::new(|_| {});
+        bench.heap(1, 4096, b"malloc\0\0");
+        let words = next() % MIN_RING_WORDS as u64;
+        for _ in 0..words {
+            let kind = [Kind::Allocation, Kind::Free, Kind::Heap][(next() % 3) as usize];
+            let length = (next() % 40) as usize;
+            let Some(space) = bench.ring().take(kind, length) else {
+                break;
+            };
+            for index in 0..length {
+                let small = next() % 4 != 0;
+                space.write(index, if small { next() % 64 } else { next() });
+            }
+            space.complete();
+        }
+        // And space that nobody has taken.
+        bench.ring().header(header::WRITE).fetch_add(next() % 64, Relaxed);
+        bench.read();
+        let (samples, _) = bench.dump();
+        for sample in &samples.samples {
+            assert!(sample.self_freed <= sample.self_allocated && sample.free_count <= sample.alloc_count);
+        }
+    }
+}
+
+#[test]
+fn stacks_that_nobody_needs_are_forgotten_and_those_in_dumps_are_not() {
+    let mut bench = Bench::new(|_| {});
+    let ids: Vec<CallstackId> = ["a", "b", "c"].map(|name| bench.collector.named(name)).into();
+    let account = |stack| crate::books::Account {
+        stack,
+        allocated: 1,
+        freed: 0,
+        allocations: 1,
+        frees: 0,
+        most: Default::default(),
+    };
+    let about = About {
+        pid: 1,
+        arrived: Arrived(0),
+        from_startup: true,
+        ending: None,
+    };
+    let header = about.header(&bench.feed.told(), &Heap::default(), 0);
+    let waiting = Dump::new(header, vec![account(ids[1])]);
+    let mut sample = Allocation {
+        timestamp: 0,
+        address: 1,
+        bytes: 1,
+        sample_bytes: 1,
+        heap: 1,
+        tid: 1,
+        registers: &[],
+        stack: &[],
+        is_stack_cut: false,
+    };
+    bench.feed.profile.allocate(&sample, ids[2], 10);
+    // This one has freed everything, and readers know it.
+    sample.address = 2;
+    bench.feed.profile.allocate(&sample, ids[0], 10);
+    bench.feed.profile.free(1, 2);
+    bench.dump();
+    let Bench { collector, feed, .. } = &mut bench;
+    let before = collector.interning.callstacks();
+    collector.forget_stacks([feed].into_iter(), [&waiting].into_iter());
+    assert_eq!(collector.interning.callstacks(), before - 1);
+    assert_eq!(collector.named("b"), ids[1]);
+    assert_eq!(collector.named("c"), ids[2]);
+    assert_ne!(collector.named("a"), ids[0]);
+}

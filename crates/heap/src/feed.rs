@@ -1,0 +1,208 @@
+//! What comes from a client: its ring, and the profile that is made of it.
+//!
+//! [`Collector`](crate::collector::Collector) takes one record after the other. Everything in the ring is the client's word: each record is copied into
+//! private memory first, and judged there. A ring that makes no sense is read no further.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use ferretto_heap_client::layout::{Kind, header};
+use ferretto_heap_client::ring::{Next, Reader, Ring};
+
+use crate::memory::{self, RingMemory};
+use crate::profile::{Losses, Profile, Stats};
+use crate::records::Word;
+
+/// A record that is not completed in this time, while the ring fills behind it, is passed over: its thread has left it, out of a signal handler for example.
+const STUCK: Duration = Duration::from_secs(5);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Feed {
+    memory: RingMemory,
+    reader: Reader,
+    payload: Vec<Word>,
+    /// What was made of the records.
+    pub profile: Profile,
+    /// Nothing is read from here on.
+    end: Option<u64>,
+    is_corrupt: bool,
+    /// Where the next record was incomplete, and since when.
+    stuck: Option<(u64, Instant)>,
+    /// Bytes of interned data that exist because of this client.
+    pub(crate) interned_bytes: usize,
+}
+
+/// How it went so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Told {
+    pub(crate) stats: Stats,
+    /// What the client says that it has lost, and what was lost here.
+    pub losses: Losses,
+    /// How long the client says that it has waited for space.
+    pub(crate) waited: Duration,
+    /// The client has given up waiting.
+    pub(crate) timed_out: bool,
+    /// The ring was corrupt.
+    pub is_corrupt: bool,
+}
+
+/// What the next record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// A record, whose payload is in [`Feed::payload`].
+    Record(Kind),
+    /// There is none for now.
+    Empty,
+    /// It is not complete yet.
+    Incomplete,
+    /// There will be no more: the ring is corrupt, or its [end](Feed::end_here) is reached.
+    End,
+}
+
+impl Feed {
+    /// Nothing has come so far.
+    pub fn new(memory: RingMemory) -> Feed {
+        Feed {
+            memory,
+            reader: Reader::new(),
+            payload: Vec::new(),
+            profile: Profile::default(),
+            end: None,
+            is_corrupt: false,
+            stuck: None,
+            interned_bytes: 0,
+        }
+    }
+
+    fn ring(&self) -> Option<Ring<'_>> {
+        self.memory.ring()
+    }
+
+    /// The payload of the record that was fetched last.
+    pub fn payload(&self) -> &[Word] {
+        &self.payload
+    }
+
+    /// A record made no sense: nothing more is read.
+    pub fn give_up(&mut self) {
+        self.is_corrupt = true;
+    }
+
+    /// What is written later than now is not read any more.
+    pub fn end_here(&mut self) {
+        if self.end.is_none()
+            && let Some(ring) = self.memory.ring()
+        {
+            self.end = Some(ring.header(header::WRITE).load(Relaxed));
+        }
+    }
+
+    /// Reads the next record.
+    pub fn fetch(&mut self) -> Fetched {
+        let Some(ring) = self.memory.ring() else {
+            return Fetched::End;
+        };
+        // Positions never wrap. What is beyond the ring's size is corrupt, which the reader says.
+        let is_over = self.end.is_some_and(|end| self.reader.position() >= end);
+        if self.is_corrupt || is_over {
+            return Fetched::End;
+        }
+        match self.reader.next_as(ring, &mut self.payload) {
+            Next::Record(kind) => Fetched::Record(kind),
+            Next::Empty => Fetched::Empty,
+            Next::Incomplete => self.wait_or_pass_over(Instant::now()),
+            Next::Corrupt => {
+                self.is_corrupt = true;
+                Fetched::End
+            }
+        }
+    }
+
+    /// The next record is incomplete. Passes over it if it has been for too long.
+    fn wait_or_pass_over(&mut self, now: Instant) -> Fetched {
+        let position = self.reader.position();
+        match self.stuck {
+            Some((at, since)) if at == position => {
+                let is_filling = self
+                    .ring()
+                    .is_some_and(|ring| ring.used_bytes() > ring.bytes() / 2);
+                if now - since < STUCK || !is_filling {
+                    return Fetched::Incomplete;
+                }
+                self.pass_over();
+                Fetched::Incomplete
+            }
+            _ => {
+                self.stuck = Some((position, now));
+                Fetched::Incomplete
+            }
+        }
+    }
+
+    /// Passes over a record that nobody completes. If it cannot be told where the next one begins, nothing more is read.
+    pub fn pass_over(&mut self) {
+        let Some(ring) = self.memory.ring() else { return };
+        match self.reader.skip_incomplete(ring) {
+            true => self.profile.losses.samples += 1,
+            false => self.is_corrupt = true,
+        }
+    }
+
+    /// Tells clients that wait that the ring was read.
+    pub fn wake_waiting(&self) {
+        if let Some(ring) = self.ring()
+            && ring.header(header::WAITING).load(Relaxed) != 0
+        {
+            memory::wake(ring);
+        }
+    }
+
+    /// Tells the client that nothing more is read.
+    pub fn tell_end(&self) {
+        if let Some(ring) = self.ring() {
+            ring.header(header::ENDED)
+                .store(1, std::sync::atomic::Ordering::Release);
+            memory::wake(ring);
+        }
+    }
+
+    fn word(&self, place: usize) -> u64 {
+        self.ring().map_or(0, |ring| ring.header(place).load(Relaxed))
+    }
+
+    /// Whether the client has given up waiting for space.
+    pub fn has_timed_out(&self) -> bool {
+        self.word(header::TIMED_OUT) != 0
+    }
+
+    /// How it went so far.
+    pub fn told(&self) -> Told {
+        let here = self.profile.losses;
+        let with = |here: u64, place: usize| here.saturating_add(self.word(place));
+        Told {
+            stats: self.profile.stats,
+            losses: Losses {
+                samples: with(here.samples, header::LOST_SAMPLES),
+                bytes: with(here.bytes, header::LOST_BYTES),
+                frees: with(here.frees, header::LOST_FREES),
+                untracked: with(here.untracked, header::UNTRACKED),
+                ..here
+            },
+            waited: Duration::from_micros(self.word(header::WAITED_US)),
+            timed_out: self.has_timed_out(),
+            is_corrupt: self.is_corrupt,
+        }
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.tell_end();
+    }
+}

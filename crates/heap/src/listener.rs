@@ -1,0 +1,263 @@
+//! Where clients connect: one socket for the whole daemon.
+//!
+//! [`ClientSocket::serve`] starts a thread that accepts connections. Each [handshake](crate::handshake) has a thread of its own, because a process can keep who
+//! reads its command line waiting. There are [`MOST_HANDSHAKES`] at a time, and [`MOST_OF_USER`] of them are of one user; others wait, for as long as clients
+//! do. So a user who keeps handshakes waiting keeps out nobody else.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferretto_client::runtime::ProducerProgram;
+use ferretto_heap_client::handshake::{HEAP_SOCK_NAME, RUN_SOCKET, TMP_SOCKET};
+use ferretto_ipc::channel::{Receiver, Sender, channel};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, Waker};
+use ferretto_ipc::transport::{PeerCredentials, SocketPermissions, Stream, TransportError};
+use ferretto_ipc::{Address, Listener, socket_names};
+
+use crate::handshake;
+use crate::sessions::Sessions;
+use crate::source::NAME;
+
+/// Handshakes at a time.
+const MOST_HANDSHAKES: usize = 64;
+
+/// Those of one user.
+const MOST_OF_USER: usize = 16;
+
+/// Connections that wait for their handshake, and those of one user.
+const MOST_WAITING: usize = 512;
+const MOST_WAITING_OF_USER: usize = 256;
+
+/// Clients have given up by then.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// No connection is accepted for so long after there was no descriptor for one.
+const PAUSE: Duration = Duration::from_millis(100);
+
+const SOCKET: Token = Token(0);
+
+/// The address where clients look for the daemon.
+///
+/// # Errors
+/// If the environment names none.
+pub fn address() -> Result<Address, socket_names::SocketNameError> {
+    socket_names::address_or(HEAP_SOCK_NAME, RUN_SOCKET, TMP_SOCKET)
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct ClientSocket(Listener);
+
+impl ClientSocket {
+    /// Listens at this address. Without permissions the umask decides who may connect, as for the service's sockets.
+    ///
+    /// # Errors
+    /// If another process does, or the address cannot be used.
+    pub fn bind(
+        address: &Address,
+        permissions: Option<&SocketPermissions>,
+    ) -> Result<ClientSocket, TransportError> {
+        Listener::bind_packets(address, permissions).map(ClientSocket)
+    }
+
+    /// Starts to accept clients, until the result is closed.
+    ///
+    /// # Errors
+    /// If the system has no thread or no event loop for it.
+    pub fn serve(
+        self,
+        program: Arc<dyn ProducerProgram>,
+        sessions: Arc<Sessions>,
+    ) -> std::io::Result<Serving> {
+        let reactor = Reactor::new().map_err(std::io::Error::other)?;
+        let (done, served) = channel();
+        let waker = reactor.waker();
+        let is_closing = Arc::new(AtomicBool::new(false));
+        let mut door = Door {
+            program: program.clone(),
+            sessions,
+            waker: waker.clone(),
+            is_closing: is_closing.clone(),
+            done,
+            served,
+            waiting: VecDeque::new(),
+            waiting_of: HashMap::new(),
+            running: 0,
+            running_of: HashMap::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("heap_clients".to_owned())
+            .spawn(move || {
+                if let Err(error) = door.serve(&self.0, reactor) {
+                    program.warning(&format!("{NAME}: no more processes can connect: {error}"));
+                }
+                self.0.close();
+            })?;
+        Ok(Serving {
+            thread,
+            waker,
+            is_closing,
+        })
+    }
+}
+
+/// A socket on which clients are accepted.
+#[derive(Debug)]
+pub struct Serving {
+    thread: JoinHandle<()>,
+    waker: Waker,
+    is_closing: Arc<AtomicBool>,
+}
+
+impl Serving {
+    /// Accepts no more clients, and removes the socket's file.
+    pub fn close(self) {
+        self.is_closing.store(true, Ordering::Release);
+        self.waker.wake();
+        // The panic handler has reported any panic.
+        let _ = self.thread.join();
+    }
+}
+
+/// Connections and their handshakes.
+struct Door {
+    program: Arc<dyn ProducerProgram>,
+    sessions: Arc<Sessions>,
+    waker: Waker,
+    is_closing: Arc<AtomicBool>,
+    /// Users whose handshakes are done.
+    done: Sender<u32>,
+    served: Receiver<u32>,
+    waiting: VecDeque<Waiting>,
+    waiting_of: HashMap<u32, usize>,
+    running: usize,
+    running_of: HashMap<u32, usize>,
+}
+
+struct Waiting {
+    stream: Stream,
+    peer: PeerCredentials,
+    until: Instant,
+}
+
+impl Door {
+    fn serve(&mut self, listener: &Listener, mut reactor: Reactor) -> Result<(), ReactorError> {
+        reactor.register(listener, SOCKET, Interest::Readable)?;
+        let mut events = Events::new();
+        let mut is_paused = false;
+        while !self.is_closing.load(Ordering::Acquire) {
+            let until = is_paused.then(|| Deadline::after(PAUSE));
+            reactor.wait(&mut events, until)?;
+            if is_paused && events.deadline_passed() {
+                is_paused = false;
+                reactor.reregister(listener, SOCKET, Interest::Readable)?;
+            }
+            while let Ok(user) = self.served.try_receive() {
+                self.running -= 1;
+                decrease(&mut self.running_of, user);
+            }
+            while !is_paused {
+                match listener.accept() {
+                    Ok(Some(stream)) => self.admit(stream),
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.program.warning(&format!("{NAME}: {error}"));
+                        reactor.reregister(listener, SOCKET, Interest::None)?;
+                        is_paused = true;
+                    }
+                }
+            }
+            self.begin();
+        }
+        Ok(())
+    }
+
+    /// Has a connection wait for its handshake; dismisses it if it may not.
+    fn admit(&mut self, stream: Stream) {
+        let Ok(Some(peer)) = stream.peer_credentials() else {
+            return;
+        };
+        let own = rustix::process::geteuid();
+        let is_allowed = own.is_root() || own.as_raw() == peer.uid;
+        let of_user = self.waiting_of.get(&peer.uid).copied().unwrap_or(0);
+        if !is_allowed || self.waiting.len() >= MOST_WAITING || of_user >= MOST_WAITING_OF_USER {
+            return;
+        }
+        *self.waiting_of.entry(peer.uid).or_default() += 1;
+        self.waiting.push_back(Waiting {
+            stream,
+            peer,
+            until: Instant::now() + WAIT,
+        });
+    }
+
+    /// Begins as many handshakes as there may be.
+    fn begin(&mut self) {
+        let now = Instant::now();
+        for waiting in std::mem::take(&mut self.waiting) {
+            let user = waiting.peer.uid;
+            if now > waiting.until {
+                decrease(&mut self.waiting_of, user);
+                continue;
+            }
+            let of_user = self.running_of.get(&user).copied().unwrap_or(0);
+            if self.running >= MOST_HANDSHAKES || of_user >= MOST_OF_USER {
+                self.waiting.push_back(waiting);
+                continue;
+            }
+            decrease(&mut self.waiting_of, user);
+            self.shake_hands(waiting);
+        }
+    }
+
+    fn shake_hands(&mut self, Waiting { stream, peer, .. }: Waiting) {
+        let user = peer.uid;
+        let finish = Finish {
+            user,
+            done: self.done.clone(),
+            waker: self.waker.clone(),
+        };
+        let (program, sessions) = (self.program.clone(), self.sessions.clone());
+        let thread = std::thread::Builder::new().name("heap_handshake".to_owned());
+        // However it ends, the thread takes itself off again.
+        self.running += 1;
+        *self.running_of.entry(user).or_default() += 1;
+        let started = thread.spawn(move || {
+            let _finish = finish;
+            if let Err(error) = handshake::serve(stream, peer, &sessions) {
+                program.warning(&format!("{NAME}: {error}"));
+            }
+        });
+        if let Err(error) = started {
+            self.program
+                .warning(&format!("{NAME}: there is no thread for a client: {error}"));
+        }
+    }
+}
+
+/// Says that a handshake is over, however it ends.
+struct Finish {
+    user: u32,
+    done: Sender<u32>,
+    waker: Waker,
+}
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        if self.done.send(self.user).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+fn decrease(counts: &mut HashMap<u32, usize>, user: u32) {
+    if let Some(count) = counts.get_mut(&user) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&user);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Finds running processes that carry the client, and asks them to connect.
+//!
+//! The [thread](crate::thread) of an instance calls it once, when it starts. A process with the client has mapped a file with a known name, and handles the
+//! signal. Both are checked right before the signal is sent, because its default action ends a process.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use ferretto_heap_client::handshake::{MARK, SIGNAL};
+use ferretto_profile::guardrails::memory_kb;
+use ferretto_profile::scope::cmdline_of;
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+
+use crate::config::HeapConfig;
+use crate::sessions::Sessions;
+use crate::signal;
+
+/// Processes that are meant, and cannot be asked because another session profiles them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) rejected: Vec<i32>,
+    /// How many were asked.
+    pub(crate) count: usize,
+}
+
+/// Asks all processes that the config means.
+pub(crate) fn ask(config: &HeapConfig, sessions: &Sessions) -> Asked {
+    let mut asked = Asked::default();
+    let only_pids =
+        !config.targets.all && config.targets.names.is_empty() && config.targets.patterns.is_empty();
+    let pids: Vec<i32> = match only_pids {
+        true => config.targets.pids.iter().copied().collect(),
+        false => all_processes(),
+    };
+    for pid in pids {
+        ask_one(pid, config, sessions, &mut asked);
+    }
+    asked
+}
+
+fn all_processes() -> Vec<i32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str().and_then(|name| name.parse().ok()))
+        .collect()
+}
+
+fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, asked: &mut Asked) {
+    let Some(process) = Pid::from_raw(pid).filter(|process| *process != getpid()) else {
+        return;
+    };
+    let Ok(open) = pidfd_open(process, PidfdFlags::empty()) else {
+        return;
+    };
+    // Those of other users cannot be read, unless this is root.
+    if !is_marked(pid) || !config.targets.include(pid, || cmdline_of(pid)) {
+        return;
+    }
+    let memory = memory_kb(pid.unsigned_abs());
+    if config.least_anonymous_kb > 0 && memory.is_some_and(|kb| kb < config.least_anonymous_kb) {
+        return;
+    }
+    if sessions.is_claimed(pid) {
+        asked.rejected.push(pid);
+        return;
+    }
+    // The command line may have taken long to read.
+    if is_marked(pid) && handles_signal(pid) && signal::send(&open, SIGNAL).is_ok() {
+        asked.count += 1;
+    }
+}
+
+/// Whether a process has mapped the file that only clients have.
+fn is_marked(pid: i32) -> bool {
+    let mark = format!("/memfd:{MARK} (deleted)");
+    let Ok(maps) = File::open(format!("/proc/{pid}/maps")) else {
+        return false;
+    };
+    let mut lines = BufReader::new(maps).split(b'\n').map_while(Result::ok);
+    lines.any(|line| line.ends_with(mark.as_bytes()))
+}
+
+/// Whether a process has a handler for the signal.
+fn handles_signal(pid: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else {
+        return false;
+    };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (SIGNAL - 1) != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_the_client_is_neither_marked_nor_asked() {
+        let own = std::process::id().cast_signed();
+        assert!(!is_marked(own));
+        assert!(!handles_signal(own));
+    }
+}

@@ -1,0 +1,270 @@
+//! Who is profiled for whom.
+//!
+//! Instances [open](Sessions::open) their sessions here. A process that connects [is claimed](Sessions::claim) by the first session that means it, and
+//! belongs to this session until its [`Claim`] is dropped; the others are told that they were too late.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferretto_client::data_source::Slot;
+use ferretto_heap_client::handshake::Reason;
+use ferretto_ipc::channel::Sender;
+use ferretto_ipc::reactor::Waker;
+use ferretto_profile::scope::cmdline_of;
+
+use crate::client::Client;
+use crate::config::{Ages, HeapConfig};
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct Sessions(Mutex<Inner>);
+
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    open: BTreeMap<Slot, Session>,
+    /// By process: the session, and the claim's serial number.
+    claims: HashMap<i32, (Slot, u64)>,
+    /// The last serial number of a claim or a session.
+    serial: u64,
+}
+
+struct Session {
+    /// Sessions come in the order in which they were opened.
+    serial: u64,
+    config: Arc<HeapConfig>,
+    news: Sender<News>,
+    waker: Waker,
+}
+
+/// What an instance's thread is told.
+#[derive(Debug)]
+pub enum News {
+    /// A process is profiled from now on.
+    Arrived(Box<Client>),
+    /// The process with this id runs another program, so nothing more comes from its client.
+    Replaced(i32),
+    /// Another session profiles this process.
+    Rejected(i32),
+}
+
+impl Session {
+    fn tell(&self, news: News) {
+        // If the thread is gone, the session is about to be closed.
+        if self.news.send(news).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+/// A process that is profiled. It belongs to no session any more when this is dropped.
+#[derive(Debug)]
+pub struct Claim {
+    sessions: Arc<Sessions>,
+    slot: Slot,
+    serial: u64,
+    pid: i32,
+    /// The session's config.
+    pub config: Arc<HeapConfig>,
+}
+
+impl Claim {
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Different for any two claims.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut inner = self.sessions.inner();
+        if inner.claims.get(&self.pid) == Some(&(self.slot, self.serial)) {
+            inner.claims.remove(&self.pid);
+        }
+    }
+}
+
+impl Sessions {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a session, whose thread is told `news` and woken.
+    pub fn open(&self, slot: Slot, config: Arc<HeapConfig>, news: Sender<News>, waker: Waker) {
+        let mut inner = self.inner();
+        inner.serial += 1;
+        let session = Session {
+            serial: inner.serial,
+            config,
+            news,
+            waker,
+        };
+        inner.open.insert(slot, session);
+    }
+
+    /// Closes a session: it gets no more clients.
+    pub fn close(&self, slot: Slot) {
+        self.inner().open.remove(&slot);
+    }
+
+    /// Whether a process is profiled.
+    pub fn is_claimed(&self, pid: i32) -> bool {
+        self.inner().claims.contains_key(&pid)
+    }
+
+    /// The session that a process belongs to from now on; `None` if no session means it. Its command line may have to be read.
+    pub fn claim(self: &Arc<Self>, pid: i32, reason: Reason) -> Option<Claim> {
+        let mut open: Vec<(u64, Slot, Arc<HeapConfig>)> = Vec::new();
+        for (slot, session) in &self.inner().open {
+            open.push((session.serial, *slot, session.config.clone()));
+        }
+        open.sort_unstable_by_key(|(serial, ..)| *serial);
+        let mut cmdline = None;
+        open.retain(|(_, _, config)| {
+            let is_of_age = match config.ages {
+                Ages::Any => true,
+                Ages::New => reason != Reason::Signal,
+                Ages::Running => reason == Reason::Signal,
+            };
+            let mut cmdline = || cmdline.get_or_insert_with(|| cmdline_of(pid)).clone();
+            is_of_age && config.targets.include(pid, &mut cmdline)
+        });
+        let mut inner = self.inner();
+        // A session may have been closed meanwhile, and its slot be another's.
+        open.retain(|(serial, slot, _)| {
+            let session = inner.open.get(slot);
+            session.is_some_and(|session| session.serial == *serial)
+        });
+        let (_, slot, config) = open.first()?;
+        if let Some((before, _)) = inner.claims.get(&pid) {
+            // It has a ring already; or its program had, and it has started another one.
+            if reason == Reason::Signal {
+                return None;
+            }
+            if let Some(session) = inner.open.get(before) {
+                session.tell(News::Replaced(pid));
+            }
+        }
+        for (_, slot, _) in &open[1..] {
+            if let Some(session) = inner.open.get(slot) {
+                session.tell(News::Rejected(pid));
+            }
+        }
+        inner.serial += 1;
+        let serial = inner.serial;
+        inner.claims.insert(pid, (*slot, serial));
+        Some(Claim {
+            sessions: self.clone(),
+            slot: *slot,
+            serial,
+            pid,
+            config: config.clone(),
+        })
+    }
+
+    /// Hands a client over to the session that has claimed it. If that was closed meanwhile, the client is dropped.
+    pub fn deliver(&self, client: Client) {
+        let slot = client.claim().slot;
+        let inner = self.inner();
+        let session = inner
+            .open
+            .get(&slot)
+            .map(|session| (session.news.clone(), session.waker.clone()));
+        // Dropping a claim takes the lock.
+        drop(inner);
+        if let Some((news, waker)) = session
+            && news.send(News::Arrived(Box::new(client))).is_ok()
+        {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferretto_ipc::channel::{Receiver, channel};
+    use ferretto_ipc::reactor::Reactor;
+    use ferretto_proto::messages::HeapprofdConfig;
+
+    fn open(sessions: &Sessions, slot: usize, config: HeapprofdConfig) -> Receiver<News> {
+        let config = HeapprofdConfig {
+            sampling_interval_bytes: Some(4096),
+            ..config
+        };
+        let config = HeapConfig::of(&config).expect("it is good");
+        let (news, receiver) = channel();
+        let slot = Slot::first(slot + 1).last().expect("it is one");
+        let waker = Reactor::new().expect("a reactor").waker();
+        sessions.open(slot, Arc::new(config), news, waker);
+        receiver
+    }
+
+    fn pid(pid: i32) -> HeapprofdConfig {
+        HeapprofdConfig {
+            pid: vec![pid as u64],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_process_belongs_to_the_first_session_that_means_it_and_the_others_are_told() {
+        let sessions = Arc::new(Sessions::default());
+        assert!(sessions.claim(7, Reason::Startup).is_none());
+        let _other = open(&sessions, 1, pid(8));
+        let first = open(&sessions, 2, pid(7));
+        let second = open(&sessions, 0, pid(7));
+        let claim = sessions.claim(7, Reason::Startup).expect("it is meant");
+        assert!(claim.config.targets.pids.contains(&7));
+        assert!(first.try_receive().is_err());
+        assert!(matches!(second.try_receive(), Ok(News::Rejected(7))));
+        assert!(sessions.is_claimed(7));
+        assert!(sessions.claim(7, Reason::Signal).is_none());
+        drop(claim);
+        assert!(!sessions.is_claimed(7));
+    }
+
+    #[test]
+    fn a_process_that_starts_another_program_replaces_itself() {
+        let sessions = Arc::new(Sessions::default());
+        let news = open(&sessions, 0, pid(7));
+        let before = sessions.claim(7, Reason::Startup).expect("it is meant");
+        let after = sessions.claim(7, Reason::Startup).expect("it is meant");
+        assert!(matches!(news.try_receive(), Ok(News::Replaced(7))));
+        drop(before);
+        assert!(sessions.is_claimed(7));
+        drop(after);
+        assert!(!sessions.is_claimed(7));
+    }
+
+    #[test]
+    fn a_session_means_processes_of_its_age() {
+        let sessions = Arc::new(Sessions::default());
+        let new = HeapprofdConfig {
+            no_running: Some(true),
+            ..pid(7)
+        };
+        let _new = open(&sessions, 0, new);
+        assert!(sessions.claim(7, Reason::Signal).is_none());
+        assert!(sessions.claim(7, Reason::Startup).is_some());
+        assert!(sessions.claim(7, Reason::Fork).is_some());
+        sessions.close(Slot::first(1).last().expect("it is one"));
+        let running = HeapprofdConfig {
+            no_startup: Some(true),
+            ..pid(7)
+        };
+        let _running = open(&sessions, 0, running);
+        assert!(sessions.claim(7, Reason::Startup).is_none());
+        assert!(sessions.claim(7, Reason::Signal).is_some());
+    }
+}

@@ -1,0 +1,488 @@
+//! The thread of an instance: reads the rings of its clients in turns, dumps their books when it is time, and does what the runtime says.
+//!
+//! [`HeapProfiles`](crate::source::HeapProfiles) starts it. Clients do not tell when they have written, because that would cost a system call: their rings are
+//! looked at every millisecond, and up to twenty times less often while nothing comes. The kernel tells when a process has ended. A client has some
+//! milliseconds in each round, so that none holds up the others.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferretto_client::data_source::{Acknowledge, Slot};
+use ferretto_client::runtime::ProducerProgram;
+use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
+use ferretto_client::trace_writer::TraceWriter;
+use ferretto_ipc::channel::{Nothing, Receiver, Sender};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
+use ferretto_probes::lru::LruMap;
+use ferretto_profile::guardrails::{daemon_cpu_time, daemon_memory_kb};
+use ferretto_profile::interning::Edition;
+
+use crate::client::{Client, Ending};
+use crate::collector::{Collector, Entered, Unwinding};
+use crate::config::{Ages, HeapConfig};
+use crate::dump::{Dump, Header, Step};
+use crate::marked;
+use crate::sessions::{News, Sessions};
+use crate::source::NAME;
+
+/// How long a client is read in a round.
+const TURN: Duration = Duration::from_millis(3);
+
+/// Between two looks at rings that fill.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Between two looks at rings in which nothing comes.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often the daemon's needs, and the programs of idle clients, are looked at.
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How long what a client had begun to write when the session ended is waited for.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What a process has left is unwound for so long, if its successor waits.
+const SUCCESSION: Duration = Duration::from_secs(2);
+
+/// Dumps that wait before clients are read on.
+const MOST_DUMPS: usize = 64;
+
+/// Clients at a time. Each has a ring.
+const MOST_CLIENTS: usize = 1024;
+
+/// Bytes of all rings.
+const MOST_RING_BYTES: usize = 16 << 30;
+
+/// Ids of processes that are remembered, so that a later process with the same id is told apart.
+const MOST_REMEMBERED: usize = 1 << 16;
+
+/// Processes of which it is told that another session profiles them.
+const MOST_REJECTED: usize = 1 << 12;
+
+/// See the [module](self).
+pub(crate) struct HeapThread {
+    pub(crate) program: Arc<dyn ProducerProgram>,
+    /// The instance's serial number, and its slot.
+    pub(crate) instance: (u32, Slot),
+    pub(crate) config: Arc<HeapConfig>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) news: (Sender<News>, Receiver<News>),
+    pub(crate) writer: TraceWriter,
+    /// The final dump has to be written in this time.
+    pub(crate) stop_timeout: Duration,
+}
+
+/// Why the loop has ended.
+enum Ended {
+    /// The runtime wants it, and is told by dropping this.
+    Stopped(Acknowledge),
+    /// The data source is gone.
+    Abandoned,
+    /// The daemon has used more than the config allows.
+    Guardrail(&'static str),
+}
+
+/// What the thread works on.
+struct Work {
+    collector: Collector,
+    clients: BTreeMap<Token, Client>,
+    /// Of the last client.
+    token: u64,
+    ring_bytes: usize,
+    dumps: VecDeque<Dump>,
+    rejected: BTreeSet<i32>,
+    remembered: LruMap<i32, ()>,
+    writer: TraceWriter,
+    hit_guardrail: bool,
+}
+
+impl HeapThread {
+    /// Works until it is told to stop. Drops `started` once processes may connect.
+    pub(crate) fn run(self, mut inbox: Inbox, started: Acknowledge) {
+        let (serial, slot) = self.instance;
+        self.program.join_instance(serial);
+        let config = self.config.clone();
+        self.sessions
+            .open(slot, config, self.news.0.clone(), inbox.reactor.waker());
+        let mut work = Work {
+            collector: Collector::new(&self.config),
+            clients: BTreeMap::new(),
+            token: 0,
+            ring_bytes: 0,
+            dumps: VecDeque::new(),
+            rejected: BTreeSet::new(),
+            remembered: LruMap::new(MOST_REMEMBERED),
+            writer: self.writer,
+            hit_guardrail: false,
+        };
+        if self.config.ages != Ages::New {
+            let asked = marked::ask(&self.config, &self.sessions);
+            work.rejected
+                .extend(asked.rejected.into_iter().take(MOST_REJECTED));
+        }
+        drop(started);
+        let follow = Follow {
+            program: &self.program,
+            config: &self.config,
+            news: &self.news.1,
+            stop_timeout: self.stop_timeout,
+        };
+        let ended = follow.until_end(&mut work, &mut inbox);
+        self.sessions.close(slot);
+        match ended {
+            Ok(Ended::Stopped(stopped)) => {
+                follow.finish(work);
+                // With the writer went the last chunk, before the service hears that the instance has stopped.
+                drop(stopped);
+            }
+            Ok(Ended::Abandoned) => {}
+            Ok(Ended::Guardrail(field)) => {
+                self.program.warning(&format!(
+                    "{NAME}: the daemon has used more than {field}; the profile ends"
+                ));
+                work.hit_guardrail = true;
+                follow.finish(work);
+                drop(inbox.await_stop());
+            }
+            Err(error) => {
+                self.program
+                    .warning(&format!("{NAME}: nothing more is sampled: {error}"));
+                follow.finish(work);
+                drop(inbox.await_stop());
+            }
+        }
+    }
+}
+
+/// The loop of the thread.
+struct Follow<'a> {
+    program: &'a Arc<dyn ProducerProgram>,
+    config: &'a HeapConfig,
+    news: &'a Receiver<News>,
+    stop_timeout: Duration,
+}
+
+impl Follow<'_> {
+    fn until_end(&self, work: &mut Work, inbox: &mut Inbox) -> Result<Ended, ReactorError> {
+        let began = Instant::now();
+        let cpu_before = daemon_cpu_time();
+        let mut next_dump = self.config.continuous.map(|continuous| began + continuous.phase);
+        let mut next_check = began + CHECK_PERIOD;
+        let mut pause = SHORTEST_PAUSE;
+        let mut events = Events::new();
+        loop {
+            loop {
+                match inbox.try_receive() {
+                    Ok(Command { what, done }) => match what {
+                        What::ClearIncrementalState => work.collector.clear_incremental_state(),
+                        What::Flush => {
+                            work.write_dumps();
+                            work.writer.flush();
+                            drop(done);
+                        }
+                        What::Stop => return Ok(Ended::Stopped(done)),
+                    },
+                    Err(Nothing::SoFar) => break,
+                    Err(Nothing::EverAgain) => return Ok(Ended::Abandoned),
+                }
+            }
+            while let Ok(news) = self.news.try_receive() {
+                self.hear(news, work, &inbox.reactor)?;
+            }
+            for event in events.ready() {
+                if let Some(client) = work.clients.get_mut(&event.token) {
+                    client.end(Ending::Dead);
+                }
+            }
+            let has_read = work.read_all(&inbox.reactor)?;
+            let now = Instant::now();
+            if let (Some(due), Some(continuous)) = (next_dump, self.config.continuous)
+                && now >= due
+            {
+                work.dump_all();
+                // A dump that came late does not bring others closer together.
+                next_dump = Some((due + continuous.interval).max(now));
+            }
+            if now >= next_check {
+                next_check = now + CHECK_PERIOD;
+                if let Some(field) = self.guardrail(cpu_before) {
+                    return Ok(Ended::Guardrail(field));
+                }
+                work.check();
+            }
+            if let Some(mut dump) = work.dumps.pop_front() {
+                if work.collector.write(&mut dump, &mut work.writer) == Step::More {
+                    work.dumps.push_front(dump);
+                }
+                if work.dumps.is_empty() {
+                    // Otherwise the end of a dump waits for the next one.
+                    work.writer.flush();
+                }
+                continue_with(&mut inbox.reactor, &mut events, Some(Duration::ZERO))?;
+                continue;
+            }
+            pause = match has_read {
+                true => SHORTEST_PAUSE,
+                false => (pause * 2).min(LONGEST_PAUSE),
+            };
+            let until_check = next_check.saturating_duration_since(now);
+            let mut wait = match work.clients.is_empty() {
+                true => until_check,
+                false => pause.min(until_check),
+            };
+            if let Some(due) = next_dump {
+                wait = wait.min(due.saturating_duration_since(now));
+            }
+            continue_with(&mut inbox.reactor, &mut events, Some(wait))?;
+        }
+    }
+
+    fn guardrail(&self, cpu_before: Duration) -> Option<&'static str> {
+        let most_kb = self.config.most_daemon_memory_kb;
+        if most_kb.is_some_and(|most| daemon_memory_kb().is_some_and(|kb| kb > most)) {
+            return Some("max_heapprofd_memory_kb");
+        }
+        let most_cpu = self.config.most_daemon_cpu;
+        if most_cpu.is_some_and(|most| daemon_cpu_time().saturating_sub(cpu_before) > most) {
+            return Some("max_heapprofd_cpu_secs");
+        }
+        None
+    }
+
+    fn hear(&self, news: News, work: &mut Work, reactor: &Reactor) -> Result<(), ReactorError> {
+        match news {
+            News::Rejected(pid) => {
+                if work.rejected.len() < MOST_REJECTED {
+                    work.rejected.insert(pid);
+                }
+            }
+            News::Replaced(pid) => work.succeed(pid, reactor)?,
+            News::Arrived(client) => {
+                let pid = client.pid();
+                work.succeed(pid, reactor)?;
+                if work.clients.len() >= MOST_CLIENTS || work.ring_bytes >= MOST_RING_BYTES {
+                    self.program.warning(&format!(
+                        "{NAME}: the heap of process {pid} is not profiled: {} processes are already, with {} MiB of shared memory; \
+                         a smaller shmem_size_bytes leaves room for more",
+                        work.clients.len(),
+                        work.ring_bytes >> 20
+                    ));
+                    return Ok(());
+                }
+                work.take_in(*client, reactor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what clients had written by now, writes all dumps and ends the profile.
+    fn finish(&self, mut work: Work) {
+        let began = Instant::now();
+        for client in work.clients.values_mut() {
+            client.feed.tell_end();
+            client.feed.end_here();
+        }
+        // The rest of the time is for writing.
+        work.read_to_the_end(began + self.stop_timeout / 2);
+        work.dump_all();
+        work.write_dumps();
+        if !work.rejected.is_empty() {
+            let rejected = std::mem::take(&mut work.rejected);
+            work.collector.write_rejected(rejected, &mut work.writer);
+        }
+        work.writer.flush();
+    }
+}
+
+fn continue_with(
+    reactor: &mut Reactor,
+    events: &mut Events,
+    wait: Option<Duration>,
+) -> Result<(), ReactorError> {
+    let deadline = wait.map(|wait| {
+        let wait = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        Deadline::Boot(boot_now().saturating_add(wait))
+    });
+    reactor.wait(events, deadline)
+}
+
+impl Work {
+    fn take_in(&mut self, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
+        let pid = client.pid();
+        if self.remembered.get(&pid).is_some() {
+            // Serial numbers are far fewer.
+            client.edition = Edition(client.claim().serial() as u32);
+        }
+        self.remembered.get_or_insert_with(pid, || ());
+        self.token += 1;
+        let token = Token(self.token);
+        reactor.register(&client, token, Interest::Readable)?;
+        self.ring_bytes += client.feed.ring_bytes();
+        self.clients.insert(token, client);
+        Ok(())
+    }
+
+    /// The process with this id, if there is one, is about to be followed by another one.
+    fn succeed(&mut self, pid: i32, reactor: &Reactor) -> Result<(), ReactorError> {
+        let before = self.clients.iter().find(|(_, client)| client.pid() == pid);
+        let Some(&token) = before.map(|(token, _)| token) else {
+            return Ok(());
+        };
+        let Some(mut client) = self.clients.remove(&token) else {
+            return Ok(());
+        };
+        client.end(Ending::Replaced);
+        let deadline = Instant::now() + SUCCESSION;
+        while self.read(&mut client, Instant::now() + TURN) != Entered::End {
+            if Instant::now() > deadline {
+                self.collector.set_unwinding(Unwinding::TooLate);
+            }
+        }
+        self.collector.set_unwinding(Unwinding::InTime);
+        self.let_go(token, client, reactor)
+    }
+
+    /// Gives each client a turn, and lets go of those that have ended. Returns whether anything was read.
+    fn read_all(&mut self, reactor: &Reactor) -> Result<bool, ReactorError> {
+        let mut has_read = false;
+        let tokens: Vec<Token> = self.clients.keys().copied().collect();
+        for token in tokens {
+            let Some(mut client) = self.clients.remove(&token) else {
+                continue;
+            };
+            let last = self.read(&mut client, Instant::now() + TURN);
+            has_read |= last == Entered::Record;
+            match last {
+                Entered::End => self.let_go(token, client, reactor)?,
+                _ => {
+                    self.clients.insert(token, client);
+                }
+            }
+            while self.dumps.len() > MOST_DUMPS {
+                self.write_dump();
+            }
+        }
+        Ok(has_read)
+    }
+
+    /// Reads a client for some time. Says how it ended: [`Entered::Record`] if anything was read and more may come.
+    fn read(&mut self, client: &mut Client, until: Instant) -> Entered {
+        let who = client.who();
+        let mut has_read = false;
+        let mut count = 0u32;
+        let last = loop {
+            let entered = self.collector.enter(who, &mut client.feed, &mut self.writer);
+            match (entered, client.about.ending) {
+                (Entered::Record, _) => has_read = true,
+                // Nobody is left who could complete it.
+                (Entered::Incomplete, Some(Ending::Dead | Ending::Replaced)) => client.feed.pass_over(),
+                (Entered::Nothing, Some(_)) => break Entered::End,
+                (Entered::Nothing, None) if client.feed.has_timed_out() => {
+                    client.end(Ending::TimedOut);
+                    break Entered::End;
+                }
+                _ => break entered,
+            }
+            count += 1;
+            if count.is_multiple_of(16) {
+                client.feed.wake_waiting();
+                if Instant::now() >= until {
+                    break Entered::Record;
+                }
+            }
+        };
+        client.feed.wake_waiting();
+        match (last, has_read) {
+            (Entered::End, _) => Entered::End,
+            (_, true) => Entered::Record,
+            (other, false) => other,
+        }
+    }
+
+    /// A client has ended: its books are dumped, and it is forgotten.
+    fn let_go(&mut self, token: Token, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
+        reactor.deregister(&client, token)?;
+        self.ring_bytes -= client.feed.ring_bytes();
+        self.dump(&mut client);
+        self.collector.forget(client.pid(), &client.feed);
+        if self.collector.should_forget_stacks() {
+            self.forget_stacks();
+        }
+        Ok(())
+    }
+
+    fn forget_stacks(&mut self) {
+        let feeds = self.clients.values_mut().map(|client| &mut client.feed);
+        self.collector.forget_stacks(feeds, self.dumps.iter());
+    }
+
+    fn dump(&mut self, client: &mut Client) {
+        let Client { feed, about, .. } = client;
+        let hit_guardrail = self.hit_guardrail;
+        let dumps = self.collector.dumps(feed, |told, heap, until| Header {
+            hit_guardrail,
+            ..about.header(told, heap, until)
+        });
+        self.dumps.extend(dumps);
+    }
+
+    fn dump_all(&mut self) {
+        let mut clients = std::mem::take(&mut self.clients);
+        for client in clients.values_mut() {
+            self.dump(client);
+        }
+        self.clients = clients;
+    }
+
+    fn write_dump(&mut self) {
+        if let Some(mut dump) = self.dumps.pop_front() {
+            while self.collector.write(&mut dump, &mut self.writer) == Step::More {}
+        }
+    }
+
+    fn write_dumps(&mut self) {
+        while !self.dumps.is_empty() {
+            self.write_dump();
+        }
+    }
+
+    /// What is looked at from time to time.
+    fn check(&mut self) {
+        self.collector.distrust_mappings();
+        for client in self.clients.values_mut() {
+            if client.is_replaced() {
+                client.end(Ending::Replaced);
+            }
+        }
+        if self.collector.is_full() {
+            self.forget_stacks();
+        }
+    }
+
+    /// Reads all that clients had written when they were told the end. After the deadline nothing more is unwound.
+    fn read_to_the_end(&mut self, deadline: Instant) {
+        let mut clients = std::mem::take(&mut self.clients);
+        let mut open: Vec<&mut Client> = clients.values_mut().collect();
+        let mut incomplete_since = None;
+        while !open.is_empty() {
+            let now = Instant::now();
+            if now >= deadline {
+                self.collector.set_unwinding(Unwinding::TooLate);
+            }
+            let mut has_read = false;
+            open.retain_mut(|client| {
+                let last = self.read(client, Instant::now() + TURN);
+                has_read |= last == Entered::Record;
+                matches!(last, Entered::Record | Entered::Incomplete)
+            });
+            if has_read {
+                incomplete_since = None;
+            } else if now - *incomplete_since.get_or_insert(now) > PATIENCE {
+                open.iter_mut().for_each(|client| client.feed.pass_over());
+            } else {
+                std::thread::sleep(SHORTEST_PAUSE);
+            }
+        }
+        self.clients = clients;
+    }
+}
