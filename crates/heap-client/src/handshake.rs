@@ -122,7 +122,7 @@ impl Welcome {
     pub const MOST_BYTES: usize = 40 + MOST_HEAPS * (HEAP_NAME_BYTES + 8);
 
     /// With this interval for heaps that have none of their own, and no heap yet that has.
-    pub fn new(other_heaps: u64, when_full: WhenFull) -> Welcome {
+    pub const fn new(other_heaps: u64, when_full: WhenFull) -> Welcome {
         Welcome {
             other_heaps,
             adaptive_threshold: 0,
@@ -156,6 +156,11 @@ impl Welcome {
 
     /// Bytes between two samples of the heap with this name. 0: it is not sampled.
     pub fn interval_of(&self, name: &[u8]) -> u64 {
+        self.own_interval_of(name).unwrap_or(self.other_heaps)
+    }
+
+    /// Bytes between two samples of the heap with this name, if it has an interval of its own. 0: it is not sampled.
+    pub fn own_interval_of(&self, name: &[u8]) -> Option<u64> {
         let own = self.heaps().iter().find(|heap| {
             let length = heap
                 .name
@@ -164,7 +169,7 @@ impl Welcome {
                 .unwrap_or(HEAP_NAME_BYTES);
             &heap.name[..length] == name
         });
-        own.map_or(self.other_heaps, |heap| heap.bytes)
+        own.map(|heap| heap.bytes)
     }
 
     /// Writes the message, and returns its length.
@@ -192,24 +197,39 @@ impl Welcome {
 
     /// What a message says; `None` if it is none of this version.
     pub fn decode(bytes: &[u8]) -> Option<Welcome> {
+        let mut welcome = Welcome::new(0, WhenFull::Lose);
+        welcome.decode_from(bytes).then_some(welcome)
+    }
+
+    /// Becomes what a message says; `false` if it is none of this version, and then the value is of no use. Takes little stack, which signal
+    /// handlers have little of.
+    #[must_use]
+    pub fn decode_from(&mut self, bytes: &[u8]) -> bool {
+        self.count = 0;
+        self.read(bytes).is_some()
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Option<()> {
         let mut numbers = Numbers(bytes);
         if numbers.half()? != MAGIC {
             return None;
         }
-        let count = numbers.half()?;
-        let when_full = match (numbers.half()?, numbers.half()?) {
+        let count = usize::try_from(numbers.half()?)
+            .ok()
+            .filter(|count| *count <= MOST_HEAPS)?;
+        self.when_full = match (numbers.half()?, numbers.half()?) {
             (0, _) => WhenFull::Lose,
             (_, at_most_us) => WhenFull::Wait { at_most_us },
         };
-        let mut welcome = Welcome::new(numbers.word()?, when_full);
-        welcome.adaptive_threshold = numbers.word()?;
-        welcome.adaptive_most = numbers.word()?;
-        welcome.count = usize::try_from(count).ok().filter(|count| *count <= MOST_HEAPS)?;
-        for heap in &mut welcome.heaps[..welcome.count] {
+        self.other_heaps = numbers.word()?;
+        self.adaptive_threshold = numbers.word()?;
+        self.adaptive_most = numbers.word()?;
+        for heap in self.heaps.iter_mut().take(count) {
             heap.name = *numbers.take::<HEAP_NAME_BYTES>()?;
             heap.bytes = numbers.word()?;
         }
-        numbers.0.is_empty().then_some(welcome)
+        self.count = count;
+        numbers.0.is_empty().then_some(())
     }
 }
 

@@ -11,23 +11,32 @@
 //! A writer keeps an eighth of the ring free of allocations, so that frees still find space: a lost allocation is a sample less, a lost free is a
 //! leak that is none.
 
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::{
     COMPLETE, HEADER_WORDS, Kind, MAGIC, MAX_RING_WORDS, MIN_RING_WORDS, MOST_RECORD_WORDS, TAKEN, header,
 };
-use crate::sync::AtomicU64;
+use crate::sync::Word;
 
 /// The shared memory: the header, and after it the ring.
-#[derive(Clone, Copy, Debug)]
-pub struct Ring<'a> {
-    header: &'a [AtomicU64],
-    words: &'a [AtomicU64],
+#[derive(Debug)]
+pub struct Ring<'a, W = AtomicU64> {
+    header: &'a [W],
+    words: &'a [W],
 }
 
-impl<'a> Ring<'a> {
+impl<W> Clone for Ring<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Ring<'_, W> {}
+
+impl<'a, W: Word> Ring<'a, W> {
     /// The ring in this memory, if its size is possible: the header, and a power of two of words within the bounds.
-    pub fn new(memory: &'a [AtomicU64]) -> Option<Ring<'a>> {
+    pub fn new(memory: &'a [W]) -> Option<Ring<'a, W>> {
         let (header, words) = memory.split_at_checked(HEADER_WORDS)?;
         let is_possible =
             words.len().is_power_of_two() && (MIN_RING_WORDS..=MAX_RING_WORDS).contains(&words.len());
@@ -47,7 +56,7 @@ impl<'a> Ring<'a> {
     }
 
     /// A word of the header, by its place in [`header`].
-    pub fn header(self, place: usize) -> &'a AtomicU64 {
+    pub fn header(self, place: usize) -> &'a W {
         &self.header[place]
     }
 
@@ -68,13 +77,13 @@ impl<'a> Ring<'a> {
         self.words.len() as u64
     }
 
-    fn word(self, position: u64) -> &'a AtomicU64 {
+    fn word(self, position: u64) -> &'a W {
         // The length is a power of two.
         &self.words[(position & (self.capacity() - 1)) as usize]
     }
 
     /// Takes space for a record with a payload of so many words. `None` if there is not enough, or if the header makes no sense.
-    pub fn take(self, kind: Kind, payload: usize) -> Option<Space<'a>> {
+    pub fn take(self, kind: Kind, payload: usize) -> Option<Space<'a, W>> {
         let words = payload as u64 + 1;
         let reserve = match kind {
             Kind::Allocation => self.capacity() / 8,
@@ -85,7 +94,17 @@ impl<'a> Ring<'a> {
             let used = write.wrapping_sub(self.header[header::READ].load(Acquire));
             let to_end = self.capacity() - (write & (self.capacity() - 1));
             let padding = if words <= to_end { 0 } else { to_end };
-            if used > self.capacity() || used + padding + words + reserve > self.capacity() {
+            if used > self.capacity() {
+                // The reader has passed what this thread believes to be the end: others wrote meanwhile, or the header makes no sense. Having seen
+                // where the reader is, this thread sees the end that the reader saw.
+                let now = self.header[header::WRITE].load(Acquire);
+                if now == write {
+                    return None;
+                }
+                write = now;
+                continue;
+            }
+            if used + padding + words + reserve > self.capacity() {
                 return None;
             }
             let after = write.wrapping_add(padding + words);
@@ -118,14 +137,14 @@ fn head(kind: Kind, words: u64) -> u64 {
 /// Space for a record. The reader waits until it is [complete](Self::complete).
 #[derive(Debug)]
 #[must_use]
-pub struct Space<'a> {
-    ring: Ring<'a>,
+pub struct Space<'a, W = AtomicU64> {
+    ring: Ring<'a, W>,
     start: u64,
     kind: Kind,
     words: u64,
 }
 
-impl Space<'_> {
+impl<W: Word> Space<'_, W> {
     /// Writes a word of the payload. Words beyond it are left out.
     pub fn write(&self, index: usize, value: u64) {
         if (index as u64) < self.words - 1 {
@@ -133,6 +152,14 @@ impl Space<'_> {
                 .word(self.start + 1 + index as u64)
                 .store(value, Relaxed);
         }
+    }
+
+    /// The words of the payload from this one on.
+    pub fn words(&self, from: usize) -> &[W] {
+        // Records are in one piece, and within the ring.
+        let start = (self.start & (self.ring.capacity() - 1)) as usize + 1;
+        let payload = self.ring.words.get(start..start + self.words as usize - 1);
+        payload.and_then(|words| words.get(from..)).unwrap_or(&[])
     }
 
     /// Hands the record to the reader.
@@ -157,19 +184,19 @@ pub enum Next {
 }
 
 /// What a reader can make of a word.
-pub trait Word {
+pub trait PayloadWord {
     /// The word.
     fn of(word: u64) -> Self;
 }
 
-impl Word for u64 {
+impl PayloadWord for u64 {
     fn of(word: u64) -> u64 {
         word
     }
 }
 
 /// Its bytes, in the order of the machine.
-impl Word for [u8; 8] {
+impl PayloadWord for [u8; 8] {
     fn of(word: u64) -> [u8; 8] {
         word.to_ne_bytes()
     }
@@ -199,12 +226,12 @@ impl Reader {
     }
 
     /// Reads the next record into `payload`, and gives its space back. Padding is passed over.
-    pub fn next(&mut self, ring: Ring<'_>, payload: &mut Vec<u64>) -> Next {
+    pub fn next<W: Word>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<u64>) -> Next {
         self.next_as(ring, payload)
     }
 
     /// The same, for readers that want other words.
-    pub fn next_as<W: Word>(&mut self, ring: Ring<'_>, payload: &mut Vec<W>) -> Next {
+    pub fn next_as<W: Word, P: PayloadWord>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<P>) -> Next {
         loop {
             let write = ring.header[header::WRITE].load(Acquire);
             let there = write.wrapping_sub(self.read);
@@ -223,7 +250,7 @@ impl Reader {
             };
             payload.clear();
             if kind != Kind::Padding {
-                payload.extend((1..words).map(|index| W::of(ring.word(self.read + index).load(Relaxed))));
+                payload.extend((1..words).map(|index| P::of(ring.word(self.read + index).load(Relaxed))));
             }
             self.give_back(ring, words);
             if kind != Kind::Padding {
@@ -233,7 +260,7 @@ impl Reader {
     }
 
     /// Passes over a record whose writer is dead. `false` if it cannot be told where the next one begins: then there is nothing more to be read.
-    pub fn skip_incomplete(&mut self, ring: Ring<'_>) -> bool {
+    pub fn skip_incomplete<W: Word>(&mut self, ring: Ring<'_, W>) -> bool {
         let there = ring.header[header::WRITE].load(Acquire).wrapping_sub(self.read);
         let head = ring.word(self.read).load(Acquire);
         match self.check(ring, head, there) {
@@ -245,7 +272,7 @@ impl Reader {
         }
     }
 
-    fn check(&self, ring: Ring<'_>, head: u64, there: u64) -> Option<(Kind, u64)> {
+    fn check<W: Word>(&self, ring: Ring<'_, W>, head: u64, there: u64) -> Option<(Kind, u64)> {
         let kind = Kind::from_number((head >> 32) as u8)?;
         let words = head & u64::from(u32::MAX);
         let to_end = ring.capacity() - (self.read & (ring.capacity() - 1));
@@ -256,7 +283,7 @@ impl Reader {
         (head & (TAKEN | COMPLETE) != 0 && (1..=most.min(there)).contains(&words)).then_some((kind, words))
     }
 
-    fn give_back(&mut self, ring: Ring<'_>, words: u64) {
+    fn give_back<W: Word>(&mut self, ring: Ring<'_, W>, words: u64) {
         for index in 0..words {
             ring.word(self.read + index).store(0, Relaxed);
         }

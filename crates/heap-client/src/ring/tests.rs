@@ -92,3 +92,155 @@ fn nonsense_is_corrupt_and_nothing_else() {
     ring.header(header::READ).store(u64::MAX / 2, Relaxed);
     assert!(ring.take(Kind::Free, 2).is_none());
 }
+
+/// The ring on loom's atomics: interleavings of writers and the reader, and the reorderings that the orderings allow.
+mod model {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use loom::sync::Arc;
+
+    use super::*;
+
+    impl Word for loom::sync::atomic::AtomicU64 {
+        fn load(&self, ordering: Ordering) -> u64 {
+            match ordering {
+                // Stale values, which these loads may see, are what loom is here for.
+                Ordering::Relaxed => self.load(ordering),
+                // Loom (0.7) forgets a load as a point to switch threads at once another thread loads too. A head or position that is stale is
+                // one that the thread could as well have loaded earlier.
+                _ => self.fetch_or(0, ordering),
+            }
+        }
+
+        fn store(&self, value: u64, ordering: Ordering) {
+            // Loom keeps stores beside read-modify-writes in no order at all, and would find lost ones.
+            self.swap(value, ordering);
+        }
+
+        fn compare_exchange_weak(
+            &self,
+            current: u64,
+            new: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            // Loom has no failures without a reason.
+            self.compare_exchange(current, new, success, failure)
+        }
+    }
+
+    /// Memory too small for `Ring::new`: few words, so that writers and the reader meet.
+    struct Memory {
+        header: Vec<loom::sync::atomic::AtomicU64>,
+        words: Vec<loom::sync::atomic::AtomicU64>,
+    }
+
+    impl Memory {
+        fn new(words: usize) -> Memory {
+            let zeroes = |count| {
+                (0..count)
+                    .map(|_| loom::sync::atomic::AtomicU64::new(0))
+                    .collect()
+            };
+            Memory {
+                header: zeroes(header::READ + 1),
+                words: zeroes(words),
+            }
+        }
+
+        fn ring(&self) -> Ring<'_, loom::sync::atomic::AtomicU64> {
+            Ring {
+                header: &self.header,
+                words: &self.words,
+            }
+        }
+
+        /// Writes a record of two equal words. Whether there was space.
+        fn write(&self, value: u64) -> bool {
+            let Some(space) = self.ring().take(Kind::Free, 2) else {
+                return false;
+            };
+            space.write(0, value);
+            space.write(1, value);
+            space.complete();
+            true
+        }
+    }
+
+    fn check(model: impl Fn() + Send + Sync + 'static) {
+        let runs = std::sync::Arc::new(AtomicU32::new(0));
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(2);
+        builder.max_branches = 10_000;
+        builder.check({
+            let runs = runs.clone();
+            move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+                model();
+            }
+        });
+        let runs = runs.load(Ordering::Relaxed);
+        assert!(runs > 20, "only {runs} interleavings explored");
+    }
+
+    #[test]
+    fn two_writers_and_a_reader_lose_and_invent_nothing() {
+        check(|| {
+            let memory = Arc::new(Memory::new(8));
+            let writers = [1, 2].map(|value| {
+                let memory = memory.clone();
+                loom::thread::spawn(move || memory.write(value))
+            });
+            let (mut reader, mut payload, mut read) = (Reader::new(), Vec::new(), Vec::new());
+            let mut next = |read: &mut Vec<u64>| {
+                let next = reader.next(memory.ring(), &mut payload);
+                assert_ne!(next, Next::Corrupt);
+                if next == Next::Record(Kind::Free) {
+                    assert_eq!(payload[0], payload[1], "a record that is half another");
+                    read.push(payload[0]);
+                }
+                next
+            };
+            next(&mut read);
+            next(&mut read);
+            let written = writers.map(|writer| writer.join().expect("no panic"));
+            assert_eq!(written, [true, true], "there is space for both");
+            while next(&mut read) != Next::Empty {}
+            read.sort_unstable();
+            assert_eq!(read, [1, 2]);
+        });
+    }
+
+    #[test]
+    fn writers_that_lap_the_reader_find_clean_space() {
+        check(|| {
+            // Space for one record of three words, and each begins at another place: with padding before it.
+            let memory = Arc::new(Memory::new(4));
+            let writer = {
+                let memory = memory.clone();
+                loom::thread::spawn(move || [1, 2].map(|value| memory.write(value)))
+            };
+            let (mut reader, mut payload, mut read) = (Reader::new(), Vec::new(), Vec::new());
+            let mut turn = |read: &mut Vec<u64>| {
+                let next = reader.next(memory.ring(), &mut payload);
+                assert_ne!(next, Next::Corrupt);
+                if next == Next::Record(Kind::Free) {
+                    assert_eq!(payload[0], payload[1], "a record that is half another");
+                    read.push(payload[0]);
+                }
+                next
+            };
+            turn(&mut read);
+            turn(&mut read);
+            let written = writer.join().expect("no panic");
+            while turn(&mut read) != Next::Empty {}
+            let expected: Vec<u64> = [1, 2]
+                .into_iter()
+                .zip(written)
+                .filter(|(_, done)| *done)
+                .map(|(value, _)| value)
+                .collect();
+            assert_eq!(read, expected);
+        });
+    }
+}

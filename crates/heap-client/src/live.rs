@@ -1,0 +1,156 @@
+//! The exact set of sampled allocations that are alive: only their releases are told.
+//!
+//! A release first looks into the *filter*, one byte for each 128 bytes of address space (modulo its size): how many members are there. Nearly always
+//! that is none. Neighbours in memory are neighbours in the filter, so its bytes are as warm as the program's own data.
+//!
+//! The set itself is a table of lines of 64 bytes: seven members each, and a word with the heap of each. A member is in one of two lines, by its hash;
+//! the emptier one is chosen. When both are full the set refuses the member, and the allocation is not sampled. Members are inserted and removed
+//! without locks. Whoever owns an allocation inserts and removes it, so no two threads do so with the same member at a time.
+//!
+//! `report` calls this. The memory is the session's.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU64};
+
+/// Bytes of the filter: each for 128 bytes in 512 MiB.
+pub(crate) const FILTER_BYTES: usize = 4 << 20;
+
+/// Lines of the table, for up to 917,504 members. Their memory is only there once a member has been.
+pub(crate) const LINES: usize = 1 << 17;
+
+const MEMBERS: usize = 7;
+
+/// A line of the table.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Line {
+    /// Byte `n` is the heap of member `n`, 0 if there is none. Bit `56 + n` is set while the member is being written.
+    heaps: AtomicU64,
+    members: [AtomicU64; MEMBERS],
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// The set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Live<'a> {
+    filter: &'a [AtomicU8],
+    lines: &'a [Line],
+}
+
+/// The place of an allocation in the filter.
+#[inline(always)]
+pub(crate) const fn filter_place(id: u64) -> usize {
+    (id >> 7) as usize & (FILTER_BYTES - 1)
+}
+
+impl<'a> Live<'a> {
+    /// The set in this memory, which is zeroes at first. `None` if the memory has another size.
+    pub(crate) fn new(filter: &'a [AtomicU8], lines: &'a [Line]) -> Option<Live<'a>> {
+        (filter.len() == FILTER_BYTES && lines.len() == LINES).then_some(Live { filter, lines })
+    }
+
+    /// Whether the allocation is a member. `heap` is from 1 to 255.
+    pub(crate) fn contains(self, heap: u8, id: u64) -> bool {
+        self.of(heap, id).iter().any(|line| line.find(heap, id).is_some())
+    }
+
+    /// Makes the allocation a member. `false` if there is no place for it.
+    #[must_use]
+    pub(crate) fn insert(self, heap: u8, id: u64) -> bool {
+        let [first, second] = self.of(heap, id);
+        let (emptier, fuller) = if first.len() <= second.len() {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let inserted = emptier.insert(heap, id) || fuller.insert(heap, id);
+        if inserted && let Some(count) = self.filter.get(filter_place(id)) {
+            // A byte that is full stays so: it says that there may be members.
+            let _ = count.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
+        }
+        inserted
+    }
+
+    /// Makes the allocation no member. `false` if it was none.
+    pub(crate) fn remove(self, heap: u8, id: u64) -> bool {
+        let removed = self.of(heap, id).iter().any(|line| line.remove(heap, id));
+        if removed && let Some(count) = self.filter.get(filter_place(id)) {
+            let less = |count: u8| {
+                if count == u8::MAX {
+                    None
+                } else {
+                    count.checked_sub(1)
+                }
+            };
+            let _ = count.fetch_update(Relaxed, Relaxed, less);
+        }
+        removed
+    }
+
+    fn of(self, heap: u8, id: u64) -> [&'a Line; 2] {
+        let hash = (id ^ u64::from(heap).rotate_right(8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        // `LINES` is a power of two, and there are so many lines.
+        let place = |bits: u64| &self.lines[bits as usize & (LINES - 1)];
+        [place(hash >> 47), place(hash >> 30)]
+    }
+}
+
+impl Line {
+    fn len(&self) -> u32 {
+        let heaps = self.heaps.load(Relaxed);
+        (0..MEMBERS).map(|place| u32::from(byte(heaps, place) != 0)).sum()
+    }
+
+    fn find(&self, heap: u8, id: u64) -> Option<usize> {
+        // Acquire: a member whose heap is there has been written.
+        let heaps = self.heaps.load(Acquire);
+        self.members
+            .iter()
+            .enumerate()
+            .find(|(place, member)| byte(heaps, *place) == heap && member.load(Relaxed) == id)
+            .map(|(place, _)| place)
+    }
+
+    fn insert(&self, heap: u8, id: u64) -> bool {
+        let mut heaps = self.heaps.load(Relaxed);
+        for (place, member) in self.members.iter().enumerate() {
+            let busy = 1 << (56 + place);
+            while byte(heaps, place) == 0 && heaps & busy == 0 {
+                // Acquire: the member's old value is not read or written after this.
+                if let Err(now) = self
+                    .heaps
+                    .compare_exchange_weak(heaps, heaps | busy, AcqRel, Relaxed)
+                {
+                    heaps = now;
+                    continue;
+                }
+                member.store(id, Relaxed);
+                // The heap appears and the mark goes in one step. Neither carries into other bits: the byte was 0, the bit is 1.
+                let step = (u64::from(heap) << (8 * place)).wrapping_sub(busy);
+                self.heaps.fetch_add(step, Release);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn remove(&self, heap: u8, id: u64) -> bool {
+        let Some(place) = self.find(heap, id) else {
+            return false;
+        };
+        self.heaps
+            .fetch_update(Release, Relaxed, |heaps| {
+                (byte(heaps, place) == heap).then_some(heaps & !(0xff << (8 * place)))
+            })
+            .is_ok()
+    }
+}
+
+const fn byte(word: u64, place: usize) -> u8 {
+    (word >> (8 * place)) as u8
+}
+
+#[cfg(test)]
+mod tests;

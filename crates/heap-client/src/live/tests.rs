@@ -1,0 +1,111 @@
+use std::collections::HashSet;
+use std::sync::Barrier;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn memory() -> (Box<[AtomicU8]>, Box<[Line]>) {
+    let filter = (0..FILTER_BYTES).map(|_| AtomicU8::new(0)).collect();
+    let line = || Line {
+        heaps: AtomicU64::new(0),
+        members: [const { AtomicU64::new(0) }; MEMBERS],
+    };
+    (filter, (0..LINES).map(|_| line()).collect())
+}
+
+fn filter_says_no(live: Live<'_>, id: u64) -> bool {
+    live.filter[filter_place(id)].load(Relaxed) == 0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Few ids, so that the same ones come back; some far apart, some that share a byte of the filter, some no addresses at all.
+    #[test]
+    fn it_has_exactly_what_was_inserted_and_not_removed(
+        steps in prop::collection::vec((any::<bool>(), 1_u8..=255, 0_u64..600, 0_u32..3), 1..4000)
+    ) {
+        let (filter, lines) = memory();
+        let live = Live::new(&filter, &lines).expect("memory of this size");
+        let mut model = HashSet::new();
+        for (inserts, heap, number, spread) in steps {
+            let id = match spread {
+                0 => 0x7f00_0000_0000 + number * 16,
+                1 => number << 55,
+                _ => number.wrapping_mul(0x1234_5678_9abc_def1),
+            };
+            let key = (heap, id);
+            prop_assert_eq!(live.contains(heap, id), model.contains(&key));
+            if inserts && !model.contains(&key) {
+                prop_assert!(live.insert(heap, id));
+                model.insert(key);
+                prop_assert!(!filter_says_no(live, id));
+            } else if !inserts {
+                prop_assert_eq!(live.remove(heap, id), model.remove(&key));
+            }
+        }
+        for (heap, id) in model.drain() {
+            prop_assert!(live.remove(heap, id));
+        }
+        prop_assert!(lines.iter().all(|line| line.heaps.load(Relaxed) == 0));
+        let left = filter.iter().filter(|count| count.load(Relaxed) != 0);
+        prop_assert!(left.count() <= 3, "only bytes that were full are not 0");
+    }
+}
+
+#[test]
+fn it_takes_nearly_as_many_as_there_are_places_and_refuses_the_rest() {
+    let (filter, lines) = memory();
+    let live = Live::new(&filter, &lines).expect("memory of this size");
+    let places = (LINES * MEMBERS) as u64;
+    let ids = || (0..places).map(|number| 0x5555_0000_0000 + number * 4096);
+    let mut refused = HashSet::new();
+    for (count, id) in ids().enumerate() {
+        if !live.insert(1, id) {
+            assert!(
+                count as u64 > places * 6 / 10,
+                "refused after {count} of {places}"
+            );
+            refused.insert(id);
+        }
+    }
+    assert!(!refused.is_empty());
+    assert!((refused.len() as u64) < places / 10, "{} refused", refused.len());
+    for id in ids() {
+        assert_eq!(live.remove(1, id), !refused.contains(&id));
+    }
+}
+
+#[test]
+fn threads_find_their_own_members_among_those_of_others() {
+    let (filter, lines) = memory();
+    // A table of few lines in use: ids whose hashes fall into the same lines.
+    let live = Live::new(&filter, &lines).expect("memory of this size");
+    let shared = live.of(1, 0).map(std::ptr::from_ref);
+    let crowd: Vec<u64> = (0..40_000_000_u64)
+        .filter(|id| {
+            live.of(1, *id)
+                .iter()
+                .any(|line| shared.contains(&std::ptr::from_ref(*line)))
+        })
+        .take(48)
+        .collect();
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for own in crowd.chunks(12) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                for _ in 0..3000 {
+                    let inserted: Vec<u64> = own.iter().copied().filter(|id| live.insert(1, *id)).collect();
+                    for id in own {
+                        assert_eq!(live.contains(1, *id), inserted.contains(id));
+                        assert_eq!(live.remove(1, *id), inserted.contains(id));
+                    }
+                }
+            });
+        }
+    });
+    assert!(lines.iter().all(|line| line.heaps.load(Relaxed) == 0));
+}

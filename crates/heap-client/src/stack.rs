@@ -1,0 +1,167 @@
+//! How much of a thread's stack a sample has, and the copy of it.
+//!
+//! If the stack pointer is on the stack that the thread was made with, all up to the stack's end is there and can be copied. Otherwise it is on a
+//! stack that the program made itself, for a signal handler or a coroutine. Its end is unknown, so the kernel copies, page by page, up to the first
+//! page that cannot be read. `report` calls this.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::layout::MOST_STACK_BYTES;
+use crate::ring::Space;
+use crate::system;
+use crate::thread::Thread;
+
+/// What can be copied from a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    from: u64,
+    /// A multiple of eight.
+    bytes: usize,
+    /// The stack goes on beyond what is copied.
+    is_cut: bool,
+    /// All of it is there for sure.
+    is_own: bool,
+}
+
+/// The extent of this thread's stack from the stack pointer on, at most so many bytes.
+pub(crate) fn extent(thread: &Thread, stack_pointer: u64, most: usize) -> Extent {
+    let most = most.min(MOST_STACK_BYTES) & !7;
+    let (low, high) = bounds(thread);
+    let is_own = (low..high).contains(&stack_pointer);
+    let bytes = if is_own {
+        high - stack_pointer
+    } else {
+        // One byte more than wanted, to know whether the copy is cut.
+        system::readable(stack_pointer, most + 1) as u64
+    };
+    Extent {
+        from: stack_pointer,
+        bytes: usize::try_from(bytes).unwrap_or(usize::MAX).min(most) & !7,
+        is_cut: bytes > most as u64,
+        is_own,
+    }
+}
+
+/// Finds the bounds of this thread's stack unless they are known. Not in signal handlers if it can be helped: libc may allocate for it.
+pub(crate) fn bounds(thread: &Thread) -> (u64, u64) {
+    if thread.stack_high.load(Relaxed) == 0 {
+        thread.is_looking.store(true, Relaxed);
+        let (low, high) = system::stack_bounds().unwrap_or((1, 1));
+        thread.stack_low.store(low, Relaxed);
+        thread.stack_high.store(high, Relaxed);
+        thread.is_looking.store(false, Relaxed);
+    }
+    (thread.stack_low.load(Relaxed), thread.stack_high.load(Relaxed))
+}
+
+/// Leaves out of samples what is on this thread's stack from an address on: no frames, but the environment, which is large and nobody's business.
+pub(crate) fn leave_out_from(thread: &Thread, address: u64) {
+    let (low, high) = bounds(thread);
+    if (low..high).contains(&address) {
+        thread.stack_high.store(address, Relaxed);
+    }
+}
+
+impl Extent {
+    /// Words that the copy takes.
+    pub(crate) fn words(self) -> usize {
+        self.bytes / 8
+    }
+
+    /// Copies the stack into a record from this word of its payload on, and returns the word that describes the copy:
+    /// [`STACK_BYTES`](crate::layout::allocation::STACK_BYTES).
+    pub(crate) fn copy(self, space: &Space<'_>, at: usize) -> u64 {
+        let words = space.words(at);
+        let bytes = self.bytes.min(words.len() * 8);
+        if self.is_own {
+            let from = self.from as *const u64;
+            for (index, word) in words.iter().enumerate().take(bytes / 8) {
+                // SAFETY: between the stack pointer and the end of the stack all is mapped, and the stack pointer is aligned. Functions that are
+                // being called below may change their frames meanwhile: that is what volatile is for.
+                word.store(unsafe { from.add(index).read_volatile() }, Relaxed);
+            }
+            return bytes as u64 | u64::from(self.is_cut) << 32;
+        }
+        // SAFETY: the words are so many bytes long, and accessed by atomics only.
+        let there = unsafe { system::copy_if_there(self.from, words.as_ptr() as *mut u8, bytes) } & !7;
+        there as u64 | u64::from(self.is_cut || there < bytes) << 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::layout::{HEADER_WORDS, Kind};
+    use crate::ring::Ring;
+    use crate::thread;
+
+    fn copied(extent: Extent) -> (Vec<u64>, u64) {
+        let memory: Vec<AtomicU64> = (0..HEADER_WORDS + 16384).map(|_| AtomicU64::new(0)).collect();
+        let ring = Ring::new(&memory).expect("a possible size");
+        let space = ring.take(Kind::Allocation, extent.words()).expect("space");
+        let described = extent.copy(&space, 0);
+        (
+            space.words(0).iter().map(|word| word.load(Relaxed)).collect(),
+            described,
+        )
+    }
+
+    #[test]
+    fn the_threads_own_stack_is_copied_up_to_its_end_or_to_the_limit() {
+        let marks = [0x1234_5678_9abc_def0_u64; 4];
+        let from = std::ptr::from_ref(std::hint::black_box(&marks)) as u64;
+        let extent_of = |most| extent(thread::current(), from, most);
+        let cut = extent_of(64);
+        assert!(cut.is_own && cut.is_cut);
+        let (words, described) = copied(cut);
+        assert_eq!(
+            (words.len(), &words[..4], described),
+            (8, &marks[..], 64 | 1 << 32)
+        );
+        std::thread::Builder::new()
+            .stack_size(16 << 10)
+            .spawn(|| {
+                let local = 0_u64;
+                let whole = extent(thread::current(), std::ptr::from_ref(&local) as u64, 1 << 20);
+                assert!(
+                    whole.is_own && (!whole.is_cut || whole.bytes == MOST_STACK_BYTES),
+                    "{whole:?}"
+                );
+            })
+            .expect("a thread")
+            .join()
+            .expect("no panic");
+    }
+
+    #[test]
+    fn another_stack_is_copied_up_to_the_first_page_that_is_not_there() {
+        const PAGE: usize = 4096;
+        let memory = system::map_private(3 * PAGE).expect("memory");
+        // SAFETY: unmaps the last page of a mapping of our own.
+        unsafe { system::unmap(memory.add(2 * PAGE).cast(), PAGE / 8) };
+        let from = memory as u64 + 96;
+        // SAFETY: within the mapping, and aligned.
+        unsafe { memory.add(96).cast::<u64>().write(7) };
+        let extent = extent(thread::current(), from, MOST_STACK_BYTES);
+        assert_eq!(
+            extent,
+            Extent {
+                from,
+                bytes: 2 * PAGE - 96,
+                is_cut: false,
+                is_own: false,
+            }
+        );
+        let (words, described) = copied(extent);
+        assert_eq!(
+            (words.len(), words[0], described),
+            ((2 * PAGE - 96) / 8, 7, 2 * PAGE as u64 - 96)
+        );
+        // SAFETY: unmaps the rest.
+        unsafe { system::unmap(memory.cast(), 2 * PAGE / 8) };
+        assert_eq!(copied(extent), (vec![0; (2 * PAGE - 96) / 8], 1 << 32));
+    }
+}
