@@ -18,7 +18,7 @@ use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, info, list, open, profile, service, status, symbolize, text,
+    autostart, config, convert, doctor, heap, info, list, open, profile, service, status, symbolize, text,
     tracebox, trigger_perfetto, websocket_bridge,
 };
 
@@ -186,6 +186,13 @@ const PROFILE: Applet = Applet {
     run: run_profile,
 };
 
+/// Shows where the memory goes.
+const HEAP: Applet = Applet {
+    name: "heap",
+    command: heap::command,
+    run: run_heap,
+};
+
 /// Writes the names of functions into a trace.
 const SYMBOLIZE: Applet = Applet {
     name: "symbolize",
@@ -218,6 +225,7 @@ const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
 const WORDS: &[Applet] = &[
     RECORD,
     PROFILE,
+    HEAP,
     OPEN,
     INFO,
     TEXT,
@@ -331,6 +339,14 @@ fn run_record(words: Vec<OsString>) -> u8 {
 
 fn run_profile(words: Vec<OsString>) -> u8 {
     profile::run(words, &mut autostart::running_or_started_service)
+}
+
+fn run_heap(words: Vec<OsString>) -> u8 {
+    heap::run(
+        words,
+        &mut autostart::running_or_started_service,
+        &mut autostart::running_or_started_service_for_running_programs,
+    )
 }
 
 fn run_websocket_bridge(words: Vec<OsString>) -> u8 {

@@ -15,6 +15,7 @@ mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod glob;
+mod heap;
 mod http;
 mod info;
 mod list;
@@ -24,6 +25,7 @@ mod packet;
 pub mod perfetto;
 mod private_file;
 mod profile;
+mod profiling;
 mod running;
 mod samples;
 pub mod service;

@@ -27,6 +27,7 @@ pub(crate) const PROGRAMS: [&str; 8] = [
 pub(crate) const SUBCOMMANDS: [&str; 21] = [
     "record",
     "profile",
+    "heap",
     "open",
     "info",
     "text",

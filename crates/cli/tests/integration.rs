@@ -32,6 +32,7 @@ mod filter;
 mod flags;
 mod frozen_ftrace;
 mod ftrace;
+mod heap_files;
 mod heapprofd;
 mod hostile;
 mod hostile_memory;

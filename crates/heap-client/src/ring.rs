@@ -184,19 +184,19 @@ pub enum Next {
 }
 
 /// What a reader can make of a word.
-pub trait Value {
+pub trait PayloadWord {
     /// The word.
     fn of(word: u64) -> Self;
 }
 
-impl Value for u64 {
+impl PayloadWord for u64 {
     fn of(word: u64) -> u64 {
         word
     }
 }
 
 /// Its bytes, in the order of the machine.
-impl Value for [u8; 8] {
+impl PayloadWord for [u8; 8] {
     fn of(word: u64) -> [u8; 8] {
         word.to_ne_bytes()
     }
@@ -231,7 +231,7 @@ impl Reader {
     }
 
     /// The same, for readers that want other words.
-    pub fn next_as<W: Word, V: Value>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<V>) -> Next {
+    pub fn next_as<W: Word, P: PayloadWord>(&mut self, ring: Ring<'_, W>, payload: &mut Vec<P>) -> Next {
         loop {
             let write = ring.header[header::WRITE].load(Acquire);
             let there = write.wrapping_sub(self.read);
@@ -250,7 +250,7 @@ impl Reader {
             };
             payload.clear();
             if kind != Kind::Padding {
-                payload.extend((1..words).map(|index| V::of(ring.word(self.read + index).load(Relaxed))));
+                payload.extend((1..words).map(|index| P::of(ring.word(self.read + index).load(Relaxed))));
             }
             self.give_back(ring, words);
             if kind != Kind::Padding {

@@ -1,6 +1,6 @@
 //! Evidence of a trace's completeness, gathered from its packets.
 //!
-//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the losses of `linux.perf`, the service's notes about data sources that
+//! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the losses of `linux.perf` and `android.heapprofd`, the service's notes about data sources that
 //! were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use ferretto_wire::{Reader, Value};
 use super::kernel::KernelReport;
 use super::producer_name;
 use crate::config::advice::known_sources::WRITTEN;
-use crate::samples::{Losses, Remark};
+use crate::samples::{Losses, Remark, dumps};
 
 /// Marks of one kind that are remembered; further ones are ignored.
 const MAX_MARKS: usize = 1 << 10;
@@ -104,6 +104,11 @@ impl Evidence {
             TracePacket::PERF_SAMPLE => {
                 if let Some(remark) = Remark::of(content) {
                     self.samples.add(remark);
+                }
+            }
+            TracePacket::PROFILE_PACKET => {
+                for dump in dumps(content) {
+                    self.samples.heaps.add(&dump);
                 }
             }
             TracePacket::SERVICE_EVENT => {

@@ -6,6 +6,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod evidence;
+mod heaps;
 pub(crate) mod kernel;
 mod samples;
 mod sources;

@@ -12,8 +12,8 @@ use ferretto_proto::messages::TraceConfig;
 use super::counters::has_holes;
 use super::evidence::{Departure, Evidence, SourceOf};
 use super::watch::unique;
-use super::{Account, Case, Severity, Wording, listed, producer_name, samples};
-use crate::config::advice::known_sources::{FTRACE, TRACK_EVENT};
+use super::{Account, Case, Severity, Wording, heaps, listed, producer_name, samples};
+use crate::config::advice::known_sources::{FTRACE, HEAP, TRACK_EVENT};
 use crate::config::advice::{SCAN_ALL, looks_at_no_process};
 use crate::figures::{Counted, Elapsed};
 
@@ -50,6 +50,7 @@ pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
     sources.kernel(account);
     if let Some(evidence) = case.evidence {
         samples::add_to(&evidence.samples, account);
+        heaps::add_to(&evidence.samples.heaps, account);
     }
     sources.departures(account);
     let mut fates = Vec::new();
@@ -201,6 +202,12 @@ impl Sources<'_> {
             }
             ferretto_profile::source::NAME => {
                 "CPU profiles need a running traced_perf, which says in its log why it cannot sample; it samples other users' processes as root only"
+            }
+            HEAP if fate == Fate::Silent => {
+                "only programs that carry the client are profiled: `ferretto heap -- COMMAND` starts one with it, and LD_PRELOAD=libferretto_heap.so does so for others"
+            }
+            HEAP => {
+                "heap profiles need a running heapprofd (`ferretto heapprofd &`); `ferretto heap` starts its own if no tracing service runs"
             }
             _ if name.starts_with("linux.") => {
                 "check that traced_probes is running with the privileges it needs: `ferretto doctor`"

@@ -1,4 +1,4 @@
-//! Flame graphs: a picture (SVG) in which the width of a function is its share of the samples.
+//! Flame graphs: a picture (SVG) in which the width of a function is its share of the samples, or of the memory.
 //!
 //! The crate `inferno` draws them from folded stacks.
 
@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use inferno::flamegraph::{self, Options};
 
 use super::folded;
-use crate::samples::{EventId, Period, Recording};
+use crate::samples::{EventId, Measure, Period, Recording};
 
 /// Draws the samples of one event. There has to be at least one with a call stack.
 ///
@@ -20,12 +20,17 @@ pub(super) fn write(recording: &Recording, event: EventId, out: &mut impl Write)
         .map(|(stack, count)| format!("{} {count}", without_number(&stack)))
         .collect();
     let described = recording.profile.events.get(event.0 as usize);
-    let (name, period) = described.map_or(("", None), |event| (&*event.name, event.period));
+    let name = described.map_or("", |event| &event.name);
     let mut options = Options::default();
-    options.title = format!("Samples of {name}");
-    options.count_name = match period {
-        Some(Period::Weighted) => "ns".to_owned(),
-        _ => "samples".to_owned(),
+    options.title = match recording.measure(event) {
+        Some(_) => name.to_owned(),
+        None => format!("Samples of {name}"),
+    };
+    options.count_name = match (recording.measure(event), described.and_then(|event| event.period)) {
+        (Some(Measure::LiveSize | Measure::AllocatedSize), _) => "bytes".to_owned(),
+        (Some(Measure::LiveCount | Measure::AllocatedCount), _) => "allocations".to_owned(),
+        (None, Some(Period::Weighted)) => "ns".to_owned(),
+        (None, _) => "samples".to_owned(),
     };
     // The same function has the same colour in every picture.
     options.hash = true;

@@ -1,12 +1,13 @@
 //! Folded stacks: one line for each call stack, as `stackcollapse-perf` of the FlameGraph scripts writes them.
 //!
 //! `process;thread;outermost;…;innermost count`. Other tools of that family read them, and so does the module that draws flame graphs. Processes and
-//! threads of the same name are one, so that a picture does not fall apart into workers. Functions that were inlined are frames of their own.
+//! threads of the same name are one, so that a picture does not fall apart into workers. In heap profiles the heap has the place of the thread.
+//! Functions that were inlined are frames of their own.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use crate::samples::{EventId, FrameId, Key, Profile, Recording};
+use crate::samples::{EventId, FrameId, Key, Owner, Profile, Recording};
 
 /// Writes the samples of one event.
 ///
@@ -52,9 +53,9 @@ impl FrameNames {
 }
 
 fn line(profile: &Profile, names: &mut FrameNames, key: &Key) -> String {
-    let mut line = part(&process_name(profile, key.thread.pid));
+    let mut line = part(&process_name(profile, key.owner.pid(profile)));
     line.push(';');
-    line.push_str(&part(&thread_name(profile, key.thread)));
+    line.push_str(&part(&owner_name(profile, key.owner)));
     let mut frames: Vec<FrameId> = profile.stacks.frames(key.stack).collect();
     frames.reverse();
     for frame in frames {
@@ -69,6 +70,14 @@ pub(super) fn process_name(profile: &Profile, pid: u32) -> String {
     match profile.names.process(pid) {
         Some(name) => name.to_owned(),
         None => format!("pid {pid}"),
+    }
+}
+
+/// Returns the name of a thread or heap.
+pub(super) fn owner_name(profile: &Profile, owner: Owner) -> String {
+    match owner {
+        Owner::Thread(thread) => thread_name(profile, thread),
+        Owner::Heap(heap) => profile.heap(heap).map_or(String::new(), |heap| heap.name.clone()),
     }
 }
 

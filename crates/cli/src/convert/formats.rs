@@ -141,32 +141,25 @@ impl SampleFormat {
     }
 }
 
-/// Writes the samples of a recording. Formats that have room for one event get those of the first.
+/// Writes the samples of these events. Formats that have room for one event get those of the first.
 ///
 /// # Errors
-/// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no samples with call stacks.
-pub(super) fn write(recording: &Recording, format: SampleFormat, out: &mut dyn Write) -> io::Result<()> {
-    let Some(first) = recording.events_with_stacks().first().copied() else {
+/// Those of `out`; [`io::ErrorKind::InvalidData`] if there are no events.
+pub(super) fn write(
+    recording: &Recording,
+    format: SampleFormat,
+    events: &[EventId],
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let out = &mut BufWriter::new(out);
+    let Some(&event) = events.first() else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "there are no samples with call stacks",
         ));
     };
-    write_event(recording, format, first, &mut BufWriter::new(out))
-}
-
-/// Writes the samples of one event, or all of a format that has room for them.
-///
-/// # Errors
-/// Those of `out`.
-pub(super) fn write_event(
-    recording: &Recording,
-    format: SampleFormat,
-    event: EventId,
-    out: &mut impl Write,
-) -> io::Result<()> {
     match format {
-        SampleFormat::Pprof => pprof::write(recording, out),
+        SampleFormat::Pprof => pprof::write(recording, events, out),
         SampleFormat::Folded => folded::write(recording, event, out),
         SampleFormat::FlameGraph => flame_graph::write(recording, event, out),
         SampleFormat::Firefox => firefox::write(recording, event, out),

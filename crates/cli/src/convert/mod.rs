@@ -16,6 +16,8 @@ mod flame_graph;
 mod folded;
 mod formats;
 mod import;
+mod losses;
+mod of;
 mod pprof;
 mod recorded;
 mod sorted_spool;
@@ -35,14 +37,16 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser};
 
 pub(crate) use formats::{Format, Packing, SampleFormat, is_named_as_perf_recording};
+pub(crate) use losses::losses;
+pub(crate) use of::{Of, events};
 pub(crate) use recorded::{copy_with, each_packet_of, write_file};
 #[cfg(any(test, fuzzing))]
 pub(crate) use survive::convert as survive;
 
 use formats::write;
 
-use crate::figures::{Count, Counted};
-use crate::samples::{Profile, Recorder, Recording, Thread};
+use crate::figures::Count;
+use crate::samples::{Recorder, Thread};
 use crate::trace_reader::{self, Damage, End, PACKET_TAG, Piece, nothing_read};
 use crate::{text, usage};
 use destination::Destination;
@@ -84,6 +88,9 @@ struct Args {
     /// Write into this file; - is stdout, and the default
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Convert this of a trace with samples or heap profiles [default: cpu if it has any, else live]
+    #[arg(long, value_name = "WHAT", value_enum)]
+    of: Option<Of>,
     /// Convert only the samples of this process; may be repeated
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
@@ -123,7 +130,7 @@ pub(crate) enum ConvertError {
     #[error("{name} {explanation}")]
     NothingRead { name: String, explanation: String },
     #[error(
-        "{name} has no samples with call stacks: record some with `ferretto profile`, or with the data source linux.perf"
+        "{name} has no samples with call stacks: record some with `ferretto profile` or `ferretto heap`, or with the data sources linux.perf or android.heapprofd"
     )]
     NoSamples { name: String },
     #[error(
@@ -131,9 +138,15 @@ pub(crate) enum ConvertError {
     )]
     NoneChosen { name: String },
     #[error(
-        "--pid and --thread choose samples, but this format has none; --to pprof, folded, flamegraph and firefox have them"
+        "--pid, --thread and --of choose samples, but this format has none; --to pprof, folded, flamegraph and firefox have them"
     )]
     NoSampleFormat,
+    #[error("{name} has no {of}; leave --of out to convert what it has")]
+    NotOf { name: String, of: Of },
+    #[error(
+        "{name}: a heap profile has sums and no samples with times, which the Firefox profiler needs; use --to pprof, folded or flamegraph"
+    )]
+    HeapForFirefox { name: String },
 }
 
 /// Runs with the arguments after the program's name; returns the exit code.
@@ -166,7 +179,8 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
 fn convert(arguments: &Args) -> Result<u8, ConvertError> {
     let format = format(arguments)?;
     let sample_format = format.of_samples();
-    if sample_format.is_none() && !(arguments.pid.is_empty() && arguments.thread.is_empty()) {
+    let chooses = arguments.of.is_some() || !(arguments.pid.is_empty() && arguments.thread.is_empty());
+    if sample_format.is_none() && chooses {
         return Err(ConvertError::NoSampleFormat);
     }
     let source = Source::open(&arguments.input, arguments.from)?;
@@ -306,32 +320,28 @@ fn samples(
             false => ConvertError::NoneChosen { name },
         });
     }
-    if let (true, Some(others)) = (format.is_of_one_event(), other_events(&recording)) {
+    let events = match events(&recording, arguments.of) {
+        Ok(events) => events,
+        Err(of) => {
+            destination.abandon();
+            return Err(ConvertError::NotOf { name, of });
+        }
+    };
+    let is_heap = of::is_heap(&recording, &events);
+    if is_heap && format == SampleFormat::Firefox {
+        destination.abandon();
+        return Err(ConvertError::HeapForFirefox { name });
+    }
+    if let (true, Some(others)) = (format.is_of_one_event(), of::others(&recording, &events)) {
         eprintln!("{NAME}: {name}: {others}");
     }
+    if arguments.of.is_none() && !is_heap && !recording.profile.heaps.is_empty() {
+        eprintln!("{NAME}: {name}: it has heap profiles too; --of live converts what was not freed");
+    }
     destination.fill(&name, |out| {
-        write(&recording, format, out).map_err(Failure::Write)
+        write(&recording, format, &events, out).map_err(Failure::Write)
     })?;
     Ok(outcome)
-}
-
-/// Says which events are left out of a format that has room for one.
-fn other_events(recording: &Recording) -> Option<String> {
-    let with_stacks = recording.events_with_stacks();
-    let events = &recording.profile.events;
-    let mut names = with_stacks
-        .iter()
-        .filter_map(|event| Some(&*events.get(event.0 as usize)?.name));
-    let first = names.next()?;
-    let others: Vec<&str> = names.collect();
-    if others.is_empty() {
-        return None;
-    }
-    Some(format!(
-        "this format holds one event: samples of {} are converted, and those of {} are left out; pprof holds all",
-        first,
-        others.join(", ")
-    ))
 }
 
 /// Converts to a format that is written while packets are read.
@@ -378,60 +388,6 @@ fn copy(trace: impl Read, out: &mut dyn Write) -> Result<Outcome, Failure> {
         out.write_all(&head)?;
         out.write_all(packet)
     })
-}
-
-/// Says what is missing from a profile, in one sentence for each reason.
-pub(crate) fn losses(profile: &Profile) -> Vec<String> {
-    let losses = &profile.losses;
-    let reasons = [
-        (losses.kernel, "sample", "lost: the kernel's ring buffer was full"),
-        (
-            losses.overload,
-            "sample",
-            "without a call stack: the profiler did not keep up",
-        ),
-        (
-            losses.skipped,
-            "sample",
-            "without a call stack: the profiler could not read the process",
-        ),
-        (
-            losses.unreadable,
-            "sample",
-            "unreadable: packets that they refer to were lost",
-        ),
-        (losses.stackless, "sample", "without a call stack"),
-        (losses.truncated, "call stack", "incomplete"),
-        (
-            losses.throttled,
-            "time",
-            "the kernel took no samples of a CPU until its next tick: there were more than it allows",
-        ),
-        (
-            losses.gone_cpus.len() as u64,
-            "CPU",
-            "offline for a part of the recording, and not sampled then",
-        ),
-        (
-            losses.unavailable_cpus.len() as u64,
-            "CPU",
-            "not sampled: its events could not be opened",
-        ),
-        (
-            losses.counters,
-            "reading",
-            "of counters missing: the kernel could not read them",
-        ),
-        (
-            losses.guardrail,
-            "profiler",
-            "stopped early, to keep within a limit of the config",
-        ),
-    ];
-    let there = reasons.into_iter().filter(|(count, ..)| *count > 0);
-    there
-        .map(|(count, noun, reason)| format!("{} {reason}", Counted(count, noun)))
-        .collect()
 }
 
 /// Reports on stderr the parts that were not converted; returns the exit code.

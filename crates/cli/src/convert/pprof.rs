@@ -2,19 +2,20 @@
 //!
 //! Mappings, locations and functions are those of upstream's `traceconv profile --perf`. It writes a file for each process; this writes one file, in
 //! which each sample has labels for its process and thread (`pprof -tagroot=process,thread`, `-tagfocus=pid=…`). Where the distance between samples is
-//! known, samples are also given in the unit of the counter.
+//! known, samples are also given in the unit of the counter. Samples of heap profiles have the four numbers that `traceconv profile --alloc` gives
+//! them, and a label for their heap.
 //!
 //! The numbers of the fields are those of pprof's `proto/profile.proto`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use ferretto_wire::Writer;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::folded::{process_name, thread_name};
-use crate::samples::{Event, EventId, FrameId, Key, Period, Profile, Recording, Thread};
+use super::folded::{owner_name, process_name};
+use crate::samples::{Event, EventId, FrameId, Owner, Period, Profile, Recording, StackId};
 
 mod field {
     pub(super) const SAMPLE_TYPE: u32 = 1;
@@ -31,13 +32,13 @@ mod field {
     pub(super) const DEFAULT_SAMPLE_TYPE: u32 = 14;
 }
 
-/// Writes all samples.
+/// Writes the samples of these events.
 ///
 /// # Errors
 /// Those of `out`.
-pub(super) fn write(recording: &Recording, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn write(recording: &Recording, events: &[EventId], out: &mut impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(&mut *out, Compression::default());
-    Pprof::new(&recording.profile).write(recording, &mut gzip)?;
+    Pprof::new(&recording.profile).write(recording, events, &mut gzip)?;
     gzip.finish()?;
     out.flush()
 }
@@ -59,7 +60,7 @@ struct Pprof<'a> {
     functions: HashMap<(u64, u64, u64), u64>,
     locations: HashMap<FrameId, u64>,
     mappings: HashMap<u32, u64>,
-    labels: HashMap<Thread, (u64, u64)>,
+    labels: HashMap<Owner, (u64, u64)>,
 }
 
 impl<'a> Pprof<'a> {
@@ -89,8 +90,8 @@ impl<'a> Pprof<'a> {
     }
 
     /// Writes the message field by field, so that only tables are in memory.
-    fn write(mut self, recording: &Recording, out: &mut impl Write) -> io::Result<()> {
-        let types = sample_types(&self.profile.events);
+    fn write(mut self, recording: &Recording, events: &[EventId], out: &mut impl Write) -> io::Result<()> {
+        let types = sample_types(recording, events);
         let mut writer = Writer::new();
         for sample_type in &types {
             self.value_type(
@@ -100,11 +101,18 @@ impl<'a> Pprof<'a> {
                 sample_type.unit,
             );
         }
-        self.about(recording, &types, &mut writer);
+        self.about(recording, events, &types, &mut writer);
         out.write_all(writer.as_slice())?;
+        let mut samples: BTreeMap<(Owner, StackId), Vec<(EventId, u64)>> = BTreeMap::new();
         for (key, count) in recording.totals.sorted() {
+            if events.contains(&key.event) {
+                let counts = samples.entry((key.owner, key.stack)).or_default();
+                counts.push((key.event, count));
+            }
+        }
+        for ((owner, stack), counts) in samples {
             writer.clear();
-            self.sample(&types, &key, count, &mut writer);
+            self.sample(&types, owner, stack, &counts, &mut writer);
             out.write_all(writer.as_slice())?;
         }
         writer.clear();
@@ -123,14 +131,31 @@ impl<'a> Pprof<'a> {
     }
 
     /// Writes when and how the profile was made.
-    fn about(&mut self, recording: &Recording, types: &[SampleType], writer: &mut Writer) {
+    fn about(
+        &mut self,
+        recording: &Recording,
+        events: &[EventId],
+        types: &[SampleType],
+        writer: &mut Writer,
+    ) {
         if let Some((first, last)) = recording.span {
             if let Some(boot) = self.profile.boot {
                 writer.varint_field(field::TIME_NANOS, boot.saturating_add(first));
             }
             writer.varint_field(field::DURATION_NANOS, last - first);
         }
-        if let [event] = &*self.profile.events {
+        let described = |event: &EventId| recording.profile.events.get(event.0 as usize);
+        let first = events.first().and_then(described);
+        let interval = self.profile.heaps.iter().map(|heap| heap.interval).max();
+        if let (Some(interval), Some(true)) = (interval, first.map(|event| event.measure.is_some())) {
+            self.value_type(writer, field::PERIOD_TYPE, "space", "bytes");
+            writer.varint_field(field::PERIOD, interval);
+            if self.profile.heaps.iter().any(|heap| heap.is_at_max) {
+                let comment = self.string("the memory is that of the time at which each heap was largest");
+                writer.varint_field(field::COMMENT, comment);
+            }
+        }
+        if let ([_], Some(event)) = (events, first) {
             match event.period {
                 Some(Period::Time(period)) => {
                     self.value_type(writer, field::PERIOD_TYPE, "cpu", "nanoseconds");
@@ -147,44 +172,66 @@ impl<'a> Pprof<'a> {
             let comment = self.string(&loss);
             writer.varint_field(field::COMMENT, comment);
         }
-        if let Some(first) = types.first() {
-            let name = self.string(&first.name);
+        // Of heap profiles, the first number is the one that was asked for.
+        let asked = events
+            .first()
+            .filter(|event| recording.measure(**event).is_some());
+        let asked = asked.and_then(|event| types.iter().find(|of| of.event == *event));
+        if let Some(default) = asked.or_else(|| types.first()) {
+            let name = self.string(&default.name);
             writer.varint_field(field::DEFAULT_SAMPLE_TYPE, name);
         }
     }
 
     /// Writes a sample, after everything that it refers to first.
-    fn sample(&mut self, types: &[SampleType], key: &Key, count: u64, writer: &mut Writer) {
+    fn sample(
+        &mut self,
+        types: &[SampleType],
+        owner: Owner,
+        stack: StackId,
+        counts: &[(EventId, u64)],
+        writer: &mut Writer,
+    ) {
         let profile = self.profile;
         let locations: Vec<u64> = profile
             .stacks
-            .frames(key.stack)
+            .frames(stack)
             .map(|frame| self.location(frame, writer))
             .collect();
-        let (process, thread) = match self.labels.get(&key.thread) {
+        let pid = owner.pid(profile);
+        let (process, name) = match self.labels.get(&owner) {
             Some(labels) => *labels,
             None => {
-                let process = self.string(&process_name(profile, key.thread.pid));
-                let thread = self.string(&thread_name(profile, key.thread));
-                self.labels.insert(key.thread, (process, thread));
-                (process, thread)
+                let process = self.string(&process_name(profile, pid));
+                let name = self.string(&owner_name(profile, owner));
+                self.labels.insert(owner, (process, name));
+                (process, name)
             }
         };
-        let keys = ["process", "thread", "pid", "tid"].map(|key| self.string(key));
+        let named = match owner {
+            Owner::Thread(_) => "thread",
+            Owner::Heap(_) => "heap",
+        };
+        let texts = [("process", process), (named, name)].map(|(key, text)| (self.string(key), text));
+        let mut numbers = vec![(self.string("pid"), pid)];
+        if let Owner::Thread(thread) = owner {
+            numbers.push((self.string("tid"), thread.tid));
+        }
         writer.nested(field::SAMPLE, |sample| {
             sample.packed_field(1, locations.iter().copied());
-            let value = |sample_type: &SampleType| match sample_type.event == key.event {
-                true => count.saturating_mul(sample_type.factor),
-                false => 0,
+            let value = |sample_type: &SampleType| {
+                let mut counts = counts.iter();
+                let count = counts.find(|(event, _)| *event == sample_type.event);
+                count.map_or(0, |(_, count)| count.saturating_mul(sample_type.factor))
             };
             sample.packed_field(2, types.iter().map(value));
-            for (key, text) in [(keys[0], process), (keys[1], thread)] {
+            for (key, text) in texts {
                 sample.nested(3, |label| {
                     label.varint_field(1, key);
                     label.varint_field(2, text);
                 });
             }
-            for (key, number) in [(keys[2], key.thread.pid), (keys[3], key.thread.tid)] {
+            for (key, number) in numbers {
                 sample.nested(3, |label| {
                     label.varint_field(1, key);
                     label.varint_field(3, number.into());
@@ -264,18 +311,19 @@ impl<'a> Pprof<'a> {
 }
 
 /// Returns the values of samples: their number, as upstream has it, and the same in the unit of the counter if that is known. With several events, a
-/// number for each.
-fn sample_types(events: &[Event]) -> Vec<SampleType> {
+/// number for each. They are in the order of the trace.
+fn sample_types(recording: &Recording, chosen: &[EventId]) -> Vec<SampleType> {
+    let all = (0..).map(EventId).zip(&recording.profile.events);
+    let events: Vec<(EventId, &Event)> = all.filter(|(id, _)| chosen.contains(id)).collect();
     let mut types = Vec::new();
-    for (place, event) in (0..).zip(events) {
-        let id = EventId(place);
+    for &(id, event) in &events {
         let is_weighted = event.period == Some(Period::Weighted);
         types.push(SampleType {
             name: match events.len() {
                 1 if !is_weighted => "samples".to_owned(),
                 _ => event.name.clone(),
             },
-            unit: if is_weighted { "nanoseconds" } else { "count" },
+            unit: if is_weighted { event.unit } else { "count" },
             event: id,
             factor: 1,
         });

@@ -1,9 +1,9 @@
-//! What `ferretto profile` and `ferretto symbolize` need of conversions: the packets of a trace that was recorded, and files for samples and packets.
+//! What `ferretto profile`, `ferretto heap` and `ferretto symbolize` need of conversions: the packets of a trace that was recorded, and files for samples and packets.
 
 use std::path::Path;
 
 use super::destination::Destination;
-use super::formats::{Format, SampleFormat, write_event};
+use super::formats::{Format, SampleFormat, write};
 use super::{ConvertError, Failure, copy, each_packet};
 use crate::samples::{EventId, Recording};
 use crate::trace_reader::Input;
@@ -52,18 +52,18 @@ fn open(trace: &Path) -> Result<Input, ConvertError> {
     })
 }
 
-/// Writes samples into a file, whole or not at all; of formats that have room for one event only those of `event`.
+/// Writes the samples of these events into a file, whole or not at all; of formats that have room for one event only those of the first.
 ///
 /// # Errors
 /// If it cannot be written.
 pub(crate) fn write_file(
     recording: &Recording,
     format: SampleFormat,
-    event: EventId,
+    events: &[EventId],
     file: &Path,
 ) -> Result<(), ConvertError> {
     let destination = Destination::new(Some(file), format.format(), None)?;
-    destination.fill("the trace", |mut out| {
-        write_event(recording, format, event, &mut out).map_err(Failure::Write)
+    destination.fill("the trace", |out| {
+        write(recording, format, events, out).map_err(Failure::Write)
     })
 }

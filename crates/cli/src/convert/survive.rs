@@ -60,7 +60,13 @@ pub(super) fn all_formats(packets: &[Vec<u8>]) {
             SampleFormat::FlameGraph,
             SampleFormat::Firefox,
         ] {
-            write(&recording, format, &mut Vec::new()).unwrap();
+            write(
+                &recording,
+                format,
+                &recording.events_with_stacks(),
+                &mut Vec::new(),
+            )
+            .unwrap();
         }
     }
     let mut out = Vec::new();

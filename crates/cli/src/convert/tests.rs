@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::import::ImportError;
 use super::*;
-use crate::samples::Keep;
+use crate::samples::{Keep, Recording};
 
 const FOLDED: &str = "prog;main;work 3\nprog;main;rest 1\nother;main 2\n";
 
@@ -45,7 +45,7 @@ fn recording(packets: &[Vec<u8>]) -> Recording {
 
 fn written(recording: &Recording, format: SampleFormat) -> Vec<u8> {
     let mut out = Vec::new();
-    write(recording, format, &mut out).unwrap();
+    write(recording, format, &recording.events_with_stacks(), &mut out).unwrap();
     out
 }
 
@@ -173,7 +173,7 @@ fn a_profile_for_firefox_has_threads_with_samples_in_time() {
 
 #[test]
 fn a_recording_without_stacks_is_no_profile() {
-    let error = write(&recording(&[]), SampleFormat::Folded, &mut Vec::new()).unwrap_err();
+    let error = write(&recording(&[]), SampleFormat::Folded, &[], &mut Vec::new()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
 }
 

@@ -53,6 +53,7 @@ pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {
         "kernel_events": summary.kernel_events.iter().map(|(field, count)| json!({
             "event": event_name(summary, *field), "field": field, "count": count,
         })).collect::<Vec<_>>(),
+        "heap_profiles": heaps(summary),
         "sequences": sequences(summary),
         "damaged_places": summary.damaged,
         "damages": summary.damages.iter().map(|damage| json!({
@@ -129,6 +130,24 @@ fn data_sources(config: &TraceConfig) -> Vec<Value> {
         })
     });
     sources.collect()
+}
+
+fn heaps(summary: &Summary) -> Vec<Value> {
+    let heaps = summary.heaps.largest_first().into_iter().map(|last| {
+        let heap = &last.heap;
+        json!({
+            "pid": heap.pid,
+            "process": summary.process_name(heap.pid as i32),
+            "heap": heap.name,
+            "sampling_interval": heap.interval,
+            "dumps": heap.dumps,
+            "samples": heap.samples,
+            "live_count": last.live_count,
+            "live_bytes": last.live,
+            "at_max": heap.is_at_max,
+        })
+    });
+    heaps.collect()
 }
 
 fn sequences(summary: &Summary) -> Vec<Value> {

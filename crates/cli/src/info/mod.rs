@@ -6,6 +6,7 @@
 //! line.
 
 mod findings;
+mod heaps;
 mod json;
 mod report;
 mod sequences;

@@ -50,6 +50,7 @@ impl Report<'_> {
         self.buffers(out)?;
         self.data_sources(out)?;
         self.kinds(out)?;
+        self.heaps(out)?;
         self.sequences(out)?;
         print_findings(findings, out)
     }
@@ -310,6 +311,37 @@ impl Report<'_> {
             .into_iter()
             .map(|(field, count)| vec![event_name(self.summary, *field), Count(*count).to_string()]);
         let columns = [Column::left("KERNEL EVENTS OF"), Column::right("COUNT")];
+        self.table(&columns, rows.collect(), out)
+    }
+
+    fn heaps(&self, out: &mut String) -> fmt::Result {
+        let heaps = self.summary.heaps.largest_first();
+        let rows = heaps.into_iter().map(|last| {
+            let heap = &last.heap;
+            let process = self.summary.process_name(heap.pid as i32);
+            vec![
+                heap.pid.to_string(),
+                process.map_or("-".to_owned(), clean),
+                clean(&heap.name),
+                Bytes(heap.interval).to_string(),
+                Count(heap.dumps).to_string(),
+                Count(heap.samples).to_string(),
+                Count(last.live_count).to_string(),
+                Bytes(last.live).to_string(),
+                if heap.is_at_max { "maximum" } else { "last dump" }.to_owned(),
+            ]
+        });
+        let columns = [
+            Column::right("HEAP PROFILE"),
+            Column::left("PROCESS"),
+            Column::left("HEAP"),
+            Column::right("INTERVAL"),
+            Column::right("DUMPS"),
+            Column::right("SAMPLES"),
+            Column::right("ALLOCATIONS"),
+            Column::right("BYTES"),
+            Column::left("AT THE"),
+        ];
         self.table(&columns, rows.collect(), out)
     }
 

@@ -18,6 +18,7 @@ use ferretto_proto::write::{
 };
 use ferretto_wire::{Reader, Value, take_varint};
 
+use super::heaps::Heaps;
 use super::sequences::{Header, Sequences, Use};
 use crate::account::evidence::Evidence;
 use crate::packet::{bytes, varint};
@@ -93,6 +94,7 @@ pub(super) struct Summary {
     pub(super) kernel_events: BTreeMap<u32, u64>,
     /// Names of kernel events that the trace describes, by that field.
     described_events: BTreeMap<u32, String>,
+    pub(super) heaps: Heaps,
     pub(super) sequences: Sequences,
     /// The buffer and the producer of each sequence, if the trace has them.
     pub(super) buffer_of: HashMap<u32, u32>,
@@ -252,6 +254,7 @@ impl Summary {
             TracePacket::CLONE_SNAPSHOT_TRIGGER => {
                 self.cloned_by = decoded::<Trigger>(content).and_then(|trigger| trigger.trigger_name);
             }
+            TracePacket::PROFILE_PACKET => self.heaps.take(content),
             TracePacket::PROCESS_TREE => self.process_tree(content),
             TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content),
             TracePacket::TRACK_DESCRIPTOR => {

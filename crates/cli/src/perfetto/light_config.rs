@@ -40,6 +40,20 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("g", 1 << 20),
 ];
 
+/// Multipliers to bytes.
+const BYTE_UNITS: &[(&str, u64)] = &[
+    ("b", 1),
+    ("k", 1 << 10),
+    ("kb", 1 << 10),
+    ("kib", 1 << 10),
+    ("m", 1 << 20),
+    ("mb", 1 << 20),
+    ("mib", 1 << 20),
+    ("g", 1 << 30),
+    ("gb", 1 << 30),
+    ("gib", 1 << 30),
+];
+
 /// The light flags as typed. `None` stands for a missing flag, which has a default; an empty string is zero.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct LightFlags {
@@ -111,6 +125,14 @@ pub(crate) fn duration_ms(flag: &'static str, value: &str) -> Result<u32, LightF
     let most = u64::from(u32::MAX);
     let duration = quantity(flag, value, TIME_UNITS, "5s", most, "1193h (49 days)")?;
     Ok(duration as u32)
+}
+
+/// Reads a number of bytes, which may have a unit. `flag` is named in errors.
+pub(crate) fn size_bytes(flag: &'static str, value: &str) -> Result<u64, LightFlagError> {
+    let is_bare = !value.is_empty() && value.bytes().all(|digit| digit.is_ascii_digit());
+    let value = value.to_ascii_lowercase();
+    let with_unit = if is_bare { format!("{value}b") } else { value };
+    quantity(flag, &with_unit, BYTE_UNITS, "64k", u64::MAX, "16777215 TiB")
 }
 
 /// Makes the config for these flags and the meanings of their words.

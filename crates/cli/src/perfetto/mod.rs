@@ -43,7 +43,7 @@ use plan::Plan;
 pub(crate) use plan::Strictness;
 pub(crate) use record::Recorded;
 use signals::Signals;
-use workload::CommandLine;
+pub(crate) use workload::{CommandLine, find as find_program};
 
 use crate::service::{FindService, Service, running_service};
 use crate::usage;
@@ -150,8 +150,8 @@ pub(crate) struct Order {
     pub(crate) strictness: Strictness,
     /// How long to record, counted from the time at which all data sources have started; `None` if the config or the command decides.
     pub(crate) once_started: Option<Duration>,
-    /// The words of a command that runs meanwhile; empty if there is none.
-    pub(crate) command: Vec<OsString>,
+    /// A command that runs meanwhile.
+    pub(crate) command: Option<CommandLine>,
 }
 
 /// The result of an [`Order`].
@@ -177,7 +177,7 @@ pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled
         out: order.out.map(PathBuf::into_os_string),
         loudness: order.loudness,
         strictness: order.strictness,
-        command: CommandLine::of(order.command),
+        command: order.command,
         once_started: order.once_started,
         ..args::Arguments::default()
     };

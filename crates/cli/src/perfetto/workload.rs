@@ -8,12 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_ipc::address::Address;
+use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Signal, Token};
 use rustix::fs::{Access, AtFlags, CWD};
 use rustix::process::{Pid, PidfdFlags};
@@ -21,6 +21,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::console::Console;
 use super::signals::{self, SAME_INTERRUPT, Sender};
 use crate::figures::Word;
+use crate::service::StartedService;
 use ferretto_daemons::inherited;
 
 /// The time after which the command starts even if not all data sources have started, and after which a length counts that begins with their start.
@@ -39,6 +40,8 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 pub(crate) struct CommandLine {
     program: OsString,
     arguments: Vec<OsString>,
+    /// Variables that it gets besides our own.
+    environment: Vec<(OsString, OsString)>,
 }
 
 /// The reason why a command cannot be run.
@@ -58,7 +61,19 @@ impl CommandLine {
         Some(CommandLine {
             program: words.next()?,
             arguments: words.collect(),
+            environment: Vec::new(),
         })
+    }
+
+    /// Sets a variable in its environment.
+    pub(crate) fn with_variable(mut self, name: &str, value: OsString) -> CommandLine {
+        self.environment.push((name.into(), value));
+        self
+    }
+
+    /// Returns the program as typed.
+    pub(crate) fn program(&self) -> &OsStr {
+        &self.program
     }
 
     /// Returns the command's name for messages.
@@ -92,15 +107,20 @@ impl CommandLine {
 
 /// Whether there is a program of this name, in PATH unless the name is a path.
 pub(crate) fn is_runnable(program: &OsStr) -> io::Result<()> {
+    find(program).map(|_| ())
+}
+
+/// Returns the file of the program of this name, in PATH unless the name is a path.
+pub(crate) fn find(program: &OsStr) -> io::Result<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
-        return is_executable(Path::new(program));
+        return is_executable(Path::new(program)).map(|()| program.into());
     }
     let mut best = io::Error::from(io::ErrorKind::NotFound);
     let path = std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into());
     for folder in std::env::split_paths(&path) {
         let file = folder.join(program);
         match is_executable(&file) {
-            Ok(()) if !program.is_empty() => return Ok(()),
+            Ok(()) if !program.is_empty() => return Ok(file),
             // A folder that this user may not enter provides no commands. After `su`, PATH often has the first user's folders.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && file.exists() => best = error,
             _ => {}
@@ -181,16 +201,20 @@ impl Workload {
         matches!(self.state, State::NotStarted)
     }
 
-    /// Starts it. `producer_socket` belongs to a service that programs find only by its address.
-    pub(super) fn start(&mut self, producer_socket: Option<&Address>) -> Result<(), NotRun> {
+    /// Starts it. Programs find the daemons of `service` only by their addresses.
+    pub(super) fn start(&mut self, service: Option<&StartedService>) -> Result<(), NotRun> {
         // A process that ignores SIGCHLD does not get the exit statuses of its children.
         if inherited::ignores(Signal::Child) {
             let _ = signal_hook::flag::register(Signal::Child.number(), Arc::default());
         }
         let mut command = Command::new(&self.command.program);
         command.args(&self.command.arguments);
-        if let Some(socket) = producer_socket {
-            command.env("PERFETTO_PRODUCER_SOCK_NAME", socket.to_string());
+        command.envs(self.command.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(service) = service {
+            command.env("PERFETTO_PRODUCER_SOCK_NAME", service.producer_socket.to_string());
+            if let Some(socket) = &service.heap_socket {
+                command.env(HEAP_SOCK_NAME, socket);
+            }
         }
         let started = command.spawn().and_then(|mut child| {
             match rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {

@@ -3,7 +3,7 @@
 //! [`run`](super::run) calls it.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
@@ -12,8 +12,8 @@ use clap::{Parser, ValueEnum};
 
 use super::event::{Event, EventError, event};
 use super::targets::{CpuList, TargetError, Targets};
-use crate::convert::{Format, Packing, is_named_as_perf_recording};
 use crate::perfetto::light_config::{LightFlagError, duration_ms};
+use crate::profiling::{Goal, GoalError, ProfileFormat};
 
 pub(super) const NAME: &str = "ferretto profile";
 
@@ -159,45 +159,6 @@ impl TypedValueParser for CallGraphParser {
     }
 }
 
-/// A format that a profile is written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum ProfileFormat {
-    /// A trace with everything, for `ferretto open`
-    Perfetto,
-    /// A pprof profile
-    Pprof,
-    /// Folded stacks
-    Folded,
-    /// A flame graph in SVG
-    Flamegraph,
-    /// A profile for the Firefox profiler
-    Firefox,
-}
-
-impl ProfileFormat {
-    /// Returns the format as `ferretto convert` has it.
-    pub(super) fn format(self) -> Format {
-        match self {
-            ProfileFormat::Perfetto => Format::Perfetto,
-            ProfileFormat::Pprof => Format::Pprof,
-            ProfileFormat::Folded => Format::Folded,
-            ProfileFormat::Flamegraph => Format::Flamegraph,
-            ProfileFormat::Firefox => Format::Firefox,
-        }
-    }
-
-    /// Returns the ending of names of such files.
-    fn ending(self) -> &'static str {
-        match self {
-            ProfileFormat::Perfetto => "pftrace",
-            ProfileFormat::Pprof => "pb.gz",
-            ProfileFormat::Folded => "folded",
-            ProfileFormat::Flamegraph => "svg",
-            ProfileFormat::Firefox => "firefox.json",
-        }
-    }
-}
-
 /// Flags that cannot be used, or not together.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ArgsError {
@@ -213,20 +174,8 @@ pub(super) enum ArgsError {
     Target(#[from] TargetError),
     #[error(transparent)]
     Duration(#[from] LightFlagError),
-    #[error(
-        "{0}: profiles have no format for this ending; use .pftrace, .pb.gz, .folded, .svg or .json (for the Firefox profiler), or choose one with --format"
-    )]
-    Format(String),
-    #[error(
-        "{0}: the trace is not compressed while it is recorded; leave .gz out, and compress it afterwards"
-    )]
-    CompressedTrace(String),
-    #[error(
-        "{0}: this would be a Perfetto trace, which perf does not read; name it trace.pftrace, or use `perf record`"
-    )]
-    PerfData(String),
-    #[error("a profile needs a file: name one with -o, or leave -o out")]
-    Stdout,
+    #[error(transparent)]
+    Goal(#[from] GoalError),
 }
 
 /// How often samples are taken.
@@ -236,14 +185,6 @@ pub(super) enum Interval {
     Frequency(u64),
     /// After so many events.
     Period(u64),
-}
-
-/// Where the profile goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Goal {
-    pub(super) format: ProfileFormat,
-    /// `None` for a name that nothing has.
-    pub(super) file: Option<PathBuf>,
 }
 
 impl Args {
@@ -298,48 +239,7 @@ impl Args {
 
     /// Returns the file and its format.
     pub(super) fn goal(&self) -> Result<Goal, ArgsError> {
-        let format = match &self.out {
-            Some(file) => self.format_of(file)?,
-            None => self.format.unwrap_or(ProfileFormat::Perfetto),
-        };
-        Ok(Goal {
-            format,
-            file: self.out.clone(),
-        })
-    }
-
-    /// Returns the format for this file.
-    fn format_of(&self, file: &Path) -> Result<ProfileFormat, ArgsError> {
-        if file.as_os_str() == "-" {
-            return Err(ArgsError::Stdout);
-        }
-        let name = || file.display().to_string();
-        let format = match (self.format, Format::of_file(file)) {
-            (Some(format), _) => format,
-            (None, None) if is_named_as_perf_recording(file) => return Err(ArgsError::PerfData(name())),
-            (None, None) => ProfileFormat::Perfetto,
-            // Chrome's JSON has no samples; samply gives Firefox's this ending.
-            (None, Some(Format::Json)) => ProfileFormat::Firefox,
-            (None, Some(by_name)) => {
-                let mut formats = ProfileFormat::value_variants().iter().copied();
-                formats
-                    .find(|format| format.format() == by_name)
-                    .ok_or_else(|| ArgsError::Format(name()))?
-            }
-        };
-        match (format, format.format().packing(file)) {
-            (ProfileFormat::Perfetto, Packing::Gzip) => Err(ArgsError::CompressedTrace(name())),
-            _ => Ok(format),
-        }
-    }
-}
-
-impl Goal {
-    /// Returns the file for a profile whose trace would have this name by default.
-    pub(super) fn file_beside(&self, trace: PathBuf) -> PathBuf {
-        self.file
-            .clone()
-            .unwrap_or_else(|| trace.with_extension(self.format.ending()))
+        Ok(Goal::of(self.out.as_deref(), self.format)?)
     }
 }
 
@@ -444,33 +344,6 @@ mod tests {
             ("profile -C 1-0", "as in 0,2-3"),
         ] {
             assert!(refusal(line).contains(said), "{line}: {}", refusal(line));
-        }
-    }
-
-    #[test]
-    fn the_ending_of_the_file_says_the_format() {
-        let goal = |file: &str| args(&format!("profile -o {file}")).unwrap().goal();
-        for (file, format) in [
-            ("a.pftrace", ProfileFormat::Perfetto),
-            ("a", ProfileFormat::Perfetto),
-            ("a.pb.gz", ProfileFormat::Pprof),
-            ("a.svg", ProfileFormat::Flamegraph),
-            ("a.folded.gz", ProfileFormat::Folded),
-            // samply and its readers know no other.
-            ("a.json", ProfileFormat::Firefox),
-            ("a.json.gz", ProfileFormat::Firefox),
-            ("a.firefox.json", ProfileFormat::Firefox),
-        ] {
-            assert_eq!(goal(file).unwrap().format, format, "{file}");
-        }
-        for (file, said) in [
-            ("a.txt", "--format"),
-            ("a.pftrace.gz", "leave .gz out"),
-            ("perf.data", "perf record"),
-            ("-", "name one with -o"),
-        ] {
-            let error = goal(file).unwrap_err().to_string();
-            assert!(error.contains(said), "{file}: {error}");
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`applet`](crate::applet) calls it. The flags ([`args`]) become a trace config ([`config`]), which [`perfetto`](crate::perfetto) records like any
 //! other: with the same messages, Ctrl-C, exit codes, and with a COMMAND, whose exit status is passed on. The trace is then read twice: for what the
-//! scheduler did ([`schedule`]), and for the samples. With that it is converted, if another format is wanted, and the functions with the most samples
-//! are listed ([`top`]).
+//! scheduler did ([`Schedule`]), and for the samples. With that it is converted, if another format is wanted, and the functions with the most samples
+//! are listed ([`top`](crate::profiling::top)).
 //!
 //! With a COMMAND the whole machine is sampled, and the trace has all of it. The list and other formats have only the processes of the command: it
 //! and all that it started. Where threads wait is sampled when they leave a CPU, and weighted by the time until they have one again ([`off_cpu`]).
@@ -13,26 +13,24 @@ mod config;
 mod event;
 mod off_cpu;
 mod other_profilers;
-mod schedule;
 mod targets;
-mod top;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::{CommandFactory, Parser};
 
-use crate::convert::{self, Format, SampleFormat, losses};
-use crate::figures::{Counted, Word};
-use crate::perfetto::{self, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness};
+use crate::convert::{self, SampleFormat, losses};
+use crate::figures::Counted;
+use crate::perfetto::{self, CommandLine, FAILURE, Filled, Strictness};
+use crate::profiling::{Goal, Schedule, Take, Wish, advice_about, top};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
 use crate::stdout::Screen;
 use crate::{symbolize, usage};
-use args::{Args, Goal, NAME};
-use schedule::{Schedule, Take};
+use args::{Args, NAME};
 use targets::Targets;
 
 pub(crate) fn command() -> clap::Command {
@@ -46,8 +44,6 @@ enum ProfileError {
     Convert(#[from] convert::ConvertError),
     #[error(transparent)]
     Symbolize(#[from] symbolize::SymbolizeError),
-    #[error("cannot make a file for the trace: {0}; set TMPDIR to a folder with room")]
-    NoFile(std::io::Error),
     #[error("no samples{0}: either nothing ran there, or the lines above say what was not recorded")]
     NoSamples(&'static str),
 }
@@ -58,7 +54,7 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
     let arguments = match Args::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(message) => {
-            match other_profilers::advice(NAME, &message) {
+            match advice_about(NAME, &message, &other_profilers::ADVICE) {
                 Some(advice) => tell(&advice),
                 None => usage::print(NAME, &message),
             }
@@ -77,76 +73,20 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
             return FAILURE;
         }
     };
-    let place = match Place::new(&goal) {
-        Ok(place) => place,
-        Err(error) => {
-            say(&error);
-            return FAILURE;
-        }
-    };
-    let order = Order {
+    let wish = Wish {
+        name: NAME,
+        goal: &goal,
         config,
-        out: place.trace.clone(),
-        loudness: match arguments.quiet || place.is_temporary() {
-            true => Loudness::Quiet,
-            false => Loudness::Usual,
-        },
+        is_quiet: arguments.quiet,
         strictness: match arguments.strict {
             true => Strictness::Strict,
             false => Strictness::Lenient,
         },
         // The profiler may take long to start, and nothing would be sampled in that time.
         once_started: duration,
-        command: arguments.command.clone(),
+        command: CommandLine::of(arguments.command.iter().cloned()),
     };
-    let filled = match perfetto::fill(order, find_service) {
-        Ok(filled) => filled,
-        Err(code) => return code,
-    };
-    let code = filled.recorded.code;
-    // A failed recording may leave part of a trace, or a file from before; neither is this profile.
-    if filled.recorded.trace != SUCCESS && filled.recorded.trace != INCOMPLETE {
-        return code;
-    }
-    match finish(&arguments, &targets, &goal, &filled) {
-        Ok(()) => code,
-        Err(error) => {
-            say(&error);
-            match code {
-                0 => FAILURE,
-                code => code,
-            }
-        }
-    }
-}
-
-/// Where the trace is while it is recorded.
-struct Place {
-    /// `None` for a name that nothing has.
-    trace: Option<PathBuf>,
-    /// The folder that is removed at the end, if only something else than the trace is wanted.
-    folder: Option<tempfile::TempDir>,
-}
-
-impl Place {
-    fn new(goal: &Goal) -> Result<Place, ProfileError> {
-        if goal.format.format() == Format::Perfetto {
-            return Ok(Place {
-                trace: goal.file.clone(),
-                folder: None,
-            });
-        }
-        let folder = tempfile::Builder::new().prefix("ferretto-profile-").tempdir();
-        let folder = folder.map_err(ProfileError::NoFile)?;
-        Ok(Place {
-            trace: Some(folder.path().join("trace.pftrace")),
-            folder: Some(folder),
-        })
-    }
-
-    fn is_temporary(&self) -> bool {
-        self.folder.is_some()
-    }
+    wish.record(find_service, |filled| finish(&arguments, &targets, &goal, filled))
 }
 
 /// Makes a profile of a trace, and shows it.
@@ -187,7 +127,9 @@ fn finish(arguments: &Args, targets: &Targets, goal: &Goal, filled: &Filled) -> 
                     file.display()
                 ));
             }
-            convert::write_file(&recording, format, *event, &file)?;
+            let others = events.iter().filter(|other| *other != event);
+            let events: Vec<EventId> = std::iter::once(event).chain(others).copied().collect();
+            convert::write_file(&recording, format, &events, &file)?;
             file
         }
         _ => filled.trace.clone(),
@@ -276,17 +218,7 @@ fn summary(recording: &Recording, family: Option<&HashSet<u32>>, goal: &Goal, fi
     for loss in losses(&recording.profile) {
         text += &format!("{NAME}: {loss}\n");
     }
-    let path = file.to_string_lossy();
-    let name = Word(&path);
-    text += &match goal.format.format() {
-        Format::Perfetto => format!(
-            "{NAME}: `ferretto open {name}` shows it; `ferretto convert -o profile.svg {name}` makes a flame graph of it\n"
-        ),
-        Format::Pprof => format!("{NAME}: wrote {name}; `go tool pprof -http=: {name}` shows it\n"),
-        Format::Flamegraph => format!("{NAME}: wrote {name}; browsers show it\n"),
-        Format::Firefox => format!("{NAME}: wrote {name}; https://profiler.firefox.com shows it\n"),
-        _ => format!("{NAME}: wrote {name}\n"),
-    };
+    text += &format!("{NAME}: {}\n", goal.shown_by(file));
     text
 }
 

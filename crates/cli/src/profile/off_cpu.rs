@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use super::schedule::Schedule;
+use crate::profiling::Schedule;
 use crate::samples::{Event, OFF_CPU, Period, Recording, Sample, Totals};
 
 /// Weighs the samples of waiting by its length in ns. The recording must have kept its samples.

@@ -3,10 +3,10 @@
 //! [`run`](super::run) asks for it when the parser does not know a flag. The flags come from the manuals of `perf record`, `samply record`,
 //! `py-spy record` and `cargo flamegraph`.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use crate::profiling::Advice;
 
 /// Flags, and the advice about them as the end of a sentence.
-const ADVICE: [(&[&str], &str); 31] = [
+pub(super) const ADVICE: [Advice; 31] = [
     (
         &["-b", "--branch-any", "-j", "--branch-filter"],
         "taken branches are not recorded; `perf record -b` does that",
@@ -165,27 +165,13 @@ const ADVICE: [(&[&str], &str); 31] = [
     ),
 ];
 
-/// Returns the advice about a mistake in the arguments of `name`, if the mistake is a flag of another profiler.
-pub(super) fn advice(name: &str, message: &clap::Error) -> Option<String> {
-    if message.kind() != ErrorKind::UnknownArgument {
-        return None;
-    }
-    let Some(ContextValue::String(typed)) = message.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let flag = typed.split('=').next().unwrap_or(typed);
-    let (_, advice) = ADVICE.iter().find(|(flags, _)| flags.contains(&flag))?;
-    Some(format!("{name}: there is no {flag} here: {advice}\n"))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use clap::{CommandFactory, Parser};
 
     use super::super::args::{Args, NAME};
     use super::*;
+    use crate::profiling::{advice_about, check};
 
     #[test]
     fn flags_of_other_profilers_are_answered_with_what_to_do_instead() {
@@ -198,26 +184,15 @@ mod tests {
             ("profile --save-only -- make", "leave it out"),
         ] {
             let mistake = Args::try_parse_from(line.split_whitespace()).unwrap_err();
-            let advice = advice(NAME, &mistake).unwrap_or_default();
+            let advice = advice_about(NAME, &mistake, &ADVICE).unwrap_or_default();
             assert!(advice.contains(said), "{line}: {advice} {mistake}");
         }
         let mistake = Args::try_parse_from(["profile", "--frequency", "99"]).unwrap_err();
-        assert_eq!(advice(NAME, &mistake), None);
+        assert_eq!(advice_about(NAME, &mistake, &ADVICE), None);
     }
 
     #[test]
     fn no_advice_is_about_a_flag_that_exists_or_given_twice() {
-        let mut seen = HashSet::new();
-        for flag in ADVICE.iter().flat_map(|(flags, _)| *flags) {
-            assert!(seen.insert(flag), "{flag} has two answers");
-            let command = Args::command();
-            let exists = command.get_arguments().any(|arg| {
-                let short = arg.get_short_and_visible_aliases().unwrap_or_default();
-                let long = arg.get_long_and_visible_aliases().unwrap_or_default();
-                short.iter().any(|short| *flag == format!("-{short}"))
-                    || long.iter().any(|long| *flag == format!("--{long}"))
-            });
-            assert!(!exists, "{flag} exists");
-        }
+        check(&ADVICE, &Args::command());
     }
 }

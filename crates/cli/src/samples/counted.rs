@@ -7,6 +7,8 @@ use ferretto_proto::messages::PerfSampleDefaults;
 use ferretto_proto::messages::perf_events::timebase;
 use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Timebase, Tracepoint};
 
+use super::heap::{Kind, Measure};
+
 /// The name under which `ferretto profile` samples threads that leave a CPU.
 pub(crate) const OFF_CPU: &str = "off-cpu";
 
@@ -24,6 +26,8 @@ pub(crate) struct Event {
     pub(crate) unit: &'static str,
     /// The distance between samples, if it is known and does not change.
     pub(crate) period: Option<Period>,
+    /// The number of heap profiles that it is, if it is one.
+    pub(crate) measure: Option<Measure>,
 }
 
 /// The distance between two samples.
@@ -33,7 +37,7 @@ pub(crate) enum Period {
     Time(u64),
     /// In units of the counter.
     Count(u64),
-    /// Each sample has a weight of its own, in ns.
+    /// Each sample has a weight of its own, in units of the counter.
     Weighted,
 }
 
@@ -44,6 +48,7 @@ impl Default for Event {
             name: counter_name(Counter::SW_CPU_CLOCK).to_owned(),
             unit: "nanoseconds",
             period: None,
+            measure: None,
         }
     }
 }
@@ -84,7 +89,22 @@ impl Event {
             }
             _ => None,
         };
-        Event { name, unit, period }
+        Event {
+            name,
+            unit,
+            period,
+            measure: None,
+        }
+    }
+
+    /// A number of heap profiles of this kind; `None` if these have no such number.
+    pub(super) fn of_heaps(kind: Kind, measure: Measure) -> Option<Event> {
+        Some(Event {
+            name: measure.name(kind)?.to_owned(),
+            unit: measure.unit(),
+            period: Some(Period::Weighted),
+            measure: Some(measure),
+        })
     }
 }
 

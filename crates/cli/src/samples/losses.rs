@@ -1,7 +1,7 @@
 //! Samples that are missing, and why.
 //!
 //! `linux.perf` tells of them in `PerfSample`s, some of which are no samples: a [`Remark`]. [`Losses`] adds remarks up, for profiles and for the
-//! [account](crate::account) of a recording.
+//! [account](crate::account) of a recording. What is missing from heap profiles is there too ([`HeapLosses`]).
 
 use std::collections::BTreeSet;
 
@@ -11,6 +11,8 @@ use ferretto_proto::messages::perf_sample::producer_event::{CpuEvent, DataSource
 use ferretto_proto::write::PerfSample;
 use ferretto_proto::write::perf_sample::ProducerEvent;
 use ferretto_wire::{Reader, Value};
+
+use super::heap::HeapLosses;
 
 /// The most CPUs of which each set of them remembers.
 const MAX_CPUS: usize = 1 << 12;
@@ -104,6 +106,8 @@ pub(crate) struct Losses {
     pub(crate) gone_cpus: BTreeSet<u32>,
     /// CPUs whose events could not be opened.
     pub(crate) unavailable_cpus: BTreeSet<u32>,
+    /// What is missing from heap profiles.
+    pub(crate) heaps: HeapLosses,
 }
 
 impl Losses {

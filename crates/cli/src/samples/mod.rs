@@ -1,13 +1,14 @@
-//! A profile as read from a trace: call stacks, what they were counted for, and in which threads.
+//! A profile as read from a trace: call stacks, what they were counted for, and in which threads or heaps.
 //!
 //! [`convert`](crate::convert) calls it, for files and for what `ferretto profile` has just recorded. [`Reader`] takes the packets of a trace one at a
-//! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`) with everything that
-//! they refer to, as upstream's trace processor does.
+//! time, so that a profile can also be shown while it is recorded. It understands the samples of `linux.perf` (`PerfSample`) and the heap
+//! profiles of `android.heapprofd` ([`heap`]) with everything that they refer to, as upstream's trace processor does.
 //!
 //! Names, frames and call stacks are stored once for the whole trace, whatever the number of sequences. [`Totals`] grow with the number of distinct
 //! call stacks and threads, not with the number of samples. Everything that cannot be shown is counted in [`Losses`].
 
 mod counted;
+mod heap;
 mod losses;
 mod model;
 mod names;
@@ -21,6 +22,7 @@ use std::collections::HashMap;
 mod tests;
 
 pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
+pub(crate) use heap::{Dump, Heap, HeapId, HeapLosses, Measure, dumps, name_of};
 pub(crate) use losses::{Losses, Remark};
 pub(crate) use model::{FrameId, Profile, StackId};
 pub(crate) use names::Names;
@@ -61,15 +63,32 @@ pub(crate) enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct EventId(pub(crate) u32);
 
+/// Whose samples they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    Thread(Thread),
+    Heap(HeapId),
+}
+
+impl Owner {
+    /// Returns the process.
+    pub(crate) fn pid(self, profile: &Profile) -> u32 {
+        match self {
+            Owner::Thread(thread) => thread.pid,
+            Owner::Heap(heap) => profile.heap(heap).map_or(0, |heap| heap.pid),
+        }
+    }
+}
+
 /// What samples are added up by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) event: EventId,
-    pub(crate) thread: Thread,
+    pub(crate) owner: Owner,
     pub(crate) stack: StackId,
 }
 
-/// Samples added up by thread and call stack.
+/// Samples added up by thread or heap, and call stack.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     counts: HashMap<Key, u64>,
@@ -86,12 +105,16 @@ impl Totals {
         if let Some(stack) = sample.stack {
             let key = Key {
                 event: sample.event,
-                thread: sample.thread,
+                owner: Owner::Thread(sample.thread),
                 stack,
             };
-            let count = self.counts.entry(key).or_default();
-            *count = count.saturating_add(weight);
+            self.add_to(key, weight);
         }
+    }
+
+    fn add_to(&mut self, key: Key, weight: u64) {
+        let count = self.counts.entry(key).or_default();
+        *count = count.saturating_add(weight);
     }
 
     /// Whether there is no sample with a call stack.
@@ -99,7 +122,7 @@ impl Totals {
         self.counts.is_empty()
     }
 
-    /// Returns the number of samples of each event, thread and call stack, in this order.
+    /// Returns the number of samples of each event, thread or heap, and call stack, in this order.
     pub(crate) fn sorted(&self) -> Vec<(Key, u64)> {
         let mut all: Vec<(Key, u64)> = self.counts.iter().map(|(key, count)| (*key, *count)).collect();
         all.sort_unstable();
@@ -119,13 +142,24 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns the events that have samples with call stacks, in the order in which the trace mentions them, but waiting last: its samples mean little
-    /// unless they are weighted by its length.
+    /// Returns the events that have samples with call stacks, in the order in which the trace mentions them, but waiting later: its samples mean little
+    /// unless they are weighted by its length. The numbers of heap profiles come last, beginning with what was not freed.
     pub(crate) fn events_with_stacks(&self) -> Vec<EventId> {
         let mut events: Vec<EventId> = self.totals.counts.keys().map(|key| key.event).collect();
-        events.sort_by_key(|event| (self.is_waiting(*event), *event));
+        events.sort_by_key(|event| (self.measure(*event), self.is_waiting(*event), *event));
         events.dedup();
         events
+    }
+
+    /// Returns the number of heap profiles that an event is, if it is one.
+    pub(crate) fn measure(&self, event: EventId) -> Option<Measure> {
+        self.profile.events.get(event.0 as usize)?.measure
+    }
+
+    /// Returns the sum of an event.
+    pub(crate) fn sum(&self, event: EventId) -> u64 {
+        let of_event = self.totals.counts.iter().filter(|(key, _)| key.event == event);
+        of_event.fold(0, |sum, (_, count)| sum.saturating_add(*count))
     }
 
     /// Whether samples of this event are of waiting.
@@ -182,10 +216,33 @@ impl<F: FnMut(Thread) -> bool> Recorder<F> {
     }
 
     /// Returns everything that was taken in.
-    pub(crate) fn finish(self) -> Recording {
-        Recording {
-            profile: self.reader.into_profile(),
+    pub(crate) fn finish(mut self) -> Recording {
+        let (profile, heaps) = self.reader.finish();
+        let mut recording = Recording {
+            profile,
             ..self.recording
+        };
+        let profile = &mut recording.profile;
+        let kind = heap::Kind::of(&profile.heaps);
+        for measure in Measure::ALL {
+            let Some(event) = Event::of_heaps(kind, measure).filter(|_| !heaps.is_empty()) else {
+                continue;
+            };
+            let id = EventId(profile.events.len() as u32);
+            profile.events.push(event);
+            for ((heap, stack), counts) in &heaps {
+                let pid = profile.heap(*heap).map_or(0, |heap| heap.pid);
+                let count = measure.of(counts);
+                if count > 0 && (self.wants)(Thread { pid, tid: pid }) {
+                    let key = Key {
+                        event: id,
+                        owner: Owner::Heap(*heap),
+                        stack: *stack,
+                    };
+                    recording.totals.add_to(key, count);
+                }
+            }
         }
+        recording
     }
 }

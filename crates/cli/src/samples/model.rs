@@ -10,6 +10,7 @@ use ferretto_proto::write::TracePacket;
 use ferretto_unwind::symbols::demangle;
 
 use super::counted::Event;
+use super::heap::Heap;
 use super::losses::Losses;
 use super::names::Names;
 use super::symbols::Symbols;
@@ -220,6 +221,8 @@ pub(crate) struct Profile {
     /// What was counted, in the order in which the trace mentions it.
     pub(crate) events: Vec<Event>,
     pub(crate) names: Names,
+    /// The heaps that were profiled.
+    pub(crate) heaps: Vec<Heap>,
     pub(crate) losses: Losses,
     /// The number of samples, with and without call stacks.
     pub(crate) samples: u64,

@@ -52,6 +52,13 @@ impl Names {
         self.threads.get(&tid).map(|(_, name)| name.as_str())
     }
 
+    /// Names a process that the trace does not name.
+    pub(crate) fn suggest_process(&mut self, pid: u32, name: &str) {
+        if self.process(pid).is_none() {
+            self.name_process(pid, name.as_bytes());
+        }
+    }
+
     fn name_process(&mut self, pid: u32, name: &[u8]) {
         if let Some(name) = usable(name, self.processes.len(), self.processes.contains_key(&pid)) {
             self.processes.insert(pid, name);

@@ -11,8 +11,9 @@ use ferretto_proto::messages::{ClockSnapshot, Message, PerfSample, PerfSampleDef
 use ferretto_proto::write::{TracePacket, TracePacketDefaults};
 
 use super::counted::Event;
+use super::heap::{Counts, HeapId, Heaps};
 use super::losses::Remark;
-use super::model::Profile;
+use super::model::{Profile, StackId};
 use super::sequence::Interned;
 use super::{EventId, Mode, Sample, Thread};
 use crate::packet::{Packet, SequenceState, bytes};
@@ -30,23 +31,35 @@ struct Sequence {
 pub(crate) struct Reader {
     profile: Profile,
     sequences: HashMap<u32, SequenceState<Sequence>>,
+    heaps: Heaps,
     timeline: Timeline,
 }
 
 impl Reader {
-    /// Returns what all samples refer to.
-    pub(crate) fn into_profile(mut self) -> Profile {
+    /// Returns what all samples refer to, and the counts of heap profiles.
+    pub(super) fn finish(mut self) -> (Profile, HashMap<(HeapId, StackId), Counts>) {
+        // Of a profiler that was killed, the last dump may lack its end.
+        for sequence in self.heaps.unfinished() {
+            let interned = &mut self.sequences.entry(sequence).or_default().state.interned;
+            self.heaps.end(&mut self.profile, sequence, interned);
+        }
         self.profile.boot = self.timeline.wall_time(0);
-        self.profile
+        (self.profile, self.heaps.totals())
     }
 
     /// Takes in an encoded packet. Returns the sample in it, if any.
     pub(crate) fn packet(&mut self, encoded: &[u8]) -> Option<Sample> {
         let packet = Packet::new(encoded);
         let sequence = self.sequences.entry(packet.sequence).or_default();
+        if packet.clears_state() {
+            let interned = &mut sequence.state.interned;
+            self.heaps.look_up(&mut self.profile, packet.sequence, interned);
+        }
         if !sequence.take(&packet) {
             let is_sample = matches!(packet.content, Some((TracePacket::PERF_SAMPLE, _)));
             self.profile.losses.unreadable += u64::from(is_sample);
+            let is_heap = matches!(packet.content, Some((TracePacket::PROFILE_PACKET, _)));
+            self.profile.losses.heaps.missing_packets += u64::from(is_heap);
             return None;
         }
         if let Some(defaults) = packet.defaults {
@@ -60,6 +73,11 @@ impl Reader {
         let (kind, content) = packet.content?;
         match kind {
             TracePacket::PERF_SAMPLE => return self.sample(&packet, content),
+            TracePacket::PROFILE_PACKET => {
+                let interned = &mut sequence.state.interned;
+                self.heaps
+                    .packet(&mut self.profile, packet.sequence, interned, content);
+            }
             TracePacket::MODULE_SYMBOLS => {
                 let Profile { strings, symbols, .. } = &mut self.profile;
                 symbols.take(strings, content);

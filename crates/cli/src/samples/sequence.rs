@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use ferretto_proto::messages::{Callstack, Mapping, Message};
-use ferretto_proto::write::{Frame as FrameFields, InternedData, InternedString};
+use ferretto_proto::write::{Frame as FrameFields, InternedData, InternedString, ProfilePacket};
 use ferretto_wire::{Reader, Value};
 
 use super::model::{Frame, FrameId, MAX_FRAMES, Module, Profile, StackId, Text};
@@ -55,6 +55,27 @@ impl Interned {
                 InternedData::MAPPINGS => keep(&mut self.mappings, entry),
                 InternedData::FRAMES => keep(&mut self.frames, entry),
                 InternedData::CALLSTACKS => keep(&mut self.stacks, entry),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes in the tables of an encoded `ProfilePacket`, which old heap profilers write: all its strings have ids of one kind.
+    pub(super) fn take_profile_packet(&mut self, profile: &mut Profile, encoded: &[u8]) {
+        for field in Reader::new(encoded).map_while(Result::ok) {
+            let Value::Bytes(entry) = field.value else {
+                continue;
+            };
+            match field.number {
+                ProfilePacket::STRINGS => {
+                    name(&mut self.functions, profile, entry);
+                    name(&mut self.paths, profile, entry);
+                    let text = bytes(entry, InternedString::STR).unwrap_or_default();
+                    self.build_ids.entry(iid(entry)).or_insert_with(|| text.into());
+                }
+                ProfilePacket::MAPPINGS => keep(&mut self.mappings, entry),
+                ProfilePacket::FRAMES => keep(&mut self.frames, entry),
+                ProfilePacket::CALLSTACKS => keep(&mut self.stacks, entry),
                 _ => {}
             }
         }

@@ -117,7 +117,7 @@ fn a_stack_is_read_with_its_names_and_modules() {
     let recording = recording(&[described(), with_stack(), with_stack()]);
     assert_eq!(names(&recording), ["main", "prog+0x20"]);
     let (key, count) = recording.totals.sorted()[0];
-    assert_eq!((count, key.thread), (2, Thread { pid: 3, tid: 4 }));
+    assert_eq!((count, key.owner), (2, Owner::Thread(Thread { pid: 3, tid: 4 })));
     let profile = &recording.profile;
     let frame = profile.stacks.frames(key.stack).next().unwrap();
     let (_, module) = profile.module_of(frame).unwrap();

@@ -36,6 +36,9 @@ pub(super) const TELL_NAMES_ONCE: &[&str] = &[TRACK_EVENT, "org.chromium.trace_e
 /// The data source of CPU profiles.
 pub(crate) const PERF: &str = ferretto_profile::source::NAME;
 
+/// The data source of heap profiles.
+pub(crate) const HEAP: &str = "android.heapprofd";
+
 const KNOWN: &[(&str, Owner)] = &[
     (FTRACE, Owner::Probes),
     (process_stats::NAME, Owner::Probes),
@@ -47,7 +50,7 @@ const KNOWN: &[(&str, Owner)] = &[
     (ftrace::frozen::NAME, Owner::Probes),
     (metatrace::NAME, Owner::Probes),
     (PERF, Owner::Program("traced_perf")),
-    ("android.heapprofd", Owner::Program("heapprofd")),
+    (HEAP, Owner::Program("heapprofd")),
     (TRACK_EVENT, Owner::Applications),
     ("gpu.counters", Owner::GraphicsDrivers),
     ("gpu.renderstages", Owner::GraphicsDrivers),
@@ -99,7 +102,7 @@ pub(crate) struct Written {
 }
 
 /// The packets of the data sources for which they are known.
-pub(crate) const WRITTEN: [Written; 8] = [
+pub(crate) const WRITTEN: [Written; 9] = [
     Written {
         source: FTRACE,
         content: &[TracePacket::FTRACE_EVENTS],
@@ -134,6 +137,11 @@ pub(crate) const WRITTEN: [Written; 8] = [
     Written {
         source: PERF,
         content: &[TracePacket::PERF_SAMPLE],
+        besides: &[],
+    },
+    Written {
+        source: HEAP,
+        content: &[TracePacket::PROFILE_PACKET],
         besides: &[],
     },
     Written {

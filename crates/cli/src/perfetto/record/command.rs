@@ -24,8 +24,8 @@ impl Recorder<'_> {
                 ));
             }
             let service = self.service.as_ref();
-            let socket = service.and_then(|service| service.started.as_ref());
-            match workload.start(socket.map(|started| &started.producer_socket)) {
+            let started = service.and_then(|service| service.started.as_ref());
+            match workload.start(started) {
                 Ok(()) => {}
                 Err(error) => {
                     self.command_failed = Some(error.status);

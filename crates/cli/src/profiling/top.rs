@@ -1,11 +1,13 @@
-//! The functions with the most samples, for the terminal.
+//! The functions with the most samples, or the most memory, for the terminal.
 //!
-//! [`run`](super::run) prints it after a recording.
+//! `ferretto profile` and `ferretto heap` print it after a recording.
+
+mod allocators;
 
 use std::collections::{HashMap, HashSet};
 
-use crate::figures::{Count, Counted};
-use crate::samples::{EventId, FrameId, Period, Profile, Recording};
+use crate::figures::{Bytes, Count, Counted};
+use crate::samples::{EventId, FrameId, Measure, Period, Profile, Recording, StackId};
 use crate::stdout::{Column, Screen, Table};
 
 /// The functions that are listed.
@@ -26,7 +28,7 @@ struct Share {
 type Function = (String, String);
 
 /// Returns the table of an event; empty if it has no samples.
-pub(super) fn table(recording: &Recording, event: EventId, screen: Screen) -> String {
+pub(crate) fn table(recording: &Recording, event: EventId, screen: Screen) -> String {
     let profile = &recording.profile;
     let mut shares: HashMap<Function, Share> = HashMap::new();
     let mut functions: HashMap<FrameId, Vec<Function>> = HashMap::new();
@@ -37,7 +39,7 @@ pub(super) fn table(recording: &Recording, event: EventId, screen: Screen) -> St
         }
         all += count;
         let mut seen = HashSet::new();
-        for frame in own_frames(recording, &key.stack, event) {
+        for frame in own_frames(recording, key.stack, event) {
             let lines = functions
                 .entry(frame)
                 .or_insert_with(|| functions_of(profile, frame));
@@ -66,19 +68,20 @@ pub(super) fn table(recording: &Recording, event: EventId, screen: Screen) -> St
         Column::text("FUNCTION"),
     ];
     let mut table = Table::new(columns);
+    let cell = |part| match recording.measure(event) {
+        Some(Measure::LiveSize | Measure::AllocatedSize) => Bytes(part).to_string(),
+        Some(Measure::LiveCount | Measure::AllocatedCount) => Count(part).to_string(),
+        None => percent(part, all),
+    };
     for ((name, module), share) in rows.into_iter().take(ROWS) {
-        table.row([percent(share.own, all), percent(share.total, all), module, name]);
+        table.row([cell(share.own), cell(share.total), module, name]);
     }
     table.print(screen)
 }
 
 /// Returns what an event has in all, in words: samples, or the time of waiting.
-pub(super) fn amount(recording: &Recording, event: EventId) -> String {
-    let of_event = recording.totals.sorted().into_iter();
-    let all: u64 = of_event
-        .filter(|(key, _)| key.event == event)
-        .map(|(_, count)| count)
-        .sum();
+pub(crate) fn amount(recording: &Recording, event: EventId) -> String {
+    let all = recording.sum(event);
     let Some(described) = recording.profile.events.get(event.0 as usize) else {
         return String::new();
     };
@@ -88,10 +91,15 @@ pub(super) fn amount(recording: &Recording, event: EventId) -> String {
     }
 }
 
-/// Returns the frames that count, innermost first. Where a thread waits, the kernel's own functions are always the same.
-fn own_frames(recording: &Recording, stack: &crate::samples::StackId, event: EventId) -> Vec<FrameId> {
+/// Returns the frames that count, innermost first. Where a thread waits, the kernel's own functions are always the same, and where it allocates, those
+/// of the allocator.
+fn own_frames(recording: &Recording, stack: StackId, event: EventId) -> Vec<FrameId> {
     let profile = &recording.profile;
-    let frames: Vec<FrameId> = profile.stacks.frames(*stack).collect();
+    let frames: Vec<FrameId> = profile.stacks.frames(stack).collect();
+    if recording.measure(event).is_some() {
+        let of_program = frames.iter().position(|frame| !allocators::has(profile, *frame));
+        return frames[of_program.unwrap_or(0)..].to_vec();
+    }
     let described = profile.events.get(event.0 as usize);
     if described.is_some_and(|event| event.period == Some(Period::Weighted)) {
         let of_program = frames.iter().position(|frame| !profile.is_kernel(*frame));

@@ -1,6 +1,6 @@
 //! What a trace says about the scheduler: which thread started which, and when each one got a CPU.
 //!
-//! [`run`](super::run) reads it before the samples, to know which processes are a command's, and how long threads waited.
+//! `ferretto profile` and `ferretto heap` read it before the samples, to know which processes are a command's, and how long threads waited.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use ferretto_wire::{Reader, Value};
 
 /// Parents, and switches of threads. It grows with the number of switches: 16 bytes for each.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     /// The threads that a thread has started, and those of a process.
     children: HashMap<u32, Vec<u32>>,
     /// The times at which a thread began to run, in ns since boot; in order once [`Schedule::sort`] was called.
@@ -24,14 +24,14 @@ pub(super) struct Schedule {
 
 /// What is taken from a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Take {
+pub(crate) enum Take {
     Parents,
     ParentsAndSwitches,
 }
 
 impl Schedule {
     /// Takes in a packet.
-    pub(super) fn packet(&mut self, take: Take, packet: &[u8]) {
+    pub(crate) fn packet(&mut self, take: Take, packet: &[u8]) {
         for field in Reader::new(packet).map_while(Result::ok) {
             match (field.number, field.value) {
                 (TracePacket::PROCESS_TREE, Value::Bytes(tree)) => {
@@ -105,7 +105,7 @@ impl Schedule {
         }
     }
 
-    pub(super) fn arrival(&mut self, time: u64, tid: i32) {
+    pub(crate) fn arrival(&mut self, time: u64, tid: i32) {
         self.end = self.end.max(time);
         if tid > 0 {
             self.arrivals.entry(tid as u32).or_default().push(time);
@@ -113,14 +113,14 @@ impl Schedule {
     }
 
     /// Puts switches in order: each CPU has its own.
-    pub(super) fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         for times in self.arrivals.values_mut() {
             times.sort_unstable();
         }
     }
 
     /// Returns the next time after `left` at which a thread began to run, or the end of the recording. `None` if the trace has no switch after `left`.
-    pub(super) fn back(&self, tid: u32, left: u64) -> Option<u64> {
+    pub(crate) fn back(&self, tid: u32, left: u64) -> Option<u64> {
         let times = self.arrivals.get(&tid).map_or(&[][..], Vec::as_slice);
         let next = times.partition_point(|time| *time <= left);
         let back = times.get(next).copied().unwrap_or(self.end);
@@ -128,12 +128,12 @@ impl Schedule {
     }
 
     /// Whether switches were left out because their clock is not that of the samples.
-    pub(super) fn has_other_clocks(&self) -> bool {
+    pub(crate) fn has_other_clocks(&self) -> bool {
         self.other_clocks > 0
     }
 
     /// Returns a process with all processes and threads that it started, and those that these started.
-    pub(super) fn family(&self, root: u32) -> HashSet<u32> {
+    pub(crate) fn family(&self, root: u32) -> HashSet<u32> {
         let mut family = HashSet::from([root]);
         let mut new = vec![root];
         while let Some(parent) = new.pop() {

@@ -1,0 +1,259 @@
+//! Whether a program can be profiled: whether the dynamic linker will load the library into it.
+//!
+//! [`run`](super::run) asks before it records, because otherwise people would learn it from an empty profile. A script is run by its interpreter, which
+//! is looked at instead.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use ferretto_heap_client::handshake::MARK;
+use object::elf;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::perfetto::find_program;
+
+/// Interpreters that may run each other; the kernel's limit.
+const MAX_INTERPRETERS: usize = 4;
+/// The kernel reads no longer first line of a script.
+const MAX_FIRST_LINE: u64 = 256;
+/// The bytes of a program that have its headers and the name of its dynamic linker; linkers write them first.
+const MAX_HEADERS: u64 = 1 << 20;
+/// The most bytes of a program that are searched for the client.
+const MAX_PROGRAM: u64 = 1 << 30;
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+/// The attribute with a file's capabilities.
+const CAPABILITIES: &str = "security.capability";
+
+/// The reason why a program cannot be profiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Unsuitable {
+    /// It has no dynamic linker, nor the client.
+    Static,
+    /// It runs with the rights of somebody else, so the dynamic linker trusts no libraries of ours.
+    Privileged,
+    /// It is for another processor.
+    OtherMachine,
+    /// It has another C library.
+    OtherLibrary,
+}
+
+impl Unsuitable {
+    /// Says why, and what to do.
+    pub(super) fn explained(&self, program: &Path) -> String {
+        let program = program.display();
+        match self {
+            Unsuitable::Static => format!(
+                "{program} is linked statically, so nothing can be preloaded into it; link it dynamically, or build it with the allocator of the crate ferretto-heap-client"
+            ),
+            Unsuitable::Privileged => format!(
+                "{program} runs with the rights of another user or with capabilities, so the system preloads nothing into it; run it as that user, as in `sudo ferretto heap`"
+            ),
+            Unsuitable::OtherMachine => format!(
+                "{program} is for another kind of processor than libferretto_heap.so, which cannot be preloaded into it; build it for {}",
+                std::env::consts::ARCH
+            ),
+            Unsuitable::OtherLibrary => format!(
+                "{program} has another C library (musl or glibc) than libferretto_heap.so, which cannot be preloaded into it; use a library built for that with --library"
+            ),
+        }
+    }
+}
+
+/// Looks at the program of a command, and at the interpreters that run it. Returns the first that cannot be profiled, with the reason. Nothing is claimed
+/// about files that cannot be read.
+pub(super) fn unsuitable(program: &OsStr) -> Option<(PathBuf, Unsuitable)> {
+    let mut file = find_program(program).ok()?;
+    for _ in 0..MAX_INTERPRETERS {
+        match interpreter(&file) {
+            Some(interpreter) => file = interpreter,
+            None => break,
+        }
+    }
+    let reason = reason(&file)?;
+    Some((file, reason))
+}
+
+/// Returns the program that runs a script; `None` if it is none.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    File::open(script)
+        .ok()?
+        .take(MAX_FIRST_LINE)
+        .read_to_end(&mut start)
+        .ok()?;
+    let line = start.strip_prefix(b"#!")?;
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty());
+    let program = Path::new(OsStr::from_bytes(words.next()?));
+    if program.file_name() == Some(OsStr::new("env")) {
+        // Flags and variables may come before the program.
+        let mut named = words.filter(|word| !word.starts_with(b"-") && !word.contains(&b'='));
+        return find_program(OsStr::from_bytes(named.next()?)).ok();
+    }
+    Some(program.to_owned())
+}
+
+fn reason(program: &Path) -> Option<Unsuitable> {
+    let file = File::open(program).ok()?;
+    let linking = Linking::of(&file)?;
+    if is_privileged(program, &file) {
+        return Some(Unsuitable::Privileged);
+    }
+    match linking {
+        Linking::OtherMachine => Some(Unsuitable::OtherMachine),
+        Linking::Static if carries_client(&file) => None,
+        Linking::Static => Some(Unsuitable::Static),
+        Linking::Dynamic(linker) => {
+            let name = Path::new(&linker).file_name().unwrap_or_default();
+            let is_musl = name.as_bytes().starts_with(b"ld-musl");
+            (is_musl != cfg!(target_env = "musl")).then_some(Unsuitable::OtherLibrary)
+        }
+    }
+}
+
+/// How a program is linked.
+#[derive(Debug, PartialEq, Eq)]
+enum Linking {
+    Static,
+    /// With this dynamic linker.
+    Dynamic(OsString),
+    OtherMachine,
+}
+
+impl Linking {
+    /// Reads the headers of a program; `None` if it is none.
+    fn of(file: &File) -> Option<Linking> {
+        let mut start = Vec::new();
+        file.take(MAX_HEADERS).read_to_end(&mut start).ok()?;
+        let data = &*start;
+        if !data.starts_with(&elf::ELFMAG) {
+            return None;
+        }
+        let header = elf::FileHeader64::<object::Endianness>::parse(data).ok();
+        let Some((header, endian)) = header.and_then(|header| Some((header, header.endian().ok()?))) else {
+            return Some(Linking::OtherMachine);
+        };
+        let ours = match std::env::consts::ARCH {
+            "x86_64" => elf::EM_X86_64,
+            "aarch64" => elf::EM_AARCH64,
+            // No stack can be unwound on others, and the profiler says so.
+            _ => header.e_machine(endian),
+        };
+        if header.e_machine(endian) != ours {
+            return Some(Linking::OtherMachine);
+        }
+        let segments = header.program_headers(endian, data).ok()?;
+        let linker = segments
+            .iter()
+            .find_map(|segment| segment.interpreter(endian, data).ok()?);
+        Some(match linker {
+            Some(linker) => Linking::Dynamic(OsStr::from_bytes(linker).to_owned()),
+            None => Linking::Static,
+        })
+    }
+}
+
+/// Whether a static program was built with the client: it has the name of the client's mark in it.
+fn carries_client(mut file: &File) -> bool {
+    let mut program = Vec::new();
+    if std::io::Seek::rewind(&mut file).is_err() || file.take(MAX_PROGRAM).read_to_end(&mut program).is_err()
+    {
+        return false;
+    }
+    let mark = MARK.as_bytes();
+    program.windows(mark.len()).any(|bytes| bytes == mark)
+}
+
+/// Whether the dynamic linker would distrust the environment of this program, because it gains rights by running it.
+fn is_privileged(program: &Path, file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else {
+        return false;
+    };
+    let mode = metadata.mode();
+    let by_user = mode & SETUID != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
+    let by_group = mode & SETGID != 0 && metadata.gid() != rustix::process::getegid().as_raw();
+    let is_root = rustix::process::geteuid().is_root();
+    let has_capabilities = || {
+        let mut value = [0_u8; 64];
+        rustix::fs::getxattr(program, CAPABILITIES, &mut value).is_ok()
+    };
+    by_user || by_group || (!is_root && has_capabilities())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_dynamically_linked_program_is_suitable_and_so_are_its_scripts() {
+        let folder = tempfile::tempdir().unwrap();
+        let of_sh = script(folder.path(), "of-sh", "#!/bin/sh\nexit 0\n");
+        let of_script = script(folder.path(), "of-script", &format!("#!{}\n", of_sh.display()));
+        let of_env = script(folder.path(), "of-env", "#! /usr/bin/env -S sh -e\n");
+        for program in [
+            OsStr::new("sh"),
+            of_sh.as_ref(),
+            of_script.as_ref(),
+            of_env.as_ref(),
+        ] {
+            assert_eq!(unsuitable(program), None, "{program:?}");
+        }
+        assert_eq!(interpreter(&of_sh), Some("/bin/sh".into()));
+        assert!(interpreter(&of_env).unwrap().ends_with("sh"));
+    }
+
+    #[test]
+    fn a_program_that_runs_as_somebody_else_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("su");
+        std::fs::copy("/bin/sh", &program).unwrap();
+        assert_eq!(unsuitable(program.as_os_str()), None);
+        if rustix::fs::chown(&program, Some(rustix::fs::Uid::from_raw(65_534)), None).is_err() {
+            println!("skipped: only root gives files to others");
+            return;
+        }
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        assert_eq!(
+            unsuitable(program.as_os_str()),
+            Some((program, Unsuitable::Privileged))
+        );
+    }
+
+    #[test]
+    fn static_programs_and_those_of_other_machines_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut shell = std::fs::read("/bin/sh").unwrap();
+        // The machine is at byte 18 of the header.
+        let machine = [shell[18], shell[19]];
+        shell[18..20].copy_from_slice(&elf::EM_S390.0.to_le_bytes());
+        let other = folder.path().join("other");
+        std::fs::write(&other, &shell).unwrap();
+        assert_eq!(reason(&other), Some(Unsuitable::OtherMachine));
+        shell[18..20].copy_from_slice(&machine);
+        // Without its segments, no linker is named.
+        shell[56..58].copy_from_slice(&[0, 0]);
+        std::fs::write(&other, &shell).unwrap();
+        assert_eq!(reason(&other), Some(Unsuitable::Static));
+        shell.extend_from_slice(MARK.as_bytes());
+        std::fs::write(&other, &shell).unwrap();
+        assert_eq!(reason(&other), None);
+        std::fs::write(&other, "text").unwrap();
+        assert_eq!(reason(&other), None);
+    }
+}

@@ -1,0 +1,73 @@
+//! The running processes that the flags name, checked before anything is recorded: whether they are there, and carry the client.
+//!
+//! [`run`](super::run) calls it.
+
+use ferretto_heap_client::handshake::MARK;
+
+/// A process that cannot be profiled.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TargetError {
+    #[error("-p {0}: there is no such process")]
+    NoProcess(i32),
+    #[error("-p {pid}: cannot look at this process: {source}; profile it as its user or as root")]
+    Forbidden { pid: i32, source: std::io::Error },
+    #[error(
+        "-p {0}: this process does not carry the client, which must be there from its start; start it with LD_PRELOAD=libferretto_heap.so, or with `ferretto heap -- COMMAND`"
+    )]
+    NoClient(i32),
+}
+
+/// Checks processes.
+///
+/// # Errors
+/// If one is not there, or cannot be profiled.
+pub(super) fn check(pids: &[i32]) -> Result<(), TargetError> {
+    for pid in pids {
+        let maps = std::fs::read(format!("/proc/{pid}/maps"));
+        match maps {
+            Ok(maps) if carries_client(&maps) => {}
+            Ok(_) => return Err(TargetError::NoClient(*pid)),
+            Err(source) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Err(TargetError::NoProcess(*pid));
+            }
+            Err(source) => return Err(TargetError::Forbidden { pid: *pid, source }),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process has the client's mark among its mappings.
+fn carries_client(maps: &[u8]) -> bool {
+    let mark = format!("/memfd:{MARK}");
+    let mut lines = maps.split(|byte| *byte == b'\n');
+    lines.any(|line| {
+        let mut words = line.splitn(6, |byte| *byte == b' ');
+        let path = words.nth(5).map(<[u8]>::trim_ascii);
+        let path = path.map(|path| path.strip_suffix(b" (deleted)").unwrap_or(path));
+        path == Some(mark.as_bytes())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_the_mark_of_the_client() {
+        let with = b"7f00-7f01 rw-p 00000000 00:01 1234    /memfd:ferretto_heap (deleted)\n";
+        let without =
+            b"7f00-7f01 r-xp 00000000 00:01 1234    /usr/lib/libferretto_heap.so\n7f02-7f03 rw-p 0 00:00 0\n";
+        assert!(carries_client(with));
+        assert!(!carries_client(without));
+        assert!(!carries_client(b""));
+    }
+
+    #[test]
+    fn processes_that_are_not_there_or_lack_the_client_are_named() {
+        let own = std::process::id() as i32;
+        let error = check(&[own]).unwrap_err().to_string();
+        assert!(error.contains("LD_PRELOAD"), "{error}");
+        let error = check(&[i32::MAX]).unwrap_err().to_string();
+        assert!(error.contains("no such process"), "{error}");
+    }
+}
