@@ -8,10 +8,10 @@
 //! - The write is taken after the look: it waits for the next look, which explains it if its effect shows.
 //! - A change that has been reported is under way: the write changes nothing that is known.
 //! - The report comes after the second taking of a look that shows its effect: the change then has no writer. As the change
-//! is under way, the late report is dropped. If the effect was to end a change, the write is reported too: one sentence too
-//! many.
+//!   is under way, the late report is dropped. If the effect was to end a change, the write is reported too: one sentence too
+//!   many.
 //! - The write happens between the look that shows the end of a change and the taking after it: it is not reported. That
-//! window lasts microseconds.
+//!   window lasts microseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
