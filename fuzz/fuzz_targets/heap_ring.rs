@@ -46,7 +46,8 @@ fn ring(mut input: Input<'_>) {
     while !input.0.is_empty() {
         let operation = input.byte();
         match operation % 6 {
-            0 => memory[input.number() as usize % memory.len()].store(input.number(), Relaxed),
+            0 => memory[input.number() as usize % memory.len()]
+                .store(u64::from(input.number()).rotate_left(operation.into()), Relaxed),
             1 => {
                 // A head that is nearly right.
                 let bits = [0, TAKEN, COMPLETE, TAKEN | COMPLETE][usize::from(operation >> 6)];
