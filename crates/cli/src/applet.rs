@@ -342,7 +342,11 @@ fn run_profile(words: Vec<OsString>) -> u8 {
 }
 
 fn run_heap(words: Vec<OsString>) -> u8 {
-    heap::run(words, &mut autostart::running_or_started_service)
+    heap::run(
+        words,
+        &mut autostart::running_or_started_service,
+        &mut autostart::running_or_started_service_for_running_programs,
+    )
 }
 
 fn run_websocket_bridge(words: Vec<OsString>) -> u8 {

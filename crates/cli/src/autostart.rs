@@ -39,13 +39,25 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the service at the usual socket, or at the one that `PERFETTO_CONSUMER_SOCK_NAME` names. If none listens there, starts one, with producers.
 pub(crate) fn running_or_started_service() -> Result<Service, FindServiceError> {
+    running_or_started(Sockets::PRIVATE)
+}
+
+/// The same, but programs that run already find the heap profiler of a started service.
+pub(crate) fn running_or_started_service_for_running_programs() -> Result<Service, FindServiceError> {
+    running_or_started(Sockets {
+        heaps: SocketPlace::Usual,
+        ..Sockets::PRIVATE
+    })
+}
+
+fn running_or_started(sockets: Sockets) -> Result<Service, FindServiceError> {
     let usual = socket_names::consumer_address()?;
     match is_there(&usual) {
         true => Ok(Service {
             consumer_socket: usual,
             started: None,
         }),
-        false => start(Sockets::PRIVATE).map_err(FindServiceError::Start),
+        false => start(sockets).map_err(FindServiceError::Start),
     }
 }
 
@@ -72,23 +84,27 @@ pub(crate) enum SocketPlace {
     Usual,
 }
 
-/// The places of both sockets.
+/// The places of the sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sockets {
     pub(crate) producers: SocketPlace,
     pub(crate) consumers: SocketPlace,
+    /// That of the heap profiler. Programs that run already look for it at the usual place.
+    pub(crate) heaps: SocketPlace,
 }
 
 impl Sockets {
-    /// Nobody else finds either socket.
+    /// Nobody else finds any socket.
     pub(crate) const PRIVATE: Sockets = Sockets {
         producers: SocketPlace::Private,
         consumers: SocketPlace::Private,
+        heaps: SocketPlace::Private,
     };
-    /// Everybody finds both sockets.
+    /// Everybody finds all sockets.
     pub(crate) const USUAL: Sockets = Sockets {
         producers: SocketPlace::Usual,
         consumers: SocketPlace::Usual,
+        heaps: SocketPlace::Usual,
     };
 }
 
@@ -100,8 +116,7 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     let folder = SocketFolder::new().map_err(|error| {
         format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
     })?;
-    // Programs are producers of a kind.
-    let heap = (sockets.producers == SocketPlace::Private).then(|| folder.heap_socket());
+    let heap = (sockets.heaps == SocketPlace::Private).then(|| folder.heap_socket());
     let launcher = Launcher::new(
         (sockets.producers == SocketPlace::Private).then(|| folder.producer_socket()),
         (sockets.consumers == SocketPlace::Private).then(|| folder.consumer_socket()),

@@ -62,8 +62,9 @@ enum HeapError {
     NoSamples,
 }
 
-/// Runs with the arguments after the program's name; returns the exit code.
-pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
+/// Runs with the arguments after the program's name; returns the exit code. Of the two ways to find a service, a command takes the first. Programs that
+/// run already need the second: if it starts a service, they find its heap profiler.
+pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_running: FindService<'_>) -> u8 {
     let words = std::iter::once(NAME.into()).chain(words);
     let arguments = match Args::try_parse_from(words) {
         Ok(arguments) => arguments,
@@ -80,7 +81,10 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
         return FAILURE;
     }
     match prepared(&arguments) {
-        Ok(Some((wish, goal))) => record(&arguments, wish, &goal, find_service),
+        Ok(Some((wish, goal))) => match arguments.command.is_empty() {
+            true => record(&arguments, wish, &goal, for_running),
+            false => record(&arguments, wish, &goal, for_command),
+        },
         Ok(None) => SUCCESS,
         Err(error) => {
             say(&error);

@@ -194,6 +194,7 @@ fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, F
         Wish::Any | Wish::Own => Sockets {
             producers: named(PRODUCER_SOCK_NAME),
             consumers: named(CONSUMER_SOCK_NAME),
+            heaps: named(PRODUCER_SOCK_NAME),
         },
     };
     let usual = socket_names::consumer_address()?;
