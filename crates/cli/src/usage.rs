@@ -24,7 +24,7 @@ pub(crate) const PROGRAMS: [&str; 8] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 21] = [
+pub(crate) const SUBCOMMANDS: [&str; 22] = [
     "record",
     "profile",
     "heap",

@@ -81,13 +81,10 @@ pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_runnin
         return FAILURE;
     }
     match prepared(&arguments) {
-        Ok(Some((wish, goal))) => {
-            let find_service = match arguments.command.is_empty() {
-                true => for_running,
-                false => for_command,
-            };
-            record(&arguments, wish, &goal, find_service)
-        }
+        Ok(Some((wish, goal))) => match arguments.command.is_empty() {
+            true => record(&arguments, wish, &goal, for_running),
+            false => record(&arguments, wish, &goal, for_command),
+        },
         Ok(None) => SUCCESS,
         Err(error) => {
             say(&error);
@@ -193,7 +190,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled, others: Others) -> Res
             .suggest_process(pid, &name.to_string_lossy());
     }
     if recording.totals.is_empty() {
-        losses(&recording.profile).iter().for_each(|loss| say(loss));
+        losses(&recording.profile).iter().for_each(say);
         return Err(match recording.profile.heaps.is_empty() {
             true => HeapError::NoProcess,
             false => HeapError::NoSamples,
@@ -213,7 +210,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled, others: Others) -> Res
         tell(&summary::summary(&recording, goal, &file));
         return Ok(());
     }
-    losses(&recording.profile).iter().for_each(|loss| say(loss));
+    losses(&recording.profile).iter().for_each(say);
     if goal.file.is_none() {
         // Nobody else knows the name. stdout is the command's.
         say(&format_args!("wrote {}", file.display()));
