@@ -190,7 +190,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled, others: Others) -> Res
             .suggest_process(pid, &name.to_string_lossy());
     }
     if recording.totals.is_empty() {
-        losses(&recording.profile).iter().for_each(|loss| say(loss));
+        losses(&recording.profile).iter().for_each(say);
         return Err(match recording.profile.heaps.is_empty() {
             true => HeapError::NoProcess,
             false => HeapError::NoSamples,
@@ -210,7 +210,7 @@ fn finish(arguments: &Args, goal: &Goal, filled: &Filled, others: Others) -> Res
         tell(&summary::summary(&recording, goal, &file));
         return Ok(());
     }
-    losses(&recording.profile).iter().for_each(|loss| say(loss));
+    losses(&recording.profile).iter().for_each(say);
     if goal.file.is_none() {
         // Nobody else knows the name. stdout is the command's.
         say(&format_args!("wrote {}", file.display()));
