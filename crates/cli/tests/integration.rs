@@ -32,6 +32,7 @@ mod filter;
 mod flags;
 mod frozen_ftrace;
 mod ftrace;
+mod heap;
 mod heap_files;
 mod heapprofd;
 mod hostile;

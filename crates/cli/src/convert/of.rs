@@ -18,9 +18,9 @@ pub(crate) enum Of {
     /// Bytes of the heap that were allocated, freed or not
     #[value(alias = "total")]
     Allocated,
-    /// Allocations that were not freed
+    /// Sampled allocations that were not freed
     LiveCount,
-    /// Allocations, freed or not
+    /// Sampled allocations, freed or not
     AllocatedCount,
 }
 

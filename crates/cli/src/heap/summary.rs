@@ -1,7 +1,7 @@
 //! What a heap profile says, for the terminal: how much is live and was allocated, and the functions that hold most of it.
 //!
-//! [`run`](super::run) prints it after a recording. The numbers are estimates: each sample stands for as many bytes as were allocated since the one
-//! before, on average.
+//! [`run`](super::run) prints it after a recording. Bytes are estimates: each sample stands for as many as were allocated since the one before, on
+//! average. Allocations are those that were sampled.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -73,7 +73,7 @@ fn of(recording: &Recording) -> String {
 }
 
 fn amount(bytes: u64, count: u64) -> String {
-    format!("{} in {}", Bytes(bytes), Counted(count, "allocation"))
+    format!("{} in {}", Bytes(bytes), Counted(count, "sampled allocation"))
 }
 
 /// Prints a message on stderr. If that is closed, nobody can be told.
