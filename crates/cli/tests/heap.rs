@@ -188,7 +188,8 @@ fn a_script_in_python_is_profiled() {
     let script = "import sys; kept = [bytes(100_000) for _ in range(100)]; sys.exit(3)";
     let (code, said) = workshop.ferretto(&["heap", "-o", "py.pb.gz", "--", "python3", "-c", script]);
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains("allocated: "), "{said}");
+    // The program of that name may be a script that starts others.
+    assert!(said.contains("\nallocated"), "{said}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ const LIBRARIES: [&str; 6] = [
     "libc_malloc",
 ];
 
-/// Functions of C.
-const FUNCTIONS: [&str; 14] = [
+/// Functions of C, those of many programs that end when there is no memory, and those of Python.
+const FUNCTIONS: [&str; 24] = [
     "malloc",
     "calloc",
     "realloc",
@@ -30,6 +30,16 @@ const FUNCTIONS: [&str; 14] = [
     "__libc_realloc",
     "__libc_memalign",
     "mallocx",
+    "xmalloc",
+    "xcalloc",
+    "xrealloc",
+    "_PyObject_Malloc",
+    "_PyObject_Calloc",
+    "_PyObject_Realloc",
+    "_PyMem_RawMalloc",
+    "_PyMem_RawCalloc",
+    "_PyMem_RawRealloc",
+    "PyObject_Malloc",
 ];
 
 /// Beginnings of names: C++, Rust's own functions, and the clients of heap profilers.
