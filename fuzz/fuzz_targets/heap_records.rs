@@ -73,7 +73,9 @@ fuzz_target!(|data: &[u8]| {
                 assert!(process.start_timestamp <= process.timestamp);
                 for sample in process.samples {
                     assert!(sample.callstack_id > Some(0));
-                    assert!(sample.self_freed <= sample.self_allocated && sample.free_count <= sample.alloc_count);
+                    assert!(
+                        sample.self_freed <= sample.self_allocated && sample.free_count <= sample.alloc_count
+                    );
                 }
             }
         }
@@ -91,7 +93,9 @@ fn write_records(memory: &RingMemory, input: &mut Input<'_>) {
     while !input.0.is_empty() {
         let kind = [Kind::Allocation, Kind::Free, Kind::Heap][usize::from(input.byte() % 3)];
         let length = usize::from(input.byte());
-        let Some(space) = ring.take(kind, length) else { return };
+        let Some(space) = ring.take(kind, length) else {
+            return;
+        };
         for index in 0..length {
             let mut word = [0; 8];
             let bytes = input.bytes(8);
