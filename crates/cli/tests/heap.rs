@@ -1,9 +1,9 @@
 //! `ferretto heap`, from nothing to a picture: it starts its own service, and profiles programs of which is known what they allocate.
 //!
-//! It needs the library that is preloaded, `libferretto_heap.so`, beside the programs: `cargo build -p ferretto-heap-preload`.
+//! Cargo builds the library that is preloaded, because this package depends on its package for tests, and puts it beside the tests.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::c_program::compile;
@@ -31,15 +31,18 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// The library that is preloaded.
+fn library() -> PathBuf {
+    std::env::current_exe()
+        .unwrap()
+        .with_file_name("libferretto_heap.so")
+}
+
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {
-    /// Prints that the test is skipped if there is no library or no compiler.
+    /// Prints that the test is skipped if there is no compiler.
     fn open() -> Option<Workshop> {
-        if !Path::new(FERRETTO).with_file_name("libferretto_heap.so").exists() {
-            println!("skipped: no libferretto_heap.so; `cargo build -p ferretto-heap-preload` makes it");
-            return None;
-        }
         let workshop = Workshop(socket_folder("heap-"));
         let flags = ["-g", "-O1", "-fno-optimize-sibling-calls"];
         compile(workshop.0.path(), "leaky", PROGRAM, &flags)?;
@@ -56,6 +59,7 @@ impl Workshop {
             .args(words)
             .current_dir(self.0.path())
             .env("TMPDIR", self.0.path())
+            .env("FERRETTO_HEAP_LIBRARY", library())
             .env("PERFETTO_CONSUMER_SOCK_NAME", self.path("consumer"))
             .env("PERFETTO_PRODUCER_SOCK_NAME", self.path("producer"))
             .stdin(Stdio::null())
