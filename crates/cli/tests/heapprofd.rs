@@ -8,7 +8,7 @@ use ferretto_heap_client::layout::header;
 
 use crate::support::heap_client::HeapClient;
 use crate::support::trace::{LOSSES, TraceProcessor, numbers};
-use crate::support::{PATIENCE, Program, Programs, Side, System};
+use crate::support::{Program, Programs, Side, System, await_that};
 
 fn system(programs: &Programs) -> System<'_> {
     let mut system = System::new(programs);
@@ -30,11 +30,7 @@ fn connect(system: &System<'_>) -> HeapClient {
 }
 
 fn await_end(client: &HeapClient) {
-    let until = Instant::now() + PATIENCE;
-    while !client.has_ended() {
-        assert!(Instant::now() < until, "the client is not told the end");
-        std::thread::yield_now();
-    }
+    await_that("the client is told the end", || client.has_ended());
 }
 
 #[inline(never)]
@@ -185,7 +181,8 @@ fn books_are_dumped_at_intervals_and_each_dump_tells_what_is_new() {
     let began = Instant::now();
     let mut address = 0;
     // The clock of dumps has ticks of some milliseconds.
-    while began.elapsed().as_millis() < 300 {
+    // Each of these is read in a round, which makes a dump if one is due.
+    while began.elapsed().as_millis() < 300 || address < 200 {
         address += 1;
         client.allocate(1, address, 10, LEAKS as usize);
         client.await_read();
@@ -227,12 +224,8 @@ fn a_config_that_cannot_be_carried_out_is_refused_with_the_field_in_the_log() {
     let config = format!("duration_ms: 500 {}", config("all: true"));
     let (mut recording, _) = system.begin(&system.program(Side::Ours, Program::Perfetto), &[], &config);
     recording.wait();
-    let until = Instant::now() + PATIENCE;
-    while !system
-        .log("heapprofd.log")
-        .contains("sampling_interval_bytes is not set")
-    {
-        assert!(Instant::now() < until, "{}", system.log("heapprofd.log"));
-        std::thread::yield_now();
-    }
+    await_that("the log says it", || {
+        let log = system.log("heapprofd.log");
+        log.contains("sampling_interval_bytes is not set")
+    });
 }

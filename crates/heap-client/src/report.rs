@@ -3,7 +3,8 @@
 //! The hooks call [`allocated`] and [`freed`] around each call of the real allocator. While there is no session these cost a load and a branch. During
 //! one, an allocation that is not sampled costs a multiplication and a subtraction in this thread's state, and a release of one a load and a compare.
 //!
-//! Nothing here allocates, takes a lock or panics, so signal handlers may interrupt it and come here themselves. `errno` stays as it was.
+//! Nothing here panics. Nothing allocates or takes a lock, but for the bounds of a thread's stack, which libc looks up once (`stack::bounds`). So signal
+//! handlers may interrupt it and come here themselves. `errno` stays as it was.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,6 @@
-//! The system calls of a client: bare ones, which are safe in signal handlers, are no cancellation points, and never allocate.
+//! The system calls of a client. All but `stack_bounds` are safe in signal handlers, allocate nothing and are no cancellation points.
 //!
-//! `connect`, `session` and `stack` call these. Each function is safe to call; what it needs of memory it takes as references or checks by asking
-//! the kernel.
+//! The other modules of the client call these. The `unsafe` functions say what the caller must guarantee.
 #![allow(unsafe_code)]
 
 use core::ptr;

@@ -110,7 +110,7 @@ pub unsafe extern "C" fn aligned_alloc(alignment: usize, size: usize) -> *mut c_
     unsafe { memalign(alignment, size) }
 }
 
-/// As libc's. Leaves `errno` alone.
+/// As libc's.
 ///
 /// # Safety
 ///

@@ -234,15 +234,15 @@ impl Output {
 
 fn write_header(out: &mut ProcessHeapSamples<'_>, header: &Header) {
     let losses = &header.losses;
-    // Upstream ends a profile in this way where this one goes on, so its readers know what to say.
-    let has_overrun = header.timed_out || losses.is_data_missing();
+    // Upstream ends a profile in this way where this one may go on, so its readers know what to say.
+    let has_overrun = header.timed_out || (losses.samples | losses.bytes | losses.frees) != 0;
     out.pid(header.pid.unsigned_abs().into())
         .timestamp(header.covers.end)
         .start_timestamp(header.covers.start)
         .from_startup(header.from_startup)
         .disconnected(header.disconnected)
         .buffer_overran(has_overrun)
-        .client_error(match has_overrun {
+        .client_error(match header.timed_out {
             true => ClientError::CLIENT_ERROR_HIT_TIMEOUT,
             false => ClientError::CLIENT_ERROR_NONE,
         })

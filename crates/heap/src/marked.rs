@@ -15,17 +15,9 @@ use crate::config::HeapConfig;
 use crate::sessions::Sessions;
 use crate::signal;
 
-/// Processes that are meant, and cannot be asked because another session profiles them.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) rejected: Vec<i32>,
-    /// How many were asked.
-    pub(crate) count: usize,
-}
-
-/// Asks all processes that the config means.
-pub(crate) fn ask(config: &HeapConfig, sessions: &Sessions) -> Asked {
-    let mut asked = Asked::default();
+/// Asks all processes that the config means. Returns those that it cannot ask because another session profiles them.
+pub(crate) fn ask(config: &HeapConfig, sessions: &Sessions) -> Vec<i32> {
+    let mut rejected = Vec::new();
     let only_pids =
         !config.targets.all && config.targets.names.is_empty() && config.targets.patterns.is_empty();
     let pids: Vec<i32> = match only_pids {
@@ -33,9 +25,9 @@ pub(crate) fn ask(config: &HeapConfig, sessions: &Sessions) -> Asked {
         false => all_processes(),
     };
     for pid in pids {
-        ask_one(pid, config, sessions, &mut asked);
+        ask_one(pid, config, sessions, &mut rejected);
     }
-    asked
+    rejected
 }
 
 fn all_processes() -> Vec<i32> {
@@ -48,7 +40,7 @@ fn all_processes() -> Vec<i32> {
         .collect()
 }
 
-fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, asked: &mut Asked) {
+fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, rejected: &mut Vec<i32>) {
     let Some(process) = Pid::from_raw(pid).filter(|process| *process != getpid()) else {
         return;
     };
@@ -64,12 +56,13 @@ fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, asked: &mut Asked
         return;
     }
     if sessions.is_claimed(pid) {
-        asked.rejected.push(pid);
+        rejected.push(pid);
         return;
     }
     // The command line may have taken long to read.
-    if is_marked(pid) && handles_signal(pid) && signal::send(&open, SIGNAL).is_ok() {
-        asked.count += 1;
+    if is_marked(pid) && handles_signal(pid) {
+        // A process that is gone by now has nothing to be profiled.
+        let _ = signal::send(&open, SIGNAL);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is known of one process: its heaps with their books, and how the profiling went.
 //!
-//! [`Client`](crate::client::Client) enters what it reads from the ring. Memory is bounded: there are [`MOST_HEAPS`] heaps, and as many live
+//! [`Collector`](crate::collector::Collector) enters each record here. Memory is bounded: there are [`MOST_HEAPS`] heaps, and as many live
 //! allocations as the caller has room for. What has no room is counted.
 
 use std::collections::BTreeMap;

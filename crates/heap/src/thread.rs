@@ -116,9 +116,8 @@ impl HeapThread {
             hit_guardrail: false,
         };
         if self.config.ages != Ages::New {
-            let asked = marked::ask(&self.config, &self.sessions);
-            work.rejected
-                .extend(asked.rejected.into_iter().take(MOST_REJECTED));
+            let rejected = marked::ask(&self.config, &self.sessions);
+            work.rejected.extend(rejected.into_iter().take(MOST_REJECTED));
         }
         drop(started);
         let follow = Follow {

@@ -1,7 +1,7 @@
 //! Which processes an instance samples.
 //!
-//! Heap profiles choose processes by [command lines](cmdline_of) and [patterns](matches_cmdline) too. `Profiler` asks once for each process that it meets, and again after the process has started another program. The rules and
-//! their order are upstream's: exclusions win, then what is named, then shards, then additional command lines.
+//! `Profiler` asks once for each process that it meets, and again after the process has started another program. Heap profiles use [`cmdline_of`] and
+//! [`matches_cmdline`]. The rules and their order are upstream's: exclusions win, then what is named, then shards, then additional command lines.
 
 use std::collections::HashSet;
 use std::fs::File;

@@ -13,10 +13,13 @@ use crate::samples::HeapLosses;
 pub(super) fn add_to(losses: &HeapLosses, account: &mut Account) {
     let missing = losses.missing();
     let larger = || {
-        "more memory holds more: shmem_size_bytes; or sample less often: sampling_interval_bytes; or have programs wait: block_client"
+        "more memory holds more: shmem_size_bytes; or sample less often: sampling_interval_bytes; or have programs wait: block_client (for `ferretto heap`: --shmem-size, -i, --block-client)"
             .to_owned()
     };
-    if let Some(processes) = processes(&losses.overran).or((missing.samples > 0).then(String::new)) {
+    // Without counts it is a trace of upstream's.
+    let is_overrun = missing.samples > 0 || missing.frees == 0;
+    let overran = processes(&losses.overran).filter(|_| is_overrun);
+    if let Some(processes) = overran.or((missing.samples > 0).then(String::new)) {
         let what = match missing.samples {
             0 => format!("allocations{processes}"),
             samples => format!(
@@ -35,7 +38,8 @@ pub(super) fn add_to(losses: &HeapLosses, account: &mut Account) {
     }
     if let Some(processes) = processes(&losses.timed_out) {
         let what = format!("the rest of the allocations{processes}");
-        let why = "it waited for room in the memory shared with the heap profiler longer than block_client_timeout_us allows";
+        let why =
+            "the memory that programs share with the heap profiler was full, and their profile ended there";
         account.add(
             Severity::Missing,
             "heap_client_timeout",

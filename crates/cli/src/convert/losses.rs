@@ -90,7 +90,7 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         (
             heaps.timed_out.len() as u64,
             "process",
-            "profiled in part: it waited too long for room in the shared memory",
+            "profiled in part: the shared memory was full, and the profile ended there",
         ),
         (
             heaps.lost_stacks.len() as u64,
@@ -116,7 +116,7 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
         (
             heaps.unreadable,
             "call stack",
-            "of allocations unreadable: packets that it refers to were lost",
+            "of allocations unreadable: packets that these refer to were lost",
         ),
         (
             heaps.missing_packets,

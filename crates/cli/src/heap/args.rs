@@ -58,13 +58,15 @@ pub(super) struct Args {
     pub(super) all: bool,
     /// Stop after this time, as in 30s or 5m; 0 waits for Ctrl-C, the default
     ///
-    /// A number without a unit is in milliseconds, as for upstream's heap_profile.
+    /// A number without a unit is in milliseconds, as for upstream's heap_profile; below 1000 it needs a unit.
     #[arg(short, long, value_name = "TIME")]
     duration: Option<String>,
     /// Show the memory at the time at which it was largest, not at the end
     #[arg(long, visible_alias = "dump-at-max")]
     pub(super) at_max: bool,
     /// Write the state so often, as in 5s, so that the trace shows how it grew
+    ///
+    /// A number without a unit is in milliseconds, as for upstream's heap_profile; below 1000 it needs a unit.
     #[arg(short = 'c', long, visible_alias = "continuous-dump", value_name = "TIME")]
     dump_every: Option<String>,
     /// Profile these heaps, as in libc.malloc; may be repeated [default: libc.malloc]
@@ -161,8 +163,12 @@ pub(super) enum ArgsError {
     Firefox(String),
     #[error(transparent)]
     Quantity(#[from] LightFlagError),
+    #[error(
+        "{0}: heap profiles have no format for this ending; use .pftrace, .pb.gz, .folded or .svg, or choose one with --format"
+    )]
+    Ending(String),
     #[error(transparent)]
-    Goal(#[from] GoalError),
+    Goal(GoalError),
 }
 
 /// What a program does when its shared memory is full.
@@ -238,7 +244,10 @@ impl Args {
 
     /// Returns the file and its format.
     pub(super) fn goal(&self) -> Result<Goal, ArgsError> {
-        let goal = Goal::of(self.out.as_deref(), self.format)?;
+        let goal = Goal::of(self.out.as_deref(), self.format).map_err(|error| match error {
+            GoalError::Format(name) => ArgsError::Ending(name),
+            error => ArgsError::Goal(error),
+        })?;
         match (goal.format, &goal.file) {
             (ProfileFormat::Firefox, Some(file)) => Err(ArgsError::Firefox(file.display().to_string())),
             _ => Ok(goal),

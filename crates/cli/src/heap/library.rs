@@ -24,7 +24,7 @@ pub(super) enum LibraryError {
         source: std::io::Error,
     },
     #[error(
-        "there is no {FILE}, which samples what programs allocate; looked for {}; name it with --library or in {LIBRARY}",
+        "there is no {FILE}, which samples what programs allocate; looked for {}; build it with `cargo build --release -p ferretto-heap-preload`, or name it with --library or in {LIBRARY}",
         listed(.0)
     )]
     NotFound(Vec<PathBuf>),

@@ -55,7 +55,7 @@ enum HeapError {
     #[error(transparent)]
     Symbolize(#[from] symbolize::SymbolizeError),
     #[error(
-        "no process was profiled: none of them carries the client, or the lines above say what was not recorded"
+        "no process was profiled: no program that ran carries the client, or the lines above say what was not recorded"
     )]
     NoProcess,
     #[error("no allocation was sampled: little was allocated, or the lines above say what was not recorded")]

@@ -12,7 +12,7 @@ pub(super) const ADVICE: [Advice; 16] = [
     ),
     (
         &["--disable-fork-teardown"],
-        "leave it out: children are profiled by themselves, whatever started them",
+        "leave it out: each forked child is profiled as a process of its own",
     ),
     (
         &[

@@ -30,7 +30,7 @@ pub(super) struct LastDump {
 impl Heaps {
     /// Takes in an encoded `ProfilePacket`.
     pub(super) fn take(&mut self, packet: &[u8]) {
-        for dump in dumps(packet) {
+        for dump in dumps(packet).filter(|dump| !dump.is_rejection()) {
             let key = (dump.pid, name_of(&dump));
             let is_known = self.heaps.contains_key(&key);
             if is_known || self.heaps.len() < MAX_HEAPS {

@@ -338,9 +338,9 @@ impl Report<'_> {
             Column::right("INTERVAL"),
             Column::right("DUMPS"),
             Column::right("SAMPLES"),
-            Column::right("ALLOCATIONS"),
-            Column::right("BYTES"),
-            Column::left("AT THE"),
+            Column::right("LIVE"),
+            Column::right("LIVE BYTES"),
+            Column::left("AS OF"),
         ];
         self.table(&columns, rows.collect(), out)
     }

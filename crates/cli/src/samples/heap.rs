@@ -148,6 +148,9 @@ impl Heaps {
         state.own.take_profile_packet(profile, packet);
         for dump in dumps(packet) {
             profile.losses.heaps.add(&dump);
+            if dump.is_rejection() {
+                continue;
+            }
             let heap = *self.places.entry((dump.pid, name_of(&dump))).or_insert_with(|| {
                 profile.heaps.push(Heap::new(&dump));
                 HeapId(profile.heaps.len() as u32 - 1)

@@ -16,7 +16,7 @@ use rustix::net::{
     SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg, socket_with,
 };
 
-use super::PATIENCE;
+use super::{PATIENCE, await_that};
 
 /// A process that is profiled: this one.
 pub(crate) struct HeapClient {
@@ -125,11 +125,7 @@ impl HeapClient {
 
     /// Waits until the daemon has read everything.
     pub(crate) fn await_read(&self) {
-        let until = std::time::Instant::now() + PATIENCE;
-        while self.ring.used_bytes() > 0 {
-            assert!(std::time::Instant::now() < until, "the ring is not read");
-            std::thread::yield_now();
-        }
+        await_that("the ring is read", || self.ring.used_bytes() == 0);
     }
 
     /// Whether the daemon has said that it reads no more.

@@ -196,7 +196,7 @@ fn a_program_that_has_waited_too_long_gives_up_and_says_so() {
     let client = daemon.accept(&of_malloc(1000, when_full), 1 << 12);
     assert_eq!(output(child), "done\n");
     assert_eq!(client.header(header::TIMED_OUT), 1);
-    assert!((50_000..5_000_000).contains(&client.header(header::WAITED_US)));
+    assert!(client.header(header::WAITED_US) >= 50_000);
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn losses_are_told_as_upstreams_readers_know_it_and_exactly() {
     };
     let told = process(lost, false);
     assert_eq!(told.buffer_overran, Some(true));
-    assert_eq!(told.client_error, Some(ClientError::CLIENT_ERROR_HIT_TIMEOUT));
+    assert_eq!(told.client_error, Some(ClientError::CLIENT_ERROR_NONE));
     let losses = told.losses.as_option().expect("it has losses");
     assert_eq!(
         (losses.samples, losses.bytes, losses.frees),

@@ -185,6 +185,11 @@ impl<'a> Dump<'a> {
         dump
     }
 
+    /// Whether it only says that another recording profiled the process.
+    pub(crate) fn is_rejection(&self) -> bool {
+        self.troubles.rejected && self.time == 0
+    }
+
     /// Returns the counts of its call stacks.
     pub(crate) fn stacks(&self) -> impl Iterator<Item = StackCounts> + 'a {
         // Profilers that do not say what was asked for counted allocations at the maximum wrongly, as upstream's trace processor has it.
