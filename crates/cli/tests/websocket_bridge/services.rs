@@ -201,12 +201,12 @@ fn ferretto_brings_a_service_along_if_there_is_none() {
     assert_eq!(left_behind(&system).len(), 1, "the folder of its sockets");
     let mut client = Client::connect(&tunnel(&system, &bridge), &CONSUMER_PORT);
     let found = state(&mut client);
-    assert_eq!(found.producers.len(), 2, "{found:?}");
+    assert_eq!(found.producers.len(), 3, "{found:?}");
     let children = format!("/proc/{pid}/task/{pid}/children", pid = bridge.running.pid());
     let mut list = String::new();
     File::open(children).unwrap().read_to_string(&mut list).unwrap();
     let children: Vec<u32> = list.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
-    assert_eq!(children.len(), 3, "service, probes and profiler");
+    assert_eq!(children.len(), 4, "service, probes and profilers");
 
     bridge.running.signal(Signal::INT);
     assert_eq!(bridge.running.wait(PATIENCE).unwrap().code(), Some(0));
