@@ -111,7 +111,7 @@ impl Sockets {
 /// Starts the service, probes and profilers as children.
 ///
 /// # Errors
-/// If one of them does not start.
+/// If one of them does not start. At the usual sockets there may be a heap profiler already.
 pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
     let folder = SocketFolder::new().map_err(|error| {
         format!("cannot make a folder for sockets: {error}; set TMPDIR to one with a short name that you may write to")
@@ -137,8 +137,14 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
         _traced: traced,
         _folder: folder,
     };
-    for producer in [&TRACED_PROBES, &TRACED_PERF, &HEAPPROFD] {
+    for producer in [&TRACED_PROBES, &TRACED_PERF] {
         daemons._producers.push(launcher.start(producer)?);
+    }
+    match launcher.start(&HEAPPROFD) {
+        Ok(daemon) => daemons._producers.push(daemon),
+        // One that is there already waits for this service.
+        Err(_) if sockets == Sockets::USUAL => {}
+        Err(error) => return Err(error),
     }
     Ok(Service {
         consumer_socket,

@@ -14,6 +14,7 @@ use std::io::Write as _;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
+use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
 use ferretto_ipc::socket_names;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 
@@ -194,7 +195,7 @@ fn find_service(wish: Wish, notice: &mut dyn FnMut(String)) -> Result<Service, F
         Wish::Any | Wish::Own => Sockets {
             producers: named(PRODUCER_SOCK_NAME),
             consumers: named(CONSUMER_SOCK_NAME),
-            heaps: named(PRODUCER_SOCK_NAME),
+            heaps: named(HEAP_SOCK_NAME),
         },
     };
     let usual = socket_names::consumer_address()?;
