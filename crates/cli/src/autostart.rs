@@ -233,6 +233,8 @@ impl Launcher {
             .env(MOUNT_TRACEFS, OsStr::new("1"))
             // The service manager waits for this process's notification, not for the child's.
             .env_remove("NOTIFY_SOCKET")
+            // A heap profiler that profiles itself, or its service, would wait for itself.
+            .env_remove("LD_PRELOAD")
             .stdin(Stdio::null());
         if let Some(path) = &self.producers {
             command.env(PRODUCER_SOCK_NAME, path);

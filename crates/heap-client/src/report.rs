@@ -302,6 +302,10 @@ fn doubt(inside: &Inside) {
     let is_due = now.wrapping_sub(looked) > BELIEF_NS;
     if is_due && LOOKED.compare_exchange(looked, now, Relaxed, Relaxed).is_ok() && !session::is_daemon_there()
     {
+        // Where the process cannot see the socket, as after `chroot`, the daemon is alive. It has to know.
+        if let Some(ring) = inside.ring() {
+            ring.header(header::TIMED_OUT).store(1, Relaxed);
+        }
         session::end(inside);
     }
 }

@@ -65,7 +65,8 @@ impl<'a, W: Word> Ring<'a, W> {
         let used = self.header[header::WRITE]
             .load(Relaxed)
             .wrapping_sub(self.header[header::READ].load(Relaxed));
-        used.min(self.capacity()) * 8
+        // More than all: the reader has passed what was read of `WRITE` first.
+        if used > self.capacity() { 0 } else { used * 8 }
     }
 
     /// Bytes of the ring.

@@ -63,8 +63,10 @@ pub fn begin_with(allocator: Option<&str>) {
     });
     // SAFETY: the handler is async-signal-safe.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    handle_signal();
-    system::map_mark(c"ferretto_heap");
+    if handle_signal() {
+        system::map_mark(c"ferretto_heap");
+    }
+    stack::look_up_bounds(thread::current());
     stack::leave_out_from(thread::current(), system::environment());
     start(Reason::Startup);
 }
@@ -95,21 +97,21 @@ fn socket_of_environment() -> Option<&'static [u8]> {
     Some(unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
-/// Handles the daemon's signal, unless the program has a use for it.
-fn handle_signal() {
+/// Handles the daemon's signal, unless the program has a use for it. Returns whether it does.
+fn handle_signal() -> bool {
     // SAFETY: a struct of zeroes is valid, and the handler is async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         if libc::sigaction(SIGNAL, core::ptr::null(), &raw mut action) != 0
             || action.sa_sigaction != libc::SIG_DFL
         {
-            return;
+            return false;
         }
         action = core::mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
         // On the alternate stack: programs with small stacks of their own have one.
         action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-        libc::sigaction(SIGNAL, &raw const action, core::ptr::null_mut());
+        libc::sigaction(SIGNAL, &raw const action, core::ptr::null_mut()) == 0
     }
 }
 
@@ -141,9 +143,12 @@ pub(crate) fn tidy_up() {
 }
 
 fn start_if_wanted() {
-    if IS_WANTED.load(SeqCst) && (state::change(OFF, STARTING) || state::change(FORKED, STARTING)) {
+    while IS_WANTED.load(SeqCst) && (state::change(OFF, STARTING) || state::change(FORKED, STARTING)) {
         IS_WANTED.store(false, SeqCst);
-        start(Reason::Signal);
+        // A signal that comes meanwhile asks again.
+        if ask(Reason::Signal) {
+            return;
+        }
     }
 }
 
@@ -155,19 +160,28 @@ pub(crate) fn start_in_child() {
     }
 }
 
-/// Asks for a session. In the state `STARTING`.
+/// Asks for a session, and once more if a signal has come meanwhile. In the state `STARTING`.
 fn start(reason: Reason) {
+    if !ask(reason) {
+        start_if_wanted();
+    }
+}
+
+/// Asks for a session. In the state `STARTING`. `false` if there is none.
+fn ask(reason: Reason) -> bool {
     let granted = state::socket()
         .and_then(|name| state::asking(|buffer, welcome| connect::ask(&name, reason, buffer, welcome)));
     if !granted.is_some_and(|granted| state::install(&granted)) {
+        heaps::allocator().sample(0);
         state::change(STARTING, OFF);
-        return;
+        return false;
     }
     state::change(STARTING, ON);
     for (number, heap) in heaps::registered() {
         offer(number, heap);
     }
     callbacks::call_soon();
+    true
 }
 
 /// Has a heap sampled if the session wants it. One with callbacks waits for them.
@@ -292,7 +306,7 @@ extern "C" fn in_child() {
             heap.want(0);
             heap.is_enabled.store(false, Relaxed);
         }
-        if before == ON && state::change(OFF, FORKED) {
+        if matches!(before, ON | FORKED) && state::change(OFF, FORKED) {
             heaps::allocator().look();
         }
     });

@@ -1,10 +1,12 @@
 //! How much of a thread's stack a sample has, and the copy of it.
 //!
-//! If the stack pointer is on the stack that the thread was made with, all up to the stack's end is there and can be copied. Otherwise it is on a
-//! stack that the program made itself, for a signal handler or a coroutine. Its end is unknown, so the kernel copies, page by page, up to the first
-//! page that cannot be read. `report` calls this.
+//! The bounds of the first thread's stack are known: all up to its end is there and can be copied. Other stacks are those of threads, or the program has
+//! made them for signal handlers and coroutines. Their bounds are not looked up, because `pthread_getattr_np` holds a lock while it allocates, and a
+//! program that calls it would wait for itself in a sample of that allocation. So the kernel copies, page by page, up to the first page that cannot be
+//! read, and not beyond this thread's own variables, which are above its stack. `report` calls this.
 #![allow(unsafe_code)]
 
+use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::layout::MOST_STACK_BYTES;
@@ -33,7 +35,10 @@ pub(crate) fn extent(thread: &Thread, stack_pointer: u64, most: usize) -> Extent
         high - stack_pointer
     } else {
         // One byte more than wanted, to know whether the copy is cut.
-        system::readable(stack_pointer, most + 1) as u64
+        let wanted = most as u64 + 1;
+        let variables = ptr::from_ref(thread) as u64;
+        let to_variables = variables.checked_sub(stack_pointer).unwrap_or(wanted);
+        system::readable(stack_pointer, wanted.min(to_variables) as usize) as u64
     };
     Extent {
         from: stack_pointer,
@@ -43,16 +48,17 @@ pub(crate) fn extent(thread: &Thread, stack_pointer: u64, most: usize) -> Extent
     }
 }
 
-/// Finds the bounds of this thread's stack unless they are known. Not in signal handlers if it can be helped: libc may allocate for it.
-pub(crate) fn bounds(thread: &Thread) -> (u64, u64) {
-    if thread.stack_high.load(Relaxed) == 0 {
-        thread.is_looking.store(true, Relaxed);
-        let (low, high) = system::stack_bounds().unwrap_or((1, 1));
-        thread.stack_low.store(low, Relaxed);
-        thread.stack_high.store(high, Relaxed);
-        thread.is_looking.store(false, Relaxed);
-    }
+fn bounds(thread: &Thread) -> (u64, u64) {
     (thread.stack_low.load(Relaxed), thread.stack_high.load(Relaxed))
+}
+
+/// Looks up the bounds of this thread's stack. Only where the program cannot be looking up the same: libc holds a lock meanwhile, and may allocate.
+pub(crate) fn look_up_bounds(thread: &Thread) {
+    thread.is_looking.store(true, Relaxed);
+    let (low, high) = system::stack_bounds().unwrap_or((0, 0));
+    thread.stack_low.store(low, Relaxed);
+    thread.stack_high.store(high, Relaxed);
+    thread.is_looking.store(false, Relaxed);
 }
 
 /// Leaves out of samples what is on this thread's stack from an address on: no frames, but the environment, which is large and nobody's business.
@@ -113,6 +119,7 @@ mod tests {
     fn the_threads_own_stack_is_copied_up_to_its_end_or_to_the_limit() {
         let marks = [0x1234_5678_9abc_def0_u64; 4];
         let from = std::ptr::from_ref(std::hint::black_box(&marks)) as u64;
+        look_up_bounds(thread::current());
         let extent_of = |most| extent(thread::current(), from, most);
         let cut = extent_of(64);
         assert!(cut.is_own && cut.is_cut);
@@ -125,11 +132,18 @@ mod tests {
             .stack_size(16 << 10)
             .spawn(|| {
                 let local = 0_u64;
-                let whole = extent(thread::current(), std::ptr::from_ref(&local) as u64, 1 << 20);
-                assert!(
-                    whole.is_own && (!whole.is_cut || whole.bytes == MOST_STACK_BYTES),
-                    "{whole:?}"
-                );
+                let from = std::ptr::from_ref(&local) as u64;
+                let whole = |is_own| {
+                    let whole = extent(thread::current(), from, 1 << 20);
+                    assert_eq!(whole.is_own, is_own);
+                    assert!(!whole.is_cut || whole.bytes == MOST_STACK_BYTES, "{whole:?}");
+                    whole.bytes
+                };
+                // The variables of the thread are at the end of its stack.
+                let unknown = whole(false);
+                look_up_bounds(thread::current());
+                let known = whole(true);
+                assert!(unknown <= known && known - unknown < 8192, "{unknown} {known}");
             })
             .expect("a thread")
             .join()

@@ -17,7 +17,7 @@ pub(crate) struct Thread {
     pub(crate) remaining: AtomicI64,
     /// The random numbers' state. 0: the thread has drawn none yet.
     pub(crate) random: AtomicU64,
-    /// The bounds of the stack: both 0 if nobody has looked yet, both 1 if they cannot be known.
+    /// The bounds of the stack; both 0 if they are not known.
     pub(crate) stack_low: AtomicU64,
     pub(crate) stack_high: AtomicU64,
     /// How many reports the thread is in: more than one in signal handlers.

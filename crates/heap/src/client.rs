@@ -1,6 +1,6 @@
 //! A process that is profiled.
 //!
-//! The [handshake](crate::handshake) makes it, and [`thread`](crate::thread) gives it turns until the process or the session ends. Dropping it tells the client
+//! The `handshake` makes it, and `thread` gives it turns until the process or the session ends. Dropping it tells the client
 //! that nothing more is read.
 
 use std::fs::File;

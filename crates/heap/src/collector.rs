@@ -1,6 +1,6 @@
 //! One instance's work on records: from the rings of clients to books, and from books to dumps.
 //!
-//! [`thread`](crate::thread) gives it turns. It unwinds each allocation at once, while the process has the mappings that its stack is of. Work is bounded:
+//! `thread` gives it turns. It unwinds each allocation at once, while the process has the mappings that its stack is of. Work is bounded:
 //! that of a sample by [`Stacks`], that of a turn by its caller. Memory is bounded for each client and for all together: live allocations, call stacks and
 //! what these refer to. What has no room is counted.
 

@@ -36,6 +36,7 @@ pub struct Output {
     /// The sink's losses when interned data was begun.
     losses: u64,
     has_begun: bool,
+    has_cleared: bool,
     packet: Writer,
     /// Of streamed records.
     sequence_number: u64,
@@ -101,6 +102,7 @@ impl Output {
             index: 0,
             losses: 0,
             has_begun: false,
+            has_cleared: false,
             packet: Writer::new(),
             sequence_number: 0,
         }
@@ -116,21 +118,26 @@ impl Output {
         if self.has_begun && self.losses == sink.losses() {
             return;
         }
-        self.has_begun = true;
         self.losses = sink.losses();
         interning.forget_told();
         // The number 0 stands for no text, as upstream.
         self.packet.clear();
-        TracePacket::new(&mut self.packet)
-            .timestamp(boot_now())
-            .sequence_flags(SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32)
-            .interned_data(|data| {
-                let empty = |string: &mut InternedString<'_>| {
-                    string.iid(0).str("");
-                };
-                data.build_ids(empty).mapping_paths(empty).function_names(empty);
-            });
+        let mut packet = TracePacket::new(&mut self.packet);
+        packet.timestamp(boot_now());
+        // Upstream's reader forgets with its state what it was told of each call stack, and would count all of it again. So the state is cleared once, and
+        // no packet says that it needs it. Numbers never change.
+        if !std::mem::replace(&mut self.has_cleared, true) {
+            packet.sequence_flags(SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32);
+        }
+        packet.interned_data(|data| {
+            let empty = |string: &mut InternedString<'_>| {
+                string.iid(0).str("");
+            };
+            data.build_ids(empty).mapping_paths(empty).function_names(empty);
+        });
         sink.write_packet(self.packet.as_slice());
+        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        self.has_begun = !sink.is_losing();
     }
 
     /// Writes one packet more of a dump.
@@ -139,9 +146,7 @@ impl Output {
         let pending = interning.take_some_pending(INTERNED_BYTES);
         if !pending.is_empty() {
             self.packet.clear();
-            TracePacket::new(&mut self.packet)
-                .timestamp(boot_now())
-                .sequence_flags(SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u32);
+            TracePacket::new(&mut self.packet).timestamp(boot_now());
             self.packet
                 .bytes_field(TracePacket::INTERNED_DATA, pending.as_slice());
             sink.write_packet(self.packet.as_slice());
@@ -196,7 +201,6 @@ impl Output {
         self.packet.clear();
         TracePacket::new(&mut self.packet)
             .timestamp(boot_now())
-            .sequence_flags(SequenceFlags::SEQ_NEEDS_INCREMENTAL_STATE as u32)
             .profile_packet(|packet| {
                 packet.index(index);
                 fill(packet);

@@ -1,7 +1,7 @@
 //! Where clients connect: one socket for the whole daemon.
 //!
-//! [`ClientSocket::serve`] starts a thread that accepts connections. Each [handshake](crate::handshake) has a thread of its own, because a process can keep who
-//! reads its command line waiting. There are [`MOST_HANDSHAKES`] at a time, and [`MOST_OF_USER`] of them are of one user; others wait, for as long as clients
+//! [`ClientSocket::serve`] starts a thread that accepts connections. Each `handshake` has a thread of its own, because reading a client's command line can
+//! block for as long as the client likes. There are `MOST_HANDSHAKES` at a time, and `MOST_OF_USER` of them are of one user; others wait, for as long as clients
 //! do. So a user who keeps handshakes waiting keeps out nobody else.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,6 +1,6 @@
 //! Finds running processes that carry the client, and asks them to connect.
 //!
-//! The [thread](crate::thread) of an instance calls it once, when it starts. A process with the client has mapped a file with a known name, and handles the
+//! The `thread` of an instance calls it once, when it starts. A process with the client has mapped a file with a known name, and handles the
 //! signal. Both are checked right before the signal is sent, because its default action ends a process.
 
 use std::fs::File;

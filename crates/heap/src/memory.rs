@@ -1,6 +1,6 @@
 //! The shared memory of a client's ring, and the futex in it.
 //!
-//! [`handshake`](crate::handshake) makes it for a client that is to be profiled. It is a memfd sealed against resizing, so that touching it never faults.
+//! `handshake` makes it for a client that is to be profiled. It is a memfd sealed against resizing, so that touching it never faults.
 //! It is only accessed through atomics.
 #![allow(unsafe_code)]
 

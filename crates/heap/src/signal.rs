@@ -1,6 +1,6 @@
 //! Sends signals that have no name, which `rustix` has no safe form for.
 //!
-//! [`marked`](crate::marked) sends one to processes that handle it.
+//! `marked` sends one to processes that handle it.
 #![allow(unsafe_code)]
 
 use std::io;

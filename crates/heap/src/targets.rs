@@ -1,6 +1,6 @@
 //! Which processes a config means.
 //!
-//! [`Sessions`](crate::sessions::Sessions) asks for each process that connects, and [`marked`](crate::marked) for each that runs. The rules are upstream's
+//! [`Sessions`](crate::sessions::Sessions) asks for each process that connects, and `marked` for each that runs. The rules are upstream's
 //! `NormalizeCmdlines` and `GetCmdlineForPID`: a command line with a `*` is a pattern; of another one only the program's name counts, up to the first
 //! `@`, and it must be that of the process, which is shortened in the same way. Upstream refuses patterns for processes that begin later; here they work.
 

@@ -82,6 +82,13 @@ enum Ended {
     Guardrail(&'static str),
 }
 
+/// Whether another dump of a client follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum More {
+    Comes,
+    Never,
+}
+
 /// What the thread works on.
 struct Work {
     collector: Collector,
@@ -185,9 +192,14 @@ impl Follow<'_> {
                     Err(Nothing::EverAgain) => return Ok(Ended::Abandoned),
                 }
             }
-            while let Ok(news) = self.news.try_receive() {
-                self.hear(news, work, &inbox.reactor)?;
-            }
+            // One at a time, because it may take long: commands come in between.
+            let has_heard = match self.news.try_receive() {
+                Ok(news) => {
+                    self.hear(news, work, &inbox.reactor)?;
+                    true
+                }
+                Err(_) => false,
+            };
             for event in events.ready() {
                 if let Some(client) = work.clients.get_mut(&event.token) {
                     client.end(Ending::Dead);
@@ -198,7 +210,7 @@ impl Follow<'_> {
             if let (Some(due), Some(continuous)) = (next_dump, self.config.continuous)
                 && now >= due
             {
-                work.dump_all();
+                work.dump_all(More::Comes);
                 // A dump that came late does not bring others closer together.
                 next_dump = Some((due + continuous.interval).max(now));
             }
@@ -225,9 +237,10 @@ impl Follow<'_> {
                 false => (pause * 2).min(LONGEST_PAUSE),
             };
             let until_check = next_check.saturating_duration_since(now);
-            let mut wait = match work.clients.is_empty() {
-                true => until_check,
-                false => pause.min(until_check),
+            let mut wait = match (has_heard, work.clients.is_empty()) {
+                (true, _) => Duration::ZERO,
+                (false, true) => until_check,
+                (false, false) => pause.min(until_check),
             };
             if let Some(due) = next_dump {
                 wait = wait.min(due.saturating_duration_since(now));
@@ -295,7 +308,7 @@ impl Follow<'_> {
         }
         // The rest of the time is for writing.
         work.read_to_the_end(began + self.stop_timeout / 2);
-        work.dump_all();
+        work.dump_all(More::Never);
         work.write_dumps();
         if !work.rejected.is_empty() {
             let rejected = std::mem::take(&mut work.rejected);
@@ -418,7 +431,7 @@ impl Work {
     fn let_go(&mut self, token: Token, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
         reactor.deregister(&client, token)?;
         self.ring_bytes -= client.feed.ring_bytes();
-        self.dump(&mut client);
+        self.dump(&mut client, More::Never);
         self.collector.forget(client.pid(), &client.feed);
         if self.collector.should_forget_stacks() {
             self.forget_stacks();
@@ -431,20 +444,25 @@ impl Work {
         self.collector.forget_stacks(feeds, self.dumps.iter());
     }
 
-    fn dump(&mut self, client: &mut Client) {
+    fn dump(&mut self, client: &mut Client, more: More) {
         let Client { feed, about, .. } = client;
         let hit_guardrail = self.hit_guardrail;
-        let dumps = self.collector.dumps(feed, |told, heap, until| Header {
-            hit_guardrail,
-            ..about.header(told, heap, until)
+        let dumps = self.collector.dumps(feed, |told, heap, until| {
+            let header = about.header(told, heap, until);
+            Header {
+                hit_guardrail,
+                // Readers take what comes later for another process.
+                disconnected: header.disconnected && more == More::Never,
+                ..header
+            }
         });
         self.dumps.extend(dumps);
     }
 
-    fn dump_all(&mut self) {
+    fn dump_all(&mut self, more: More) {
         let mut clients = std::mem::take(&mut self.clients);
         for client in clients.values_mut() {
-            self.dump(client);
+            self.dump(client, more);
         }
         self.clients = clients;
     }

@@ -70,7 +70,6 @@ impl Output {
         if self.has_begun && self.losses == sink.losses() && !self.interning.is_full() {
             return false;
         }
-        self.has_begun = true;
         self.interning.clear();
         self.losses = sink.losses();
         self.packet.clear();
@@ -91,6 +90,8 @@ impl Output {
                 data.build_ids(empty).mapping_paths(empty).function_names(empty);
             });
         sink.write_packet(self.packet.as_slice());
+        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        self.has_begun = !sink.is_losing();
         true
     }
 

@@ -96,7 +96,7 @@ fn heapprofd(arguments: &Args) -> Result<HeapprofdConfig, ArgsError> {
         process_cmdline: arguments.name.clone(),
         // Of a command, all that it starts is profiled, whatever its name. Other programs do not find our profiler, or had to start just now.
         all: given(arguments.all || (has_command && arguments.name.is_empty())),
-        no_running: given(arguments.no_running || (has_command && arguments.name.is_empty())),
+        no_running: given(arguments.no_running || has_command),
         no_startup: given(arguments.no_startup),
         heaps: arguments.heaps.clone(),
         all_heaps: given(arguments.all_heaps),

@@ -23,6 +23,11 @@ pub trait PacketSink {
     /// How often this sink had to drop data so far. When it has grown, data that later packets refer to (interned data, incremental state) may be
     /// lost and must be written again.
     fn losses(&self) -> u64;
+
+    /// Whether the last packet was dropped. Losses in a row count once.
+    fn is_losing(&self) -> bool {
+        false
+    }
 }
 
 impl PacketSink for TraceWriter {
@@ -32,6 +37,10 @@ impl PacketSink for TraceWriter {
 
     fn losses(&self) -> u64 {
         TraceWriter::losses(self)
+    }
+
+    fn is_losing(&self) -> bool {
+        TraceWriter::is_losing(self)
     }
 }
 

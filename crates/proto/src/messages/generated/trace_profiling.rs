@@ -747,7 +747,7 @@ impl codec::Fields for PerfSampleDefaults {
     extern "C" fn release(self: Box<Self>) {}
 }
 
-/// What a heap profiler found, for some processes. A dump that needs several packets says in each but the last that it is continued.
+/// The findings of a heap profiler for some processes. If a dump needs several packets, each but the last says that it is continued.
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct ProfilePacket {
