@@ -226,7 +226,7 @@ fn what_cannot_be_profiled_is_told_before_it_runs() {
     let library = Command::new("cc").arg("-print-file-name=libc.a").output();
     if !library.is_ok_and(|printed| printed.stdout.starts_with(b"/")) {
         println!("skipped: there is no static C library");
-    } else if let Some(_) = compile(workshop.0.path(), "static", source, &flags) {
+    } else if compile(workshop.0.path(), "static", source, &flags).is_some() {
         let (code, said) = workshop.ferretto(&["heap", "-o", "none.pftrace", "--", "./static"]);
         assert_eq!(code, Some(1), "{said}");
         assert!(said.contains("linked statically"), "{said}");
