@@ -182,7 +182,7 @@ pub(crate) fn tidy(before_off: impl Fn()) -> bool {
             before_off();
             let memory = RING.swap(ptr::null_mut(), SeqCst);
             if !memory.is_null() {
-                // SAFETY: the mapping of the session that has ended. Who was inside has left, and nobody else comes in.
+                // SAFETY: the mapping of the session that has ended. All threads have left it, and no thread enters it again.
                 unsafe { system::unmap(memory, RING_WORDS.load(Relaxed)) };
             }
             wipe();

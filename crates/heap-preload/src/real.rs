@@ -16,30 +16,45 @@ mod glibc {
         fn __libc_memalign(alignment: usize, size: usize) -> *mut c_void;
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `malloc`.
     #[inline(always)]
     pub(crate) unsafe fn malloc(size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
         unsafe { __libc_malloc(size) }
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `calloc`.
     #[inline(always)]
     pub(crate) unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
         unsafe { __libc_calloc(count, size) }
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `realloc`.
     #[inline(always)]
     pub(crate) unsafe fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
         unsafe { __libc_realloc(memory, size) }
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `free`.
     #[inline(always)]
     pub(crate) unsafe fn free(memory: *mut c_void) {
         // SAFETY: as the caller says.
         unsafe { __libc_free(memory) };
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `memalign`.
     #[inline(always)]
     pub(crate) unsafe fn memalign(alignment: usize, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
@@ -131,6 +146,9 @@ mod musl {
     real!(real_realloc, c"realloc", (memory: *mut c_void, size: usize) -> *mut c_void, ptr::null_mut());
     real!(real_free, c"free", (memory: *mut c_void) -> (), ());
 
+    /// # Safety
+    ///
+    /// As for libc\'s `realloc`.
     #[inline]
     pub(crate) unsafe fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
         if !is_from_buffer(memory) {
@@ -147,6 +165,9 @@ mod musl {
         new
     }
 
+    /// # Safety
+    ///
+    /// As for libc\'s `free`.
     #[inline]
     pub(crate) unsafe fn free(memory: *mut c_void) {
         if !is_from_buffer(memory) {

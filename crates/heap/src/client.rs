@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Nothing more is expected; what is in the ring by now is still read.
+    /// Ends the client. The daemon still reads the records that are in the ring now.
     pub(crate) fn end(&mut self, ending: Ending) {
         self.about.ending.get_or_insert(ending);
         self.feed.end_here();

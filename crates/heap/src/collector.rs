@@ -2,7 +2,7 @@
 //!
 //! `thread` gives it turns. It unwinds each allocation at once, while the process has the mappings that its stack is of. Work is bounded:
 //! that of a sample by [`Stacks`], that of a turn by its caller. Memory is bounded for each client and for all together: live allocations, call stacks and
-//! what these refer to. What has no room is counted.
+//! what these refer to. It counts samples and stacks without room.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -271,7 +271,7 @@ impl Collector {
         self.forgettable > WORTH_FORGETTING.max(self.interning.callstacks() / 2)
     }
 
-    /// Whether so many call stacks are known that what is new has no number any more.
+    /// Whether the limit of call stacks is reached, so that new ones get no number.
     pub fn is_full(&self) -> bool {
         self.interning.is_full()
     }

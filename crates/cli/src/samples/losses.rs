@@ -1,7 +1,7 @@
 //! Samples that are missing, and why.
 //!
 //! `linux.perf` tells of them in `PerfSample`s, some of which are no samples: a [`Remark`]. [`Losses`] adds remarks up, for profiles and for the
-//! [account](crate::account) of a recording. What is missing from heap profiles is there too ([`HeapLosses`]).
+//! [account](crate::account) of a recording. The losses of heap profiles are part of it ([`HeapLosses`]).
 
 use std::collections::BTreeSet;
 
