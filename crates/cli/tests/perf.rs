@@ -178,6 +178,48 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     assert!(fewest > 100, "{fewest}");
 }
 
+/// Works for ever below frames of which most pages were never written: the kernel's copy of the stack ends at the first of them.
+const SPARSE: &str = r#"
+#include <stdint.h>
+volatile uint64_t sink;
+__attribute__((noinline)) void work(void) { for (;;) sink += sink * 3; }
+__attribute__((noinline)) void sparse(int n) {
+  volatile char room[16 << 10];
+  room[sizeof(room) - 1] = n;
+  if (n) sparse(n - 1);
+  else work();
+  sink += room[sizeof(room) - 1];
+}
+int main(void) { sparse(20); return 0; }
+"#;
+
+#[test]
+fn stacks_with_pages_that_were_never_written_are_whole() {
+    let (Some(processor), true) = (TraceProcessor::find(), may_profile()) else {
+        return;
+    };
+    let programs = Programs::ours();
+    let system = system(&programs, Side::Ours);
+    let flags = [
+        "-O1",
+        "-fomit-frame-pointer",
+        "-fno-stack-protector",
+        "-fno-stack-clash-protection",
+    ];
+    let Some(program) = compile(&system.path(""), "sparse", SPARSE, &flags) else {
+        return;
+    };
+    let running = Running::start(&program, &[]);
+    let pid = running.pid();
+    let perf =
+        format!("timebase {{ frequency: 200 }} callstack_sampling {{ scope {{ target_pid: {pid} }} }}");
+    let trace = record_while(&system, &perf, &running);
+    let [stacks] = processor.query(&trace, [STACKS]);
+    let [samples, broken, fewest] = numbers(&stacks);
+    assert!(samples > 20 && broken * 2 <= samples, "{broken} of {samples}");
+    assert!(fewest > 20, "{fewest}");
+}
+
 #[test]
 fn processes_that_come_and_go_leave_nothing_behind() {
     /// The profiler remembers 4,096 processes.

@@ -392,10 +392,7 @@ impl Samples {
     fn on_item(&mut self, item: Item, output: &mut Output, sink: &mut dyn PacketSink) {
         match item {
             Item::Sample(cpu, sample) => {
-                let mut sample = sample.borrowed();
-                // By now the rest of the stack is likely another.
-                sample.is_stack_cut = false;
-                self.unwind(cpu, &sample, output, sink);
+                self.unwind(cpu, &sample.borrowed(), output, sink);
             }
             change => self.apply(change),
         }

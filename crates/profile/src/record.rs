@@ -319,7 +319,9 @@ fn sample<'a>(rest: &mut Rest<'a>, misc: u16, layout: SampleLayout) -> Option<Sa
             let copied = rest.bytes(room)?;
             let length = usize::try_from(rest.u64()?).ok()?;
             stack = copied.get(..length)?;
-            is_stack_cut = length == room;
+            // Even a copy that is shorter than its room: the kernel ends it at the first page that is not in memory, such as the
+            // part of a large frame that was never written.
+            is_stack_cut = true;
         }
     }
     Some(Sample {

@@ -419,10 +419,15 @@ impl Stacks {
         let began = Instant::now();
         let mut loads = 0;
         let mut has_refreshed = false;
+        let mut has_rest = false;
         self.pages.clear();
         let end = loop {
-            let stack = (sample.stack, self.pages.as_slice());
-            match method.unwind(&mut self.unwinder, process, stack, &work, &mut self.frames) {
+            let stack = StackCopy {
+                base: method.stack_base(),
+                bytes: sample.stack,
+                rest: &self.pages,
+            };
+            match method.unwind(&mut self.unwinder, process, &stack, &work, &mut self.frames) {
                 End::ModuleNeeded(mapping) if loads < MOST_LOADS && began.elapsed() < MOST_TIME => {
                     loads += 1;
                     process.load(mapping, &self.cache);
@@ -430,8 +435,10 @@ impl Stacks {
                 End::StackEnds(address)
                     if sample.is_stack_cut
                         && self.pages.len() < MOST_PAGES
-                        && began.elapsed() < MOST_TIME =>
+                        && began.elapsed() < MOST_TIME
+                        && (has_rest || process.is_active(&self.frames, &stack)) =>
                 {
+                    has_rest = true;
                     // The stack is unwound again with them, so there are twice as many each time.
                     let more = self.pages.len().max(1).min(MOST_PAGES - self.pages.len());
                     if !process.read_stack(address, more, &mut self.pages) {
@@ -522,12 +529,10 @@ impl Method<'_> {
         &self,
         unwinder: &mut Unwinder,
         process: &Process,
-        (bytes, rest): (&[u8], &[StackPage]),
+        stack: &StackCopy<'_>,
         work: &WorkBudget,
         frames: &mut Vec<Frame>,
     ) -> End {
-        let base = self.stack_base();
-        let stack = StackCopy { base, bytes, rest };
         match self {
             Method::Given(addresses) => {
                 frames.clear();
@@ -544,9 +549,9 @@ impl Method<'_> {
                 }
             }
             Method::FramePointers(registers) => {
-                unwinder.walk_frame_pointers(process, registers, &stack, work, frames)
+                unwinder.walk_frame_pointers(process, registers, stack, work, frames)
             }
-            Method::Tables(registers) => unwinder.unwind(process, registers, &stack, work, frames),
+            Method::Tables(registers) => unwinder.unwind(process, registers, stack, work, frames),
         }
     }
 }

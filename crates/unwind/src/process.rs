@@ -12,7 +12,7 @@ use crate::mapping_file::{LoadRequest, ProcessDir};
 use crate::maps::{Mapping, MappingKind, Maps};
 use crate::module::Module;
 use crate::registers::Arch;
-use crate::stack::{PAGE, StackPage};
+use crate::stack::{PAGE, StackCopy, StackPage};
 use crate::unwinder::{Frame, FrameKind};
 
 /// The mappings of a process and the modules in them. Modules are loaded when a frame first lies in one.
@@ -291,16 +291,39 @@ impl Process {
         u64::MAX >> (u64::BITS - bits)
     }
 
-    /// Adds pages of a stack from `address` on, as they are now: at most so many, and one before them. `false` if there is nothing to add: the first is
-    /// known or cannot be read, for instance because the process has ended.
-    pub fn read_stack(&mut self, address: u64, most: usize, pages: &mut Vec<StackPage>) -> bool {
+    /// Whether the thread is still in the function that `frames`, the frames of a sample, end with: its return address is in memory where `stack` has
+    /// it. Then its callers are the sample's too, and [`read_stack`](Self::read_stack) finds their frames. Functions that have left nothing in the copy
+    /// are believed to be active: their own frames are larger than that.
+    pub fn is_active(&mut self, frames: &[Frame], stack: &StackCopy<'_>) -> bool {
+        let mask = self.address_mask();
+        let caller = frames.last().filter(|frame| frame.kind == FrameKind::Caller);
+        let place = caller.and_then(|caller| stack.last_place_of(caller.pc, mask));
+        let (Some(caller), Some(address)) = (caller, place) else {
+            return true;
+        };
+        let Some((memory, pagemap)) = self.memory() else {
+            return false;
+        };
+        let mut word = [0; 8];
+        is_in_memory(pagemap, address)
+            && memory.read_exact_at(&mut word, address).is_ok()
+            && u64::from_le_bytes(word) & mask == caller.pc
+    }
+
+    fn memory(&mut self) -> Option<&(File, File)> {
         if self.memory.is_none() {
             self.memory = self.live_directory().and_then(|directory| {
                 let open = |name| directory.open_file(name).ok();
                 Some((open("mem")?, open("pagemap")?))
             });
         }
-        let Some((memory, pagemap)) = &self.memory else {
+        self.memory.as_ref()
+    }
+
+    /// Adds pages of a stack from `address` on, as they are now: at most so many, and one before them. `false` if there is nothing to add: the first is
+    /// known or cannot be read, for instance because the process has ended.
+    pub fn read_stack(&mut self, address: u64, most: usize, pages: &mut Vec<StackPage>) -> bool {
+        let Some((memory, pagemap)) = self.memory() else {
             return false;
         };
         let page = address & !(PAGE as u64 - 1);

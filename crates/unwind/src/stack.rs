@@ -47,6 +47,15 @@ impl StackCopy<'_> {
         }
     }
 
+    /// Where the sample's copy has this value last, in words of which only the bits of `mask` count.
+    pub(crate) fn last_place_of(&self, value: u64, mask: u64) -> Option<u64> {
+        let (words, _) = self.bytes.as_chunks();
+        let index = words
+            .iter()
+            .rposition(|word| u64::from_le_bytes(*word) & mask == value)?;
+        Some(self.base.wrapping_add(8 * index as u64))
+    }
+
     #[cold]
     fn read_behind(&self, address: u64) -> Option<u64> {
         let after = self.rest.partition_point(|page| page.address <= address);

@@ -238,12 +238,15 @@ impl Client {
     /// All records until the process is gone. Those whose writers were killed are passed over.
     pub(crate) fn until_exit(&mut self) -> Vec<Record> {
         let mut records = Vec::new();
-        let began = Instant::now();
+        let mut progress = Instant::now();
         loop {
             let is_last = self.has_exited();
             loop {
                 match self.next() {
-                    Some(record) => records.push(record),
+                    Some(record) => {
+                        records.push(record);
+                        progress = Instant::now();
+                    }
                     None if is_last && self.header(header::WRITE) != self.reader.position() => {
                         if !self.reader.skip_incomplete(self.ring()) {
                             return records;
@@ -255,7 +258,10 @@ impl Client {
             if is_last {
                 return records;
             }
-            assert!(began.elapsed() < PATIENCE, "the program does not end");
+            assert!(
+                progress.elapsed() < PATIENCE,
+                "the program does nothing and does not end"
+            );
         }
     }
 

@@ -74,7 +74,7 @@ fn a_sample_has_what_its_layout_says() {
     let registers = sample.registers.expect("it has registers");
     assert!(registers.is_64_bit);
     assert_eq!(registers.values.iter().collect::<Vec<_>>(), [21, 22]);
-    assert_eq!((sample.stack, sample.is_stack_cut), (&b"abc"[..], false));
+    assert_eq!((sample.stack, sample.is_stack_cut), (&b"abc"[..], true));
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Each shape of frame is unwound, from the innermost function to the thread's first.
 
-use ferretto_unwind::{End, Frame, ModuleCache, Process, Registers, StackCopy, Unwinder, WorkBudget};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ferretto_unwind::{
+    End, Frame, FrameKind, ModuleCache, Process, Registers, StackCopy, Unwinder, WorkBudget,
+};
 
 use crate::stopped::{Program, compile};
 
@@ -119,4 +123,32 @@ fn code_of_the_kernel_in_the_process_is_unwound() {
         ]
     );
     assert_eq!(end, End::Complete);
+}
+
+#[test]
+fn a_function_is_active_as_long_as_its_return_address_is_where_it_was() {
+    let mut process = Process::open(std::process::id()).expect("this process");
+    process.refresh(0, 0).expect("its mappings");
+    // Stands for a stack: the last of the equal words is the return address.
+    let stack: Vec<AtomicU64> = [7, 4711, 8, 4711, 9].map(AtomicU64::new).into();
+    let copied: Vec<u8> = stack
+        .iter()
+        .flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes())
+        .collect();
+    let copy = StackCopy {
+        base: stack.as_ptr() as u64,
+        bytes: &copied,
+        rest: &[],
+    };
+    let sampled = process.frame_at(1, FrameKind::Sampled);
+    let caller = process.frame_at(4711, FrameKind::Caller);
+    let elsewhere = process.frame_at(4712, FrameKind::Caller);
+    assert!(process.is_active(&[sampled, caller], &copy));
+    stack[1].store(1, Ordering::Relaxed);
+    assert!(process.is_active(&[sampled, caller], &copy));
+    stack[3].store(1, Ordering::Relaxed);
+    assert!(!process.is_active(&[sampled, caller], &copy));
+    // Nothing in the copy tells of these.
+    assert!(process.is_active(&[sampled], &copy));
+    assert!(process.is_active(&[sampled, elsewhere], &copy));
 }
