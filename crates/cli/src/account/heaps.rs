@@ -175,14 +175,14 @@ mod tests {
             ),
             (Severity::Loss, "heap_frees_lost", "the release of 2 allocations"),
             (
-                Severity::Missing,
-                "heap_client_out_of_reach",
-                "the rest of the allocations of process 10",
-            ),
-            (
                 Severity::Loss,
                 "heap_buffer_corrupted",
                 "the rest of the allocations of process 8",
+            ),
+            (
+                Severity::Missing,
+                "heap_client_out_of_reach",
+                "the rest of the allocations of process 10",
             ),
             (
                 Severity::Missing,
