@@ -14,8 +14,13 @@ pub const RUN_SOCKET: &str = "/run/perfetto/heapprofd.sock";
 /// Where the daemon listens otherwise.
 pub const TMP_SOCKET: &str = "/tmp/perfetto-heapprofd";
 
-/// The signal by which the daemon asks a running process to connect: bionic's for profilers.
-pub const SIGNAL: i32 = 36;
+/// The signal by which the daemon asks a running process to connect: `SIGURG`.
+///
+/// Its default action is to do nothing. So it does not end a process that has lost its handler since the daemon looked: a program that another one has
+/// replaced (`exec`) has the default again, also for a signal that was pending then. Programs with a handler of their own have to expect this signal at
+/// any time, because the kernel merges signals of this kind and anybody's socket may cause one. The signal of bionic's profilers, 36, ends a process by
+/// default.
+pub const SIGNAL: i32 = 23;
 
 /// The name of the file that a process which handles [`SIGNAL`] has mapped; `/proc/PID/maps` shows it with `/memfd:` before it.
 pub const MARK: &str = "ferretto_heap";

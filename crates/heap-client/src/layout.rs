@@ -52,6 +52,9 @@ pub mod header {
     pub const WAITED_US: usize = 36;
     /// Set to 1 by a client that gave up waiting for space.
     pub const TIMED_OUT: usize = 37;
+    /// Set to 1 by a client that gave up when the ring was full, because nothing was read any more and it did not find the daemon: the daemon is gone, or
+    /// the process no longer sees its socket, as after `chroot`.
+    pub const OUT_OF_REACH: usize = 38;
 }
 
 /// The first word: `FERHEAP` and the version of this layout.

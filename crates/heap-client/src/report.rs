@@ -294,18 +294,23 @@ fn has_space(ring: Ring<'_>, kind: Kind, words: usize) -> bool {
     ring.bytes() - ring.used_bytes() > reserve + 8 * words as u64
 }
 
-/// The ring is full: looks whether the daemon is alive, once a second, and ends the session if it is not.
+/// The ring is full: looks whether the daemon is alive, once a second, and ends the session if it has read nothing since the last look and is not there.
 fn doubt(inside: &Inside) {
     static LOOKED: AtomicU64 = AtomicU64::new(0);
+    /// What was read at the last look: no position yet.
+    static READ: AtomicU64 = AtomicU64::new(u64::MAX);
     let now = system::now(libc::CLOCK_MONOTONIC_COARSE);
     let looked = LOOKED.load(Relaxed);
     let is_due = now.wrapping_sub(looked) > BELIEF_NS;
-    if is_due && LOOKED.compare_exchange(looked, now, Relaxed, Relaxed).is_ok() && !session::is_daemon_there()
-    {
-        // Where the process cannot see the socket, as after `chroot`, the daemon is alive. It has to know.
-        if let Some(ring) = inside.ring() {
-            ring.header(header::TIMED_OUT).store(1, Relaxed);
-        }
+    if !is_due || LOOKED.compare_exchange(looked, now, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    let Some(ring) = inside.ring() else { return };
+    // A daemon that reads is alive, also where the process cannot see its socket, as after `chroot`.
+    let read = ring.header(header::READ).load(Relaxed);
+    if READ.swap(read, Relaxed) == read && !session::is_daemon_there() {
+        // If it is alive all the same, it has to know.
+        ring.header(header::OUT_OF_REACH).store(1, Relaxed);
         session::end(inside);
     }
 }

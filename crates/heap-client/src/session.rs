@@ -98,6 +98,9 @@ fn socket_of_environment() -> Option<&'static [u8]> {
 }
 
 /// Handles the daemon's signal, unless the program has a use for it. Returns whether it does.
+///
+/// A program may install a handler of its own later. Nothing tells the client, which does nothing while there is no session, and `/proc/PID/status` does
+/// not tell the daemon whose handler it is. Such a program gets the daemon's signal and is not profiled; see [`SIGNAL`].
 fn handle_signal() -> bool {
     // SAFETY: a struct of zeroes is valid, and the handler is async-signal-safe.
     unsafe {

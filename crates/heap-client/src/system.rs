@@ -5,6 +5,7 @@
 
 use core::ptr;
 use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_long, c_void};
 
@@ -296,14 +297,22 @@ pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
     Some(address.cast())
 }
 
-/// Makes zeroes of a private mapping again, and gives its memory back.
+/// Makes zeroes of a private mapping again, and gives its memory back unless the program has locked it (`mlockall`).
 ///
 /// # Safety
 ///
-/// `memory` is a mapping of [`map_private`] of at least so many bytes, and is accessed by atomics only.
+/// `memory` is a mapping of [`map_private`] of at least so many bytes, a multiple of eight, and is accessed by atomics only.
 pub(crate) unsafe fn wipe(memory: *mut u8, bytes: usize) {
     // SAFETY: the caller says so. Accesses at the same time find the old bytes or zeroes.
-    unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_DONTNEED) };
+    if unsafe { libc::madvise(memory.cast(), bytes, libc::MADV_DONTNEED) } == 0 {
+        return;
+    }
+    // The kernel takes no locked memory back.
+    for place in (0..bytes).step_by(8) {
+        // SAFETY: a word of the mapping, which begins at a page.
+        let word = unsafe { &*memory.wrapping_add(place).cast::<AtomicU64>() };
+        word.store(0, Relaxed);
+    }
 }
 
 /// Maps an empty file with this name, so that `/proc/PID/maps` shows it. Nobody reads the memory.
@@ -545,4 +554,28 @@ fn is_readable(address: u64) -> bool {
         )
     };
     result == -1 && errno() == libc::EINVAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locked_memory_is_wiped_too() {
+        const BYTES: usize = 2 * PAGE as usize;
+        let memory = map_private(BYTES).expect("there is memory");
+        // SAFETY: the mapping is ours, and the kernel only keeps its pages in memory.
+        let locked = unsafe { libc::mlock(memory.cast(), BYTES) };
+        if locked != 0 {
+            println!("skipped: this user may not lock two pages of memory");
+            return;
+        }
+        // SAFETY: the mapping is ours, and this thread alone uses it.
+        let is_zero = unsafe {
+            memory.write_bytes(7, BYTES);
+            wipe(memory, BYTES);
+            (0..BYTES).all(|place| memory.add(place).read() == 0)
+        };
+        assert!(is_zero);
+    }
 }

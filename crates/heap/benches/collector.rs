@@ -198,7 +198,11 @@ fn dumps() {
         let mut dump = |sink: &mut Sink| -> Duration {
             let began = Instant::now();
             let header = about.header(&told, &Heap::default(), 1);
-            output.write(&mut Dump::new(header, books.tell()), &mut interning, sink);
+            output.write(
+                &mut Dump::new(header, books.tell(Recorded::Totals)),
+                &mut interning,
+                sink,
+            );
             began.elapsed()
         };
         let (mut one, mut other) = (Sink::default(), Sink::default());

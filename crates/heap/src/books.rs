@@ -10,6 +10,8 @@ use std::collections::{HashMap, HashSet};
 
 use ferretto_profile::interning::CallstackId;
 
+use crate::config::Recorded;
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub struct Books {
@@ -47,7 +49,7 @@ struct Stack {
     most: Held,
     /// The clock when it was last touched.
     touched: u64,
-    /// Its allocations when it was last told, if all of them were freed by then.
+    /// Its allocations when it was last told, if all of them were freed by then, and readers know of nothing that would have to be taken back.
     told_empty: Option<u64>,
 }
 
@@ -173,25 +175,36 @@ impl Books {
     }
 
     /// What readers are to be told now: of each call stack but those that had freed everything when they were last told of, and have allocated nothing
-    /// since. As upstream.
-    pub fn tell(&mut self) -> Vec<Account> {
+    /// since. As upstream, but for the maximum: a stack that held something then is told of as long as it is the maximum, and once more when a later one
+    /// finds it empty. Upstream forgets such a stack when it has freed everything, and readers add what it held to later maxima.
+    pub fn tell(&mut self, recorded: Recorded) -> Vec<Account> {
         let most_held_at = self.most_held_at;
         let mut accounts = Vec::new();
         for stack in &mut self.stacks {
             if stack.is_settled() {
                 continue;
             }
+            let most = stack.most(most_held_at);
             accounts.push(Account {
                 stack: stack.id,
                 allocated: stack.allocated,
                 freed: stack.freed,
                 allocations: stack.allocations,
                 frees: stack.frees,
-                most: stack.most(most_held_at),
+                most,
             });
-            stack.told_empty = (stack.frees == stack.allocations).then_some(stack.allocations);
+            let is_final = recorded != Recorded::Maximum || most == Held::default();
+            let is_empty = stack.frees == stack.allocations;
+            stack.told_empty = (is_empty && is_final).then_some(stack.allocations);
         }
         accounts
+    }
+
+    /// Readers may not have got what they were told: everything is told again.
+    pub fn tell_again(&mut self) {
+        for stack in &mut self.stacks {
+            stack.told_empty = None;
+        }
     }
 
     /// The call stacks that are in the books.

@@ -8,6 +8,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ferretto_profile::interning::Edition;
+use ferretto_profile::stacks::Met;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::collector::Who;
@@ -39,6 +40,8 @@ pub struct Client {
     claim: Claim,
     /// Readable when the process has ended.
     process: OwnedFd,
+    /// Until the collector has it.
+    pub(crate) met: Option<Met>,
     /// What its ring has brought.
     pub feed: Feed,
     /// What dumps say about it.
@@ -69,15 +72,16 @@ pub enum Ending {
     Dead,
     /// The process runs another program.
     Replaced,
-    /// The client has given up.
-    TimedOut,
+    /// The client has given up, and says why.
+    GivenUp,
 }
 
 impl Client {
     /// The client of a process that was claimed.
-    pub fn new(
+    pub(crate) fn new(
         claim: Claim,
         process: OwnedFd,
+        met: Met,
         memory: RingMemory,
         arrived: Arrived,
         from_startup: bool,
@@ -92,6 +96,7 @@ impl Client {
             },
             claim,
             process,
+            met: Some(met),
             feed: Feed::new(memory),
             edition: Edition::default(),
         }
@@ -139,6 +144,7 @@ impl About {
             buffer_corrupted: told.is_corrupt,
             hit_guardrail: false,
             timed_out: told.timed_out,
+            out_of_reach: told.out_of_reach,
             heap_name: heap.name.clone(),
             interval: heap.interval,
             first_interval: heap.first_interval,

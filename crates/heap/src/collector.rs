@@ -11,7 +11,7 @@ use ferretto_client::runtime::probe::PacketSink;
 use ferretto_profile::config::UserFrames;
 use ferretto_profile::interning::{CallstackId, Edition, Growth, Interning, Limits, Mapping};
 use ferretto_profile::left_out::LeftOut;
-use ferretto_profile::stacks::{Found, Stacks};
+use ferretto_profile::stacks::{Found, Met, Stacks};
 
 use crate::config::{HeapConfig, Recorded};
 use crate::dump::{Dump, Header, Output, Step};
@@ -118,6 +118,11 @@ impl Collector {
         }
     }
 
+    /// Whether allocations are unwound.
+    pub fn unwinding(&self) -> Unwinding {
+        self.unwinding
+    }
+
     /// Whether later allocations are unwound.
     pub fn set_unwinding(&mut self, unwinding: Unwinding) {
         self.unwinding = unwinding;
@@ -131,6 +136,11 @@ impl Collector {
     /// Has everything that later packets refer to repeated.
     pub fn clear_incremental_state(&mut self) {
         self.output.clear_incremental_state();
+    }
+
+    /// A client has arrived: stacks of this process are looked up in it, whatever has its id by then.
+    pub fn meet(&mut self, pid: i32, met: Met) {
+        self.stacks.meet(pid, met);
     }
 
     /// Reads one record and enters it.
@@ -244,9 +254,19 @@ impl Collector {
             };
             let header = header(&told, heap, until);
             heap.told_until = Some(header.covers.end);
-            Dump::new(header, heap.books.tell())
+            Dump::new(header, heap.books.tell(self.recorded))
         });
         dumps.collect()
+    }
+
+    /// What readers were told of these clients may have been lost: the next dumps tell all of it again.
+    pub fn tell_again<'a>(&self, feeds: impl Iterator<Item = &'a mut Feed>) {
+        for feed in feeds {
+            feed.profile
+                .heaps()
+                .values_mut()
+                .for_each(|heap| heap.books.tell_again());
+        }
     }
 
     /// Writes one packet more of a dump.

@@ -63,6 +63,8 @@ pub struct Header {
     pub(crate) hit_guardrail: bool,
     /// The client gave up waiting for space.
     pub(crate) timed_out: bool,
+    /// The client gave up because it cannot reach the daemon any more.
+    pub(crate) out_of_reach: bool,
     pub(crate) heap_name: String,
     pub(crate) interval: u64,
     pub(crate) first_interval: u64,
@@ -239,7 +241,8 @@ impl Output {
 fn write_header(out: &mut ProcessHeapSamples<'_>, header: &Header) {
     let losses = &header.losses;
     // Upstream ends a profile in this way where this one may go on, so its readers know what to say.
-    let has_overrun = header.timed_out || (losses.samples | losses.bytes | losses.frees) != 0;
+    let has_overrun =
+        header.timed_out || header.out_of_reach || (losses.samples | losses.bytes | losses.frees) != 0;
     out.pid(header.pid.unsigned_abs().into())
         .timestamp(header.covers.end)
         .start_timestamp(header.covers.start)
@@ -266,8 +269,11 @@ fn write_header(out: &mut ProcessHeapSamples<'_>, header: &Header) {
                 .client_spinlock_blocked_us(header.waited.as_micros() as u64)
                 .unwinding_time_us(|out| stats.unwinding_time.write(out));
         });
-    if *losses != Losses::default() {
+    if header.out_of_reach || *losses != Losses::default() {
         out.losses(|out| {
+            if header.out_of_reach {
+                out.out_of_reach(true);
+            }
             out.samples(losses.samples)
                 .bytes(losses.bytes)
                 .frees(losses.frees)

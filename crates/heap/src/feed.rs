@@ -43,6 +43,8 @@ pub struct Told {
     pub(crate) waited: Duration,
     /// The client has given up waiting.
     pub(crate) timed_out: bool,
+    /// The client has given up because it cannot reach the daemon any more.
+    pub(crate) out_of_reach: bool,
     /// The ring was corrupt.
     pub is_corrupt: bool,
 }
@@ -171,9 +173,9 @@ impl Feed {
         self.ring().map_or(0, |ring| ring.header(place).load(Relaxed))
     }
 
-    /// Whether the client has given up waiting for space.
-    pub fn has_timed_out(&self) -> bool {
-        self.word(header::TIMED_OUT) != 0
+    /// Whether the client has given up.
+    pub fn has_given_up(&self) -> bool {
+        (self.word(header::TIMED_OUT) | self.word(header::OUT_OF_REACH)) != 0
     }
 
     /// How it went so far.
@@ -190,14 +192,10 @@ impl Feed {
                 ..here
             },
             waited: Duration::from_micros(self.word(header::WAITED_US)),
-            timed_out: self.has_timed_out(),
+            timed_out: self.word(header::TIMED_OUT) != 0,
+            out_of_reach: self.word(header::OUT_OF_REACH) != 0,
             is_corrupt: self.is_corrupt,
         }
-    }
-
-    /// Bytes of the ring.
-    pub fn ring_bytes(&self) -> usize {
-        self.memory.bytes()
     }
 }
 

@@ -5,20 +5,21 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_heap_client::handshake::{Hello, Reason, Welcome};
 use ferretto_heap_client::layout::REGISTERS;
 use ferretto_ipc::transport::{PeerCredentials, Received, Stream};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ferretto_profile::stacks::Met;
+use rustix::event::PollFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::client::{Arrived, Client};
 use crate::memory::RingMemory;
-use crate::sessions::Sessions;
+use crate::process::{Accepted, PeerProcess, wait};
+use crate::sessions::{Applicant, Sessions};
 
 /// How long a client may take to say hello.
 const HELLO: Duration = Duration::from_millis(500);
@@ -30,6 +31,7 @@ const HELLO: Duration = Duration::from_millis(500);
 pub(crate) fn serve(
     mut stream: Stream,
     peer: PeerCredentials,
+    accepted: Accepted,
     sessions: &Arc<Sessions>,
 ) -> Result<(), String> {
     // A process outside of this daemon's namespace has no id here, and no files to be found.
@@ -37,7 +39,20 @@ pub(crate) fn serve(
     let Some(hello) = receive(&mut stream) else {
         return Ok(());
     };
-    let Some(claim) = sessions.claim(pid, hello.reason) else {
+    let failed = |error: io::Error| format!("cannot profile the heap of process {pid}: {error}");
+    let process = match PeerProcess::of(&stream, pid, accepted) {
+        // It has nothing to be profiled any more.
+        Err(error) if is_gone(&error) => return Ok(()),
+        process => process.map_err(failed)?,
+    };
+    let applicant = Applicant {
+        pid,
+        user: peer.uid,
+        reason: hello.reason,
+        is_there: &|| process.is_there(),
+    };
+    let refused = |reason| format!("the heap of process {pid} is not profiled: {reason}");
+    let Some(claim) = sessions.claim(&applicant).map_err(refused)? else {
         return Ok(());
     };
     if hello.registers as usize != REGISTERS || REGISTERS == 0 {
@@ -45,29 +60,29 @@ pub(crate) fn serve(
             "process {pid} runs on another architecture than this daemon, so its heap is not profiled"
         ));
     }
-    let failed = |error: io::Error| format!("cannot profile the heap of process {pid}: {error}");
-    let process = open(&stream, pid).map_err(failed)?;
     let (memory, file) = RingMemory::new(claim.config.ring_words).map_err(failed)?;
     let arrived = Arrived::now();
     let config = claim.config.clone();
     let from_startup = hello.reason != Reason::Signal;
+    let met = Met::open(pid).map_err(failed);
+    if !process.is_there() {
+        // What was opened may be of another one.
+        return Ok(());
+    }
+    let process = process.into_descriptor();
     // The session has it before it can write, so that nothing that it writes is overlooked when the session ends.
-    let slot = sessions.deliver(Client::new(claim, process, memory, arrived, from_startup));
+    let slot = sessions.deliver(Client::new(claim, process, met?, memory, arrived, from_startup));
     if send(&stream, &config.welcome, file).is_err() {
         sessions.revoke(slot, pid);
     }
     Ok(())
 }
 
-/// A descriptor of the process that is connected.
-fn open(stream: &Stream, pid: i32) -> io::Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-    let process = pidfd_open(pid, PidfdFlags::empty())?;
-    // If it were another process, the one that has connected would be dead, and its end of the connection closed.
-    match wait(stream.as_fd(), PollFlags::RDHUP, Duration::ZERO)? {
-        Waited::InVain => Ok(process),
-        Waited::Ready => Err(io::ErrorKind::ConnectionReset.into()),
-    }
+/// Whether an error of [`PeerProcess::of`] says that the process has ended.
+fn is_gone(error: &io::Error) -> bool {
+    // `EINVAL` is what kernels before 6.16 say.
+    error.kind() == io::ErrorKind::NotFound
+        || matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL))
 }
 
 fn receive(stream: &mut Stream) -> Option<Hello> {
@@ -92,23 +107,4 @@ fn send(stream: &Stream, welcome: &Welcome, file: OwnedFd) -> io::Result<()> {
     let message = [IoSlice::new(&bytes[..length])];
     sendmsg(stream, &message, &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
-}
-
-/// See [`wait`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waited {
-    Ready,
-    InVain,
-}
-
-fn wait(fd: BorrowedFd<'_>, what: PollFlags, at_most: Duration) -> io::Result<Waited> {
-    let timeout = Timespec {
-        tv_sec: at_most.as_secs() as i64,
-        tv_nsec: at_most.subsec_nanos().into(),
-    };
-    let mut fds = [PollFd::from_borrowed_fd(fd, what)];
-    match rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout)))? {
-        0 => Ok(Waited::InVain),
-        _ => Ok(Waited::Ready),
-    }
 }

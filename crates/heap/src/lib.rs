@@ -7,12 +7,13 @@
 //! | module | has |
 //! |---|---|
 //! | `config`, `targets` | what a config asks for |
-//! | `listener`, `handshake`, `sessions`, `marked` | how processes become clients of a session |
+//! | `listener`, `handshake`, `process`, `sessions`, `room`, `marked` | how processes become clients of a session, and how many |
+//! | `warnings` | what the log is told of refused clients |
 //! | `memory`, `feed`, `records` | what comes from a client |
 //! | `profile`, `books`, `histogram` | what is known of a process and of a heap |
 //! | `collector`, `dump` | from records to books, and from books to packets |
 //! | `client`, `thread` | when what is read and dumped |
-//! | `source`, `producer`, `signal` | the data source, the producer of the daemon, and signals |
+//! | `source`, `producer`, `pidfd` | the data source, the producer of the daemon, and system calls about processes |
 //!
 //! Guarantees that no client holds up another one or the daemon, that whatever a client writes costs nothing but its own profile, and that memory is bounded
 //! for each client and for all together. What is missing in a profile is counted, and the trace says so.
@@ -29,11 +30,14 @@ mod histogram;
 pub mod listener;
 mod marked;
 pub mod memory;
+mod pidfd;
+mod process;
 pub mod producer;
 pub mod profile;
 pub mod records;
+mod room;
 pub mod sessions;
-mod signal;
 pub mod source;
 pub mod targets;
 mod thread;
+mod warnings;

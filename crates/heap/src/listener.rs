@@ -2,7 +2,7 @@
 //!
 //! [`ClientSocket::serve`] starts a thread that accepts connections. Each `handshake` has a thread of its own, because reading a client's command line can
 //! block for as long as the client likes. There are `MOST_HANDSHAKES` at a time, and `MOST_OF_USER` of them are of one user; others wait, for as long as clients
-//! do. So a user who keeps handshakes waiting keeps out nobody else.
+//! do. So a user who keeps handshakes waiting keeps out nobody else. The log is told of clients that are refused, within the limits of `warnings`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,8 +18,10 @@ use ferretto_ipc::transport::{PeerCredentials, SocketPermissions, Stream, Transp
 use ferretto_ipc::{Address, Listener, socket_names};
 
 use crate::handshake;
+use crate::process::Accepted;
 use crate::sessions::Sessions;
 use crate::source::NAME;
+use crate::warnings::Warnings;
 
 /// Handshakes at a time.
 const MOST_HANDSHAKES: usize = 256;
@@ -77,7 +79,7 @@ impl ClientSocket {
         let waker = reactor.waker();
         let is_closing = Arc::new(AtomicBool::new(false));
         let mut door = Door {
-            program: program.clone(),
+            warnings: Arc::new(Warnings::new(program.clone())),
             sessions,
             waker: waker.clone(),
             is_closing: is_closing.clone(),
@@ -124,7 +126,7 @@ impl Serving {
 
 /// Connections and their handshakes.
 struct Door {
-    program: Arc<dyn ProducerProgram>,
+    warnings: Arc<Warnings>,
     sessions: Arc<Sessions>,
     waker: Waker,
     is_closing: Arc<AtomicBool>,
@@ -140,6 +142,7 @@ struct Door {
 struct Waiting {
     stream: Stream,
     peer: PeerCredentials,
+    accepted: Accepted,
     until: Instant,
 }
 
@@ -164,7 +167,8 @@ impl Door {
                     Ok(Some(stream)) => self.admit(stream),
                     Ok(None) => break,
                     Err(error) => {
-                        self.program.warning(&format!("{NAME}: {error}"));
+                        // It comes again after each pause.
+                        self.warnings.about_daemon(&error.to_string());
                         reactor.reregister(listener, SOCKET, Interest::None)?;
                         is_paused = true;
                     }
@@ -183,13 +187,23 @@ impl Door {
         let own = rustix::process::geteuid();
         let is_allowed = own.is_root() || own.as_raw() == peer.uid;
         let of_user = self.waiting_of.get(&peer.uid).copied().unwrap_or(0);
-        if !is_allowed || self.waiting.len() >= MOST_WAITING || of_user >= MOST_WAITING_OF_USER {
+        if !is_allowed {
+            return;
+        }
+        if self.waiting.len() >= MOST_WAITING || of_user >= MOST_WAITING_OF_USER {
+            let line = format!(
+                "a process of uid {} is not profiled: {} processes wait for an answer, {of_user} of them of this user",
+                peer.uid,
+                self.waiting.len()
+            );
+            self.warnings.about_client_of(peer.uid, &line);
             return;
         }
         *self.waiting_of.entry(peer.uid).or_default() += 1;
         self.waiting.push_back(Waiting {
             stream,
             peer,
+            accepted: Accepted::now(),
             until: Instant::now() + WAIT,
         });
     }
@@ -213,27 +227,33 @@ impl Door {
         }
     }
 
-    fn shake_hands(&mut self, Waiting { stream, peer, .. }: Waiting) {
+    fn shake_hands(&mut self, waiting: Waiting) {
+        let Waiting {
+            stream,
+            peer,
+            accepted,
+            ..
+        } = waiting;
         let user = peer.uid;
         let finish = Finish {
             user,
             done: self.done.clone(),
             waker: self.waker.clone(),
         };
-        let (program, sessions) = (self.program.clone(), self.sessions.clone());
+        let (warnings, sessions) = (self.warnings.clone(), self.sessions.clone());
         let thread = std::thread::Builder::new().name("heap_handshake".to_owned());
         // However it ends, the thread takes itself off again.
         self.running += 1;
         *self.running_of.entry(user).or_default() += 1;
         let started = thread.spawn(move || {
             let _finish = finish;
-            if let Err(error) = handshake::serve(stream, peer, &sessions) {
-                program.warning(&format!("{NAME}: {error}"));
+            if let Err(error) = handshake::serve(stream, peer, accepted, &sessions) {
+                warnings.about_client_of(user, &error);
             }
         });
         if let Err(error) = started {
-            self.program
-                .warning(&format!("{NAME}: there is no thread for a client: {error}"));
+            let line = format!("there is no thread for a client: {error}");
+            self.warnings.about_client_of(user, &line);
         }
     }
 }

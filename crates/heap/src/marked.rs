@@ -1,7 +1,12 @@
 //! Finds running processes that carry the client, and asks them to connect.
 //!
 //! The `thread` of an instance calls it once, when it starts. A process with the client has mapped a file with a known name, and handles the
-//! signal. Both are checked right before the signal is sent, because its default action ends a process.
+//! signal. Both are checked right before the signal is sent to the descriptor of this process, which was opened before the checks.
+//!
+//! The process may still lose its handler in between, by running another program. The kernel gives the new program the default action, also for a signal
+//! that came while `execve` was at work, and the default action of [`SIGNAL`] is to do nothing. So nothing is left of this race. But if the process has
+//! installed a handler of its own over the client's, this handler gets the signal: nobody can tell from outside whose handler it is. Handlers of this signal
+//! have to expect it at any time.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,8 +17,8 @@ use ferretto_profile::scope::cmdline_of;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use crate::config::HeapConfig;
+use crate::pidfd;
 use crate::sessions::Sessions;
-use crate::signal;
 
 /// Asks all processes that the config means. Returns those that it cannot ask because another session profiles them.
 pub(crate) fn ask(config: &HeapConfig, sessions: &Sessions) -> Vec<i32> {
@@ -62,7 +67,7 @@ fn ask_one(pid: i32, config: &HeapConfig, sessions: &Sessions, rejected: &mut Ve
     // The command line may have taken long to read.
     if is_marked(pid) && handles_signal(pid) {
         // A process that is gone by now has nothing to be profiled.
-        let _ = signal::send(&open, SIGNAL);
+        let _ = pidfd::send_signal(&open, SIGNAL);
     }
 }
 
@@ -88,6 +93,9 @@ fn handles_signal(pid: i32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -95,5 +103,39 @@ mod tests {
         let own = std::process::id().cast_signed();
         assert!(!is_marked(own));
         assert!(!handles_signal(own));
+    }
+
+    #[test]
+    fn a_process_that_has_lost_its_handler_is_not_ended_by_the_signal() {
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("cat runs");
+        let pid = Pid::from_child(&child);
+        let mut echo = |line: &[u8; 1]| {
+            child
+                .stdin
+                .as_mut()
+                .expect("a pipe")
+                .write_all(line)
+                .expect("cat reads");
+            let mut back = [0];
+            child
+                .stdout
+                .as_mut()
+                .expect("a pipe")
+                .read_exact(&mut back)
+                .expect("cat writes");
+            assert_eq!(back, *line);
+        };
+        // It runs its own program.
+        echo(b"1");
+        assert!(!handles_signal(pid.as_raw_nonzero().get()));
+        let open = pidfd_open(pid, PidfdFlags::empty()).expect("it is there");
+        pidfd::send_signal(&open, SIGNAL).expect("it is sent");
+        echo(b"2");
+        drop(child.stdin.take());
+        assert!(child.wait().expect("it ends").success());
     }
 }

@@ -80,11 +80,6 @@ impl RingMemory {
         let memory = unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) };
         Ring::new(memory)
     }
-
-    /// Bytes of the mapping.
-    pub fn bytes(&self) -> usize {
-        8 * self.words
-    }
 }
 
 impl Drop for RingMemory {

@@ -1,9 +1,10 @@
 //! Who is profiled for whom.
 //!
 //! Instances [open](Sessions::open) their sessions here. A process that connects [is claimed](Sessions::claim) by the first session that means it, and
-//! belongs to this session until its [`Claim`] is dropped; the others are told that they were too late.
+//! belongs to this session until its [`Claim`] is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
+//! much for each user and for all together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_client::data_source::Slot;
@@ -14,6 +15,10 @@ use ferretto_profile::scope::cmdline_of;
 
 use crate::client::Client;
 use crate::config::{Ages, HeapConfig};
+use crate::room::{Room, Users};
+
+/// Processes of which a session is told that another one profiles them.
+pub(crate) const MOST_REJECTED: usize = 1 << 12;
 
 /// See the [module](self).
 #[derive(Default)]
@@ -25,13 +30,28 @@ impl std::fmt::Debug for Sessions {
     }
 }
 
-#[derive(Default)]
 struct Inner {
     open: BTreeMap<Slot, Session>,
     /// By process: the session, and the claim's serial number.
     claims: HashMap<i32, (Slot, u64)>,
     /// The last serial number of a claim or a session.
     serial: u64,
+    room: Room,
+}
+
+impl Default for Inner {
+    fn default() -> Inner {
+        let users = match rustix::process::geteuid().is_root() {
+            true => Users::Any,
+            false => Users::One,
+        };
+        Inner {
+            open: BTreeMap::new(),
+            claims: HashMap::new(),
+            serial: 0,
+            room: Room::new(users),
+        }
+    }
 }
 
 struct Session {
@@ -40,6 +60,28 @@ struct Session {
     config: Arc<HeapConfig>,
     news: Sender<News>,
     waker: Waker,
+    /// Processes of which it was told that another session profiles them, so that it is told each once.
+    rejected: BTreeSet<i32>,
+}
+
+/// A process that has connected.
+pub struct Applicant<'a> {
+    /// Its id.
+    pub pid: i32,
+    /// Its user.
+    pub user: u32,
+    /// Why it has connected.
+    pub reason: Reason,
+    /// Whether the id is its own still.
+    pub is_there: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Applicant<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("Applicant");
+        out.field("pid", &self.pid).field("reason", &self.reason);
+        out.finish_non_exhaustive()
+    }
 }
 
 /// What an instance's thread is told.
@@ -60,6 +102,12 @@ impl Session {
             self.waker.wake();
         }
     }
+
+    fn reject(&mut self, pid: i32) {
+        if self.rejected.len() < MOST_REJECTED && self.rejected.insert(pid) {
+            self.tell(News::Rejected(pid));
+        }
+    }
 }
 
 /// A process that is profiled. It belongs to no session any more when this is dropped.
@@ -69,6 +117,9 @@ pub struct Claim {
     slot: Slot,
     serial: u64,
     pid: i32,
+    /// The room that it takes.
+    user: u32,
+    ring_bytes: usize,
     /// The session's config.
     pub config: Arc<HeapConfig>,
 }
@@ -88,6 +139,7 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut inner = self.sessions.inner();
+        inner.room.give_back(self.user, self.ring_bytes);
         if inner.claims.get(&self.pid) == Some(&(self.slot, self.serial)) {
             inner.claims.remove(&self.pid);
         }
@@ -108,6 +160,7 @@ impl Sessions {
             config,
             news,
             waker,
+            rejected: BTreeSet::new(),
         };
         inner.open.insert(slot, session);
     }
@@ -122,8 +175,14 @@ impl Sessions {
         self.inner().claims.contains_key(&pid)
     }
 
-    /// The session that a process belongs to from now on; `None` if no session means it. Its command line may have to be read.
-    pub fn claim(self: &Arc<Self>, pid: i32, reason: Reason) -> Option<Claim> {
+    /// The session that a process belongs to from now on; `None` if no session means it, or it is gone. Its command line may have to be read.
+    ///
+    /// # Errors
+    /// If there is no room for it: a clause.
+    pub fn claim(self: &Arc<Self>, applicant: &Applicant<'_>) -> Result<Option<Claim>, String> {
+        let &Applicant {
+            pid, user, reason, ..
+        } = applicant;
         let mut open: Vec<(u64, Slot, Arc<HeapConfig>)> = Vec::new();
         for (slot, session) in &self.inner().open {
             open.push((session.serial, *slot, session.config.clone()));
@@ -145,31 +204,40 @@ impl Sessions {
             let session = inner.open.get(slot);
             session.is_some_and(|session| session.serial == *serial)
         });
-        let (_, slot, config) = open.first()?;
-        if let Some((before, _)) = inner.claims.get(&pid) {
-            // It has a ring already; or its program had, and it has started another one.
-            if reason == Reason::Signal {
-                return None;
-            }
-            if let Some(session) = inner.open.get(before) {
-                session.tell(News::Replaced(pid));
-            }
+        let Some((_, slot, config)) = open.first() else {
+            return Ok(None);
+        };
+        let before = inner.claims.get(&pid).map(|(before, _)| *before);
+        // It has a ring already; or its program had, and it has started another one.
+        if before.is_some() && reason == Reason::Signal {
+            return Ok(None);
+        }
+        // While it is there, nobody else claims anything under its id. So the command line was its own, and so is a claim that is there.
+        if !(applicant.is_there)() {
+            return Ok(None);
+        }
+        let ring_bytes = 8 * config.ring_words;
+        inner.room.take(user, ring_bytes)?;
+        if let Some(session) = before.and_then(|before| inner.open.get(&before)) {
+            session.tell(News::Replaced(pid));
         }
         for (_, slot, _) in &open[1..] {
-            if let Some(session) = inner.open.get(slot) {
-                session.tell(News::Rejected(pid));
+            if let Some(session) = inner.open.get_mut(slot) {
+                session.reject(pid);
             }
         }
         inner.serial += 1;
         let serial = inner.serial;
         inner.claims.insert(pid, (*slot, serial));
-        Some(Claim {
+        Ok(Some(Claim {
             sessions: self.clone(),
             slot: *slot,
             serial,
             pid,
+            user,
+            ring_bytes,
             config: config.clone(),
-        })
+        }))
     }
 
     /// Hands a client over to the session that has claimed it, which it returns. If that was closed meanwhile, the client is dropped.
@@ -225,19 +293,34 @@ mod tests {
         }
     }
 
+    fn applicant(pid: i32, reason: Reason) -> Applicant<'static> {
+        Applicant {
+            pid,
+            user: 1000,
+            reason,
+            is_there: &|| true,
+        }
+    }
+
+    /// Claims process 7.
+    fn claim_7(sessions: &Arc<Sessions>, reason: Reason) -> Option<Claim> {
+        let claim = sessions.claim(&applicant(7, reason));
+        claim.expect("there is room")
+    }
+
     #[test]
     fn a_process_belongs_to_the_first_session_that_means_it_and_the_others_are_told() {
         let sessions = Arc::new(Sessions::default());
-        assert!(sessions.claim(7, Reason::Startup).is_none());
+        assert!(claim_7(&sessions, Reason::Startup).is_none());
         let _other = open(&sessions, 1, pid(8));
         let first = open(&sessions, 2, pid(7));
         let second = open(&sessions, 0, pid(7));
-        let claim = sessions.claim(7, Reason::Startup).expect("it is meant");
+        let claim = claim_7(&sessions, Reason::Startup).expect("it is meant");
         assert!(claim.config.targets.pids.contains(&7));
         assert!(first.try_receive().is_err());
         assert!(matches!(second.try_receive(), Ok(News::Rejected(7))));
         assert!(sessions.is_claimed(7));
-        assert!(sessions.claim(7, Reason::Signal).is_none());
+        assert!(claim_7(&sessions, Reason::Signal).is_none());
         drop(claim);
         assert!(!sessions.is_claimed(7));
     }
@@ -246,8 +329,8 @@ mod tests {
     fn a_process_that_starts_another_program_replaces_itself() {
         let sessions = Arc::new(Sessions::default());
         let news = open(&sessions, 0, pid(7));
-        let before = sessions.claim(7, Reason::Startup).expect("it is meant");
-        let after = sessions.claim(7, Reason::Startup).expect("it is meant");
+        let before = claim_7(&sessions, Reason::Startup).expect("it is meant");
+        let after = claim_7(&sessions, Reason::Startup).expect("it is meant");
         assert!(matches!(news.try_receive(), Ok(News::Replaced(7))));
         drop(before);
         assert!(sessions.is_claimed(7));
@@ -263,16 +346,67 @@ mod tests {
             ..pid(7)
         };
         let _new = open(&sessions, 0, new);
-        assert!(sessions.claim(7, Reason::Signal).is_none());
-        assert!(sessions.claim(7, Reason::Startup).is_some());
-        assert!(sessions.claim(7, Reason::Fork).is_some());
+        assert!(claim_7(&sessions, Reason::Signal).is_none());
+        assert!(claim_7(&sessions, Reason::Startup).is_some());
+        assert!(claim_7(&sessions, Reason::Fork).is_some());
         sessions.close(Slot::first(1).last().expect("it is one"));
         let running = HeapprofdConfig {
             no_startup: Some(true),
             ..pid(7)
         };
         let _running = open(&sessions, 0, running);
-        assert!(sessions.claim(7, Reason::Startup).is_none());
-        assert!(sessions.claim(7, Reason::Signal).is_some());
+        assert!(claim_7(&sessions, Reason::Startup).is_none());
+        assert!(claim_7(&sessions, Reason::Signal).is_some());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_changes_nothing_for_the_one_that_has_its_id() {
+        let sessions = Arc::new(Sessions::default());
+        let news = open(&sessions, 0, pid(7));
+        let _claim = claim_7(&sessions, Reason::Startup).expect("it is meant");
+        let gone = Applicant {
+            is_there: &|| false,
+            ..applicant(7, Reason::Startup)
+        };
+        assert!(sessions.claim(&gone).is_ok_and(|claim| claim.is_none()));
+        assert!(news.try_receive().is_err());
+    }
+
+    #[test]
+    fn clients_that_wait_for_the_thread_of_their_session_take_room_like_others() {
+        let sessions = Arc::new(Sessions::default());
+        let all = HeapprofdConfig {
+            all: Some(true),
+            shmem_size_bytes: Some(256 << 20),
+            ..Default::default()
+        };
+        // Nobody receives its news.
+        let _news = open(&sessions, 0, all);
+        let mut claims: Vec<Claim> = Vec::new();
+        let refused = loop {
+            let pid = 1 + claims.len() as i32;
+            match sessions.claim(&applicant(pid, Reason::Startup)) {
+                Ok(claim) => claims.push(claim.expect("it is meant")),
+                Err(refused) => break refused,
+            }
+            assert!(claims.len() <= 64);
+        };
+        assert!(refused.contains("a smaller shmem_size_bytes"), "{refused}");
+        // A process that starts one program after the other takes room for each that is not yet let go of.
+        assert!(sessions.claim(&applicant(1, Reason::Startup)).is_err());
+        claims.pop();
+        assert!(sessions.claim(&applicant(1, Reason::Startup)).is_ok());
+    }
+
+    #[test]
+    fn a_session_hears_once_of_a_process_that_another_one_profiles() {
+        let sessions = Arc::new(Sessions::default());
+        let _first = open(&sessions, 0, pid(7));
+        let second = open(&sessions, 1, pid(7));
+        for _ in 0..3 {
+            drop(claim_7(&sessions, Reason::Startup).expect("it is meant"));
+        }
+        assert!(matches!(second.try_receive(), Ok(News::Rejected(7))));
+        assert!(second.try_receive().is_err());
     }
 }

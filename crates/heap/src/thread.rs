@@ -23,7 +23,7 @@ use crate::collector::{Collector, Entered, Unwinding};
 use crate::config::{Ages, HeapConfig};
 use crate::dump::{Dump, Header, Step};
 use crate::marked;
-use crate::sessions::{News, Sessions};
+use crate::sessions::{MOST_REJECTED, News, Sessions};
 use crate::source::NAME;
 
 /// How long a client is read in a round.
@@ -47,17 +47,8 @@ const SUCCESSION: Duration = Duration::from_secs(2);
 /// Dumps that wait before clients are read on.
 const MOST_DUMPS: usize = 64;
 
-/// Clients at a time. Each has a ring.
-const MOST_CLIENTS: usize = 1024;
-
-/// Bytes of all rings.
-const MOST_RING_BYTES: usize = 16 << 30;
-
 /// Ids of processes that are remembered, so that a later process with the same id is told apart.
 const MOST_REMEMBERED: usize = 1 << 16;
-
-/// Processes of which it is told that another session profiles them.
-const MOST_REJECTED: usize = 1 << 12;
 
 /// See the [module](self).
 pub(crate) struct HeapThread {
@@ -95,8 +86,9 @@ struct Work {
     clients: BTreeMap<Token, Client>,
     /// Of the last client.
     token: u64,
-    ring_bytes: usize,
     dumps: VecDeque<Dump>,
+    /// Packets of dumps were lost.
+    has_lost: bool,
     rejected: BTreeSet<i32>,
     remembered: LruMap<i32, ()>,
     writer: TraceWriter,
@@ -115,8 +107,8 @@ impl HeapThread {
             collector: Collector::new(&self.config),
             clients: BTreeMap::new(),
             token: 0,
-            ring_bytes: 0,
             dumps: VecDeque::new(),
+            has_lost: false,
             rejected: BTreeSet::new(),
             remembered: LruMap::new(MOST_REMEMBERED),
             writer: self.writer,
@@ -137,7 +129,7 @@ impl HeapThread {
         self.sessions.close(slot);
         match ended {
             Ok(Ended::Stopped(stopped)) => {
-                follow.finish(work);
+                follow.finish(work, &inbox.reactor);
                 // With the writer went the last chunk, before the service hears that the instance has stopped.
                 drop(stopped);
             }
@@ -147,13 +139,13 @@ impl HeapThread {
                     "{NAME}: the daemon has used more than {field}; the profile ends"
                 ));
                 work.hit_guardrail = true;
-                follow.finish(work);
+                follow.finish(work, &inbox.reactor);
                 drop(inbox.await_stop());
             }
             Err(error) => {
                 self.program
                     .warning(&format!("{NAME}: nothing more is sampled: {error}"));
-                follow.finish(work);
+                follow.finish(work, &inbox.reactor);
                 drop(inbox.await_stop());
             }
         }
@@ -222,8 +214,9 @@ impl Follow<'_> {
                 work.check();
             }
             if let Some(mut dump) = work.dumps.pop_front() {
-                if work.collector.write(&mut dump, &mut work.writer) == Step::More {
-                    work.dumps.push_front(dump);
+                match work.write_some(&mut dump) {
+                    Step::More => work.dumps.push_front(dump),
+                    Step::Done => work.heed_losses(),
                 }
                 if work.dumps.is_empty() {
                     // Otherwise the end of a dump waits for the next one.
@@ -270,17 +263,7 @@ impl Follow<'_> {
             }
             News::Replaced(pid) => work.succeed(pid, reactor)?,
             News::Arrived(client) => {
-                let pid = client.pid();
-                work.succeed(pid, reactor)?;
-                if work.clients.len() >= MOST_CLIENTS || work.ring_bytes >= MOST_RING_BYTES {
-                    self.program.warning(&format!(
-                        "{NAME}: the heap of process {pid} is not profiled: {} processes are already, with {} MiB of shared memory; \
-                         a smaller shmem_size_bytes leaves room for more",
-                        work.clients.len(),
-                        work.ring_bytes >> 20
-                    ));
-                    return Ok(());
-                }
+                work.succeed(client.pid(), reactor)?;
                 work.take_in(*client, reactor)?;
             }
         }
@@ -288,18 +271,15 @@ impl Follow<'_> {
     }
 
     /// Reads what clients had written by now, writes all dumps and ends the profile.
-    fn finish(&self, mut work: Work) {
+    fn finish(&self, mut work: Work, reactor: &Reactor) {
         let began = Instant::now();
         // Some may have written already.
         while let Ok(news) = self.news.try_receive() {
-            match news {
-                News::Arrived(client) => {
-                    work.add(*client);
-                }
-                News::Rejected(pid) => {
-                    work.rejected.insert(pid);
-                }
-                News::Replaced(_) => {}
+            if began.elapsed() > self.stop_timeout / 4 {
+                work.collector.set_unwinding(Unwinding::TooLate);
+            }
+            if let Err(error) = self.hear(news, &mut work, reactor) {
+                self.program.warning(&format!("{NAME}: {error}"));
             }
         }
         for client in work.clients.values_mut() {
@@ -331,13 +311,11 @@ fn continue_with(
 }
 
 impl Work {
-    fn take_in(&mut self, client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
-        let token = self.add(client);
-        reactor.register(&self.clients[&token], token, Interest::Readable)
-    }
-
-    fn add(&mut self, mut client: Client) -> Token {
+    fn take_in(&mut self, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
         let pid = client.pid();
+        if let Some(met) = client.met.take() {
+            self.collector.meet(pid, met);
+        }
         if self.remembered.get(&pid).is_some() {
             // Serial numbers are far fewer.
             client.edition = Edition(client.claim().serial() as u32);
@@ -345,9 +323,9 @@ impl Work {
         self.remembered.get_or_insert_with(pid, || ());
         self.token += 1;
         let token = Token(self.token);
-        self.ring_bytes += client.feed.ring_bytes();
+        let registered = reactor.register(&client, token, Interest::Readable);
         self.clients.insert(token, client);
-        token
+        registered
     }
 
     /// The process with this id, if there is one, is about to be followed by another one.
@@ -361,12 +339,13 @@ impl Work {
         };
         client.end(Ending::Replaced);
         let deadline = Instant::now() + SUCCESSION;
+        let before = self.collector.unwinding();
         while self.read(&mut client, Instant::now() + TURN) != Entered::End {
             if Instant::now() > deadline {
                 self.collector.set_unwinding(Unwinding::TooLate);
             }
         }
-        self.collector.set_unwinding(Unwinding::InTime);
+        self.collector.set_unwinding(before);
         self.let_go(token, client, reactor)
     }
 
@@ -389,6 +368,7 @@ impl Work {
             while self.dumps.len() > MOST_DUMPS {
                 self.write_dump();
             }
+            self.heed_losses();
         }
         Ok(has_read)
     }
@@ -405,8 +385,8 @@ impl Work {
                 // Nobody is left who could complete it.
                 (Entered::Incomplete, Some(Ending::Dead | Ending::Replaced)) => client.feed.pass_over(),
                 (Entered::Nothing, Some(_)) => break Entered::End,
-                (Entered::Nothing, None) if client.feed.has_timed_out() => {
-                    client.end(Ending::TimedOut);
+                (Entered::Nothing, None) if client.feed.has_given_up() => {
+                    client.end(Ending::GivenUp);
                     break Entered::End;
                 }
                 _ => break entered,
@@ -430,7 +410,6 @@ impl Work {
     /// A client has ended: its books are dumped, and it is forgotten.
     fn let_go(&mut self, token: Token, mut client: Client, reactor: &Reactor) -> Result<(), ReactorError> {
         reactor.deregister(&client, token)?;
-        self.ring_bytes -= client.feed.ring_bytes();
         self.dump(&mut client, More::Never);
         self.collector.forget(client.pid(), &client.feed);
         if self.collector.should_forget_stacks() {
@@ -469,7 +448,23 @@ impl Work {
 
     fn write_dump(&mut self) {
         if let Some(mut dump) = self.dumps.pop_front() {
-            while self.collector.write(&mut dump, &mut self.writer) == Step::More {}
+            while self.write_some(&mut dump) == Step::More {}
+        }
+    }
+
+    fn write_some(&mut self, dump: &mut Dump) -> Step {
+        let before = self.writer.losses();
+        let step = self.collector.write(dump, &mut self.writer);
+        // What follows a lost packet in a row is lost, too, and does not count as another loss.
+        self.has_lost |= self.writer.losses() != before || self.writer.is_losing();
+        step
+    }
+
+    /// If packets of dumps were lost, the next dumps tell everything again. To be called before books forget what was told.
+    fn heed_losses(&mut self) {
+        if std::mem::take(&mut self.has_lost) {
+            let feeds = self.clients.values_mut().map(|client| &mut client.feed);
+            self.collector.tell_again(feeds);
         }
     }
 
@@ -477,6 +472,7 @@ impl Work {
         while !self.dumps.is_empty() {
             self.write_dump();
         }
+        self.heed_losses();
     }
 
     /// What is looked at from time to time.

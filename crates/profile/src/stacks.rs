@@ -9,6 +9,7 @@
 //! for somebody else, and then hold up the thread of the instance. So may reading command lines, if the config chooses processes by them.
 
 use std::collections::HashMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 use ferretto_ipc::reactor::boot_now;
@@ -72,6 +73,21 @@ pub enum Found {
     Stack(Unwound),
     /// Nothing of it could be found.
     Skipped(SampleSkipReason),
+}
+
+/// A process that is known by more than its id: whatever is read by this is read of the process that had the id when it was opened.
+#[derive(Debug)]
+pub struct Met(Process);
+
+impl Met {
+    /// The process that has this id now. Whoever needs a certain one makes sure afterwards that it has not ended.
+    ///
+    /// # Errors
+    /// If there is no such process, or its directory in procfs cannot be opened.
+    pub fn open(pid: i32) -> io::Result<Met> {
+        let pid = u32::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Process::open(pid).map(Met)
+    }
 }
 
 /// See the [module](self).
@@ -140,6 +156,8 @@ enum Place {
 enum Memory {
     /// Nothing was asked yet. It had these when it began, and has mapped files since.
     Recorded(Maps),
+    /// Nothing was asked yet.
+    Met(Process),
     /// Read from procfs, or as they were recorded if the process was gone by then.
     Read(Process),
     /// It was gone before it was met.
@@ -160,23 +178,26 @@ impl Known {
 
     /// Its process; reads the mappings when it is first asked for.
     fn process(&mut self, pid: i32) -> Option<&mut Process> {
-        if let Memory::Recorded(maps) = &mut self.memory {
-            let there = u32::try_from(pid).ok().and_then(|pid| {
-                let mut process = Process::open(pid).ok()?;
-                process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
-                // A process that is ending has no memory any more.
-                (!process.maps().mappings().is_empty()).then_some(process)
-            });
-            let maps = std::mem::take(maps);
-            let process = there.or_else(|| match maps.mappings().is_empty() {
-                true => None,
-                false => Process::ended(maps).ok(),
-            });
+        if !matches!(self.memory, Memory::Read(_) | Memory::Gone) {
+            let process = match std::mem::replace(&mut self.memory, Memory::Gone) {
+                Memory::Met(process) => opened(process),
+                Memory::Recorded(maps) => {
+                    let there = u32::try_from(pid).ok().and_then(|pid| Process::open(pid).ok());
+                    there
+                        .and_then(opened)
+                        .or_else(|| match maps.mappings().is_empty() {
+                            true => None,
+                            false => Process::ended(maps).ok(),
+                        })
+                }
+                Memory::Read(process) => Some(process),
+                Memory::Gone => None,
+            };
             self.memory = process.map_or(Memory::Gone, Memory::Read);
         }
         match &mut self.memory {
             Memory::Read(process) => Some(process),
-            Memory::Recorded(_) | Memory::Gone => None,
+            Memory::Recorded(_) | Memory::Met(_) | Memory::Gone => None,
         }
     }
 
@@ -184,9 +205,16 @@ impl Known {
         match &self.memory {
             Memory::Recorded(maps) => Some(maps),
             Memory::Read(process) => Some(process.maps()),
-            Memory::Gone => None,
+            Memory::Met(_) | Memory::Gone => None,
         }
     }
+}
+
+/// The process with its mappings; `None` if it has ended.
+fn opened(mut process: Process) -> Option<Process> {
+    process.refresh(boot_now(), REFRESH_INTERVAL).ok()?;
+    // A process that is ending has no memory any more.
+    (!process.maps().mappings().is_empty()).then_some(process)
 }
 
 impl Stacks {
@@ -259,6 +287,15 @@ impl Stacks {
             next.work = known.work;
             self.replace(pid, next);
         }
+    }
+
+    /// Samples with this id are of this process from now on, and of no other one that gets the id.
+    pub fn meet(&mut self, pid: i32, met: Met) {
+        let mut known = Known::new(Memory::Met(met.0), 0);
+        if let Some(before) = self.processes.peek(&pid) {
+            known.work = before.work;
+        }
+        self.replace(pid, known);
     }
 
     /// How often the mappings of processes were read again.

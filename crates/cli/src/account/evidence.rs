@@ -108,7 +108,7 @@ impl Evidence {
             }
             TracePacket::PROFILE_PACKET => {
                 for dump in dumps(content) {
-                    self.samples.heaps.add(&dump);
+                    self.samples.heaps.add(sequence, &dump);
                 }
             }
             TracePacket::SERVICE_EVENT => {

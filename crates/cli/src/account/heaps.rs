@@ -48,6 +48,18 @@ pub(super) fn add_to(losses: &HeapLosses, account: &mut Account) {
             Some(larger()),
         );
     }
+    if let Some(processes) = processes(&losses.out_of_reach) {
+        let what = format!("the rest of the allocations{processes}");
+        let why = "the memory that programs share with the heap profiler was full, and the program did not find the profiler any more";
+        let advice = "after chroot, or in another mount namespace, a program does not see the profiler's socket: name one in the abstract namespace, FERRETTO_HEAP_SOCK_NAME=@NAME, or have more memory: shmem_size_bytes".to_owned();
+        account.add(
+            Severity::Missing,
+            "heap_client_out_of_reach",
+            what,
+            why,
+            Some(advice),
+        );
+    }
     if missing.untracked > 0 {
         let what = format!("{} of allocations", Counted(missing.untracked, "sample"));
         let why = "too many sampled allocations were live";
@@ -142,8 +154,13 @@ mod tests {
         let stopped = |dump: &mut ProcessHeapSamples<'_>| {
             dump.pid(8).hit_guardrail(true).buffer_corrupted(true);
         };
+        let out_of_reach = |dump: &mut ProcessHeapSamples<'_>| {
+            dump.pid(10).losses(|losses| {
+                losses.out_of_reach(true);
+            });
+        };
         // Dumps repeat what was so before.
-        let evidence = evidence(&[&overran, &overran, &rejected, &stopped]);
+        let evidence = evidence(&[&overran, &overran, &rejected, &stopped, &out_of_reach]);
         let mut account = Account::default();
         add_to(&evidence.samples.heaps, &mut account);
         let findings = account.findings.iter();
@@ -161,6 +178,11 @@ mod tests {
                 Severity::Loss,
                 "heap_buffer_corrupted",
                 "the rest of the allocations of process 8",
+            ),
+            (
+                Severity::Missing,
+                "heap_client_out_of_reach",
+                "the rest of the allocations of process 10",
             ),
             (
                 Severity::Missing,

@@ -93,6 +93,11 @@ pub(crate) fn losses(profile: &Profile) -> Vec<String> {
             "profiled in part: the shared memory was full, and the profile ended there",
         ),
         (
+            heaps.out_of_reach.len() as u64,
+            "process",
+            "profiled in part: the shared memory was full, and the program did not find the profiler any more, as after chroot",
+        ),
+        (
             heaps.lost_stacks.len() as u64,
             "process",
             "with allocations that are missing: the bounds of a stack were not known",

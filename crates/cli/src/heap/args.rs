@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, ValueEnum};
+use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
 
+use super::library::LIBRARY;
 use crate::perfetto::light_config::{LightFlagError, duration_ms, size_bytes};
 use crate::profiling::{Goal, GoalError, ProfileFormat};
 
@@ -41,6 +43,7 @@ const LEAST_BARE_MS: u64 = 1000;
 /// With a COMMAND the recording ends with it, and the exit status is the command's.
 #[derive(Debug, Parser)]
 #[command(name = "heap", bin_name = NAME, disable_version_flag = true, verbatim_doc_comment)]
+#[command(after_long_help = environment())]
 pub(super) struct Args {
     /// Sample once in so many bytes on average; 1 samples every allocation [default: 4096]
     #[arg(short, long, value_name = "BYTES")]
@@ -128,6 +131,14 @@ pub(super) struct Args {
     /// Run this command and profile it, with all that it starts
     #[arg(value_name = "COMMAND", trailing_var_arg = true, conflicts_with = "pid")]
     pub(super) command: Vec<OsString>,
+}
+
+/// Returns the part of the long help about the environment.
+fn environment() -> String {
+    format!(
+        "Environment:\n  {LIBRARY}\n          The library to preload, unless --library names one\n  \
+         {HEAP_SOCK_NAME}\n          Where programs look for a heap profiler that runs already: /a/path or @abstract-name\n"
+    )
 }
 
 /// The formats but the one of the Firefox profiler, which needs samples with times.
@@ -285,6 +296,14 @@ mod tests {
     fn the_first_help_fits_a_screen() {
         let help = Args::command().term_width(80).render_help().to_string();
         assert!(help.lines().count() < 40, "{help}");
+    }
+
+    #[test]
+    fn the_long_help_names_the_variables_of_the_environment() {
+        let help = Args::command().render_long_help().to_string();
+        for variable in ["FERRETTO_HEAP_LIBRARY", "FERRETTO_HEAP_SOCK_NAME"] {
+            assert!(help.contains(variable), "{help}");
+        }
     }
 
     #[test]

@@ -39,6 +39,19 @@ impl Profile {
     pub(crate) fn heap(&self, heap: HeapId) -> Option<&Heap> {
         self.heaps.get(heap.0 as usize)
     }
+
+    /// Forgets the heaps of processes that are not wanted, and what is missing from them. Returns the new places of the others.
+    pub(super) fn keep_heaps(&mut self, mut wants: impl FnMut(u32) -> bool) -> HashMap<HeapId, HeapId> {
+        let mut places = HashMap::new();
+        for (before, heap) in (0..).zip(std::mem::take(&mut self.heaps)) {
+            if wants(heap.pid) {
+                places.insert(HeapId(before), HeapId(self.heaps.len() as u32));
+                self.heaps.push(heap);
+            }
+        }
+        self.losses.heaps.keep(wants);
+        places
+    }
 }
 
 /// One heap of one process.
@@ -147,7 +160,7 @@ impl Heaps {
         state.next = index.saturating_add(1);
         state.own.take_profile_packet(profile, packet);
         for dump in dumps(packet) {
-            profile.losses.heaps.add(&dump);
+            profile.losses.heaps.add(sequence.into(), &dump);
             if dump.is_rejection() {
                 continue;
             }

@@ -223,6 +223,7 @@ impl<F: FnMut(Thread) -> bool> Recorder<F> {
             ..self.recording
         };
         let profile = &mut recording.profile;
+        let places = profile.keep_heaps(|pid| (self.wants)(Thread { pid, tid: pid }));
         let kind = heap::Kind::of(&profile.heaps);
         for measure in Measure::ALL {
             let Some(event) = Event::of_heaps(kind, measure).filter(|_| !heaps.is_empty()) else {
@@ -231,9 +232,8 @@ impl<F: FnMut(Thread) -> bool> Recorder<F> {
             let id = EventId(profile.events.len() as u32);
             profile.events.push(event);
             for ((heap, stack), counts) in &heaps {
-                let pid = profile.heap(*heap).map_or(0, |heap| heap.pid);
                 let count = measure.of(counts);
-                if count > 0 && (self.wants)(Thread { pid, tid: pid }) {
+                if let Some(heap) = places.get(heap).filter(|_| count > 0) {
                     let key = Key {
                         event: id,
                         owner: Owner::Heap(*heap),

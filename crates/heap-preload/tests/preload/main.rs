@@ -7,6 +7,7 @@
 mod daemon;
 mod ends;
 mod heaps;
+mod out_of_reach;
 mod processes;
 mod samples;
 

@@ -92,7 +92,7 @@ proptest! {
                 }
                 Entry::ForgetSettled => books.forget_settled(&HashSet::new()),
                 Entry::Tell => {
-                    let accounts = books.tell();
+                    let accounts = books.tell(Recorded::Totals);
                     let mut numbers: Vec<u64> = accounts.iter().map(|account| account.stack.0).collect();
                     numbers.sort_unstable();
                     numbers.dedup();
@@ -113,6 +113,37 @@ proptest! {
     }
 
     #[test]
+    fn what_readers_know_last_of_each_stack_adds_up_to_the_maximum(entries in prop::collection::vec(entry(), 0..200)) {
+        let (mut books, mut naive) = (Books::default(), Naive::default());
+        let mut told: BTreeMap<u64, Held> = BTreeMap::new();
+        for (time, entry) in entries.into_iter().chain([Entry::Tell]).enumerate() {
+            match entry {
+                Entry::Allocate { address, bytes, stack } => {
+                    // A stack that was forgotten has a new number when it comes again.
+                    let number = match told.get(&stack) {
+                        Some(_) if !books.stacks().any(|id| id.0 == stack) => stack + 1000 * (1 + time as u64),
+                        _ => stack,
+                    };
+                    books.allocate(address, bytes, CallstackId(number), time as u64);
+                    naive.allocate(address, bytes, number);
+                }
+                Entry::Free { address } => {
+                    books.free(address);
+                    naive.free(address);
+                }
+                Entry::ForgetSettled => books.forget_settled(&HashSet::new()),
+                Entry::Tell => {
+                    // One dump alone has all of it, too.
+                    let accounts = books.tell(Recorded::Maximum);
+                    prop_assert_eq!(accounts.iter().map(|account| account.most.bytes).sum::<u64>(), naive.most);
+                    told.extend(accounts.iter().map(|account| (account.stack.0, account.most)));
+                    prop_assert_eq!(told.values().map(|most| most.bytes).sum::<u64>(), naive.most);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_maximum_is_what_was_held_when_all_held_most(entries in prop::collection::vec(entry(), 0..200)) {
         let (mut books, mut naive) = (Books::default(), Naive::default());
         for (time, entry) in entries.into_iter().enumerate() {
@@ -128,7 +159,7 @@ proptest! {
                 Entry::Tell | Entry::ForgetSettled => {}
             }
         }
-        for account in books.tell() {
+        for account in books.tell(Recorded::Totals) {
             prop_assert_eq!(Some(&account), naive.accounts.get(&account.stack.0));
         }
         prop_assert_eq!(books.stacks().len(), naive.accounts.len());
@@ -141,12 +172,12 @@ fn a_stack_that_has_freed_everything_is_told_once_more_and_then_when_it_allocate
     let stack = CallstackId(1);
     books.allocate(1, 10, stack, 1);
     books.free(1);
-    assert_eq!(books.tell().len(), 1);
-    assert_eq!(books.tell().len(), 0);
+    assert_eq!(books.tell(Recorded::Totals).len(), 1);
+    assert_eq!(books.tell(Recorded::Totals).len(), 0);
     books.allocate(1, 10, stack, 2);
-    let account = books.tell()[0];
+    let account = books.tell(Recorded::Totals)[0];
     assert_eq!((account.allocated, account.freed), (20, 10));
-    assert_eq!(books.tell().len(), 1);
+    assert_eq!(books.tell(Recorded::Totals).len(), 1);
 }
 
 #[test]
@@ -156,6 +187,39 @@ fn sums_that_do_not_fit_stay_at_the_largest_number() {
         books.allocate(address, u64::MAX, CallstackId(1), 0);
     }
     books.free(0);
-    let account = books.tell()[0];
+    let account = books.tell(Recorded::Totals)[0];
     assert_eq!((account.allocated, account.freed), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn after_a_loss_settled_stacks_are_told_again() {
+    let mut books = Books::default();
+    let stack = CallstackId(1);
+    books.allocate(1, 10, stack, 1);
+    books.free(1);
+    assert_eq!(books.tell(Recorded::Totals).len(), 1);
+    books.tell_again();
+    assert_eq!(books.unsettled().count(), 1);
+    assert_eq!(books.tell(Recorded::Totals).len(), 1);
+    assert_eq!(books.tell(Recorded::Totals).len(), 0);
+}
+
+#[test]
+fn a_stack_of_an_earlier_maximum_is_told_to_hold_nothing_at_the_later_one() {
+    let mut books = Books::default();
+    books.allocate(1, 100, CallstackId(1), 1);
+    books.free(1);
+    let first = books.tell(Recorded::Maximum);
+    assert_eq!((first.len(), first[0].most.bytes), (1, 100));
+    // Still the maximum.
+    assert_eq!(books.tell(Recorded::Maximum), first);
+    books.allocate(2, 200, CallstackId(2), 2);
+    let most = |accounts: &[Account]| -> Vec<(u64, u64)> {
+        accounts
+            .iter()
+            .map(|account| (account.stack.0, account.most.bytes))
+            .collect()
+    };
+    assert_eq!(most(&books.tell(Recorded::Maximum)), [(1, 0), (2, 200)]);
+    assert_eq!(most(&books.tell(Recorded::Maximum)), [(2, 200)]);
 }

@@ -40,6 +40,7 @@ fn header() -> Header {
         buffer_corrupted: false,
         hit_guardrail: false,
         timed_out: false,
+        out_of_reach: false,
         heap_name: "libc.malloc".to_owned(),
         interval: 8192,
         first_interval: 4096,
@@ -69,7 +70,7 @@ fn dump(interning: &mut Interning, stacks: u64) -> Dump {
     for pc in 1..=stacks {
         books.allocate(pc, pc, stack(interning, pc), 150);
     }
-    Dump::new(header(), books.tell())
+    Dump::new(header(), books.tell(Recorded::Totals))
 }
 
 #[test]
@@ -80,7 +81,11 @@ fn a_dump_says_what_upstreams_says() {
     books.allocate(1, 10, id, 150);
     books.allocate(2, 20, id, 160);
     books.free(1);
-    output.write(&mut Dump::new(header(), books.tell()), &mut interning, &mut sink);
+    output.write(
+        &mut Dump::new(header(), books.tell(Recorded::Totals)),
+        &mut interning,
+        &mut sink,
+    );
     let packets = sink.take();
     assert_eq!(packets.len(), 3);
     // The empty string, then what the dump refers to.
@@ -293,4 +298,24 @@ fn what_is_streamed_is_told_one_by_one() {
     assert_eq!(allocated.clock_monotonic_coarse_timestamp[0], 5);
     assert_eq!((freed.address[0], freed.heap_id[0]), (6, 9));
     assert_eq!((allocated.sequence_number[0], freed.sequence_number[0]), (1, 2));
+}
+
+#[test]
+fn a_client_that_cannot_reach_the_daemon_has_not_timed_out() {
+    let (mut output, mut interning, mut sink) = (Output::new(Recorded::Totals), interning(), Sink::default());
+    let header = Header {
+        out_of_reach: true,
+        disconnected: true,
+        ..header()
+    };
+    output.write(&mut Dump::new(header, Vec::new()), &mut interning, &mut sink);
+    let Some(Data::ProfilePacket(profile)) = sink.take().pop().and_then(|packet| packet.data) else {
+        panic!("it is a profile")
+    };
+    let told = &profile.process_dumps[0];
+    assert_eq!(told.client_error, Some(ClientError::CLIENT_ERROR_NONE));
+    // Upstream's readers know that something is missing.
+    assert_eq!((told.buffer_overran, told.disconnected), (Some(true), Some(true)));
+    let losses = told.losses.as_option().expect("it has losses");
+    assert_eq!((losses.out_of_reach, losses.samples), (Some(true), Some(0)));
 }

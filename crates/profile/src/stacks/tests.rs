@@ -149,3 +149,31 @@ fn a_file_that_may_not_be_opened_is_named_in_the_frame() {
     process.provide(0, Err(Unusable::NotElf));
     assert_eq!(explanation(process, End::UnusableModule(0)), None);
 }
+
+#[test]
+fn samples_are_looked_up_in_the_process_that_was_met_and_in_no_other_with_its_id() {
+    let own = std::process::id().cast_signed();
+    let mut child = std::process::Command::new("cat")
+        .stdin(std::process::Stdio::piped())
+        .spawn()
+        .expect("cat runs");
+    let met = Met::open(child.id().cast_signed()).expect("it is there");
+    drop(child.stdin.take());
+    child.wait().expect("it ends");
+    // As if its id were this process's by now.
+    let mut stacks = stacks(UserFrames::KernelFramePointers);
+    stacks.meet(own, met);
+    let this_function = (sample_late as *const () as u64).to_ne_bytes();
+    let callchain = [CONTEXT_USER.to_ne_bytes(), this_function];
+    let sample = Sample {
+        pid: own,
+        timestamp: 1,
+        callchain: callchain.as_slice().into(),
+        ..Sample::default()
+    };
+    let find = |stacks: &mut Stacks| stacks.find(&sample, &mut Interning::default());
+    let gone = Found::Skipped(SampleSkipReason::PROFILER_SKIP_READ_STAGE);
+    assert_eq!(find(&mut stacks), gone);
+    stacks.meet(own, Met::open(own).expect("it is there"));
+    assert_ne!(find(&mut stacks), gone);
+}

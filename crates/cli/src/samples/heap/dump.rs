@@ -47,6 +47,8 @@ pub(crate) struct Troubles {
     pub(crate) overran: bool,
     /// The program waited too long for room in the shared memory, and gave up.
     pub(crate) timed_out: bool,
+    /// The program found the shared memory full and the profiler gone, or out of its sight, and gave up; only our own profiler tells.
+    pub(crate) out_of_reach: bool,
     /// The bounds of stacks were not known, and such samples were lost.
     pub(crate) lost_stacks: bool,
     /// The shared memory was damaged.
@@ -169,7 +171,10 @@ impl<'a> Dump<'a> {
                     dump.samples = varint(stats, ProcessStats::HEAP_SAMPLES).unwrap_or(0);
                     dump.unwinding_errors = varint(stats, ProcessStats::UNWINDING_ERRORS).unwrap_or(0);
                 }
-                (ProcessHeapSamples::LOSSES, Value::Bytes(losses)) => dump.missing = Missing::of(losses),
+                (ProcessHeapSamples::LOSSES, Value::Bytes(losses)) => {
+                    dump.missing = Missing::of(losses);
+                    troubles.out_of_reach = varint(losses, Losses::OUT_OF_REACH).unwrap_or(0) != 0;
+                }
                 (ProcessHeapSamples::DISCONNECTED, Value::Varint(1..)) => dump.is_disconnected = true,
                 (ProcessHeapSamples::BUFFER_OVERRAN, Value::Varint(1..)) => troubles.overran = true,
                 (ProcessHeapSamples::CLIENT_ERROR, Value::Varint(HIT_TIMEOUT)) => troubles.timed_out = true,

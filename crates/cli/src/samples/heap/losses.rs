@@ -9,6 +9,9 @@ use super::dump::{Dump, Missing};
 /// The most processes of which each set of them remembers.
 const MAX_PROCESSES: usize = 1 << 12;
 
+/// The most heaps of a process that are remembered.
+const MAX_HEAPS: usize = 1 << 8;
+
 /// What is missing from heap profiles: processes, by the reason.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct HeapLosses {
@@ -16,6 +19,8 @@ pub(crate) struct HeapLosses {
     pub(crate) overran: BTreeSet<u32>,
     /// The program waited too long for room in the shared memory, and gave up.
     pub(crate) timed_out: BTreeSet<u32>,
+    /// The program found the shared memory full and the profiler gone, or out of its sight, and gave up.
+    pub(crate) out_of_reach: BTreeSet<u32>,
     /// The bounds of stacks were not known, and such samples were lost.
     pub(crate) lost_stacks: BTreeSet<u32>,
     /// The shared memory was damaged.
@@ -24,21 +29,74 @@ pub(crate) struct HeapLosses {
     pub(crate) guardrail: BTreeSet<u32>,
     /// Somebody else profiled the process.
     pub(crate) rejected: BTreeSet<u32>,
-    /// Samples whose stack ends too early, and what our own profiler says to be missing, by process.
-    counted: BTreeMap<u32, (u64, Missing)>,
+    /// By process, and by the sequence that tells of it.
+    counted: BTreeMap<(u32, u64), Counted>,
     /// Samples of a stack that the trace does not have.
     pub(crate) unreadable: u64,
     /// `ProfilePacket`s that are not in the trace.
     pub(crate) missing_packets: u64,
 }
 
+/// What is missing from the profiles of processes that had the same id, one after the other.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct Counted {
+    /// Those that have ended.
+    before: Amounts,
+    /// The last one.
+    last: Amounts,
+    /// The heaps whose final dumps there were, and the times of these.
+    ended: BTreeMap<Vec<u8>, u64>,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Amounts {
+    /// Samples whose stack ends too early.
+    truncated: u64,
+    /// What our own profiler says to be missing.
+    missing: Missing,
+}
+
+impl Amounts {
+    fn plus(self, other: Amounts) -> Amounts {
+        Amounts {
+            truncated: self.truncated.saturating_add(other.truncated),
+            missing: self.missing.plus(other.missing),
+        }
+    }
+}
+
+impl Counted {
+    fn add(&mut self, dump: &Dump<'_>) {
+        // The final dump of each heap says that it is one. So another dump of such a heap is of the next process, and so is one that is not final.
+        let is_of_next = match self.ended.get(dump.heap) {
+            Some(time) => *time != dump.time,
+            None => !self.ended.is_empty() && !dump.is_disconnected,
+        };
+        if is_of_next {
+            self.before = self.sum();
+            self.last = Amounts::default();
+            self.ended.clear();
+        }
+        self.last.truncated = self.last.truncated.max(dump.unwinding_errors);
+        self.last.missing = self.last.missing.max(dump.missing);
+        if dump.is_disconnected && self.ended.len() < MAX_HEAPS {
+            self.ended.insert(dump.heap.to_vec(), dump.time);
+        }
+    }
+
+    fn sum(&self) -> Amounts {
+        self.before.plus(self.last)
+    }
+}
+
 impl HeapLosses {
-    /// Adds what a dump says of its process. Dumps repeat what was so before.
-    pub(crate) fn add(&mut self, dump: &Dump<'_>) {
+    /// Adds what a dump on this sequence says of its process. Dumps repeat what was so before.
+    pub(crate) fn add(&mut self, sequence: u64, dump: &Dump<'_>) {
         let troubles = dump.troubles;
         for (is_so, processes) in [
             (troubles.overran, &mut self.overran),
             (troubles.timed_out, &mut self.timed_out),
+            (troubles.out_of_reach, &mut self.out_of_reach),
             (troubles.lost_stacks, &mut self.lost_stacks),
             (troubles.corrupted, &mut self.corrupted),
             (troubles.guardrail, &mut self.guardrail),
@@ -49,23 +107,41 @@ impl HeapLosses {
             }
         }
         let says_something = dump.unwinding_errors > 0 || dump.missing != Missing::default();
-        let is_known = self.counted.contains_key(&dump.pid);
-        if says_something && (is_known || self.counted.len() < MAX_PROCESSES) {
-            let (truncated, missing) = self.counted.entry(dump.pid).or_default();
-            *truncated = dump.unwinding_errors.max(*truncated);
-            *missing = dump.missing.max(*missing);
+        let key = (dump.pid, sequence);
+        let is_known = self.counted.contains_key(&key);
+        if is_known || (says_something && self.counted.len() < MAX_PROCESSES) {
+            self.counted.entry(key).or_default().add(dump);
         }
+    }
+
+    /// Forgets processes that are not wanted.
+    pub(super) fn keep(&mut self, mut wants: impl FnMut(u32) -> bool) {
+        for processes in [
+            &mut self.overran,
+            &mut self.timed_out,
+            &mut self.out_of_reach,
+            &mut self.lost_stacks,
+            &mut self.corrupted,
+            &mut self.guardrail,
+            &mut self.rejected,
+        ] {
+            processes.retain(|pid| wants(*pid));
+        }
+        self.counted.retain(|(pid, _), _| wants(*pid));
+    }
+
+    fn sum(&self) -> Amounts {
+        let counted = self.counted.values();
+        counted.fold(Amounts::default(), |all, counted| all.plus(counted.sum()))
     }
 
     /// Returns the number of samples whose stack ends too early.
     pub(crate) fn truncated(&self) -> u64 {
-        let counts = self.counted.values();
-        counts.fold(0, |all, (truncated, _)| all.saturating_add(*truncated))
+        self.sum().truncated
     }
 
     /// Returns what our own profiler says to be missing, of all processes.
     pub(crate) fn missing(&self) -> Missing {
-        let missing = self.counted.values();
-        missing.fold(Missing::default(), |all, (_, missing)| all.plus(*missing))
+        self.sum().missing
     }
 }

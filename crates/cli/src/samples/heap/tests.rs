@@ -328,3 +328,87 @@ fn names_of_numbers_are_those_of_upstream_for_each_kind_of_heap() {
         ["Total allocation count", "Total allocation size"]
     );
 }
+
+/// A final dump of a heap that tells of lost samples.
+fn final_dump(out: &mut ProcessHeapSamples<'_>, heap: &str, time: u64, lost: u64) {
+    out.pid(5)
+        .heap_name(heap)
+        .timestamp(time)
+        .disconnected(true)
+        .losses(|losses| {
+            losses.samples(lost);
+        });
+}
+
+#[test]
+fn losses_of_processes_with_the_same_id_add_up_and_those_of_the_heaps_of_one_do_not() {
+    let lost = |packets: &[Vec<u8>]| recording(packets).profile.losses.heaps.missing().samples;
+    let packets = [
+        profile(0, |packet| {
+            packet.process_dumps(|out| final_dump(out, "libc.malloc", 10, 3));
+            packet.continued(true);
+        }),
+        // The rest of it.
+        profile(1, |packet| {
+            packet.process_dumps(|out| final_dump(out, "libc.malloc", 10, 3));
+        }),
+        profile(2, |packet| {
+            packet.process_dumps(|out| final_dump(out, "other", 11, 3));
+        }),
+        // The next process.
+        profile(3, |packet| {
+            packet.process_dumps(|out| {
+                out.pid(5)
+                    .heap_name("libc.malloc")
+                    .timestamp(20)
+                    .losses(|losses| {
+                        losses.samples(1);
+                    });
+            });
+        }),
+        profile(4, |packet| {
+            packet.process_dumps(|out| final_dump(out, "libc.malloc", 30, 4));
+        }),
+        // And one that lives too shortly for more than one dump.
+        profile(5, |packet| {
+            packet.process_dumps(|out| final_dump(out, "libc.malloc", 40, 5));
+        }),
+    ];
+    assert_eq!(lost(&packets[..3]), 3);
+    assert_eq!(lost(&packets[..4]), 3 + 1);
+    assert_eq!(lost(&packets[..5]), 3 + 4);
+    assert_eq!(lost(&packets), 3 + 4 + 5);
+}
+
+#[test]
+fn processes_that_are_not_wanted_are_neither_counted_nor_missed() {
+    let packet = profile(0, |packet| {
+        packet.process_dumps(|out| {
+            out.pid(4)
+                .heap_name("a stranger's")
+                .timestamp(10)
+                .buffer_overran(true)
+                .samples(counted(1, 70, 0))
+                .losses(|losses| {
+                    losses.samples(9);
+                });
+        });
+        packet.process_dumps(|out| dump(out, 10, &[(1, 100, 0)]));
+    });
+    let mut recorder = Recorder::new(Keep::Totals, |thread: crate::samples::Thread| thread.pid == 5);
+    for packet in [interned(), packet] {
+        recorder.packet(&packet);
+    }
+    let recording = recorder.finish();
+    let heaps = recording.profile.heaps.iter();
+    let heaps: Vec<(u32, &str)> = heaps.map(|heap| (heap.pid, &*heap.name)).collect();
+    assert_eq!(heaps, [(5, "libc.malloc")]);
+    assert_eq!(
+        counts(&recording, Measure::AllocatedSize),
+        stack_counts(&[("main", 100)])
+    );
+    let owner = recording.totals.sorted()[0].0.owner;
+    assert!(matches!(owner, crate::samples::Owner::Heap(heap) if recording.profile.heap(heap).is_some()));
+    let losses = &recording.profile.losses.heaps;
+    assert_eq!((losses.overran.len(), losses.missing().samples), (0, 0));
+}

@@ -1144,6 +1144,8 @@ pub mod profile_packet {
             pub merged: Option<u64>,
             /// Samples whose stacks were not unwound, because the recording had to end.
             pub not_unwound: Option<u64>,
+            /// The profile of the process ended before the process did: the ring was full, and the client did not find the daemon any more, as after chroot.
+            pub out_of_reach: Option<bool>,
             /// Fields that this schema does not have.
             pub unknown_fields: codec::UnknownFields,
         }
@@ -1156,6 +1158,7 @@ pub mod profile_packet {
                 untracked: None,
                 merged: None,
                 not_unwound: None,
+                out_of_reach: None,
                 unknown_fields: codec::UnknownFields::new(),
             };
         }
@@ -1170,10 +1173,11 @@ pub mod profile_packet {
                 codec::visit::scalar::<codec::scalar::Uint64>(visitor, 4, &self.untracked);
                 codec::visit::scalar::<codec::scalar::Uint64>(visitor, 5, &self.merged);
                 codec::visit::scalar::<codec::scalar::Uint64>(visitor, 6, &self.not_unwound);
+                codec::visit::scalar::<codec::scalar::Bool>(visitor, 7, &self.out_of_reach);
                 codec::visit::unknown(visitor, &self.unknown_fields);
             }
             fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-                ("Losses", &[(1, "samples"), (2, "bytes"), (3, "frees"), (4, "untracked"), (5, "merged"), (6, "not_unwound")])
+                ("Losses", &[(1, "samples"), (2, "bytes"), (3, "frees"), (4, "untracked"), (5, "merged"), (6, "not_unwound"), (7, "out_of_reach")])
             }
             fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
                 match field.number {
@@ -1183,6 +1187,7 @@ pub mod profile_packet {
                     4 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.untracked),
                     5 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.merged),
                     6 => codec::decode::scalar::<codec::scalar::Uint64>(field, &mut self.not_unwound),
+                    7 => codec::decode::scalar::<codec::scalar::Bool>(field, &mut self.out_of_reach),
                     _ => self.unknown_fields.take(field),
                 }
             }

@@ -964,6 +964,8 @@ pub mod profile_packet {
             pub const MERGED: u32 = 5;
             /// Field number of `not_unwound`.
             pub const NOT_UNWOUND: u32 = 6;
+            /// Field number of `out_of_reach`.
+            pub const OUT_OF_REACH: u32 = 7;
 
             /// Writes `samples`, field 1.
             #[inline]
@@ -1004,6 +1006,13 @@ pub mod profile_packet {
             #[inline]
             pub fn not_unwound(&mut self, value: u64) -> &mut Self {
                 self.0.varint_field(6, value);
+                self
+            }
+
+            /// Writes `out_of_reach`, field 7.
+            #[inline]
+            pub fn out_of_reach(&mut self, value: bool) -> &mut Self {
+                self.0.varint_field(7, u64::from(value));
                 self
             }
         }
