@@ -6,14 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ferretto_heap_client::MOST_HEAPS;
 use ferretto_profile::interning::CallstackId;
 
 use crate::books::Books;
 use crate::histogram::LogHistogram;
 use crate::records::Allocation;
-
-/// Heaps of a process, as upstream.
-pub const MOST_HEAPS: usize = 256;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
