@@ -10,6 +10,7 @@ use ferretto_proto::write::{InternedData, ProfilePacket, Trace, TracePacket};
 use ferretto_wire::Writer;
 
 use crate::support::c_program::compile;
+use crate::support::random::Random;
 use crate::support::trace::{LOSSES, TraceProcessor};
 
 const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
@@ -182,25 +183,12 @@ fn compare(folder: &Path, trace: &str, processor: &TraceProcessor) -> usize {
     rows.len()
 }
 
-/// A generator of numbers, the same for the same seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Dumps of one heap, of which each counts on, in as many packets as chance has it. Stacks come before the samples, or between them and the end.
 fn random(seed: u64) -> File {
     const STACKS: u64 = 12;
-    let mut numbers = Numbers(seed);
+    let mut random = Random(seed);
     let mut file = File::new();
-    let early = numbers.below(2) == 0;
+    let early = random.one_in(2);
     file.packet(|packet| {
         packet.sequence_flags(CLEARED).interned_data(|interned| {
             if early {
@@ -209,20 +197,20 @@ fn random(seed: u64) -> File {
         });
     });
     let mut counts = [Counts::default(); STACKS as usize];
-    for dump in 0..1 + numbers.below(4) {
+    for dump in 0..1 + random.from(0, 4) {
         for Counts([allocated, freed, allocations, frees]) in &mut counts {
-            let news = numbers.below(5);
-            *allocated += news * (1 + numbers.below(10_000));
+            let news = random.from(0, 5);
+            *allocated += news * (1 + random.from(0, 10_000));
             *allocations += news;
-            if numbers.below(2) == 0 {
-                *freed += numbers.below(*allocated - *freed + 1);
-                *frees += numbers.below(*allocations - *frees + 1);
+            if random.one_in(2) {
+                *freed += random.from(0, *allocated - *freed + 1);
+                *frees += random.from(0, *allocations - *frees + 1);
             }
         }
-        let mut rest: Vec<u64> = (0..STACKS).filter(|_| numbers.below(4) > 0).collect();
+        let mut rest: Vec<u64> = (0..STACKS).filter(|_| random.from(0, 4) > 0).collect();
         while !rest.is_empty() {
             let part: Vec<u64> = rest
-                .drain(..(1 + numbers.below(rest.len() as u64)) as usize)
+                .drain(..(1 + random.from(0, rest.len() as u64)) as usize)
                 .collect();
             file.profile(|profile| {
                 profile.continued(true).process_dumps(|out| {
