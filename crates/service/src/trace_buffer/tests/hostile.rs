@@ -1,6 +1,7 @@
 //! Producers that break the rules: it costs them their own data, is counted, and never more than that.
 
 use super::*;
+use crate::limits;
 
 fn violation(violation: AbiViolation) -> CopyOutcome {
     CopyOutcome::Violation(violation)
@@ -264,7 +265,7 @@ fn a_sequence_of_fragments_without_bytes_ends_like_any_other() {
 
 #[test]
 fn a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked() {
-    let most = read::MAX_FRAGMENTS as u32;
+    let most = limits::MAX_FRAGMENTS_PER_PACKET as u32;
     let mut buffer = ring(32 << 20);
     // To check everything takes too long with so many.
     let mut put = |chunk: TestChunk| {
