@@ -4,6 +4,7 @@
 //! turns until a signal comes.
 
 use std::error::Error;
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
@@ -54,29 +55,37 @@ impl ProducerDaemon {
     }
 }
 
-/// A producer daemon whose service is not asked for yet. Its data sources are still to be added.
+/// A producer daemon that has its event loop, and does not ask for its service yet.
 pub(crate) struct Recorder {
     address: Address,
     pub(crate) reactor: Reactor,
     pub(crate) program: Arc<dyn ProducerProgram>,
-    pub(crate) runtime: Runtime,
 }
 
 impl Recorder {
-    /// Goes into the background if the flags ask for that, and prepares a producer of this name.
-    pub(crate) fn new(
-        flags: &Flags,
-        startup: &mut Startup,
-        producer_name: &str,
-        memory: MemoryOptions,
-    ) -> Result<Recorder, Box<dyn Error>> {
+    /// Goes into the background if the flags ask for that. From then on signals end the event loop.
+    pub(crate) fn new(flags: &Flags, startup: &mut Startup) -> Result<Recorder, Box<dyn Error>> {
+        // Most data sources have a descriptor for each CPU, each process or each file that they read.
         open_files::most_descriptors();
         startup.go_into_background(flags)?;
         // In the background, this process is about to change its folder.
         let address = socket_names::producer_address()?.absolute();
         let mut reactor = Reactor::new()?;
-        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
-        let mut runtime = Runtime::new(program.clone(), reactor.waker());
+        let program = ProducerDaemon::new(&mut reactor)?;
+        Ok(Recorder {
+            address,
+            reactor,
+            program,
+        })
+    }
+
+    /// The runtime of a producer of this name. Its data sources are still to be added.
+    pub(crate) fn runtime(
+        &self,
+        producer_name: &str,
+        memory: MemoryOptions,
+    ) -> impl DerefMut<Target = Runtime> + use<> {
+        let mut runtime = Runtime::new(self.program.clone(), self.reactor.waker());
         runtime.add_connection(ConnectionOptions {
             id: SERVICE,
             name: "the service".to_owned(),
@@ -84,18 +93,14 @@ impl Recorder {
             sdk_version: crate::VERSION.to_owned(),
             memory,
         });
-        Ok(Recorder {
-            address,
-            reactor,
-            program,
-            runtime,
-        })
+        runtime
     }
 
     /// Records for the service, whenever it is there, until a signal comes. `on_events` is called with the events of descriptors that data sources have
     /// registered.
     pub(crate) fn serve(
         &mut self,
+        runtime: &mut Runtime,
         startup: &mut Startup,
         on_events: impl Fn(&Events),
     ) -> Result<(), Box<dyn Error>> {
@@ -105,7 +110,7 @@ impl Recorder {
             on_events(&events);
             let waiting = format!("waiting for the service at {}", service.address());
             service.turn(
-                &mut self.runtime,
+                runtime,
                 &mut self.reactor,
                 &events,
                 |runtime, event| match event {
@@ -124,7 +129,7 @@ impl Recorder {
                     Event::StartupEnded(..) => {}
                 },
             );
-            self.reactor.wait(&mut events, self.runtime.deadlines())?;
+            self.reactor.wait(&mut events, runtime.deadlines())?;
             if !events.signals().is_empty() {
                 return Ok(());
             }

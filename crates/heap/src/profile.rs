@@ -75,13 +75,6 @@ pub struct Losses {
     pub not_unwound: u64,
 }
 
-impl Losses {
-    /// Whether bytes or releases are missing. Otherwise only call stacks are.
-    pub fn is_data_missing(&self) -> bool {
-        (self.samples | self.bytes | self.frees | self.untracked) != 0
-    }
-}
-
 impl Profile {
     /// The heaps, by their number.
     pub fn heaps(&mut self) -> &mut BTreeMap<u32, Heap> {

@@ -64,13 +64,13 @@ impl Daemon for Args {
         // Before this process goes into the background, so that its starter hears of a name that is taken.
         let heap_address = listener::address()?.absolute();
         let socket = ClientSocket::bind(&heap_address, self.set_socket_permissions.as_ref())?;
-        let memory = MemoryOptions::default();
-        let mut recorder = Recorder::new(&self.common, startup, producer::PRODUCER_NAME, memory)?;
+        let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
         let sessions = Arc::new(Sessions::default());
         let clients = socket.serve(recorder.program.clone(), sessions.clone())?;
-        producer::add_sources(&mut recorder.runtime, &recorder.program, &sessions);
-        let served = recorder.serve(startup, |_| {});
+        let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
+        producer::add_sources(&mut runtime, &recorder.program, &sessions);
+        let served = recorder.serve(&mut runtime, startup, |_| {});
         clients.close();
         served
     }

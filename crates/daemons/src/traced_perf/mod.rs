@@ -46,10 +46,10 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
-        let memory = MemoryOptions::default();
-        let mut recorder = Recorder::new(&self.common, startup, producer::PRODUCER_NAME, memory)?;
+        let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
-        producer::add_sources(&mut recorder.runtime, &recorder.program);
-        recorder.serve(startup, |_| {})
+        let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
+        producer::add_sources(&mut runtime, &recorder.program);
+        recorder.serve(&mut runtime, startup, |_| {})
     }
 }

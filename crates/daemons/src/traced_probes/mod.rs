@@ -70,7 +70,7 @@ impl Daemon for Args {
             // As upstream: other data sources need no ftrace.
             log::error(format_args!("cannot reset ftrace: {error}"));
         }
-        let recorder = Recorder::new(&self.common, startup, producer::PRODUCER_NAME, producer::MEMORY)?;
+        let recorder = Recorder::new(&self.common, startup)?;
         let journal_dir = journals();
         startup.started()?;
         record(recorder, journal_dir, startup)
@@ -96,14 +96,15 @@ fn record(
         Some(_) => TracefsPolicy::MountIfMissing,
         None => TracefsPolicy::AsFound,
     };
-    // With the runtime go the settings that sessions have changed in tracefs.
-    let ftrace = producer::add_sources(&mut recorder.runtime, &recorder.program, journal_dir, tracefs);
+    // Its data sources restore the settings that sessions have changed in tracefs when it is dropped.
+    let mut runtime = recorder.runtime(producer::PRODUCER_NAME, producer::MEMORY);
+    let ftrace = producer::add_sources(&mut runtime, &recorder.program, journal_dir, tracefs);
     if let Some(watermarks) = ftrace.watermarks() {
         recorder
             .reactor
             .register(watermarks, WATERMARKS, Interest::Readable)?;
     }
-    recorder.serve(startup, |events| {
+    recorder.serve(&mut runtime, startup, |events| {
         if events.ready().iter().any(|event| event.token == WATERMARKS) {
             ftrace.on_watermark();
         }
