@@ -109,26 +109,21 @@ impl Recorder {
         loop {
             on_events(&events);
             let waiting = format!("waiting for the service at {}", service.address());
-            service.turn(
-                runtime,
-                &mut self.reactor,
-                &events,
-                |runtime, event| match event {
-                    Event::Connected(_) => {
-                        log::info(format_args!("connected to the service"));
-                        // The answer comes after the data sources were registered.
-                        let _ = runtime.sync(SERVICE);
-                    }
-                    Event::Synced(..) => startup.ready("the service knows all data sources"),
-                    Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
-                    Event::Disconnected { news, .. } => {
-                        let reason = news.as_deref().unwrap_or("as before");
-                        log::warning(format_args!("disconnected from the service: {reason}"));
-                    }
-                    // Daemons have no startup sessions.
-                    Event::StartupEnded(..) => {}
-                },
-            );
+            service.turn(runtime, &self.reactor, &events, |runtime, event| match event {
+                Event::Connected(_) => {
+                    log::info(format_args!("connected to the service"));
+                    // The answer comes after the data sources were registered.
+                    let _ = runtime.sync(SERVICE);
+                }
+                Event::Synced(..) => startup.ready("the service knows all data sources"),
+                Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
+                Event::Disconnected { news, .. } => {
+                    let reason = news.as_deref().unwrap_or("as before");
+                    log::warning(format_args!("disconnected from the service: {reason}"));
+                }
+                // Daemons have no startup sessions.
+                Event::StartupEnded(..) => {}
+            });
             self.reactor.wait(&mut events, runtime.deadlines())?;
             if !events.signals().is_empty() {
                 return Ok(());
