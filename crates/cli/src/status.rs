@@ -19,13 +19,12 @@ use crate::running::{Asked, Found, Running, ask};
 use crate::service_state::json::producer as producer_json;
 use crate::service_state::other_machine;
 use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
-use crate::usage;
+use crate::usage::{self, USAGE};
 
 /// The name in its messages.
 const NAME: &str = "ferretto status";
 const RUNNING: u8 = 0;
 const FAILURE: u8 = 1;
-const USAGE: u8 = 2;
 const NOT_RUNNING: u8 = 3;
 const NOT_KNOWN: u8 = 4;
 

@@ -8,6 +8,9 @@ use std::io::Write;
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+/// The exit code for a wrong command line, of the programs that are not upstream's.
+pub(crate) const USAGE: u8 = 2;
+
 /// The command of which the others are subcommands.
 pub(crate) const FERRETTO: &str = "ferretto";
 

@@ -1,5 +1,5 @@
-//! `linux.frozen_ftrace` with either side's probes, on an instance of tracefs that has stopped: to a reader it is as one that survived
-//! a reboot.
+//! `linux.frozen_ftrace` with our probes and with upstream's, on an instance of tracefs that has stopped. A reader cannot tell it from an instance that
+//! survived a reboot.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,12 +44,12 @@ fn message(number: usize) -> String {
     format!("C|1|before the reboot|{number}\n")
 }
 
-/// What a trace has of the instance.
+/// The trace's data about the instance.
 #[derive(Debug, PartialEq, Eq)]
 struct Reading {
-    /// How often each message was printed.
+    /// The number of times that each message was printed.
     printed: BTreeMap<String, usize>,
-    /// Phase, whether what is older than the trace counts, events read and left of each statistics packet.
+    /// Of each statistics packet: the phase, whether events from before the trace count, and the numbers of events that were read and that are left.
     stats: Vec<(Option<Phase>, bool, u64, u64)>,
 }
 
@@ -120,7 +120,7 @@ fn either_probes_read_the_same_out_of_a_buffer_that_has_stopped() {
         }
         readings.push(reading);
     }
-    // The kernel goes on counting what was read.
+    // The kernel still counts events that were read.
     let phases = |reading: &Reading| -> Vec<_> {
         let stats = reading.stats.iter();
         stats

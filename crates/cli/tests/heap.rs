@@ -1,6 +1,6 @@
-//! `ferretto heap`, from nothing to a picture: it starts its own service, and profiles programs of which is known what they allocate.
+//! `ferretto heap`, from nothing to a picture. It starts its own service, and profiles programs whose allocations are known.
 //!
-//! Cargo builds the library that is preloaded, because this package depends on its package for tests, and puts it beside the tests.
+//! This package depends on the package of the preloaded library for tests, so cargo builds the library and puts it beside the tests.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::support::trace::{TraceProcessor, numbers};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// Keeps 2 MB that `leaks` allocated, gives back 10 MB that `churns` did, and at its largest holds 4 MB of `peaks` besides. With a word it kills itself.
+/// Keeps 2 MB that `leaks` has allocated, and frees 10 MB that `churns` has. At its maximum it also holds 4 MB that `peaks` has. With a word it kills itself.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdlib.h>
@@ -31,14 +31,14 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The library that is preloaded.
+/// The preloaded library.
 fn library() -> PathBuf {
     std::env::current_exe()
         .unwrap()
         .with_file_name("libferretto_heap.so")
 }
 
-/// How long a program may wait for the profiler, in microseconds, where everything counts.
+/// The longest time that a program waits for the profiler, in microseconds, in tests in which every sample counts.
 const PATIENCE: &str = "120000000";
 
 struct Workshop(tempfile::TempDir);
@@ -56,7 +56,7 @@ impl Workshop {
         self.0.path().join(name)
     }
 
-    /// Runs `ferretto`; returns its exit code, and what it said on stderr.
+    /// Runs `ferretto`; returns its exit code and its messages on stderr.
     fn ferretto(&self, words: &[&str]) -> (Option<i32>, String) {
         let Output { status, stderr, .. } = Command::new(FERRETTO)
             .args(words)
@@ -71,7 +71,7 @@ impl Workshop {
         (status.code(), String::from_utf8_lossy(&stderr).into_owned())
     }
 
-    /// Returns the bytes under each function of the program, of a profile in folded stacks.
+    /// Returns the bytes under each of the program's functions in a profile of folded stacks.
     fn bytes(&self, file: &str) -> BTreeMap<String, f64> {
         let folded = std::fs::read_to_string(self.path(file)).unwrap();
         let mut bytes = BTreeMap::new();
@@ -87,7 +87,7 @@ impl Workshop {
     }
 }
 
-/// Whether so many bytes could have been measured of `expected` ones with a sample each 4096: within six standard deviations of their number.
+/// Whether `expected` bytes, with one sample in 4096, can give this measurement: the difference is at most six standard deviations of the number of samples.
 fn could_be(bytes: Option<&f64>, expected: f64) -> bool {
     let deviation = (expected * 4096.0).sqrt();
     bytes.is_some_and(|bytes| (bytes - expected).abs() < 6.0 * deviation)
@@ -179,7 +179,7 @@ fn a_program_that_is_killed_leaves_its_profile() {
     ]);
     assert_eq!(code, Some(128 + 9), "{said}");
     let bytes = workshop.bytes("killed.folded");
-    // What the profiler had not unwound at that moment may be missing: it fits into the shared memory.
+    // Samples that the profiler had not unwound at that moment may be missing. At most the shared memory was full of them.
     assert!(
         bytes.get("leaks").is_some_and(|bytes| *bytes > 1e6),
         "{bytes:?} {said}"
@@ -214,7 +214,7 @@ fn a_script_in_python_is_profiled() {
     let script = "import sys; kept = [bytes(100_000) for _ in range(100)]; sys.exit(3)";
     let (code, said) = workshop.ferretto(&["heap", "-o", "py.pb.gz", "--", "python3", "-c", script]);
     assert_eq!(code, Some(3), "{said}");
-    // The program of that name may be a script that starts others.
+    // The program of that name may be a script that starts other programs.
     assert!(said.contains("\nallocated"), "{said}");
 }
 

@@ -1,4 +1,4 @@
-//! Heap profiles in trace files: `ferretto convert`, `info` and `symbolize` read from them what upstream's trace processor reads.
+//! Heap profiles in trace files: `ferretto convert`, `info` and `symbolize` read the same from them as upstream's trace processor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,13 +10,14 @@ use ferretto_proto::write::{InternedData, ProfilePacket, Trace, TracePacket};
 use ferretto_wire::Writer;
 
 use crate::support::c_program::compile;
+use crate::support::random::Random;
 use crate::support::trace::{LOSSES, TraceProcessor};
 
 const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
 const BOOTTIME: u32 = 6;
 const MONOTONIC_COARSE: u32 = 4;
 
-/// The bytes of each stack: `heap;outermost;…;innermost`, with what was allocated and what was not freed.
+/// The bytes of each stack, `heap;outermost;…;innermost`: allocated ones, and ones that were not freed.
 const STACKS: &str = "
     with recursive walk(id, parent, names) as (
         select c.id, c.parent_id, f.name from stack_profile_callsite c join stack_profile_frame f on c.frame_id = f.id
@@ -36,7 +37,7 @@ struct File {
 }
 
 impl File {
-    /// With clocks, and the name of process 5.
+    /// A file with clocks and the name of process 5.
     fn new() -> File {
         let mut file = File::default();
         file.packet(|packet| {
@@ -81,7 +82,7 @@ impl File {
     }
 }
 
-/// The stacks `0;…;n` for each number up to `most`: their ids and those of their frames are the number and one.
+/// The stacks `0;…;n` for each number up to `most`. The ids of a stack and of its frame are the number plus one.
 fn stacks(interned: &mut InternedData<'_>, most: u64) {
     interned.mapping_paths(|text| {
         text.iid(1).str("prog");
@@ -109,7 +110,7 @@ fn stacks(interned: &mut InternedData<'_>, most: u64) {
     }
 }
 
-/// Bytes allocated and freed, and how often.
+/// Bytes allocated and freed, and the number of allocations and of frees.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts([u64; 4]);
 
@@ -149,7 +150,7 @@ fn ferretto(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Returns the counts of each `heap;outermost;…;innermost` in folded stacks, without those that are 0.
+/// Returns the counts of each `heap;outermost;…;innermost` in folded stacks, except counts of 0.
 fn folded(folder: &Path, trace: &str, of: &str) -> BTreeMap<String, i64> {
     let (code, folded, said) = ferretto(folder, &["convert", "--to", "folded", "--of", of, trace]);
     if said.contains("has no heap profile") {
@@ -164,7 +165,7 @@ fn folded(folder: &Path, trace: &str, of: &str) -> BTreeMap<String, i64> {
     lines.collect()
 }
 
-/// Compares what is converted from a trace with what upstream's trace processor has. Returns how many stacks were allocated by.
+/// Compares our conversion of a trace with upstream's trace processor. Returns the number of stacks with allocations.
 fn compare(folder: &Path, trace: &str, processor: &TraceProcessor) -> usize {
     let [rows] = processor.query(&folder.join(trace), [STACKS]);
     for (column, of) in [
@@ -182,25 +183,13 @@ fn compare(folder: &Path, trace: &str, processor: &TraceProcessor) -> usize {
     rows.len()
 }
 
-/// A generator of numbers, the same for the same seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
-
-/// Dumps of one heap, of which each counts on, in as many packets as chance has it. Stacks come before the samples, or between them and the end.
+/// Dumps of one heap in random numbers of packets. Each dump continues the counts of the dump before. Stacks come before the samples, or between the samples
+/// and the end.
 fn random(seed: u64) -> File {
     const STACKS: u64 = 12;
-    let mut numbers = Numbers(seed);
+    let mut random = Random(seed);
     let mut file = File::new();
-    let early = numbers.below(2) == 0;
+    let early = random.one_in(2);
     file.packet(|packet| {
         packet.sequence_flags(CLEARED).interned_data(|interned| {
             if early {
@@ -209,20 +198,20 @@ fn random(seed: u64) -> File {
         });
     });
     let mut counts = [Counts::default(); STACKS as usize];
-    for dump in 0..1 + numbers.below(4) {
+    for dump in 0..1 + random.from(0, 4) {
         for Counts([allocated, freed, allocations, frees]) in &mut counts {
-            let news = numbers.below(5);
-            *allocated += news * (1 + numbers.below(10_000));
+            let news = random.from(0, 5);
+            *allocated += news * (1 + random.from(0, 10_000));
             *allocations += news;
-            if numbers.below(2) == 0 {
-                *freed += numbers.below(*allocated - *freed + 1);
-                *frees += numbers.below(*allocations - *frees + 1);
+            if random.one_in(2) {
+                *freed += random.from(0, *allocated - *freed + 1);
+                *frees += random.from(0, *allocations - *frees + 1);
             }
         }
-        let mut rest: Vec<u64> = (0..STACKS).filter(|_| numbers.below(4) > 0).collect();
+        let mut rest: Vec<u64> = (0..STACKS).filter(|_| random.from(0, 4) > 0).collect();
         while !rest.is_empty() {
             let part: Vec<u64> = rest
-                .drain(..(1 + numbers.below(rest.len() as u64)) as usize)
+                .drain(..(1 + random.from(0, rest.len() as u64)) as usize)
                 .collect();
             file.profile(|profile| {
                 profile.continued(true).process_dumps(|out| {
@@ -265,7 +254,7 @@ fn tables_of_old_profilers_several_heaps_and_the_maximum_are_read_as_upstream_re
     };
     let folder = tempfile::tempdir().unwrap();
 
-    // As heapprofd of Android Q: everything is in the packet, and holds until the end of the dump.
+    // The packet has everything in it, as from heapprofd of Android Q. It holds until the end of the dump.
     let mut old = File::new();
     for (name, allocated) in [("early", 100), ("late", 70)] {
         old.profile(|profile| {

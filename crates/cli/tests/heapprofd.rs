@@ -1,4 +1,4 @@
-//! `android.heapprofd` in whole systems: the daemon with our service, clients that do what a test wants, and upstream's trace processor as the reader.
+//! `android.heapprofd` in whole systems: the daemon with our service, clients that a test controls, and upstream's trace processor as the reader.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::support::peers::{Producer, config, enabling, introduction};
+use crate::support::random::Random;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::wire::Client;
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System};
@@ -32,23 +33,10 @@ const ATTACKS: usize = 60;
 /// The memory in KB that the service may keep after them.
 const MEMORY_KEPT: u64 = 32 * 1024;
 
-/// SplitMix64.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    fn bytes(&mut self, at_most: usize) -> Vec<u8> {
-        (0..self.below(at_most + 1)).map(|_| self.next() as u8).collect()
+    fn bytes_up_to(&mut self, at_most: usize) -> Vec<u8> {
+        let count = self.below(at_most + 1);
+        self.bytes(count)
     }
 
     /// Returns numbers of every magnitude, with extremes more often than their share.
@@ -70,7 +58,7 @@ impl Random {
                 0 => message.varint_field(number, self.number()),
                 1 => message.fixed32_field(number, self.next() as u32),
                 2 => message.fixed64_field(number, self.next()),
-                3 => message.bytes_field(number, &self.bytes(40)),
+                3 => message.bytes_field(number, &self.bytes_up_to(40)),
                 _ => message.bytes_field(number, &self.message(depth - 1)),
             };
         }
@@ -152,7 +140,7 @@ fn request(random: &mut Random, method: &str) -> Vec<u8> {
             };
             let patch = commit_data_request::chunk_to_patch::Patch {
                 offset: Some(random.number() as u32),
-                data: Some(random.bytes(8)),
+                data: Some(random.bytes_up_to(8)),
                 ..Default::default()
             };
             let patched = commit_data_request::ChunkToPatch {
@@ -225,7 +213,7 @@ impl Attacker<'_> {
     }
 
     fn random_bytes(&mut self) {
-        let bytes = self.random.bytes(10_000);
+        let bytes = self.random.bytes_up_to(10_000);
         self.send(&bytes);
     }
 
@@ -242,7 +230,7 @@ impl Attacker<'_> {
             _ => self.random.next() as u32 | 1 << 20,
         };
         let mut bytes = length.to_le_bytes().to_vec();
-        bytes.extend(self.random.bytes(MAX_FRAME));
+        bytes.extend(self.random.bytes_up_to(MAX_FRAME));
         self.send(&bytes);
     }
 

@@ -201,7 +201,7 @@ fn either_probes_map_the_same_inodes_to_the_same_paths() {
         for (inode, (kind, path)) in &expected {
             let (found_kind, paths) = &mapped.files[inode];
             assert_eq!(found_kind, kind, "{probes}: {path}");
-            // Of two names that one is told which the directory has first.
+            // If an inode has two names, the trace has the one that comes first in the directory.
             let also = (*inode == third).then(|| mount.path("b/third too").to_str().unwrap().to_owned());
             assert_eq!(paths.len(), 1, "{probes}: {paths:?}");
             assert!(

@@ -269,7 +269,7 @@ fn cannot_read(script: &str, journal: Option<&PrivateJournal>, why: &[&str]) {
         .unwrap();
     let said = system.log("perfetto.log");
     println!("{:?}\n{said}\n{}", output.status, system.log("traced_probes.log"));
-    // Whoever records is told, and gets the rest.
+    // The person who records reads why, and gets the rest of the trace.
     assert!(said.contains(NAME), "{said}");
     assert!(said.contains("traced_probes says in its log why"), "{said}");
     let log = system.log("traced_probes.log");

@@ -1,4 +1,4 @@
-//! `linux.perf` in whole systems: our profiler with our service and with upstream's, read by upstream's trace processor.
+//! `linux.perf` in whole systems: our profiler with our service and with upstream's. Upstream's trace processor reads the traces.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::support::process::{processor_time, status_kb, turns};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::{Program, Programs, Running, Side, System, await_that};
 
-/// Works until it is killed, or for some milliseconds of processor time: `main` calls `middle`, which calls itself ten times and then `leaf`.
+/// Works until it is killed, or for some milliseconds of processor time. `main` calls `middle`, which calls itself ten times, and then `leaf`.
 const BURNER: &str = r#"
 #include <stdint.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// Whether this kernel lets this user count events of all threads; or prints that the test is skipped.
+/// Whether this kernel lets this user count the events of all threads. If not, prints that the test is skipped.
 pub(crate) fn may_profile() -> bool {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid");
     let may = match paranoid.as_deref().map(str::trim) {
@@ -41,13 +41,13 @@ pub(crate) fn may_profile() -> bool {
     may
 }
 
-/// Compiles the program, without frame pointers; or prints that the test is skipped.
+/// Compiles the program without frame pointers. If that is impossible, prints that the test is skipped.
 fn burner(folder: &Path) -> Option<PathBuf> {
     let flags = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
     compile(folder, "burner", BURNER, &flags)
 }
 
-/// A service and our profiler, which is ready.
+/// A service and our profiler, which has connected to it.
 fn system(programs: &Programs, service: Side) -> System<'_> {
     let mut system = System::new(programs);
     system.start(service, Program::Traced);
@@ -61,7 +61,7 @@ fn config(perf: &str) -> String {
     )
 }
 
-/// Records until the process, which works, has had half a second of processor time: on a busy machine that takes longer. Returns the trace.
+/// Records until the process has had half a second of processor time, however long that takes on a busy machine. Returns the trace.
 fn record_while(system: &System<'_>, perf: &str, working: &Running) -> PathBuf {
     let recording = system.record(Side::Ours, &config(perf));
     let from = processor_time(working.pid());
@@ -71,7 +71,7 @@ fn record_while(system: &System<'_>, perf: &str, working: &Running) -> PathBuf {
     recording.interrupt()
 }
 
-/// Samples with a stack, those of them that are not whole, and the fewest frames of a whole one.
+/// The number of samples with a stack, the number of incomplete stacks, and the fewest frames of a complete one.
 const STACKS: &str =
     "select count(*), sum(s.unwind_error is not null), min(iif(s.unwind_error is null, c.depth + 1, null))
     from perf_sample s join stack_profile_callsite c on c.id = s.callsite_id";
@@ -105,7 +105,7 @@ fn stacks_without_frame_pointers_are_whole_with_either_service() {
             broken * 100 <= samples,
             "{service}: {broken} of {samples} are not whole"
         );
-        // leaf, ten times middle, main and two functions of the C library; perhaps sampled between them.
+        // A stack has leaf, ten times middle, main and two functions of the C library. A sample may also be taken between two of them.
         assert!(fewest >= 4, "{service}: {fewest}");
         let [addresses, ids, shortest_id] = numbers(&frames);
         assert!(
@@ -142,7 +142,7 @@ fn processes_that_are_gone_have_stacks_as_well() {
     assert!(whole * 100 >= samples * 90, "{whole} of {samples} are whole");
 }
 
-/// Works for ever below 100 frames of 4 KiB each.
+/// Works for ever, below 100 frames of 4 KiB each.
 const DEEP: &str = r#"
 #include <stdint.h>
 volatile uint64_t sink;
@@ -173,7 +173,7 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     let trace = record_while(&system, &perf, &running);
     let [stacks] = processor.query(&trace, [STACKS]);
     let [samples, broken, fewest] = numbers(&stacks);
-    // A page that is not in memory at that moment is not read, and on some machines a few of them are not.
+    // A page that is not in memory at that moment cannot be read. On some machines that happens for a few of them.
     assert!(samples > 20 && broken * 2 <= samples, "{broken} of {samples}");
     assert!(fewest > 100, "{fewest}");
 }
@@ -246,11 +246,11 @@ fn processes_that_come_and_go_leave_nothing_behind() {
     let first = begin_and_end_some();
     let second = begin_and_end_some();
     drop(recording.interrupt());
-    // What is known of a process takes some ten KB. No other program is sampled, because what is known of its files stays.
+    // The state of a process takes some ten KB. No other program is sampled, because the state of its files is kept for longer.
     assert!(second < first + 16 * 1024, "{first} KB became {second} KB");
 }
 
-/// `main` calls code that it has written into memory, which calls `work` for ever: `push rbp; mov rbp, rsp; call rdi; jmp` back to the call.
+/// `main` writes code into memory and calls it. The code calls `work` for ever: `push rbp; mov rbp, rsp; call rdi; jmp` back to the call.
 #[cfg(target_arch = "x86_64")]
 const COMPILER: &str = r#"
 #define _GNU_SOURCE

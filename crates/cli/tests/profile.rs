@@ -1,4 +1,4 @@
-//! `ferretto profile` and `ferretto symbolize`, from nothing to a picture: they start their own service, and profile programs with known functions.
+//! `ferretto profile` and `ferretto symbolize`, from nothing to a picture. They start their own service, and profile programs with known functions.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, Running, socket_folder};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// `hot STATUS` works for a second in `hot_leaf`, which `hot_caller` calls, and exits with that status; `hot` works on and on; `hot sleep now` sleeps
+/// `hot STATUS` works for a second in `hot_leaf`, which `hot_caller` calls, and exits with that status. `hot` works for ever. `hot sleep now` sleeps
 /// again and again in `sleeps_here`.
 const PROGRAM: &str = r#"
 #include <stdint.h>
@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
 struct Workshop(tempfile::TempDir);
 
 impl Workshop {
-    /// Prints that the test is skipped if this user may not profile, or there is no compiler.
+    /// If this user may not profile, or if there is no compiler, prints that the test is skipped.
     fn open() -> Option<Workshop> {
         crate::support::signals::as_usual();
         if !may_profile() {
@@ -54,12 +54,12 @@ impl Workshop {
         std::fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// Runs `ferretto`; returns its exit code and what it said on stderr.
+    /// Runs `ferretto`; returns its exit code and its messages on stderr.
     fn ferretto(&self, line: &str) -> (Option<i32>, String) {
         self.run(Command::new(FERRETTO).args(line.split_whitespace()))
     }
 
-    /// Runs a command in the folder; returns its exit code and what it said on stderr.
+    /// Runs a command in the folder; returns its exit code and its messages on stderr.
     fn run(&self, command: &mut Command) -> (Option<i32>, String) {
         let Output { status, stderr, .. } = command
             .current_dir(self.0.path())
@@ -78,7 +78,7 @@ impl Workshop {
     }
 }
 
-/// Returns the first function of the list of this event.
+/// Returns the first function in the list of this event.
 fn leader<'a>(said: &'a str, event: &str) -> &'a str {
     let mut of_event = said
         .lines()
@@ -87,13 +87,13 @@ fn leader<'a>(said: &'a str, event: &str) -> &'a str {
     row.split_whitespace().last().unwrap_or_default()
 }
 
-/// Returns the first command between backticks of which this is a part.
+/// Returns the first command between backticks that contains this part.
 fn suggestion<'a>(said: &'a str, part: &str) -> &'a str {
     let mut quoted = said.split('`').skip(1).step_by(2);
     quoted.find(|command| command.contains(part)).expect(said)
 }
 
-/// The functions of a profile with the samples in which they ran, and in which they were on the stack.
+/// The functions of a profile, each with the samples in which it ran, and the samples in which it was on the stack.
 #[derive(Debug, Default)]
 struct Shares {
     functions: HashMap<String, (f64, f64)>,
@@ -140,7 +140,7 @@ impl Shares {
         self.functions.entry(name.to_owned()).or_default()
     }
 
-    /// Whether both could have measured the same share: they differ by less than five standard deviations of what so few samples say, and 2 %.
+    /// Whether both may have measured the same share: they differ by less than five standard deviations, given their numbers of samples, and 2 %.
     fn agrees(&self, own: f64, other: &Shares, others: f64) -> bool {
         let deviation = (own * (1.0 - own) / self.samples + others * (1.0 - others) / other.samples).sqrt();
         (own - others).abs() < 5.0 * deviation + 0.02
@@ -182,7 +182,7 @@ fn the_hot_function_of_a_command_leads_and_its_exit_status_is_passed_on() {
 
 #[test]
 fn functions_have_the_shares_that_perf_reports() {
-    /// Works 60 % of the time in `heavy`, 30 % in `medium`, which has the same caller, and 10 % in `light`.
+    /// Works for 60 % of the time in `heavy`, for 30 % in `medium`, which has the same caller, and for 10 % in `light`.
     const SHARES: &str = r#"
         #include <stdint.h>
         #include <time.h>
@@ -195,7 +195,7 @@ fn functions_have_the_shares_that_perf_reports() {
         int main(void) { while (clock() < 2 * CLOCKS_PER_SEC) { both(); light(); } return 0; }
     "#;
     let Some(workshop) = Workshop::open() else { return };
-    // Without optimisation each function has a frame pointer, and its frame as long as it runs, which perf needs.
+    // perf needs frame pointers. Without optimisation each function has one, and keeps its frame as long as it runs.
     let flags = ["-g", "-O0", "-fno-omit-frame-pointer"];
     let Some(_) = compile(&workshop.path(""), "shares", SHARES, &flags) else {
         return;
@@ -222,7 +222,7 @@ fn functions_have_the_shares_that_perf_reports() {
     let report = String::from_utf8_lossy(&report.stdout);
     let theirs = Shares::of_report(&report);
     assert!(theirs.samples > 500.0, "{report}");
-    // With copies of stacks, a busy machine has no time for all samples of a high frequency.
+    // At a high frequency, a busy machine has no time to copy the stacks of all samples.
     for (how, frequency) in [("dwarf", 199), ("fp", 199), ("kernel-fp", 997)] {
         let line = format!("profile -F {frequency} --call-graph {how} -o {how}.folded -- ./shares");
         let (code, said) = workshop.ferretto(&line);
@@ -290,10 +290,10 @@ fn a_thread_is_listed_alone_and_cpus_are_sampled_alone() {
         folded.lines().all(|line| line.starts_with("threads;one;")),
         "{folded}"
     );
-    // The two seconds begin when the profiler has started, however long that takes.
+    // The two seconds begin when the profiler has started, however late that is.
     let samples = Shares::of_folded(&folded).samples;
     assert!(samples > 0.0, "{said}");
-    // Whoever works on another CPU is not sampled, although the scheduler's decisions are those of all CPUs.
+    // The profiler does not sample threads on other CPUs. The scheduler's events are from all CPUs.
     let pid = running.pid();
     let (code, said) = workshop.ferretto(&format!("profile -q -F 99 -p {pid} -C 0 -d 2"));
     assert_eq!(code, Some(0), "{said}");
@@ -384,7 +384,7 @@ fn a_running_process_is_sampled_alone() {
         picture.contains("<svg") && picture.contains("hot_leaf"),
         "{picture}"
     );
-    // One that has no processor to itself meanwhile would be in it as well.
+    // If the other process gets no processor of its own, it would be in the picture as well.
     drop(running);
     let gone = format!("profile -p {pid} -o gone.svg");
     let (code, said) = workshop.ferretto(&gone);

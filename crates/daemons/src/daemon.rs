@@ -1,4 +1,4 @@
-//! The common part of the applets `traced` and `traced_probes`: flags, the exit code, and the steps from the start to the service of clients. Each
+//! The common part of all daemons: flags, the exit code, and the steps from the start to the service of clients. Each
 //! step is reported to the processes that wait for it.
 //!
 //! A daemon's `serve` gets a [`Startup`]. `begin` has then already taken over the descriptors that the daemon was given. The daemon may first [go on
@@ -20,6 +20,7 @@ use rustix::process::{Pid, WaitOptions};
 use crate::background::{self, Forked};
 use crate::inherited::{self, ServiceManager};
 use crate::log::{self, Level};
+use crate::starter;
 
 /// The flags of every daemon. `--version` and `--help` take effect where they stand, as in upstream's `getopt_long`, and all later words are ignored.
 #[derive(Debug, Args)]
@@ -123,6 +124,7 @@ pub(crate) struct Startup {
 
 impl Startup {
     fn begin(notify: &'static str) -> Result<Startup, Box<dyn Error>> {
+        starter::end_with_starter()?;
         Ok(Startup {
             notify: inherited::named_by(notify)?.map(File::from),
             service_manager: ServiceManager::of_this_process(),

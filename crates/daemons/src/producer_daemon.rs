@@ -1,31 +1,35 @@
 //! A daemon that is a producer: the program behind its runtime, and its event loop. `traced_probes`, `traced_perf` and `heapprofd` are such daemons.
 //!
-//! [`ProducerDaemon::new`] prepares signals and flags; [`serve`] then gives the runtime its turns until a signal comes.
+//! [`Recorder::new`] has the steps of starting that all of them take. The daemon then adds its data sources, and [`Recorder::serve`] gives the runtime its
+//! turns until a signal comes.
 
 use std::error::Error;
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 
 use ferretto_client::data_source::ConnectionId;
 use ferretto_client::runtime::daemon::ServiceSocket;
-use ferretto_client::runtime::{Event, ProducerProgram, Runtime};
+use ferretto_client::runtime::{ConnectionOptions, Event, MemoryOptions, ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Events, Token};
-use ferretto_ipc::{Address, Reactor};
+use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
+use ferretto_ipc::{Address, Reactor, socket_names};
 use ferretto_proto::messages::PriorityBoostConfig;
 
-use crate::daemon::{self, Startup};
+use crate::daemon::{self, Flags, Startup};
 use crate::log;
+use crate::open_files;
 use crate::priority::Boosts;
 
 /// The only connection.
-pub(crate) const SERVICE: ConnectionId = ConnectionId(0);
+const SERVICE: ConnectionId = ConnectionId(0);
 
 /// The connection's place in the event loop. Data sources have others.
 const SOCKET: Token = Token(0);
 
-/// See the [module](self).
-pub(crate) struct ProducerDaemon {
+/// The program that the runtime knows.
+struct ProducerDaemon {
     /// Set by a signal's handler.
     ending: Arc<AtomicBool>,
     boosts: Mutex<Boosts>,
@@ -35,7 +39,7 @@ pub(crate) struct ProducerDaemon {
 
 impl ProducerDaemon {
     /// The program of this thread. From now on signals end its event loop.
-    pub(crate) fn new(reactor: &mut Reactor) -> Result<Arc<ProducerDaemon>, Box<dyn Error>> {
+    fn new(reactor: &mut Reactor) -> Result<Arc<ProducerDaemon>, Box<dyn Error>> {
         let signals = daemon::ending_signals();
         reactor.watch_signals(&signals)?;
         // A writer that waits for the service does not see the loop's signals, so it checks this flag.
@@ -51,40 +55,95 @@ impl ProducerDaemon {
     }
 }
 
-/// Records for the service at this address, whenever it is there, until a signal comes. `on_events` is called with the events of descriptors that data
-/// sources have registered.
-pub(crate) fn serve(
+/// A producer daemon that has its event loop, and does not ask for its service yet.
+pub(crate) struct Recorder {
     address: Address,
-    reactor: &mut Reactor,
-    runtime: &mut Runtime,
-    startup: &mut Startup,
-    on_events: impl Fn(&Events),
-) -> Result<(), Box<dyn Error>> {
-    let mut service = ServiceSocket::new(SERVICE, address, SOCKET);
-    let mut events = Events::new();
-    loop {
-        on_events(&events);
-        let waiting = format!("waiting for the service at {}", service.address());
-        service.turn(runtime, reactor, &events, |runtime, event| match event {
-            Event::Connected(_) => {
-                log::info(format_args!("connected to the service"));
-                // The answer comes after the data sources were registered.
-                let _ = runtime.sync(SERVICE);
-            }
-            Event::Synced(..) => startup.ready("the service knows all data sources"),
-            Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
-            Event::Disconnected { news, .. } => {
-                let reason = news.as_deref().unwrap_or("as before");
-                log::warning(format_args!("disconnected from the service: {reason}"));
-            }
-            // Daemons have no startup sessions.
-            Event::StartupEnded(..) => {}
+    pub(crate) reactor: Reactor,
+    pub(crate) program: Arc<dyn ProducerProgram>,
+}
+
+impl Recorder {
+    /// Goes into the background if the flags ask for that. From then on signals end the event loop.
+    pub(crate) fn new(flags: &Flags, startup: &mut Startup) -> Result<Recorder, Box<dyn Error>> {
+        // Most data sources have a descriptor for each CPU, each process or each file that they read.
+        open_files::most_descriptors();
+        startup.go_into_background(flags)?;
+        // In the background, this process is about to change its folder.
+        let address = socket_names::producer_address()?.absolute();
+        let mut reactor = Reactor::new()?;
+        let program = ProducerDaemon::new(&mut reactor)?;
+        Ok(Recorder {
+            address,
+            reactor,
+            program,
+        })
+    }
+
+    /// The runtime of a producer of this name. Its data sources are still to be added.
+    pub(crate) fn runtime(
+        &self,
+        producer_name: &str,
+        memory: MemoryOptions,
+    ) -> impl DerefMut<Target = Runtime> + use<> {
+        let mut runtime = Runtime::new(self.program.clone(), self.reactor.waker());
+        runtime.add_connection(ConnectionOptions {
+            id: SERVICE,
+            name: "the service".to_owned(),
+            producer_name: producer_name.to_owned(),
+            sdk_version: crate::VERSION.to_owned(),
+            memory,
         });
-        reactor.wait(&mut events, runtime.deadlines())?;
-        if !events.signals().is_empty() {
-            return Ok(());
+        runtime
+    }
+
+    /// Records for the service, whenever it is there, until a signal comes. `on_events` is called with the events of descriptors that data sources have
+    /// registered.
+    pub(crate) fn serve(
+        &mut self,
+        runtime: &mut Runtime,
+        startup: &mut Startup,
+        on_events: impl Fn(&Events),
+    ) -> Result<(), Box<dyn Error>> {
+        let mut service = ServiceSocket::new(SERVICE, self.address.clone(), SOCKET);
+        let mut events = Events::new();
+        loop {
+            on_events(&events);
+            let waiting = format!("waiting for the service at {}", service.address());
+            service.turn(runtime, &self.reactor, &events, |runtime, event| match event {
+                Event::Connected(_) => {
+                    log::info(format_args!("connected to the service"));
+                    // The answer comes after the data sources were registered.
+                    let _ = runtime.sync(SERVICE);
+                }
+                Event::Synced(..) => startup.ready("the service knows all data sources"),
+                Event::CannotConnect(_, reason) => log::info(format_args!("{waiting}: {reason}")),
+                Event::Disconnected { news, .. } => {
+                    let reason = news.as_deref().unwrap_or("as before");
+                    log::warning(format_args!("disconnected from the service: {reason}"));
+                }
+                // Daemons have no startup sessions.
+                Event::StartupEnded(..) => {}
+            });
+            self.reactor.wait(&mut events, runtime.deadlines())?;
+            if !events.signals().is_empty() {
+                return Ok(());
+            }
         }
     }
+}
+
+/// Returns the part of `--help` about the environment: the service's socket, these variables, and the one with the descriptor that is told when the service
+/// knows `sources`.
+pub(crate) fn environment(variables: &[(&str, &str)], notify: &str, sources: &str) -> String {
+    let service = (
+        PRODUCER_SOCK_NAME,
+        "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
+    );
+    let meaning = format!("Number of a descriptor that gets the byte \"1\" once the service knows {sources}");
+    let mut all = vec![service];
+    all.extend(variables);
+    all.push((notify, &meaning));
+    daemon::environment(&all)
 }
 
 impl ProducerProgram for ProducerDaemon {

@@ -11,10 +11,7 @@ pub const STARTED_BY: &str = "FERRETTO_STARTED_BY";
 pub const MOUNT_TRACEFS: &str = "FERRETTO_MOUNT_TRACEFS";
 
 /// Ties a daemon to the `ferretto` that started it, if one did: the daemon ends with that process. To be called at the start.
-///
-/// # Errors
-/// If the starter is gone already, or the kernel refuses.
-pub fn end_with_starter() -> io::Result<()> {
+pub(crate) fn end_with_starter() -> io::Result<()> {
     let Some(starter) = std::env::var(STARTED_BY)
         .ok()
         .and_then(|pid| pid.parse().ok())

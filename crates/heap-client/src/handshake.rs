@@ -29,7 +29,7 @@ pub const MARK: &str = "ferretto_heap";
 pub const HEAP_NAME_BYTES: usize = 64;
 
 /// Heaps that a config may name, as upstream.
-pub const MOST_HEAPS: usize = 64;
+pub const MOST_NAMED_HEAPS: usize = 64;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FHP\x01");
 
@@ -118,13 +118,13 @@ pub struct Welcome {
     pub adaptive_most: u64,
     /// What to do when the ring is full.
     pub when_full: WhenFull,
-    heaps: [HeapInterval; MOST_HEAPS],
+    heaps: [HeapInterval; MOST_NAMED_HEAPS],
     count: usize,
 }
 
 impl Welcome {
     /// Bytes of the message at most.
-    pub const MOST_BYTES: usize = 40 + MOST_HEAPS * (HEAP_NAME_BYTES + 8);
+    pub const MOST_BYTES: usize = 40 + MOST_NAMED_HEAPS * (HEAP_NAME_BYTES + 8);
 
     /// With this interval for heaps that have none of their own, and no heap yet that has.
     pub const fn new(other_heaps: u64, when_full: WhenFull) -> Welcome {
@@ -136,7 +136,7 @@ impl Welcome {
             heaps: [HeapInterval {
                 name: [0; HEAP_NAME_BYTES],
                 bytes: 0,
-            }; MOST_HEAPS],
+            }; MOST_NAMED_HEAPS],
             count: 0,
         }
     }
@@ -144,7 +144,7 @@ impl Welcome {
     /// Gives a heap an interval of its own. `false` if its name is too long or there are too many.
     #[must_use]
     pub fn set_interval(&mut self, name: &[u8], bytes: u64) -> bool {
-        if name.len() >= HEAP_NAME_BYTES || self.count == MOST_HEAPS {
+        if name.len() >= HEAP_NAME_BYTES || self.count == MOST_NAMED_HEAPS {
             return false;
         }
         let heap = &mut self.heaps[self.count];
@@ -221,7 +221,7 @@ impl Welcome {
         }
         let count = usize::try_from(numbers.half()?)
             .ok()
-            .filter(|count| *count <= MOST_HEAPS)?;
+            .filter(|count| *count <= MOST_NAMED_HEAPS)?;
         self.when_full = match (numbers.half()?, numbers.half()?) {
             (0, _) => WhenFull::Lose,
             (_, at_most_us) => WhenFull::Wait { at_most_us },

@@ -13,13 +13,16 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 use crate::handshake::HEAP_NAME_BYTES;
 use crate::{callbacks, sampler, session};
 
-/// Heaps of a process, the one without a number included.
-const HEAPS: usize = 256;
+/// Heaps of a process, the one without a number included, as upstream.
+pub const MOST_HEAPS: usize = 256;
 
 /// The number of the program's allocator.
 pub(crate) const ALLOCATOR: u8 = 1;
 
-/// The name of the heap of the preloaded library, as upstream's.
+/// The name of the preloaded library's file.
+pub const LIBRARY_FILE: &str = "libferretto_heap.so";
+
+/// The name of the heap of the preloaded library, as upstream's. It is sampled if a config names no heap.
 pub const MALLOC: &str = "libc.malloc";
 
 /// The name of the heap of a Rust program's global allocator.
@@ -100,7 +103,7 @@ const LOOK: u64 = 1;
 /// The allocator's heap. Its first allocation takes the slow path, on which a global allocator begins.
 static FIRST: Heap = Heap::new(LOOK);
 
-static OTHERS: [Heap; HEAPS] = [const { Heap::new(0) }; HEAPS];
+static OTHERS: [Heap; MOST_HEAPS] = [const { Heap::new(0) }; MOST_HEAPS];
 
 /// The number of the next heap to be made.
 static NEXT: AtomicU32 = AtomicU32::new(ALLOCATOR as u32 + 1);
@@ -123,7 +126,7 @@ pub(crate) fn get(number: u32) -> Option<&'static Heap> {
 
 /// All registered heaps and their numbers.
 pub(crate) fn registered() -> impl Iterator<Item = (u8, &'static Heap)> {
-    let all = 1..NEXT.load(Acquire).min(HEAPS as u32);
+    let all = 1..NEXT.load(Acquire).min(MOST_HEAPS as u32);
     all.filter_map(|number| {
         let heap = get(number)?;
         heap.is_registered.load(Acquire).then_some((number as u8, heap))
@@ -156,7 +159,7 @@ impl Heap {
         if name.len() >= HEAP_NAME_BYTES || name.contains(&0) {
             return None;
         }
-        let more = |next: u32| (next < HEAPS as u32).then_some(next + 1);
+        let more = |next: u32| (next < MOST_HEAPS as u32).then_some(next + 1);
         let number = NEXT.fetch_update(AcqRel, Relaxed, more).ok()?;
         let heap = get(number)?;
         heap.set_name(name);
@@ -224,7 +227,8 @@ impl Heap {
     }
 
     fn number(&self) -> u8 {
-        let heaps = (1..HEAPS as u32).find(|number| get(*number).is_some_and(|heap| ptr::eq(heap, self)));
+        let heaps =
+            (1..MOST_HEAPS as u32).find(|number| get(*number).is_some_and(|heap| ptr::eq(heap, self)));
         heaps.unwrap_or(0) as u8
     }
 

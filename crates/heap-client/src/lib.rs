@@ -41,7 +41,10 @@ mod system;
 mod thread;
 
 pub use allocator::HeapProfiled;
-pub use heaps::{DisableInfo, DisabledCallback, EnableInfo, EnabledCallback, GLOBAL_ALLOC, Heap, MALLOC};
+pub use heaps::{
+    DisableInfo, DisabledCallback, EnableInfo, EnabledCallback, GLOBAL_ALLOC, Heap, LIBRARY_FILE, MALLOC,
+    MOST_HEAPS,
+};
 pub use report::{allocated, freed, report_allocation, report_free, report_sample};
 pub use session::{begin, begin_with, finish};
 pub use system::set_errno;

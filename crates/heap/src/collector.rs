@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use ferretto_client::runtime::probe::PacketSink;
+use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_profile::config::UserFrames;
 use ferretto_profile::interning::{CallstackId, Edition, Growth, Interning, Limits, Mapping};
 use ferretto_profile::left_out::LeftOut;
@@ -38,7 +39,7 @@ const NOT_UNWOUND: &str = "not unwound: the recording ended";
 const GONE: &str = "ERROR SYSTEM_CALL: the process has ended";
 
 /// Files whose frames do not lead a stack: the client's library.
-const OWN_FILES: &[&str] = &["libferretto_heap.so"];
+const OWN_FILES: &[&str] = &[LIBRARY_FILE];
 
 /// Symbols that do not lead a stack: the client in a program, and the functions through which programs in Rust reach their allocator.
 const OWN_SYMBOLS: &[&str] = &[

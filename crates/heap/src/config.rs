@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use ferretto_heap_client::handshake::{HEAP_NAME_BYTES, MOST_HEAPS, Welcome, WhenFull};
+use ferretto_heap_client::MALLOC;
+use ferretto_heap_client::handshake::{HEAP_NAME_BYTES, MOST_NAMED_HEAPS, Welcome, WhenFull};
 use ferretto_heap_client::layout::{MAX_RING_WORDS, MIN_RING_WORDS};
 use ferretto_proto::messages::HeapprofdConfig;
 
@@ -14,9 +15,6 @@ use crate::targets::Targets;
 
 /// As upstream.
 const DEFAULT_RING_BYTES: u64 = 8 << 20;
-
-/// The heap that is sampled if the config names none.
-const MALLOC: &str = "libc.malloc";
 
 /// Processes, patterns and prefixes that one config may have.
 const MOST_IN_LIST: usize = 10_000;
@@ -236,9 +234,9 @@ fn welcome(config: &HeapprofdConfig) -> Result<Welcome, String> {
     let excluded = config.exclude_heaps.iter().map(|heap| (heap, 0));
     let named = heaps.iter().zip(intervals);
     let count = heaps.len() + config.exclude_heaps.len();
-    if count > MOST_HEAPS {
+    if count > MOST_NAMED_HEAPS {
         return Err(format!(
-            "heaps and exclude_heaps name {count} heaps; {MOST_HEAPS} are possible"
+            "heaps and exclude_heaps name {count} heaps; {MOST_NAMED_HEAPS} are possible"
         ));
     }
     for (heap, interval) in named.chain(excluded) {

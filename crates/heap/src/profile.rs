@@ -6,14 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ferretto_heap_client::MOST_HEAPS;
 use ferretto_profile::interning::CallstackId;
 
 use crate::books::Books;
 use crate::histogram::LogHistogram;
 use crate::records::Allocation;
-
-/// Heaps of a process, as upstream.
-pub const MOST_HEAPS: usize = 256;
 
 /// See the [module](self).
 #[derive(Debug, Default)]
@@ -75,13 +73,6 @@ pub struct Losses {
     pub merged: u64,
     /// Samples that were not unwound.
     pub not_unwound: u64,
-}
-
-impl Losses {
-    /// Whether bytes or releases are missing. Otherwise only call stacks are.
-    pub fn is_data_missing(&self) -> bool {
-        (self.samples | self.bytes | self.frees | self.untracked) != 0
-    }
 }
 
 impl Profile {

@@ -15,7 +15,7 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::{Nothing, Receiver, Sender};
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
 use ferretto_probes::lru::LruMap;
-use ferretto_profile::guardrails::{daemon_cpu_time, daemon_memory_kb};
+use ferretto_profile::guardrails::{daemon_cpu_time, daemon_exceeds};
 use ferretto_profile::interning::Edition;
 
 use crate::client::{Client, Ending};
@@ -243,8 +243,7 @@ impl Follow<'_> {
     }
 
     fn guardrail(&self, cpu_before: Duration) -> Option<&'static str> {
-        let most_kb = self.config.most_daemon_memory_kb;
-        if most_kb.is_some_and(|most| daemon_memory_kb().is_some_and(|kb| kb > most)) {
+        if self.config.most_daemon_memory_kb.is_some_and(daemon_exceeds) {
             return Some("max_heapprofd_memory_kb");
         }
         let most_cpu = self.config.most_daemon_cpu;

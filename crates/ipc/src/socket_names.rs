@@ -14,8 +14,6 @@ use crate::address::{Address, AddressError};
 pub const PRODUCER_SOCK_NAME: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 /// Overrides where consumers connect.
 pub const CONSUMER_SOCK_NAME: &str = "PERFETTO_CONSUMER_SOCK_NAME";
-/// Where the relay service of another machine is reached; no default.
-pub const RELAY_SOCK_NAME: &str = "PERFETTO_RELAY_SOCK_NAME";
 
 const RUN_DIRECTORY: &str = "/run/perfetto/";
 
@@ -73,17 +71,6 @@ pub fn producer_address() -> Result<Address, SocketNameError> {
 /// If an environment variable that names it holds no address.
 pub fn consumer_address() -> Result<Address, SocketNameError> {
     resolve_consumer(variable(CONSUMER_SOCK_NAME)?, place)
-}
-
-/// The relay address, when one is configured.
-///
-/// # Errors
-/// If an environment variable that names it holds no address.
-pub fn relay_address() -> Result<Option<Address>, SocketNameError> {
-    match variable(RELAY_SOCK_NAME)? {
-        Some(name) if !name.is_empty() => parse(RELAY_SOCK_NAME, &name).map(Some),
-        _ => Ok(None),
-    }
 }
 
 /// The address that a variable names, else the first of these paths if its folder `/run/perfetto` may be entered, else the second.

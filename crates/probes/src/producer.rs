@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_client::data_source::ConnectionId;
+use ferretto_client::runtime::instance_threads::ThreadPerInstance;
 use ferretto_client::runtime::probe::{Probes, standalone};
-use ferretto_client::runtime::{ConnectionOptions, MemoryOptions, ProducerProgram, Runtime};
+use ferretto_client::runtime::{MemoryOptions, ProducerProgram, Runtime};
 
 use crate::ftrace::frozen::{self, FrozenFtrace};
 use crate::ftrace::instances::{Ftrace, Listeners, TracefsPolicy};
@@ -26,22 +26,11 @@ use crate::system_info::{self, SystemInfo};
 pub const PRODUCER_NAME: &str = "perfetto.traced_probes";
 
 /// The sizes of shared memory that the producer asks for, as upstream's does.
-const MEMORY: MemoryOptions = MemoryOptions {
+pub const MEMORY: MemoryOptions = MemoryOptions {
     size: 2 * 1024 * 1024,
     page_size: 32 * 1024,
     batch_commits: Duration::ZERO,
 };
-
-/// The connection to a service.
-pub fn connection(id: ConnectionId, sdk_version: &str) -> ConnectionOptions {
-    ConnectionOptions {
-        id,
-        name: "the service".to_owned(),
-        producer_name: PRODUCER_NAME.to_owned(),
-        sdk_version: sdk_version.to_owned(),
-        memory: MEMORY,
-    }
-}
 
 /// Offers all data sources. Returns `linux.ftrace`, whose descriptors the caller has to watch.
 pub fn add_sources(
@@ -79,6 +68,7 @@ pub fn add_sources(
         let program = program.clone();
         move |instance| FrozenFtrace::find(&instance.config, tracefs, &*program)
     });
+    let journald = ThreadPerInstance::new(program.clone(), Journald::new(program.clone()));
     let process_stats = Arc::new(process_stats);
     let inode_file_map = Arc::new(inode_file_map);
     let listeners = Listeners {
@@ -94,7 +84,7 @@ pub fn add_sources(
     runtime.add_source(None, Arc::new(sysfs_power));
     runtime.add_source(None, Arc::new(system_info));
     runtime.add_source(None, Arc::new(metatrace));
-    runtime.add_source(None, Arc::new(Journald::new(program.clone())));
+    runtime.add_source(None, Arc::new(journald));
     runtime.add_source(None, inode_file_map);
     runtime.add_source(None, Arc::new(frozen_ftrace));
     ftrace

@@ -11,7 +11,12 @@ pub fn daemon_memory_kb() -> Option<u64> {
     memory_kb(std::process::id())
 }
 
-/// The same of another process; `None` if it is gone.
+/// Whether this process needs more memory than that.
+pub fn daemon_exceeds(most_kb: u64) -> bool {
+    daemon_memory_kb().is_some_and(|kb| kb > most_kb)
+}
+
+/// The same as [`daemon_memory_kb`] of another process; `None` if it is gone.
 pub fn memory_kb(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let figure = |name: &str| -> Option<u64> {

@@ -4,16 +4,14 @@
 //! of the processor that the machine lacks, as most virtual machines do, the CPU clock takes the place of the leader, followers are left out, and the
 //! log says so; the trace says what was really counted.
 
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use ferretto_client::arbiter::BufferExhaustedPolicy;
-use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use ferretto_client::data_source::Instance;
 use ferretto_client::runtime::ProducerProgram;
-use ferretto_client::runtime::instance_threads::{InstanceThreads, What};
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, PerfEventConfig};
+use ferretto_client::runtime::instance_threads::{Threaded, Work};
+use ferretto_proto::messages::{DataSourceDescriptor, PerfEventConfig};
 
 use crate::config::{OnOpenFailure, PerfConfig, Shard, shard_count};
 use crate::cpu::{CpuEvents, OpenError, describe};
@@ -26,15 +24,9 @@ use crate::thread::PerfThread;
 /// The name it is registered with.
 pub const NAME: &str = "linux.perf";
 
-/// Instances at a time, each with a thread and a ring for each CPU.
-const MOST_INSTANCES: usize = 64;
-
 /// See the [module](self).
 pub struct LinuxPerf {
     program: Arc<dyn ProducerProgram>,
-    threads: InstanceThreads,
-    /// Configs of instances that have not started.
-    prepared: Mutex<BTreeMap<Slot, PerfConfig>>,
     /// Decides which shard of all processes a session gets: the same for all of its instances.
     shards: RandomState,
     sysfs: PathBuf,
@@ -48,26 +40,14 @@ struct Opened {
     left_out: Vec<u32>,
 }
 
-impl std::fmt::Debug for LinuxPerf {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LinuxPerf").finish_non_exhaustive()
-    }
-}
-
 impl LinuxPerf {
     /// Touches nothing until the first instance starts.
     pub fn new(program: Arc<dyn ProducerProgram>) -> LinuxPerf {
         LinuxPerf {
-            threads: InstanceThreads::new(program.clone(), NAME),
             program,
-            prepared: Mutex::default(),
             shards: RandomState::new(),
             sysfs: "/sys".into(),
         }
-    }
-
-    fn prepared(&self) -> MutexGuard<'_, BTreeMap<Slot, PerfConfig>> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn warn(&self, what: std::fmt::Arguments<'_>) {
@@ -136,7 +116,11 @@ impl LinuxPerf {
     }
 }
 
-impl DataSource for LinuxPerf {
+impl Threaded for LinuxPerf {
+    const NAME: &'static str = NAME;
+    const THREAD: &'static str = "perf_reader";
+    type Config = PerfConfig;
+
     fn descriptor(&self) -> DataSourceDescriptor {
         DataSourceDescriptor {
             name: Some(NAME.to_owned()),
@@ -145,7 +129,7 @@ impl DataSource for LinuxPerf {
         }
     }
 
-    fn set_up(&self, instance: &Instance) -> Result<(), String> {
+    fn judge(&self, instance: &Instance) -> Result<PerfConfig, String> {
         let none = PerfEventConfig::default();
         let asked = instance.config.perf_event_config.as_option().unwrap_or(&none);
         let shard = self.shard(asked, instance.config.tracing_session_id.unwrap_or_default());
@@ -155,48 +139,24 @@ impl DataSource for LinuxPerf {
                 "target_installed_by has no meaning on Linux and is ignored"
             ));
         }
-        self.prepared().insert(instance.slot, config);
-        Ok(())
+        Ok(config)
     }
 
-    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
-        let Some(mut config) = self.prepared().remove(&instance.slot) else {
-            return Err("it was not set up".to_owned());
-        };
+    fn work(&self, instance: &Instance, mut config: PerfConfig) -> Result<Work, String> {
         let opened = self.open(&mut config)?;
-        let thread = PerfThread {
-            program: self.program.clone(),
-            instance: instance.serial,
-            profiler: Profiler::new(&config, opened.events, opened.left_out),
-            hotplug: Hotplug::new(self.sysfs.clone()),
-            config,
-            writer: output.create_trace_writer().map_err(|error| error.to_string())?,
-        };
-        self.threads.start(instance.slot, "perf_reader", move |inbox| {
-            thread.run(inbox, started)
-        })
-    }
-
-    fn stop(&self, slot: Slot, stopped: Acknowledge) {
-        self.prepared().remove(&slot);
-        self.threads.tell(slot, What::Stop, stopped);
-    }
-
-    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
-        self.threads.tell(slot, What::Flush, flushed);
-    }
-
-    fn clear_incremental_state(&self, slot: Slot) {
-        self.threads
-            .tell(slot, What::ClearIncrementalState, Acknowledge::new(|| {}));
-    }
-
-    /// While it waits the kernel keeps samples, and counts those that it cannot keep.
-    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
-        BufferExhaustedPolicy::StallThenDrop
-    }
-
-    fn max_instances(&self) -> usize {
-        MOST_INSTANCES
+        let instance = instance.serial;
+        let program = self.program.clone();
+        let hotplug = Hotplug::new(self.sysfs.clone());
+        Ok(Box::new(move |inbox, writer, started| {
+            let thread = PerfThread {
+                program,
+                instance,
+                profiler: Profiler::new(&config, opened.events, opened.left_out),
+                hotplug,
+                config,
+                writer,
+            };
+            thread.run(inbox, started);
+        }))
     }
 }

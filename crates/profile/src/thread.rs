@@ -13,7 +13,7 @@ use ferretto_ipc::channel::Nothing;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
 
 use crate::config::{Mode, PerfConfig};
-use crate::guardrails::daemon_memory_kb;
+use crate::guardrails::daemon_exceeds;
 use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
 use crate::source::NAME;
@@ -206,7 +206,7 @@ impl PerfThread {
             };
             if let Some((periodic, most_kb)) = &mut schedule.memory
                 && periodic.is_due(now)
-                && daemon_memory_kb().is_some_and(|kb| kb > *most_kb)
+                && daemon_exceeds(*most_kb)
             {
                 return Ok(Ended::TooMuchMemory);
             }

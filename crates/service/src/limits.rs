@@ -441,6 +441,15 @@ pub const MAX_FILTER_TIME_PER_BATCH: Duration = Duration::from_millis(20);
 /// Met by `a_search_that_takes_too_long_is_given_up`.
 pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
 
+// Packets.
+
+/// Fragments of one packet. A packet is read, validated and copied out of its buffer in one turn, so its size bounds the time for which others wait: full
+/// chunks, the smallest of a page of 4 KiB, make a packet of 72 MB, and tiny ones would make one that takes a second. Upstream: no limit, and a packet
+/// is sent in one task.
+///
+/// Met by `a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked`.
+pub const MAX_FRAGMENTS_PER_PACKET: usize = 1 << 18;
+
 // ProtoVM programs, which merge packets that ring buffers overwrite.
 
 /// Largest `memory_limit_kb` of a `protovm_config`. The state is written into one packet, and packets are limited to 256 MB. Upstream: no limit.

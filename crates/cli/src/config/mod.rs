@@ -22,12 +22,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_proto::text::{self, Printer, TRACE_CONFIG};
 
 use crate::private_file;
-use crate::usage;
+use crate::usage::{self, USAGE};
 use config_source::{ConfigSyntax, WrittenConfig, detect, parse_config, read_config};
 
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
-const USAGE: u8 = 2;
 
 pub(crate) fn command() -> Command {
     let file = || {

@@ -169,7 +169,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
                 ConvertError::NoFormat
                 | ConvertError::UnknownEnding(_)
                 | ConvertError::PerfData(_)
-                | ConvertError::NoSampleFormat => 2,
+                | ConvertError::NoSampleFormat => usage::USAGE,
                 _ => 1,
             }
         }

@@ -30,13 +30,12 @@ use finding::{Finding, Mark, json, report, worst};
 
 use crate::machine::{Holder, Identity, Machine, ThisMachine, process_named};
 use crate::stdout::{self, Screen};
-use crate::usage;
+use crate::usage::{self, USAGE};
 
 /// The name in its messages.
 const NAME: &str = "ferretto doctor";
 const RECORDING_WORKS: u8 = 0;
 const PROBLEMS: u8 = 1;
-const USAGE: u8 = 2;
 
 pub(crate) fn command() -> Command {
     Command::new("doctor")

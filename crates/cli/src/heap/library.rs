@@ -5,12 +5,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use ferretto_heap_client::LIBRARY_FILE;
+
 use crate::perfetto::CommandLine;
 
 /// Names the library, instead of looking for it.
 pub(super) const LIBRARY: &str = "FERRETTO_HEAP_LIBRARY";
 const PRELOAD: &str = "LD_PRELOAD";
-const FILE: &str = "libferretto_heap.so";
 /// Where it may be, from the folder of this program.
 const FOLDERS: [&str; 3] = ["", "../lib/ferretto", "../lib"];
 
@@ -24,11 +25,13 @@ pub(super) enum LibraryError {
         source: std::io::Error,
     },
     #[error(
-        "there is no {FILE}, which samples what programs allocate; looked for {}; build it with `cargo build --release -p ferretto-heap-preload`, or name it with --library or in {LIBRARY}",
+        "there is no {LIBRARY_FILE}, which samples what programs allocate; looked for {}; build it with `cargo build --release -p ferretto-heap-preload`, or name it with --library or in {LIBRARY}",
         listed(.0)
     )]
     NotFound(Vec<PathBuf>),
-    #[error("cannot find this program's own file, beside which {FILE} is: {0}; name that with --library")]
+    #[error(
+        "cannot find this program's own file, beside which {LIBRARY_FILE} is: {0}; name that with --library"
+    )]
     NoProgram(std::io::Error),
     #[error(
         "{0}: the dynamic linker takes no path with spaces or colons in {PRELOAD}; copy the library elsewhere and name it with --library"
@@ -80,7 +83,7 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
 
 fn beside(program: &Path) -> Result<PathBuf, LibraryError> {
     let folder = program.parent().unwrap_or(Path::new("/"));
-    let candidates = FOLDERS.map(|place| folder.join(place).join(FILE));
+    let candidates = FOLDERS.map(|place| folder.join(place).join(LIBRARY_FILE));
     let found = candidates.iter().find_map(|path| absolute(path).ok());
     found.ok_or_else(|| LibraryError::NotFound(candidates.into()))
 }
@@ -119,10 +122,10 @@ mod tests {
             assert!(error.contains(said), "{error}");
         }
         std::fs::create_dir_all(root.path().join("lib/ferretto")).unwrap();
-        let installed = root.path().join("lib/ferretto").join(FILE);
+        let installed = root.path().join("lib/ferretto").join(LIBRARY_FILE);
         std::fs::write(&installed, "").unwrap();
         assert_eq!(beside(&program).unwrap(), installed.canonicalize().unwrap());
-        let built = root.path().join("bin").join(FILE);
+        let built = root.path().join("bin").join(LIBRARY_FILE);
         std::fs::write(&built, "").unwrap();
         assert_eq!(beside(&program).unwrap(), built.canonicalize().unwrap());
     }
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn a_path_that_the_linker_would_take_apart_is_refused() {
         let root = tempfile::Builder::new().prefix("with space").tempdir().unwrap();
-        let library = root.path().join(FILE);
+        let library = root.path().join(LIBRARY_FILE);
         std::fs::write(&library, "").unwrap();
         let error = find(Some(&library)).unwrap_err().to_string();
         assert!(error.contains("spaces"), "{error}");

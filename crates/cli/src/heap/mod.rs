@@ -30,7 +30,8 @@ use crate::perfetto::{CommandLine, FAILURE, Filled, SUCCESS, Strictness};
 use crate::profiling::{Goal, Schedule, Take, Wish, advice_about};
 use crate::samples::{Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
-use crate::{symbolize, usage};
+use crate::symbolize;
+use crate::usage::{self, USAGE};
 use args::{Args, ArgsError, NAME};
 use config::KernelEvents;
 use summary::{say, tell};
@@ -78,7 +79,7 @@ pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_runnin
     };
     if let Some(advice) = other_profilers::advice_about_words(&arguments.command) {
         say(advice);
-        return FAILURE;
+        return USAGE;
     }
     match prepared(&arguments) {
         Ok(Some((wish, goal))) => match arguments.command.is_empty() {
@@ -88,7 +89,10 @@ pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_runnin
         Ok(None) => SUCCESS,
         Err(error) => {
             say(&error);
-            FAILURE
+            match error {
+                HeapError::Args(_) => USAGE,
+                _ => FAILURE,
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_heap_client::handshake::MARK;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
@@ -54,11 +55,11 @@ impl Unsuitable {
                 "{program} runs with the rights of another user or with capabilities, so the system preloads nothing into it; run it as that user, as in `sudo ferretto heap`"
             ),
             Unsuitable::OtherMachine => format!(
-                "{program} is for another kind of processor than libferretto_heap.so, which cannot be preloaded into it; build it for {}",
+                "{program} is for another kind of processor than {LIBRARY_FILE}, which cannot be preloaded into it; build it for {}",
                 std::env::consts::ARCH
             ),
             Unsuitable::OtherLibrary => format!(
-                "{program} has another C library (musl or glibc) than libferretto_heap.so, which cannot be preloaded into it; use a library built for that with --library"
+                "{program} has another C library (musl or glibc) than {LIBRARY_FILE}, which cannot be preloaded into it; use a library built for that with --library"
             ),
         }
     }

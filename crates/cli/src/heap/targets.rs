@@ -2,6 +2,7 @@
 //!
 //! [`run`](super::run) calls it.
 
+use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_heap_client::handshake::MARK;
 
 /// A process that cannot be profiled.
@@ -12,7 +13,7 @@ pub(super) enum TargetError {
     #[error("-p {pid}: cannot look at this process: {source}; profile it as its user or as root")]
     Forbidden { pid: i32, source: std::io::Error },
     #[error(
-        "-p {0}: this process does not carry the client, which must be there from its start; start it with LD_PRELOAD=libferretto_heap.so, or with `ferretto heap -- COMMAND`"
+        "-p {0}: this process does not carry the client, which must be there from its start; start it with LD_PRELOAD={LIBRARY_FILE}, or with `ferretto heap -- COMMAND`"
     )]
     NoClient(i32),
 }

@@ -17,7 +17,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::Value;
 
 use crate::stdout::{Screen, Table, json_flag, print, print_json};
-use crate::usage;
+use crate::usage::{self, USAGE};
 pub(crate) use pattern::Patterns;
 pub(crate) use sessions::sessions_of;
 
@@ -25,7 +25,6 @@ pub(crate) use sessions::sessions_of;
 const NAME: &str = "ferretto list";
 const SUCCESS: u8 = 0;
 const FAILURE: u8 = 1;
-const USAGE: u8 = 2;
 
 /// The list of a subject.
 pub(crate) struct Listing {

@@ -29,7 +29,7 @@ use ferretto_ipc::reactor::{ReactorError, Signal};
 use crate::figures::{Bytes, Elapsed};
 use crate::http::Server;
 use crate::machine::{Holder, ThisMachine, holder_of};
-use crate::usage;
+use crate::usage::{self, USAGE};
 use exhibition::{Exhibition, Fetched, Incident, Transfer};
 use link::{SshLogin, Ui};
 use request::{Audience, Policy, Refusal};
@@ -46,7 +46,6 @@ const MOST_TOLD: usize = 10;
 
 const FETCHED: u8 = 0;
 const FAILURE: u8 = 1;
-const USAGE: u8 = 2;
 
 /// Returns the definition of all flags. Upstream's `open_trace_in_ui -i FILE -n --origin URL` works unchanged.
 pub(crate) fn command() -> Command {

@@ -29,8 +29,9 @@ use crate::profiling::{Goal, Schedule, Take, Wish, advice_about, top};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
 use crate::stdout::Screen;
-use crate::{symbolize, usage};
-use args::{Args, NAME};
+use crate::symbolize;
+use crate::usage::{self, USAGE};
+use args::{Args, ArgsError, NAME};
 use targets::Targets;
 
 pub(crate) fn command() -> clap::Command {
@@ -70,7 +71,11 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
         Ok(planned) => planned,
         Err(error) => {
             say(&error);
-            return FAILURE;
+            return match error {
+                // The flags are right, but this machine lacks what they name.
+                ArgsError::Target(_) | ArgsError::TooOften { .. } => FAILURE,
+                _ => USAGE,
+            };
         }
     };
     let wish = Wish {

@@ -14,6 +14,7 @@ mod tests;
 
 use std::collections::HashMap;
 
+use ferretto_heap_client::MALLOC;
 use ferretto_proto::write::ProfilePacket;
 
 pub(crate) use dump::{Counts, Dump, dumps};
@@ -23,8 +24,6 @@ use super::model::{Profile, StackId};
 use super::sequence::Interned;
 use crate::packet::varint;
 
-/// The heap of `malloc`.
-const MALLOC: &str = "libc.malloc";
 /// The heap of Android's runtime. Upstream's trace processor takes no notice of what its dumps say of frees.
 const ART: &str = "com.android.art";
 /// The name that upstream's trace processor gives to heaps without one.

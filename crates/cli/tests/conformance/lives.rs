@@ -18,7 +18,7 @@ use ferretto_proto::messages::{
 };
 
 use crate::conformance::parties::{Consumer, NO_PERIOD_MS, Producer, Service, config, plain, skeleton};
-use crate::conformance::random::Random;
+use crate::support::random::Random;
 use crate::support::{PATIENCE, Programs, Side};
 
 const SEEDS: std::ops::Range<u64> = 1..31;

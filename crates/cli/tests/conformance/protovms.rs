@@ -21,7 +21,7 @@ mod programs;
 
 use crate::conformance::data::{buffer, chunk};
 use crate::conformance::parties::{Service, config, plain};
-use crate::conformance::random::Random;
+use crate::support::random::Random;
 use crate::support::{Programs, Side};
 use input::Input;
 

@@ -7,27 +7,11 @@ use ferretto_proto::messages::trace_config::buffer_config::FillPolicy;
 
 use crate::conformance::data::{Chunk, Outcome, Step, buffer, chunk, counters, packet, what_comes_out};
 use crate::conformance::parties::Service;
+use crate::support::random::Random;
 use crate::support::{Programs, Side};
 
 const SEEDS: std::ops::Range<u64> = 1..25;
 const CHUNKS: usize = 120;
-
-/// SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % limit as u64) as usize
-    }
-
-    pub(crate) fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// A writer of numbered packets.
 struct Writer {

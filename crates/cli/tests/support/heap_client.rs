@@ -1,4 +1,4 @@
-//! A client of `heapprofd` that says what a test wants: the handshake of a real one, and a ring that is written by hand.
+//! A client of `heapprofd` that a test controls. It has the handshake of a real one, and the test writes its ring.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -18,7 +18,7 @@ use rustix::net::{
 
 use super::{PATIENCE, await_that};
 
-/// A process that is profiled: this one.
+/// The profiled process, which is the process of the test.
 pub(crate) struct HeapClient {
     ring: Ring<'static>,
     /// The daemon's answer.
@@ -63,7 +63,7 @@ impl HeapClient {
             &mut control,
             RecvFlags::CMSG_CLOEXEC,
         );
-        // A connection that is closed before the hello was read is reset.
+        // A connection that is closed before the daemon has read the hello is reset.
         let length = received.map_or(0, |received| received.bytes);
         if length == 0 {
             return None;
@@ -78,7 +78,7 @@ impl HeapClient {
         Some(HeapClient { ring, welcome })
     }
 
-    /// The words in shared memory that are not records, by their place in [`header`].
+    /// The words in shared memory that are not records, by their position in [`header`].
     pub(crate) fn header(&self, place: usize) -> &AtomicU64 {
         self.ring.header(place)
     }
@@ -91,7 +91,7 @@ impl HeapClient {
         space.complete();
     }
 
-    /// Says that a heap is sampled.
+    /// Reports that a heap is sampled.
     pub(crate) fn heap(&self, number: u64, interval: u64, name: &str) {
         let mut bytes = [0; 64];
         bytes[..name.len()].copy_from_slice(name.as_bytes());
@@ -100,7 +100,7 @@ impl HeapClient {
         self.write(Kind::Heap, &words);
     }
 
-    /// A sampled allocation by the function at `pc`, called by nobody.
+    /// Reports a sampled allocation by the function at `pc`, which has no caller.
     pub(crate) fn allocate(&self, heap: u64, address: u64, bytes: u64, pc: usize) {
         let mut registers = [0; REGISTERS];
         let (stack_pointer, program_counter) = match cfg!(target_arch = "x86_64") {
@@ -118,7 +118,7 @@ impl HeapClient {
         self.write(Kind::Allocation, &words);
     }
 
-    /// A sampled allocation is given back.
+    /// Reports that a sampled allocation was freed.
     pub(crate) fn free(&self, heap: u64, address: u64) {
         self.write(Kind::Free, &[address, heap]);
     }
@@ -128,7 +128,7 @@ impl HeapClient {
         await_that("the ring is read", || self.ring.used_bytes() == 0);
     }
 
-    /// Whether the daemon has said that it reads no more.
+    /// Whether the daemon has said that it will read nothing more.
     pub(crate) fn has_ended(&self) -> bool {
         self.header(header::ENDED).load(Ordering::Acquire) != 0
     }

@@ -16,6 +16,7 @@ pub(crate) mod journal;
 mod machine_lock;
 pub(crate) mod peers;
 pub(crate) mod process;
+pub(crate) mod random;
 #[path = "../../../ipc/tests/reference/mod.rs"]
 pub(crate) mod reference;
 pub(crate) mod schema;

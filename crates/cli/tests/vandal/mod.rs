@@ -17,26 +17,10 @@ mod truth;
 use std::time::{Duration, Instant};
 
 use crate::support::Programs;
+use crate::support::random::Random;
 use crate::support::tracefs::Tracefs;
 use scene::Scene;
 use torments::{CLOCK_STEPS, TORMENTS, Torment};
-
-/// Random numbers from a seed (splitmix64).
-pub(crate) struct Chance(u64);
-
-impl Chance {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// Returns a number from `first` to below `end`.
-    pub(crate) fn from(&mut self, first: u64, end: u64) -> u64 {
-        first + self.next() % (end - first)
-    }
-}
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().unwrap())
@@ -61,7 +45,7 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
         // First each torment once, beginning with one that the seed selects; then random ones.
         let torment = match count < torments.len() {
             true => torments[(seed % torments.len() as u64) as usize],
-            false => torments[Chance(seed).from(0, torments.len() as u64) as usize],
+            false => torments[Random(seed).from(0, torments.len() as u64) as usize],
         };
         if count >= torments.len() && Instant::now() >= until {
             break;
@@ -70,7 +54,7 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
             continue;
         }
         println!("FERRETTO_VANDAL_SEED={seed}: {}", torment.name);
-        if let Err(problem) = round(torment, &mut Chance(seed)) {
+        if let Err(problem) = round(torment, &mut Random(seed)) {
             println!("  WRONG: {problem}");
             wrong.push(format!(
                 "{} (FERRETTO_VANDAL_SEED={seed}): {problem}",
@@ -82,7 +66,7 @@ fn every_recording_that_lacks_something_says_so_and_no_other_does() {
 }
 
 /// Makes one recording under this torment. Fails with a description if its account is wrong.
-fn round(torment: &Torment, chance: &mut Chance) -> Result<(), String> {
+fn round(torment: &Torment, chance: &mut Random) -> Result<(), String> {
     let programs = Programs::ours();
     let mut scene = Scene::set(&programs, &torment.setup);
     scene.emit(chance.from(1, 200));

@@ -7,9 +7,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
-use super::Chance;
 use super::scene::{Disk, Scene, Setup, Tells};
 use crate::support::process::Stopped;
+use crate::support::random::Random;
 use crate::support::tracefs::{Instance, Tracefs};
 use crate::support::{Program, Side};
 
@@ -17,12 +17,12 @@ pub(crate) struct Torment {
     pub(crate) name: &'static str,
     pub(crate) setup: Setup,
     /// Happens between two bursts of events.
-    pub(crate) strike: fn(&mut Scene<'_>, &mut Chance),
+    pub(crate) strike: fn(&mut Scene<'_>, &mut Random),
     pub(crate) tells: Tells,
 }
 
 /// A torment of a usual recording, whose account must be exact.
-const fn usual(name: &'static str, strike: fn(&mut Scene<'_>, &mut Chance)) -> Torment {
+const fn usual(name: &'static str, strike: fn(&mut Scene<'_>, &mut Random)) -> Torment {
     Torment {
         name,
         setup: Setup::USUAL,
@@ -214,7 +214,7 @@ pub(crate) const TORMENTS: &[Torment] = &[
 ];
 
 /// Changes something while the probes do not look, and changes it back, with events in between.
-fn unnoticed(scene: &mut Scene<'_>, chance: &mut Chance, before: &[(&str, &str)], after: &[(&str, &str)]) {
+fn unnoticed(scene: &mut Scene<'_>, chance: &mut Random, before: &[(&str, &str)], after: &[(&str, &str)]) {
     if !Tracefs::tells_of_writes_to(&scene.instance.file("tracing_on")) {
         return;
     }

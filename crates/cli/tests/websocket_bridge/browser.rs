@@ -8,33 +8,14 @@ use rustix::event::{PollFd, PollFlags};
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Error, Message, WebSocket};
 
+use crate::support::random::Random;
 use crate::websocket_bridge::bridge::STUCK;
 
-/// Numbers that look random.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new() -> Random {
-        let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-        println!("seed {seed}");
-        Random(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let words = std::iter::repeat_with(|| self.next().to_le_bytes());
-        words.take(count / 8 + 1).flatten().take(count).collect()
-    }
+/// Random numbers, with a seed that is printed.
+pub(crate) fn random() -> Random {
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    println!("seed {seed}");
+    Random(seed)
 }
 
 pub(crate) const CONTINUATION: u8 = 0;

@@ -14,7 +14,7 @@ use crate::websocket_bridge::browser::*;
 
 #[test]
 fn bytes_pass_both_ways_in_whatever_pieces() {
-    let mut random = Random::new();
+    let mut random = random();
     let programs = Programs::ours();
     let system = System::new(&programs);
     let listener = listen(&system);
@@ -92,7 +92,7 @@ fn services_on_the_network_and_the_debug_bridge_are_reached() {
 
 #[test]
 fn a_page_that_does_not_read_holds_up_the_service_and_nothing_else() {
-    let mut random = Random::new();
+    let mut random = random();
     let programs = Programs::ours();
     let system = System::new(&programs);
     let listener = listen(&system);
@@ -135,7 +135,7 @@ fn a_page_that_does_not_read_holds_up_the_service_and_nothing_else() {
 
 #[test]
 fn a_service_that_does_not_read_holds_up_the_page() {
-    let mut random = Random::new();
+    let mut random = random();
     let programs = Programs::ours();
     let system = System::new(&programs);
     let listener = listen(&system);

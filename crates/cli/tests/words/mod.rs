@@ -8,8 +8,8 @@ mod tracebox;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
-use crate::support::System;
 use crate::support::peers::{Producer, introduction};
+use crate::support::{Programs, System};
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, RegisterDataSourceRequest, TrackEventCategory, TrackEventDescriptor,
 };
@@ -80,4 +80,32 @@ fn offer(producer: &mut Producer, source: &str, categories: &[(&str, &[&str], &s
         .client
         .call("RegisterDataSource", &request.encode_to_vec());
     producer.sync();
+}
+
+#[test]
+fn profilers_exit_with_2_if_the_flags_are_wrong_and_with_1_if_the_machine_lacks_something() {
+    let programs = Programs::ours();
+    let system = System::new(&programs);
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["heap"], 2, "whose memory?"),
+        (&["heap", "-i", "0", "--all"], 2, "at least 1 byte"),
+        (&["heap", "-d", "10", "--all"], 2, "10s or 10ms"),
+        (&["heap", "-o", "a.json", "--all"], 2, ".pb.gz"),
+        (&["heap", "android"], 2, "heap_profile android"),
+        (&["heap", "-p", "2147483647"], 1, "no such process"),
+        (&["profile", "-F", "0"], 2, "-F"),
+        (&["profile", "-e", "cpu-clok"], 2, "there is no event"),
+        (&["profile", "-d", "five"], 2, "--duration"),
+        (&["profile", "-o", "a.txt"], 2, "--format"),
+        (&["profile", "-p", "2147483647"], 1, "no such process"),
+    ];
+    for (words, expected, why) in cases {
+        let (printed, said, code) = outcome(&ferretto(&system, words));
+        assert_eq!(
+            (printed.as_str(), code),
+            ("", Some(expected)),
+            "{words:?}: {said}"
+        );
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
 }

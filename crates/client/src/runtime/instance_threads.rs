@@ -1,8 +1,8 @@
-//! Threads for the instances of a data source whose reading may take long: one for each instance.
+//! Data sources whose reading may take long: each instance has a thread.
 //!
-//! The data source [starts](InstanceThreads::start) a thread for an instance and passes on what the runtime says as a [`Command`]. The thread takes
-//! commands in the order in which they came; dropping a command's `done` tells the service. If a thread is gone, its commands are done at once. If it
-//! panics, the program's log says that nothing more is recorded.
+//! [`ThreadPerInstance`] is the data source. What it reads is [`Threaded`]: that judges configs, and says what the thread of an instance does. The
+//! thread gets what the runtime says as [`Command`]s, in the order in which they came; dropping a command's `done` tells the service. If a thread is
+//! gone, its commands are done at once. If it panics, the program's log says that nothing more is recorded.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,9 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_ipc::channel::{Nothing, Receiver, Sender, channel};
 use ferretto_ipc::reactor::{Reactor, ReactorError, Waker};
+use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
 
 use super::ProducerProgram;
-use crate::data_source::{Acknowledge, Slot};
+use crate::arbiter::BufferExhaustedPolicy;
+use crate::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use crate::trace_writer::TraceWriter;
+
+/// Instances of a data source at a time.
+const MOST_INSTANCES: usize = 64;
 
 /// What the runtime says to an instance.
 #[derive(Debug)]
@@ -79,23 +85,116 @@ struct Running {
     waker: Waker,
 }
 
+/// What the thread of an instance does, with its commands and the writer of its packets. It drops the [`Acknowledge`] when the instance has started.
+pub type Work = Box<dyn FnOnce(Inbox, TraceWriter, Acknowledge) + Send>;
+
+/// A data source that reads on threads. [`ThreadPerInstance`] drives it.
+pub trait Threaded: Send + Sync {
+    /// The name under which it is registered.
+    const NAME: &'static str;
+
+    /// The name of its threads.
+    const THREAD: &'static str;
+
+    /// A config of it, judged.
+    type Config: Send;
+
+    /// As [`DataSource::descriptor`].
+    fn descriptor(&self) -> DataSourceDescriptor;
+
+    /// Judges the config of an instance.
+    ///
+    /// # Errors
+    /// As [`DataSource::set_up`].
+    fn judge(&self, instance: &Instance) -> Result<Self::Config, String>;
+
+    /// Returns what the thread of an instance does.
+    ///
+    /// # Errors
+    /// As [`DataSource::start`].
+    fn work(&self, instance: &Instance, config: Self::Config) -> Result<Work, String>;
+}
+
+/// See the [module](self).
+pub struct ThreadPerInstance<S: Threaded> {
+    source: S,
+    threads: InstanceThreads,
+    /// Configs of instances that have not started.
+    prepared: Mutex<BTreeMap<Slot, S::Config>>,
+}
+
+impl<S: Threaded> ThreadPerInstance<S> {
+    /// A data source without instances.
+    pub fn new(program: Arc<dyn ProducerProgram>, source: S) -> ThreadPerInstance<S> {
+        ThreadPerInstance {
+            source,
+            threads: InstanceThreads::new(program, S::NAME),
+            prepared: Mutex::default(),
+        }
+    }
+
+    fn prepared(&self) -> MutexGuard<'_, BTreeMap<Slot, S::Config>> {
+        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: Threaded> DataSource for ThreadPerInstance<S> {
+    fn descriptor(&self) -> DataSourceDescriptor {
+        self.source.descriptor()
+    }
+
+    fn set_up(&self, instance: &Instance) -> Result<(), String> {
+        let config = self.source.judge(instance)?;
+        self.prepared().insert(instance.slot, config);
+        Ok(())
+    }
+
+    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
+        let Some(config) = self.prepared().remove(&instance.slot) else {
+            return Err("it was not set up".to_owned());
+        };
+        let work = self.source.work(instance, config)?;
+        let writer = output.create_trace_writer().map_err(|error| error.to_string())?;
+        self.threads.start(instance.slot, S::THREAD, move |inbox| {
+            work(inbox, writer, started)
+        })
+    }
+
+    fn stop(&self, slot: Slot, stopped: Acknowledge) {
+        self.prepared().remove(&slot);
+        self.threads.tell(slot, What::Stop, stopped);
+    }
+
+    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
+        self.threads.tell(slot, What::Flush, flushed);
+    }
+
+    fn clear_incremental_state(&self, slot: Slot) {
+        self.threads
+            .tell(slot, What::ClearIncrementalState, Acknowledge::new(|| {}));
+    }
+
+    /// A thread may wait, because what it reads is kept, or counted when it is not: by the kernel, by the journal, by the rings of clients.
+    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
+        BufferExhaustedPolicy::StallThenDrop
+    }
+
+    fn max_instances(&self) -> usize {
+        MOST_INSTANCES
+    }
+}
+
 /// The threads of a data source's instances. Only the runtime's thread uses it; it is behind a lock because data sources are shared.
-pub struct InstanceThreads {
+struct InstanceThreads {
     program: Arc<dyn ProducerProgram>,
     /// The data source, for the log.
     source: &'static str,
     running: Mutex<BTreeMap<Slot, Running>>,
 }
 
-impl std::fmt::Debug for InstanceThreads {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("InstanceThreads").finish_non_exhaustive()
-    }
-}
-
 impl InstanceThreads {
     /// None so far. The program logs what happens to those of the data source with this name.
-    pub fn new(program: Arc<dyn ProducerProgram>, source: &'static str) -> InstanceThreads {
+    fn new(program: Arc<dyn ProducerProgram>, source: &'static str) -> InstanceThreads {
         InstanceThreads {
             program,
             source,
@@ -111,12 +210,7 @@ impl InstanceThreads {
     ///
     /// # Errors
     /// If the system has no thread or no event loop for it: a clause that says so.
-    pub fn start(
-        &self,
-        slot: Slot,
-        name: &str,
-        work: impl FnOnce(Inbox) + Send + 'static,
-    ) -> Result<(), String> {
+    fn start(&self, slot: Slot, name: &str, work: impl FnOnce(Inbox) + Send + 'static) -> Result<(), String> {
         let (commands, inbox) = Inbox::new().map_err(|error| error.to_string())?;
         let waker = inbox.reactor.waker();
         let (program, source) = (self.program.clone(), self.source);
@@ -137,7 +231,7 @@ impl InstanceThreads {
     }
 
     /// Sends a command to an instance's thread. If there is none, `done` is dropped at once.
-    pub fn tell(&self, slot: Slot, what: What, done: Acknowledge) {
+    fn tell(&self, slot: Slot, what: What, done: Acknowledge) {
         let mut running = self.running();
         let stopped = match what {
             What::Stop => running.remove(&slot),

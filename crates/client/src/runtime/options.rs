@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The shared memory to ask a service for.
-#[derive(Clone, Copy, Debug)]
+/// The shared memory to ask a service for. The default leaves all to the service, and collects nothing.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryOptions {
     /// In bytes; 0 leaves it to the service.
     pub size: u32,

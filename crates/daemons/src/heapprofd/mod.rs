@@ -8,18 +8,15 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ferretto_client::runtime::{ProducerProgram, Runtime};
+use ferretto_client::runtime::MemoryOptions;
 use ferretto_heap::listener::{self, ClientSocket};
 use ferretto_heap::producer;
 use ferretto_heap::sessions::Sessions;
 use ferretto_heap_client::handshake::HEAP_SOCK_NAME;
-use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
 use ferretto_ipc::transport::SocketPermissions;
-use ferretto_ipc::{Reactor, socket_names};
 
 use crate::daemon::{self, Daemon, Startup};
-use crate::open_files;
-use crate::producer_daemon::{self, ProducerDaemon, SERVICE};
+use crate::producer_daemon::{self, Recorder};
 
 /// Heap profiles of programs on this machine, for a tracing service: the data source android.heapprofd.
 ///
@@ -38,20 +35,11 @@ struct Args {
 }
 
 fn environment() -> String {
-    daemon::environment(&[
-        (
-            PRODUCER_SOCK_NAME,
-            "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
-        ),
-        (
-            HEAP_SOCK_NAME,
-            "Where this program listens for programs to profile: /a/path or @abstract-name",
-        ),
-        (
-            Args::NOTIFY,
-            "Number of a descriptor that gets the byte \"1\" once the service knows the data source",
-        ),
-    ])
+    let clients = (
+        HEAP_SOCK_NAME,
+        "Where this program listens for programs to profile: /a/path or @abstract-name",
+    );
+    producer_daemon::environment(&[clients], Args::NOTIFY, "the data source")
 }
 
 /// The definition of all flags.
@@ -73,24 +61,16 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
-        crate::starter::end_with_starter()?;
-        // Each process that is profiled has one.
-        open_files::most_descriptors();
         // Before this process goes into the background, so that its starter hears of a name that is taken.
         let heap_address = listener::address()?.absolute();
         let socket = ClientSocket::bind(&heap_address, self.set_socket_permissions.as_ref())?;
-        startup.go_into_background(&self.common)?;
-        // In the background, this process is about to change its folder.
-        let address = socket_names::producer_address()?.absolute();
-        let mut reactor = Reactor::new()?;
-        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
+        let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
         let sessions = Arc::new(Sessions::default());
-        let clients = socket.serve(program.clone(), sessions.clone())?;
-        let mut runtime = Runtime::new(program.clone(), reactor.waker());
-        runtime.add_connection(producer::connection(SERVICE, crate::VERSION));
-        producer::add_sources(&mut runtime, &program, &sessions);
-        let served = producer_daemon::serve(address, &mut reactor, &mut runtime, startup, |_| {});
+        let clients = socket.serve(recorder.program.clone(), sessions.clone())?;
+        let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
+        producer::add_sources(&mut runtime, &recorder.program, &sessions);
+        let served = recorder.serve(&mut runtime, startup, |_| {});
         clients.close();
         served
     }

@@ -90,7 +90,6 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
-        crate::starter::end_with_starter()?;
         let relays = Relays {
             everywhere: self.enable_relay_endpoint,
             at: self.enable_relay_endpoint_on.clone(),

@@ -4,17 +4,13 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ferretto_client::runtime::{ProducerProgram, Runtime};
-use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
-use ferretto_ipc::{Reactor, socket_names};
+use ferretto_client::runtime::MemoryOptions;
 use ferretto_profile::producer;
 
 use crate::daemon::{self, Daemon, Startup};
-use crate::open_files;
-use crate::producer_daemon::{self, ProducerDaemon, SERVICE};
+use crate::producer_daemon::{self, Recorder};
 
 /// CPU profiles of this machine, for a tracing service: the data source linux.perf.
 ///
@@ -28,16 +24,7 @@ struct Args {
 }
 
 fn environment() -> String {
-    daemon::environment(&[
-        (
-            PRODUCER_SOCK_NAME,
-            "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
-        ),
-        (
-            Args::NOTIFY,
-            "Number of a descriptor that gets the byte \"1\" once the service knows the data source",
-        ),
-    ])
+    producer_daemon::environment(&[], Args::NOTIFY, "the data source")
 }
 
 /// The definition of all flags.
@@ -59,18 +46,10 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
-        crate::starter::end_with_starter()?;
-        // Each event has one for each CPU, and each process that is sampled one.
-        open_files::most_descriptors();
-        startup.go_into_background(&self.common)?;
-        // In the background, this process is about to change its folder.
-        let address = socket_names::producer_address()?.absolute();
-        let mut reactor = Reactor::new()?;
-        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
+        let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
-        let mut runtime = Runtime::new(program.clone(), reactor.waker());
-        runtime.add_connection(producer::connection(SERVICE, crate::VERSION));
-        producer::add_sources(&mut runtime, &program);
-        producer_daemon::serve(address, &mut reactor, &mut runtime, startup, |_| {})
+        let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
+        producer::add_sources(&mut runtime, &recorder.program);
+        recorder.serve(&mut runtime, startup, |_| {})
     }
 }

@@ -5,21 +5,16 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::sync::Arc;
 
 use clap::{CommandFactory, Parser};
-use ferretto_client::runtime::{ProducerProgram, Runtime};
 use ferretto_ipc::reactor::{Interest, Token};
-use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
-use ferretto_ipc::{Address, Reactor, socket_names};
 use ferretto_probes::ftrace::instances::TracefsPolicy;
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
 use ferretto_probes::producer;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
-use crate::open_files;
-use crate::producer_daemon::{self, ProducerDaemon, SERVICE};
+use crate::producer_daemon::{self, Recorder};
 
 /// The kernel's buffers.
 const WATERMARKS: Token = Token(1);
@@ -44,16 +39,7 @@ struct Args {
 }
 
 fn environment() -> String {
-    daemon::environment(&[
-        (
-            PRODUCER_SOCK_NAME,
-            "Where the service listens: /a/path, @abstract-name, host:port or vsock://cid:port",
-        ),
-        (
-            Args::NOTIFY,
-            "Number of a descriptor that gets the byte \"1\" once the service knows all data sources",
-        ),
-    ])
+    producer_daemon::environment(&[], Args::NOTIFY, "all data sources")
 }
 
 /// The definition of all flags.
@@ -75,9 +61,6 @@ impl Daemon for Args {
     }
 
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
-        crate::starter::end_with_starter()?;
-        // linux.ftrace has one for each CPU, and linux.sys_stats for each file that it polls.
-        open_files::most_descriptors();
         if self.cleanup_after_crash {
             return reset();
         }
@@ -87,14 +70,10 @@ impl Daemon for Args {
             // As upstream: other data sources need no ftrace.
             log::error(format_args!("cannot reset ftrace: {error}"));
         }
-        startup.go_into_background(&self.common)?;
-        // In the background, this process is about to change its folder.
-        let address = socket_names::producer_address()?.absolute();
-        let mut reactor = Reactor::new()?;
-        let program: Arc<dyn ProducerProgram> = ProducerDaemon::new(&mut reactor)?;
+        let recorder = Recorder::new(&self.common, startup)?;
         let journal_dir = journals();
         startup.started()?;
-        serve(address, &mut reactor, &program, journal_dir, startup)
+        record(recorder, journal_dir, startup)
     }
 }
 
@@ -108,10 +87,8 @@ fn reset() -> Result<(), Box<dyn Error>> {
 }
 
 /// Records for the service, whenever the service is there, until a signal comes.
-fn serve(
-    address: Address,
-    reactor: &mut Reactor,
-    program: &Arc<dyn ProducerProgram>,
+fn record(
+    mut recorder: Recorder,
     journal_dir: Option<JournalDir>,
     startup: &mut Startup,
 ) -> Result<(), Box<dyn Error>> {
@@ -119,14 +96,15 @@ fn serve(
         Some(_) => TracefsPolicy::MountIfMissing,
         None => TracefsPolicy::AsFound,
     };
-    let mut runtime = Runtime::new(program.clone(), reactor.waker());
-    runtime.add_connection(producer::connection(SERVICE, crate::VERSION));
-    // With the runtime go the settings that sessions have changed in tracefs.
-    let ftrace = producer::add_sources(&mut runtime, program, journal_dir, tracefs);
+    // Its data sources restore the settings that sessions have changed in tracefs when it is dropped.
+    let mut runtime = recorder.runtime(producer::PRODUCER_NAME, producer::MEMORY);
+    let ftrace = producer::add_sources(&mut runtime, &recorder.program, journal_dir, tracefs);
     if let Some(watermarks) = ftrace.watermarks() {
-        reactor.register(watermarks, WATERMARKS, Interest::Readable)?;
+        recorder
+            .reactor
+            .register(watermarks, WATERMARKS, Interest::Readable)?;
     }
-    producer_daemon::serve(address, reactor, &mut runtime, startup, |events| {
+    recorder.serve(&mut runtime, startup, |events| {
         if events.ready().iter().any(|event| event.token == WATERMARKS) {
             ftrace.on_watermark();
         }

@@ -27,12 +27,11 @@ mod thread;
 
 use std::sync::Arc;
 
-use ferretto_client::arbiter::BufferExhaustedPolicy;
-use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use ferretto_client::data_source::Instance;
 use ferretto_client::runtime::ProducerProgram;
-use ferretto_client::runtime::instance_threads::{InstanceThreads, What};
+use ferretto_client::runtime::instance_threads::{Threaded, Work};
 use ferretto_client::runtime::probe::standalone;
-use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor};
+use ferretto_proto::messages::DataSourceDescriptor;
 
 use self::entry::Filters;
 use self::thread::JournalThread;
@@ -43,81 +42,50 @@ pub const NAME: &str = "linux.systemd_journald";
 /// Names that the filters of one config may have. The library compares each with every entry.
 pub const MOST_FILTERS: usize = 1000;
 
-/// Instances at a time, each with a thread.
-const MOST_INSTANCES: usize = 64;
-
 /// See the [module](self).
 pub struct Journald {
     program: Arc<dyn ProducerProgram>,
-    threads: InstanceThreads,
-}
-
-impl std::fmt::Debug for Journald {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Journald").finish_non_exhaustive()
-    }
 }
 
 impl Journald {
     /// Touches nothing until the first instance starts.
     pub fn new(program: Arc<dyn ProducerProgram>) -> Journald {
-        Journald {
-            threads: InstanceThreads::new(program.clone(), NAME),
-            program,
-        }
+        Journald { program }
     }
 }
 
-impl DataSource for Journald {
+impl Threaded for Journald {
+    const NAME: &'static str = NAME;
+    const THREAD: &'static str = "journal_reader";
+    type Config = Filters;
+
     fn descriptor(&self) -> DataSourceDescriptor {
         standalone(NAME)
     }
 
-    fn set_up(&self, instance: &Instance) -> Result<(), String> {
-        match Filters::of(&instance.config.journald_config).names() {
-            0..=MOST_FILTERS => Ok(()),
+    fn judge(&self, instance: &Instance) -> Result<Filters, String> {
+        let filters = Filters::of(&instance.config.journald_config);
+        match filters.names() {
+            0..=MOST_FILTERS => Ok(filters),
             names => Err(format!(
                 "filter_identifiers and filter_units have {names} names; use at most {MOST_FILTERS}"
             )),
         }
     }
 
-    fn start(&self, instance: &Instance, output: Output, started: Acknowledge) -> Result<(), String> {
+    fn work(&self, instance: &Instance, filters: Filters) -> Result<Work, String> {
         let program = self.program.clone();
-        let number = instance.serial;
-        let filters = Filters::of(&instance.config.journald_config);
-        let writer = output.create_trace_writer().map_err(|error| error.to_string())?;
-        self.threads.start(instance.slot, "journal_reader", move |inbox| {
+        let instance = instance.serial;
+        Ok(Box::new(move |inbox, writer, started| {
             let thread = JournalThread {
                 program,
-                instance: number,
+                instance,
                 filters,
                 writer,
                 inbox,
                 waiting: Vec::new(),
             };
             thread.run(started);
-        })
-    }
-
-    fn stop(&self, slot: Slot, stopped: Acknowledge) {
-        self.threads.tell(slot, What::Stop, stopped);
-    }
-
-    fn flush(&self, slot: Slot, _flags: u64, flushed: Acknowledge) {
-        self.threads.tell(slot, What::Flush, flushed);
-    }
-
-    fn clear_incremental_state(&self, _slot: Slot) {
-        // There is none.
-    }
-
-    /// Waiting loses nothing, because the journal keeps its entries.
-    fn exhausted_policy(&self, _config: &DataSourceConfig) -> BufferExhaustedPolicy {
-        BufferExhaustedPolicy::StallThenDrop
-    }
-
-    fn max_instances(&self) -> usize {
-        MOST_INSTANCES
+        }))
     }
 }

@@ -1,4 +1,4 @@
-//! What configs ask for: upstream's defaults and rules (`event_config_unittest.cc` has the same cases), and what is refused.
+//! Configs: upstream's defaults and rules (`event_config_unittest.cc` has the same cases), and refusals.
 
 use ferretto_proto::messages::perf_event_config::CallstackSampling;
 use ferretto_proto::messages::perf_events::{Counter, EventModifier, RawEvent, Tracepoint};
@@ -263,7 +263,7 @@ fn user_frames_are_found_as_the_config_says() {
         by_kernel
     );
     assert_eq!(user(Some(UnwindMode::UNWIND_SKIP), true), Some(UserFrames::Skip));
-    // Neither frames of user space nor of the kernel: only counts are left.
+    // The config asks for neither frames of user space nor frames of the kernel, so only counts are left.
     assert_eq!(user(Some(UnwindMode::UNWIND_SKIP), false), None);
     let mut from_the_future = CallstackSampling::default();
     from_the_future.unknown_fields.push_varint(3, 9);

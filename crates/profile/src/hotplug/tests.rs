@@ -23,7 +23,7 @@ struct Recording {
 }
 
 impl Recording {
-    /// Samples the first CPU, which is alone. `None` if this user may not, or there is no second CPU.
+    /// Samples only the first CPU. `None` if this user may not sample, or if there is no second CPU.
     fn start() -> Option<Recording> {
         let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default()).unwrap();
         let can_open = |cpu| CpuEvents::open(&config, cpu, 2).is_ok();
@@ -47,7 +47,7 @@ impl Recording {
         Some(recording)
     }
 
-    /// Looks when these CPUs are online; returns what the trace then says.
+    /// Looks while these CPUs are online; returns the events in the trace.
     fn look(&mut self, online: &str) -> Vec<(u32, CpuEvent)> {
         let list = self.sysfs.path().join("devices/system/cpu/online");
         fs::write(list, format!("{online}\n")).unwrap();
@@ -85,7 +85,7 @@ fn a_cpu_that_cannot_be_sampled_is_told_once_and_tried_again() {
     let Some(mut recording) = Recording::start() else {
         return;
     };
-    // No machine has it.
+    // No machine has this CPU.
     let told = recording.look("0,65535");
     assert_eq!(told, [(65535, CpuEvent::CPU_UNAVAILABLE)]);
     assert_eq!(recording.look("0,65535"), []);

@@ -1,4 +1,4 @@
-//! Numbers, and what readers are told about them.
+//! The numbers of interned data, and the entries that readers get.
 
 use ferretto_proto::messages::{InternedData, Message};
 
@@ -52,7 +52,7 @@ fn everything_is_told_once_before_it_is_referred_to() {
     assert_eq!(data.frames[0].function_name_id, data.function_names[0].iid);
     // 0 is the empty string, which readers know from the beginning.
     assert_eq!(data.frames[1].function_name_id, Some(0));
-    // Readers want callers first.
+    // Readers expect callers first.
     let callers_first: Vec<_> = data.frames.iter().rev().filter_map(|frame| frame.iid).collect();
     assert_eq!(data.callstacks[0].frame_ids, callers_first);
     assert_eq!(data.callstacks[0].iid, Some(stack.0));
@@ -220,7 +220,7 @@ fn what_is_forgotten_leaves_the_numbers_of_the_rest_and_is_never_told_again() {
     let size = interning.memory_bytes();
     interning.retain(|id| id == numbers[3] || id == late);
     assert!(interning.memory_bytes() < size);
-    // Only the late one is news to readers.
+    // Readers need only the late one.
     let data = told(&mut interning);
     assert_eq!((data.frames.len(), data.callstacks.len()), (1, 1));
     assert_eq!(data.callstacks[0].iid, Some(late.0));

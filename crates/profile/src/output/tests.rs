@@ -10,7 +10,7 @@ use crate::event::RunningKernel;
 use crate::interning::Mapping;
 use crate::record::Counts;
 
-/// A sink that loses what it is told to lose.
+/// A sink that loses packets on demand.
 #[derive(Default)]
 struct Sink {
     packets: Vec<Vec<u8>>,
@@ -141,7 +141,7 @@ fn losses_skipped_samples_and_the_guardrail_are_told() {
         _ => panic!("it is a sample"),
     };
     assert_eq!(sample(2).kernel_records_lost, Some(99));
-    // Not on the clock of samples.
+    // The time is not on the clock of samples.
     assert_eq!(
         packets[2].timestamp_clock_id,
         Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32)

@@ -1,4 +1,4 @@
-//! What the kernel loses, with its real events.
+//! Losses in the kernel, with real events.
 
 use ferretto_proto::messages::perf_events::{Timebase, timebase};
 use ferretto_proto::messages::trace_packet::Data;
@@ -7,10 +7,10 @@ use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, TracePack
 use super::*;
 use crate::event::RunningKernel;
 
-/// Far longer than it takes.
+/// Far longer than the test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A profiler of the CPU clock of the first CPU, with a sample each `period` ns and this ring; or prints that the test is skipped.
+/// A profiler of the CPU clock of the first CPU, with a sample every `period` ns and a ring of this size. If there is none, prints that the test is skipped.
 fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
     let config = PerfEventConfig {
         timebase: MessageField::some(Timebase {
@@ -30,7 +30,7 @@ fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
     }
 }
 
-/// A profiler with the config of an instance that asks for nothing in particular.
+/// A profiler with the default config of an instance.
 fn profiler_of(events: Vec<CpuEvents>, unavailable: impl IntoIterator<Item = u32>) -> Profiler {
     let config = PerfConfig::of(&PerfEventConfig::default(), None, &RunningKernel::default()).unwrap();
     Profiler::new(&config, events, unavailable)
@@ -40,7 +40,7 @@ fn decode(packet: &[u8]) -> TracePacket {
     TracePacket::decode_from_slice(packet).unwrap()
 }
 
-/// What packets say about CPUs: the time, the CPU, and the event.
+/// The events about CPUs in packets: the time, the CPU, and the event.
 fn cpu_events(packets: &[Vec<u8>]) -> Vec<(Option<u64>, Option<u32>, CpuEvent)> {
     let event = |packet: &Vec<u8>| {
         let packet = decode(packet);
@@ -54,7 +54,7 @@ fn cpu_events(packets: &[Vec<u8>]) -> Vec<(Option<u64>, Option<u32>, CpuEvent)> 
     packets.iter().filter_map(event).collect()
 }
 
-/// The records that packets report as lost, all together.
+/// The number of records that packets report as lost, in all.
 fn reported(packets: &[Vec<u8>]) -> u64 {
     let lost = |packet: &Vec<u8>| match decode(packet).data {
         Some(Data::PerfSample(sample)) => sample.kernel_records_lost.unwrap_or(0),
@@ -63,7 +63,7 @@ fn reported(packets: &[Vec<u8>]) -> u64 {
     packets.iter().map(lost).sum()
 }
 
-/// Waits until more than so many records are lost. `None` if this kernel does not count them.
+/// Waits until more than this many records are lost. `None` if this kernel does not count them.
 fn await_losses(profiler: &Profiler, more_than: u64) -> Option<u64> {
     let began = Instant::now();
     loop {
@@ -154,7 +154,7 @@ fn losses_after_the_last_record_are_reported_and_none_twice() {
     let Some(lost) = await_losses(&profiler, 10) else {
         return;
     };
-    // A flush, while the kernel goes on.
+    // This is a flush, and the kernel goes on sampling.
     profiler.catch_up(&mut packets);
     assert!(reported(&packets) >= lost, "{} of {lost}", reported(&packets));
     // The record about these losses comes now.

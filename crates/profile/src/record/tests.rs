@@ -50,7 +50,7 @@ fn whole_sample() -> Vec<u8> {
             &word(sys::PERF_SAMPLE_REGS_ABI_64.into()),
             &word(21),
             &word(22),
-            // A stack of which 3 bytes were copied.
+            // A copy of a stack with 3 valid bytes.
             &word(8),
             b"abc-----",
             &word(3),
@@ -148,7 +148,7 @@ fn losses_and_changes_of_processes_are_told() {
     let comm = [&ids(7, 7)[..], b"sh\0\0\0\0\0\0", &ids(7, 7), &word(5)];
     let exec = record(sys::PERF_RECORD_COMM, sys::PERF_RECORD_MISC_COMM_EXEC, &comm);
     assert_eq!(parse(&exec), "Some(Exec { pid: 7, timestamp: 5 })");
-    // A thread that gives itself a name.
+    // A thread changes its own name.
     assert_eq!(parse(&record(sys::PERF_RECORD_COMM, 0, &comm)), "Some(Other)");
     let exit = record(sys::PERF_RECORD_EXIT, 0, &[&ids(7, 1), &ids(9, 1), &word(5)]);
     assert_eq!(parse(&exit), "Some(Exit { pid: 7, tid: 9 })");

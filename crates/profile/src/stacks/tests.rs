@@ -1,4 +1,4 @@
-//! What is kept of processes, and what a stack may cost.
+//! The kept state of processes, and the cost of a stack.
 
 use ferretto_proto::messages::{InternedData, Message};
 
@@ -9,12 +9,12 @@ fn stacks(user: UserFrames) -> Stacks {
     Stacks::new(user)
 }
 
-/// The process begins a program at this time.
+/// Has the process begin a program at this time.
 fn exec(stacks: &mut Stacks, pid: i32, timestamp: u64) {
     stacks.on_change(Item::Exec { pid, timestamp });
 }
 
-/// A sample of before the process's program began, so that nothing is read for it.
+/// A sample from before the process's program began, so that nothing is read for it.
 fn sample_late(stacks: &mut Stacks, pid: i32) {
     let callchain = [CONTEXT_USER.to_ne_bytes(), 0x1000u64.to_ne_bytes()];
     let sample = Sample {
@@ -71,7 +71,7 @@ fn with_frame_pointers(work: u32) -> Stacks {
     let mut stacks = stacks(UserFrames::FramePointers);
     let maps = Maps::read(&b"400000-800000 r-xp 0 8:1 7 /module\n"[..]).expect("text");
     let mut known = Known::new(Memory::Read(Process::with_maps(maps)), 0);
-    // There is no file to be asked for.
+    // There is no file to load.
     if let Memory::Read(process) = &mut known.memory {
         process.provide(0, Err(Unusable::Untrusted("fuse".into())));
         known.generation = process.generation();
@@ -81,7 +81,7 @@ fn with_frame_pointers(work: u32) -> Stacks {
     stacks
 }
 
-/// The error, the names of the frames, and the work that is left, after a sample ten functions deep.
+/// The error, the names of the frames, and the remaining work, after a sample with a stack of ten functions.
 #[cfg(target_arch = "x86_64")]
 fn sample_ten_deep(stacks: &mut Stacks) -> (Option<StackUnwindError>, Vec<String>, u32) {
     const BASE: u64 = 0x7ffc_0000_0000;
@@ -129,7 +129,7 @@ fn a_process_saves_up_work_and_its_stacks_end_without_it() {
         sample_ten_deep(&mut poor),
         (Some(error), vec![name.to_owned()], WORK_PER_SAMPLE)
     );
-    // Ten frames of a unit each.
+    // Ten frames cost one unit each.
     assert_eq!(
         sample_ten_deep(&mut poor),
         (None, Vec::new(), 2 * WORK_PER_SAMPLE - 10)

@@ -1,4 +1,4 @@
-//! What is wrong with a text, where, and how that is shown.
+//! The mistakes in a text: their kinds, their places, and how they are shown.
 
 use std::fmt;
 
@@ -7,22 +7,22 @@ use super::place::Place;
 /// One mistake in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextError {
-    /// Where it is.
+    /// The place of the mistake.
     pub place: Place,
-    /// What is wrong.
+    /// The mistake.
     pub problem: Problem,
-    /// What was probably meant, as a whole sentence or question.
+    /// The probable intention, as a whole sentence or question.
     pub hint: Option<String>,
 }
 
 /// The kinds of mistakes. Names of messages are full (`perfetto.protos.TraceConfig`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// Something else should stand here.
+    /// The text differs from the text that should stand here.
     Unexpected {
-        /// What should.
+        /// The text that should stand here.
         expected: String,
-        /// What does.
+        /// The text that stands here.
         found: String,
     },
     /// The message has no such field.
@@ -52,19 +52,19 @@ pub enum Problem {
         /// Its greatest value.
         max: i128,
     },
-    /// Escapes give a text field bytes that are no text. Receivers would refuse the whole config.
+    /// Escapes give a text field bytes that are not UTF-8. Receivers would refuse the whole config.
     NotUtf8 {
         /// The field.
         field: String,
     },
-    /// A field that is not repeated is given again.
+    /// A field that is not repeated occurs twice.
     Duplicate {
         /// The field.
         field: String,
-        /// Line of the first time.
+        /// The line in which the field occurs first.
         line: usize,
     },
-    /// Only one of some fields may be given.
+    /// Two fields exclude each other.
     Exclusive {
         /// The later field.
         field: String,
@@ -72,28 +72,28 @@ pub enum Problem {
         other: String,
         /// Line of the earlier field.
         line: usize,
-        /// What the schema calls the choice.
+        /// The schema's name for the choice between the fields.
         oneof: String,
     },
-    /// A list of values for a field that takes one.
+    /// A list of values for a field with one value.
     NotRepeated {
         /// The field.
         field: String,
     },
-    /// What is opened here is never closed.
+    /// A brace, bracket or quote that is never closed.
     NeverClosed {
         /// The opening character.
         opener: char,
-        /// What would close it.
+        /// The character that would close it.
         closer: char,
     },
-    /// What follows a string of several lines cannot follow it: it may have been meant to end in its first line.
+    /// The text after a string of several lines cannot follow a string: the string was probably meant to end in its first line.
     LongString {
-        /// The line where it begins.
+        /// The line in which the string begins.
         from: usize,
-        /// The line where it ends.
+        /// The line in which the string ends.
         to: usize,
-        /// What follows.
+        /// The text after the string.
         found: String,
     },
     /// The text is JSON.
@@ -102,7 +102,7 @@ pub enum Problem {
     Extension {
         /// The message.
         message: String,
-        /// What stands between the brackets.
+        /// The text between the brackets.
         name: String,
     },
     /// Messages are nested deeper than any schema needs.
@@ -110,12 +110,12 @@ pub enum Problem {
         /// The greatest depth.
         limit: usize,
     },
-    /// The mistakes from here on are not listed.
+    /// The text has more mistakes, which are not listed.
     TooMany {
-        /// How many are listed.
+        /// The number of mistakes in the list.
         limit: usize,
     },
-    /// The type asked for is not in the schema; not a mistake in the text.
+    /// The schema does not have the requested message type. This is not a mistake in the text.
     NoSuchMessage(String),
 }
 
@@ -178,7 +178,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// The name of a message without its package, which all of them share.
+/// The name of a message without its package, which is the same for all messages.
 pub(super) fn short_name(message: &str) -> &str {
     message.strip_prefix("perfetto.protos.").unwrap_or(message)
 }
@@ -187,8 +187,8 @@ fn article(type_name: &str) -> &'static str {
     if type_name.starts_with('i') { "an" } else { "a" }
 }
 
-/// Everything that is wrong with a text, in its order. `Display` renders each mistake with its line and a caret;
-/// [`TextErrors::render`] names the file too.
+/// All mistakes in a text, in the order of the text. `Display` renders each mistake with its line and a caret;
+/// [`TextErrors::render`] also names the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextErrors(pub(super) Vec<TextError>);
 
@@ -207,7 +207,7 @@ impl TextErrors {
         &self.0
     }
 
-    /// As `Display`, with the name of the file before each place, as compilers do and editors understand.
+    /// As `Display`, but with the name of the file before each place. Compilers write places like this, and editors understand them.
     #[must_use]
     pub fn render(&self, file: &str) -> String {
         struct InFile<'a>(&'a [TextError], &'a str);

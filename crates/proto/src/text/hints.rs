@@ -1,6 +1,6 @@
-//! What somebody who made a mistake probably meant, in words.
+//! Guesses at the intention behind a mistake, in words.
 //!
-//! Called by [`parser`](super::parser) and [`scalar`](super::scalar), of whose state it is a part, once something is wrong.
+//! [`parser`](super::parser) and [`scalar`](super::scalar) call these functions of the parser's state after they have found a mistake.
 
 use super::error::short_name;
 use super::lexer::{Token, TokenKind};
@@ -11,10 +11,10 @@ use super::scalar::{Literal, Scalar};
 use super::schema::{Field, Kind, Message};
 use super::suggest::{nearest, nearest_within};
 
-/// The names of units, and what each is worth in the smallest.
+/// The names of units, and the value of each in the smallest one.
 type Units = &'static [(&'static str, u64)];
 
-/// What a unit of time that people write after a number is worth, in nanoseconds.
+/// Units of time that people write after a number, with their values in nanoseconds.
 const TIMES: Units = &[
     ("ns", 1),
     ("us", 1_000),
@@ -25,7 +25,7 @@ const TIMES: Units = &[
     ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
-/// What a unit of size is worth, in bytes.
+/// Units of size, with their values in bytes.
 const SIZES: Units = &[
     ("b", 1),
     ("k", 1 << 10),
@@ -51,7 +51,7 @@ const FIELD_UNITS: &[(&str, &str, Units, u64)] = &[
 ];
 
 impl Parser<'_> {
-    /// What stands there, in words.
+    /// Describes a piece of the text, in words.
     pub(super) fn describe(&self, start: usize, end: usize) -> String {
         const LONGEST: usize = 40;
         let text = &self.source[start..end];
@@ -82,7 +82,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Characters that look like others.
+    /// The hint about a character that looks like another one.
     pub(super) fn strange_character_hint(&self, token: Token) -> Option<String> {
         let TokenKind::Symbol(letter) = token.kind else {
             return None;
@@ -104,7 +104,7 @@ impl Parser<'_> {
         Some(hint.to_owned())
     }
 
-    /// Where a value stands that no name is before, and nothing else is to be said of it.
+    /// The hint about a value that has no name before it, if no other hint applies.
     pub(super) fn stray_value_hint(&self) -> Option<String> {
         let after_comma = self.source[..self.end].ends_with(',');
         match self.next.kind {
@@ -116,7 +116,7 @@ impl Parser<'_> {
         }
     }
 
-    /// A name in the way of JSON or of other languages (`durationMs`, `DURATION_MS`) in that of the schema.
+    /// Turns a name in the style of JSON or of other languages (`durationMs`, `DURATION_MS`) into the schema's style.
     pub(super) fn snake_case(&self, name: &str) -> Option<String> {
         if name.is_empty() || !name.is_ascii() {
             return None;
@@ -134,7 +134,7 @@ impl Parser<'_> {
         Some(snake)
     }
 
-    /// Of a field that the innermost message does not have: which one was meant, or where it belongs.
+    /// The hint about a field that the innermost message does not have: the field that was probably meant, or the message that has it.
     pub(super) fn where_field_belongs(&self, message: &Message, name: &str) -> Option<String> {
         let names = || message.fields.iter().map(|field| field.name);
         let snake = self
@@ -146,7 +146,7 @@ impl Parser<'_> {
         if let Some(hint) = self.inside(name) {
             return Some(hint);
         }
-        // Without what the message's name says already.
+        // The name may be one part of a field's name.
         let parts = |field: &&str| field.split('_').any(|part| part == name) && name.len() > 2;
         if let Some(longer) = names().find(parts) {
             return Some(format!("did you mean `{longer}`?"));
@@ -200,7 +200,7 @@ impl Parser<'_> {
         Some(format!("it belongs into `{}`", braces(&way)))
     }
 
-    /// Of a field of one of the open messages, around the innermost, when a brace is missing.
+    /// The hint about a field of a message around the innermost one, when a brace is missing.
     pub(super) fn missing_brace_hint(&self, frame: usize) -> String {
         if let Some(hint) = self.crooked_hint() {
             return hint;
@@ -213,7 +213,7 @@ impl Parser<'_> {
         )
     }
 
-    /// Where a brace is missing, by the looks of the text.
+    /// The hint about the place of a missing brace, judged by the indentation.
     pub(super) fn crooked_hint(&self) -> Option<String> {
         self.crooked.as_ref().map(|crooked| {
             format!(
@@ -223,7 +223,7 @@ impl Parser<'_> {
         })
     }
 
-    /// What to do about a field that is given twice.
+    /// The hint about a field that occurs twice.
     pub(super) fn twice_hint(&self, frame: usize, field: Field) -> String {
         let Kind::Message(_) = field.kind else {
             return "leave one of them out".to_owned();
@@ -239,7 +239,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Of a value that its field does not take: which was meant.
+    /// The hint about a value that its field does not accept: the value that was probably meant.
     pub(super) fn value_hint(&self, field: Field, scalar: &Scalar<'_>) -> Option<String> {
         let quoted = match &scalar.literal {
             Literal::Bytes(bytes) => Some(std::str::from_utf8(bytes).ok()?.trim()),
@@ -267,7 +267,7 @@ impl Parser<'_> {
             },
             Kind::Enum(id) => {
                 let names = || self.schema.enumeration(id).values.iter().map(|(name, _)| *name);
-                // Other languages have the type's name in front.
+                // Other languages write the type's name before the value's.
                 let name = text.rsplit(['.', ':']).next().unwrap_or(text);
                 let end = format!("_{}", name.to_ascii_uppercase());
                 let meant = names()
@@ -285,16 +285,16 @@ impl Parser<'_> {
     }
 }
 
-/// The names of messages in each other as they are written.
+/// The names of nested messages, as they are written in the text.
 fn braces(way: &[&str]) -> String {
     format!("{} {{ … {}}}", way.join(" { "), "} ".repeat(way.len() - 1))
 }
 
-/// Of a value that is no integer: which was meant, for a field of this name.
+/// The hint about a value that should be an integer: the integer that was probably meant, for a field of this name.
 fn integer_hint(field: &str, text: &str, in_quotes: bool) -> Option<String> {
     let text = text.trim();
     if integer(text).is_ok() {
-        // Without the quotes it is one; otherwise there is another mistake.
+        // It is an integer. If it has no quotes, the mistake is another one.
         return in_quotes.then(|| format!("write it without quotes: `{text}`"));
     }
     let plain = text.strip_prefix('+').unwrap_or(text).replace(['_', '\''], "");
@@ -310,7 +310,7 @@ fn integer_hint(field: &str, text: &str, in_quotes: bool) -> Option<String> {
         && let Some((_, of_unit)) = units.iter().find(|(name, _)| *name == unit)
         && let Some(number) = float(number)
     {
-        // Exact below 2^53, and nobody writes more with a unit.
+        // `f64` is exact below 2^53, and nobody writes larger numbers with a unit.
         let value = number * *of_unit as f64 / *worth as f64;
         if value >= 1.0 && value < 2f64.powi(53) {
             return Some(format!("write it in {in_words}: `{}`", value.round() as u64));

@@ -1,10 +1,10 @@
-//! Cuts text into tokens that know where they are. Total: whatever it is given, it ends.
+//! Cuts a text into tokens that know their places. It accepts every input and always ends.
 //!
-//! The rules are those of protobuf's text format specification, and three more: `//` starts a comment (Perfetto's
-//! documentation writes them), a string may run over lines and a byte order mark is skipped (Perfetto's own parser
-//! takes the former, editors write the latter).
+//! The rules are those of protobuf's text format specification, and three more. `//` starts a comment, as in Perfetto's
+//! documentation. A string may run over several lines, as in Perfetto's own parser. A byte order mark is skipped, because some
+//! editors write one.
 
-/// One token; `start..end` is its place in the source, in bytes.
+/// One token. Its place in the source is `start..end`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) kind: TokenKind,
@@ -15,13 +15,13 @@ pub(super) struct Token {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Identifier,
-    /// Starts like a number; whether it is one depends on who wants to know.
+    /// It starts like a number. The caller decides whether it is one.
     Number,
-    /// With its quotes.
+    /// A string, including its quotes.
     String,
-    /// From the opening quote to the end of the source.
+    /// A string without a closing quote: it extends to the end of the source.
     UnclosedString,
-    /// A C comment, which the format does not have.
+    /// A C comment. The format has no such comments.
     BlockComment,
     /// Any other single character.
     Symbol(char),
@@ -76,7 +76,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The first token of `rest`, which starts with no blank, and its length.
+/// Returns the first token of `rest` and its length. `rest` does not start with a blank.
 fn scan(rest: &str) -> (TokenKind, usize) {
     let mut letters = rest.chars();
     let Some(first) = letters.next() else {
@@ -104,7 +104,7 @@ fn is_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || letter == '_'
 }
 
-/// All that belongs to a number or clings to it (`1e-5`, `10s`, `1.2.3`): a mistake is then one token.
+/// Returns the length of a number, including characters that touch it (`1e-5`, `10s`, `1.2.3`): so a mistake is one token.
 fn number_len(rest: &str) -> usize {
     let hexadecimal = rest.starts_with("0x") || rest.starts_with("0X");
     let mut previous = '0';

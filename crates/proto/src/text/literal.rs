@@ -1,9 +1,9 @@
-//! What a literal is worth: numbers in all their notations, and strings with their escapes.
+//! The values of literals: numbers in all notations, and strings with escapes.
 
-/// The value of an integer's digits, without a sign: decimal or `0x…` hexadecimal. Zeros in front mean nothing, as to Perfetto's
-/// own parser; the specification of the format would have them mean octal.
+/// Returns the value of an integer's digits, without a sign: decimal or `0x…` hexadecimal. Leading zeros have no meaning, as in
+/// Perfetto's own parser; the specification makes such a number octal.
 ///
-/// `Err` tells apart digits that are none from a value that no type of the schema can hold.
+/// `Err` distinguishes invalid digits from a value that is too large for every type of the schema.
 pub(super) fn integer(digits: &str) -> Result<u64, BadInteger> {
     let (radix, digits) = match digits.as_bytes() {
         [b'0', b'x' | b'X', ..] => (16, &digits[2..]),
@@ -21,7 +21,7 @@ pub(super) enum BadInteger {
     TooLarge,
 }
 
-/// The value of a decimal number with or without fraction, exponent and a final `f`.
+/// Returns the value of a decimal number with or without fraction, exponent and a final `f`.
 pub(super) fn float(text: &str) -> Option<f64> {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
     let text = text.strip_suffix(['f', 'F']).unwrap_or(text);
@@ -29,7 +29,7 @@ pub(super) fn float(text: &str) -> Option<f64> {
     if hexadecimal { None } else { text.parse().ok() }
 }
 
-/// Why an escape sequence in a string is refused; `at..at + len` is its place, in bytes from the string's start.
+/// The reason why an escape sequence in a string is refused. `at..at + len` is its place, in bytes from the string's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadEscape {
     pub(super) at: usize,
@@ -39,7 +39,7 @@ pub(super) struct BadEscape {
 
 const KNOWN_ESCAPES: &str = r#"one of \a \b \f \n \r \t \v \? \\ \' \" \xHH \NNN \uHHHH \UHHHHHHHH"#;
 
-/// Appends what stands between the quotes of `literal`.
+/// Appends the contents of the string `literal`, without its quotes.
 pub(super) fn unescape(literal: &str, value: &mut Vec<u8>) -> Result<(), BadEscape> {
     let body = &literal[1..literal.len() - 1];
     let mut at = 0;
@@ -91,7 +91,7 @@ fn escape(body: &str, value: &mut Vec<u8>) -> Result<usize, &'static str> {
             const EXPECTED: &str = r"four hexadecimal digits of a Unicode character after \u";
             let mut len = 6;
             let mut code = code_point(&rest[1..], 4).ok_or(EXPECTED)?;
-            // A character outside the first plane may be written as a pair of surrogates.
+            // A character outside the Basic Multilingual Plane may be written as two surrogates.
             if let (0xd800..=0xdbff, Some(low)) = (code, body[len..].strip_prefix("\\u")) {
                 let low = code_point(low, 4)
                     .filter(|low| (0xdc00..=0xdfff).contains(low))
@@ -113,7 +113,7 @@ fn escape(body: &str, value: &mut Vec<u8>) -> Result<usize, &'static str> {
     }
 }
 
-/// The first digits of `text`, at most `most`.
+/// Returns the digits at the start of `text`, at most `most` of them.
 fn leading_digits(text: &str, radix: u32, most: usize) -> &str {
     let len = text
         .chars()
@@ -123,7 +123,7 @@ fn leading_digits(text: &str, radix: u32, most: usize) -> &str {
     &text[..len]
 }
 
-/// The number that exactly `len` hexadecimal digits give.
+/// Returns the value of exactly `len` hexadecimal digits.
 fn code_point(text: &str, len: usize) -> Option<u32> {
     let digits = leading_digits(text, 16, len);
     (digits.len() == len)

@@ -1,14 +1,14 @@
-//! Protobuf's text format: configs that people write, checked against the schema and turned into binary, and traces printed for
-//! people ([`Printer`]).
+//! Protobuf's text format. It checks configs that people write against the schema and turns them into binary, and prints traces
+//! for people ([`Printer`]).
 //!
-//! The command line reads every text config with it. It accepts the [text format][spec] in full, and what
-//! Perfetto's own parser accepts beyond: scalars without a colon, strings that run over lines. Perfetto's
-//! documentation writes `//` comments, which its parser refuses; they are accepted. What that parser lets pass by
-//! accident is refused: integers that overflow, `1.5` for an integer, negative numbers for unsigned fields, `=` for a colon.
-//! Whatever both accept is the same bytes: an integer with leading zeros is decimal, which the specification would have octal.
-//! Fields that the schema had once and keeps as reserved names are skipped, as the specification asks.
+//! The command line reads every text config with it. It accepts the whole [text format][spec], and two things that Perfetto's own
+//! parser accepts besides: scalars without a colon, and strings that run over several lines. It also accepts `//` comments:
+//! Perfetto's documentation writes them, although Perfetto's parser refuses them. It refuses mistakes that Perfetto's parser
+//! overlooks: integers that overflow, `1.5` for an integer, negative numbers for unsigned fields, `=` for a colon. A text that both
+//! parsers accept gives the same bytes with both: an integer with leading zeros is decimal, although the specification makes it
+//! octal. Fields that the schema no longer has, but keeps as reserved names, are skipped, as the specification asks.
 //!
-//! Refusals name the place, what was found and what was expected, and several of them come at once.
+//! An error message names the place, the text that is there and the text that was expected. One run reports several errors.
 //!
 //! ```
 //! use ferretto_proto::text;
@@ -51,24 +51,24 @@ pub use print::Printer;
 pub use source::{NotText, source};
 pub use suggest::{nearest, nearest_within};
 
-/// The message that configs are written for.
+/// The message type of configs.
 pub const TRACE_CONFIG: &str = "perfetto.protos.TraceConfig";
 
-/// The message that traces consist of.
+/// The message type of traces.
 pub const TRACE_PACKET: &str = "perfetto.protos.TracePacket";
 
-/// What becomes of names that the schema does not have.
+/// How to treat names that the schema does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum UnknownNames {
     /// They are mistakes.
     #[default]
     Refuse,
-    /// Fields with an unknown name, and values with an unknown enum name, are left out without a word, so that a
-    /// config for a newer version can be used. All else is still checked.
+    /// Fields with an unknown name, and values with an unknown enum name, are left out silently, so that a
+    /// config for a newer version can be used. Everything else is still checked.
     Drop,
 }
 
-/// The binary form of `source`, a `message` (full name, such as [`TRACE_CONFIG`]) in the text format. Fields keep
+/// Returns the binary form of `source`, a `message` (full name, such as [`TRACE_CONFIG`]) in the text format. Fields keep
 /// the order of the text.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ pub fn encode_with(source: &str, message: &str, unknown_names: UnknownNames) -> 
     parser.run(id).map(|(bytes, _)| bytes)
 }
 
-/// As [`encode_with`], and gives where each field stands in the text.
+/// As [`encode_with`]. Also returns the place of each field in the text.
 ///
 /// # Errors
 /// Every mistake in the text, in its order.

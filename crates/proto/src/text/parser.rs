@@ -1,8 +1,8 @@
-//! Reads tokens as fields of a message and appends what they are worth, in the order of the text.
+//! Reads tokens as fields of a message, and appends the encoded fields in the order of the text.
 //!
-//! Mistakes are noted and reading goes on where the next field seems to begin, so that one run tells of several; after one that
-//! leaves no such place, or after [`MAX_ERRORS`], it stops. Values are the business of [`scalar`](super::scalar), what was
-//! probably meant that of [`hints`](super::hints).
+//! After a mistake, the parser goes on where the next field seems to begin, so that one run reports several mistakes. It stops
+//! after a mistake that leaves no such place, and after [`MAX_ERRORS`]. [`scalar`](super::scalar) reads values, and
+//! [`hints`](super::hints) guesses what the writer of the text meant.
 
 use ferretto_wire::Writer;
 
@@ -13,35 +13,35 @@ use super::place::line_number;
 use super::positions::Positions;
 use super::schema::{Field, Kind, MessageId, Schema};
 
-/// The deepest nesting of messages. The schema's deepest is below 10; this bounds the stack against hostile text.
+/// The deepest nesting of messages. The schema's deepest is below 10. The limit bounds the stack against hostile text.
 const MAX_TEXT_DEPTH: usize = 64;
 
-/// How many mistakes are listed.
+/// The number of mistakes that are listed.
 const MAX_ERRORS: usize = 20;
 
-/// Reading cannot go on; the reason is in the list of errors.
+/// The parser cannot go on. The reason is in the list of errors.
 pub(super) struct Stop;
 
-/// One message being read.
+/// A message that the parser is reading.
 pub(super) struct Frame<'a> {
-    /// `None` while what an unknown field holds is skipped.
+    /// `None` while the parser skips the contents of an unknown field.
     pub(super) message: Option<MessageId>,
-    /// The field that it is the value of; empty for the outermost.
+    /// The field that has this message as its value; empty for the outermost message.
     pub(super) name: &'a str,
-    /// Whether there may be another one of it.
+    /// Whether the field is repeated.
     pub(super) repeated: bool,
-    /// What opened it, and what closes it.
+    /// The token that opened the message, and the character that closes it.
     opened: Option<(Token, char)>,
-    /// What was given so far of fields that can be given once.
+    /// The fields so far that may occur only once.
     seen: Vec<Seen>,
-    /// How many values repeated fields have so far, by number.
+    /// The number of values of each repeated field so far, by field number.
     counts: Vec<(u32, usize)>,
 }
 
-/// A message that ends in a line that looks like the end of another.
+/// A message whose last line is indented like the end of another message.
 pub(super) struct Crooked<'a> {
     pub(super) name: &'a str,
-    /// The lines.
+    /// The lines of its beginning and its end.
     pub(super) from: usize,
     pub(super) to: usize,
 }
@@ -51,23 +51,23 @@ struct Seen {
     start: usize,
 }
 
-/// What is read, and how far.
+/// The state of the parser.
 pub(super) struct Parser<'a> {
     pub(super) schema: &'static Schema,
     pub(super) source: &'a str,
     pub(super) lexer: Lexer<'a>,
     pub(super) next: Token,
-    /// Where the last token ended.
+    /// The end of the last token.
     pub(super) end: usize,
     pub(super) unknown_names: UnknownNames,
-    /// The messages that are open, outermost first.
+    /// The open messages, outermost first.
     pub(super) frames: Vec<Frame<'a>>,
     errors: Vec<TextError>,
-    /// The last string that runs over several lines: if something is wrong where it ends, its start may be why.
+    /// The last string that runs over several lines. Its start may be the cause of a mistake in the line where it ends.
     pub(super) long_string: Option<Token>,
-    /// A closing brace is missing somewhere, and that was said.
+    /// Whether a missing closing brace has been reported.
     brace_missing: bool,
-    /// The first message whose end is not indented like its beginning: if a brace is missing, it may be the one of this.
+    /// The first message whose end is not indented like its beginning. If a brace is missing, it may be the brace of this message.
     pub(super) crooked: Option<Crooked<'a>>,
     positions: Option<Positions>,
 }
@@ -96,13 +96,13 @@ impl<'a> Parser<'a> {
         parser
     }
 
-    /// Notes where each field stands, too.
+    /// Also notes the place of each field.
     pub(super) fn with_positions(mut self) -> Self {
         self.positions = Some(Positions::new(self.source));
         self
     }
 
-    /// Reads the whole text as one message. The positions are empty unless they were asked for.
+    /// Reads the whole text as one message. The positions are empty without [`with_positions`](Self::with_positions).
     pub(super) fn run(mut self, message: MessageId) -> Result<(Vec<u8>, Positions), TextErrors> {
         let mut writer = Writer::new();
         let outermost = Frame {
@@ -113,7 +113,7 @@ impl<'a> Parser<'a> {
             seen: Vec::new(),
             counts: Vec::new(),
         };
-        // A stop has left its error in the list.
+        // The reason for a stop is in the list of errors.
         let _ = self.whole(outermost, &mut writer);
         if self.errors.is_empty() {
             let positions = self.positions.unwrap_or_else(|| Positions::new(""));
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
         self.body(outermost, writer)
     }
 
-    /// How the first field of a JSON object would be written.
+    /// Writes the first field of a JSON object as it would be in the text format.
     fn json_hint(&self) -> String {
         let name = self.text(self.next).trim_matches(['"', '\'']);
         let name = self.snake_case(name).unwrap_or_else(|| name.to_owned());
@@ -166,7 +166,7 @@ impl<'a> Parser<'a> {
         )
     }
 
-    /// Goes on to the next token and gives the one that was.
+    /// Goes on to the next token, and returns the previous one.
     pub(super) fn advance(&mut self) -> Token {
         let token = self.next;
         self.end = token.end;
@@ -180,7 +180,7 @@ impl<'a> Parser<'a> {
                 expected: "a comment after # or //, to the end of its line".to_owned(),
                 found: "a /* comment */".to_owned(),
             };
-            // That there are too many mistakes will be found with the next one as well.
+            // If there are too many mistakes, the next one stops the parser.
             let _ = self.note(start, end, problem, None);
         }
     }
@@ -226,7 +226,7 @@ impl<'a> Parser<'a> {
                 problem,
                 None,
             ));
-            // From there on nothing is what it seems to be.
+            // The rest of the text cannot be understood.
             return Err(Stop);
         }
         self.errors
@@ -234,14 +234,14 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The string of several lines that ends in front of a mistake, in the same line.
+    /// A string of several lines that ends before the mistake at `start`, in the same line.
     fn suspect_string(&self, start: usize) -> Option<Token> {
         let string = self.long_string?;
         let between = self.source.get(string.end..start)?;
         (!between.contains('\n')).then_some(string)
     }
 
-    /// Notes that `expected` should stand where this token is.
+    /// Notes that the text has this token in the place of `expected`.
     pub(super) fn note_unexpected(
         &mut self,
         token: Token,
@@ -259,7 +259,7 @@ impl<'a> Parser<'a> {
         self.note(token.start, token.end, problem, hint)
     }
 
-    /// The quote that the rest of the text follows.
+    /// Reports a quote that is never closed.
     fn never_closed_string(&mut self, token: Token) -> Stop {
         let quote = self.source[token.start..].chars().next().unwrap_or('"');
         let problem = Problem::NeverClosed {
@@ -270,7 +270,7 @@ impl<'a> Parser<'a> {
         Stop
     }
 
-    /// The fields of a message, up to the end of the text or to what closes it.
+    /// Reads the fields of a message, up to its closing character or the end of the text.
     fn body(&mut self, frame: Frame<'a>, writer: &mut Writer) -> Result<(), Stop> {
         let opened = frame.opened;
         self.frames.push(frame);
@@ -306,7 +306,7 @@ impl<'a> Parser<'a> {
                 }
                 (TokenKind::Symbol('}' | '>'), Some((opening, closer))) => {
                     self.note_unexpected(self.next, self.field_or_closer(opening, closer), None)?;
-                    // It was meant to close something.
+                    // It was probably meant to close this message.
                     self.advance();
                     break;
                 }
@@ -325,7 +325,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Looks at what closes the innermost message: whoever indents at all puts it below the line of what opened it.
+    /// Compares the indentation of the closing line with the line that opened the innermost message: in an indented text they are equal.
     fn compare_indentation(&mut self, opening: Token) {
         let indentation = |at: usize| {
             let line_start = self.source[..at].rfind('\n').map_or(0, |newline| newline + 1);
@@ -360,7 +360,7 @@ impl<'a> Parser<'a> {
         self.note(opening.start, opening.end, problem, hint)
     }
 
-    /// Skips at least one token, up to the end of the line or to something that closes.
+    /// Skips at least one token, up to the end of the line or a closing character.
     fn skip_line(&mut self) {
         loop {
             self.advance();
@@ -375,7 +375,7 @@ impl<'a> Parser<'a> {
         self.text(token).chars().next().unwrap_or('{')
     }
 
-    /// Whether the next token is a string of which something follows that follows names.
+    /// Whether the next token is a name in quotes: after it comes a character that follows names.
     fn is_quoted_name(&self) -> bool {
         let text = self.text(self.next);
         let name = &text[1..text.len() - 1];
@@ -386,7 +386,7 @@ impl<'a> Parser<'a> {
         is_name && self.begins_a_field()
     }
 
-    /// `name: value`, `name { … }`, `name: [ … ]`, and a separator if there is one.
+    /// Reads `name: value`, `name { … }` or `name: [ … ]`, and a separator if there is one.
     fn field(&mut self, writer: &mut Writer) -> Result<(), Stop> {
         let mut name = self.advance();
         if name.kind == TokenKind::String {
@@ -444,7 +444,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether something else begins where a value should.
+    /// Whether something other than a value comes next.
     fn lacks_value(&self, colon: bool) -> bool {
         match self.next.kind {
             TokenKind::End | TokenKind::Symbol('}' | '>' | ']' | ',' | ';') => true,
@@ -453,7 +453,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Whether a colon or a brace follows the next token, which is then a name and not a value.
+    /// Whether a colon or a brace follows the next token, which makes it a name and not a value.
     pub(super) fn begins_a_field(&self) -> bool {
         matches!(
             self.lexer.clone().next().kind,
@@ -461,7 +461,7 @@ impl<'a> Parser<'a> {
         )
     }
 
-    /// The field of this name, and in which of the open messages it is: the innermost, unless a brace is missing.
+    /// Finds the field of this name, and the open message that has it: the innermost, unless a brace is missing.
     fn find(&mut self, name: Token) -> Result<Option<(Field, usize)>, Stop> {
         let innermost = self.frames.len() - 1;
         let Some(id) = self.frames[innermost].message else {
@@ -500,7 +500,7 @@ impl<'a> Parser<'a> {
         Ok(None)
     }
 
-    /// The nearest of the messages around the innermost that has a field of this name.
+    /// Finds the nearest message around the innermost one that has a field of this name.
     pub(super) fn enclosing_with(&self, name: &str) -> Option<(Field, usize)> {
         let around = self.frames.iter().enumerate().rev().skip(1);
         around
@@ -511,7 +511,7 @@ impl<'a> Parser<'a> {
             .next()
     }
 
-    /// Whether the rest of the text closes less than is open.
+    /// Whether the rest of the text closes fewer messages than are open.
     fn lacks_a_brace(&self) -> bool {
         if self.brace_missing {
             return true;
@@ -523,7 +523,7 @@ impl<'a> Parser<'a> {
             match token.kind {
                 TokenKind::End => return open > 0,
                 TokenKind::Symbol('{' | '<') => open += 1,
-                // One too many is another mistake.
+                // A surplus brace is another mistake.
                 TokenKind::Symbol('}' | '>') => open = open.saturating_sub(1),
                 _ => {}
             }
@@ -531,13 +531,13 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The line in which this one of the open messages was opened.
+    /// The line in which this open message begins.
     pub(super) fn opening_line(&self, frame: usize) -> usize {
         let opened = self.frames[frame].opened;
         opened.map_or(1, |(opening, _)| line_number(self.source, opening.start))
     }
 
-    /// Notes it if `field` may not be given again, or not beside another one.
+    /// Reports `field` if it may not occur again, or not beside an earlier field.
     fn check_once(&mut self, frame: usize, field: Field, name: Token) -> Result<(), Stop> {
         if field.repeated {
             return Ok(());
@@ -581,7 +581,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `[name] …`: nothing in the schema can be written so; what it holds is skipped.
+    /// Skips `[name] …`. The schema has no extensions.
     fn extension(&mut self) -> Result<(), Stop> {
         let opening = self.advance();
         let mut end = opening.end;
@@ -616,7 +616,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// The values after the `[` of a list.
+    /// Reads the values after the `[` of a list.
     fn list(
         &mut self,
         field: Option<Field>,
@@ -657,7 +657,7 @@ impl<'a> Parser<'a> {
             if self.take(',').is_none() {
                 let line = line_number(self.source, opening.start);
                 self.note_unexpected(self.next, format!("`,`, or `]` for the `[` of line {line}"), None)?;
-                // Where something else than a value follows, the list was not closed.
+                // If the next token is no value, the list was not closed.
                 let value = match self.next.kind {
                     TokenKind::Number | TokenKind::String => true,
                     TokenKind::Identifier => !self.begins_a_field(),
@@ -671,7 +671,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One value: a message or a scalar. `field` is `None` if it is only skipped.
+    /// Reads one value: a message or a scalar. Without a `field`, the value is skipped.
     fn value(&mut self, field: Option<Field>, name: Token, writer: &mut Writer) -> Result<(), Stop> {
         let mark = self.enter(field, name);
         let done = match self.next.kind {
@@ -685,7 +685,7 @@ impl<'a> Parser<'a> {
         done
     }
 
-    /// Notes where a value stands: a message by its name, anything else by itself.
+    /// Notes the place of a value. The place of a message is its name, the place of a scalar is the scalar.
     fn enter(&mut self, field: Option<Field>, name: Token) -> Option<usize> {
         let field = field?;
         let positions = self.positions.as_mut()?;
@@ -754,7 +754,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// What values `field` takes, in words.
+    /// The values that `field` accepts, in words.
     pub(super) fn wanted(&self, field: Field) -> String {
         match field.kind {
             Kind::Integer(integer) => format!("an integer ({})", integer.name),

@@ -1,22 +1,22 @@
-//! A stretch of a text, as people are shown it: line, column, and the line itself with a caret below.
+//! A stretch of a text, as people see it: line, column, and the line itself with a caret below.
 //!
-//! Used for mistakes ([`TextError`](super::TextError)) and for whatever else is said of a field ([`Positions`](super::Positions)).
+//! Mistakes ([`TextError`](super::TextError)) have a place, and so do fields ([`Positions`](super::Positions)).
 
 use std::fmt;
 
-/// Where something stands in a text.
+/// A place in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// The line of the source, without its end; only the surroundings of the place if it is very long. What would not be seen on a
-    /// terminal, or would act on it, is replaced by `·`.
+    /// The line of the source, without its end. If the line is very long, this has only the surroundings of the place. Characters that
+    /// a terminal would not show, or would obey, are replaced by `·`.
     pub excerpt: String,
-    /// Where in `excerpt` the place begins, in characters from 0.
+    /// The start of the place in `excerpt`, in characters from 0.
     pub excerpt_column: usize,
-    /// How many characters of `excerpt` it has; at least 1, though the place may be the end of the line.
+    /// The length of the place in `excerpt`, in characters. It is at least 1, even at the end of a line.
     pub width: usize,
 }
 
@@ -24,7 +24,7 @@ pub struct Place {
 const EXCERPT: usize = 120;
 
 impl Place {
-    /// The bytes `start..end` of `source`, as far as they are in one line.
+    /// The place of the bytes `start..end` of `source`. It ends with its first line.
     pub(super) fn new(source: &str, start: usize, end: usize) -> Self {
         let line_start = source[..start].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = source[start..]
@@ -33,7 +33,7 @@ impl Place {
         let text = source[line_start..line_end].trim_end_matches('\r');
         let before = source[line_start..start].chars().count();
         let wide = source[start..end.clamp(start, line_end)].chars().count();
-        // A line that is too long is shown from some characters before the place.
+        // The excerpt of a long line starts some characters before the place.
         let skipped = if text.chars().count() > EXCERPT {
             before.saturating_sub(EXCERPT / 3)
         } else {
@@ -50,7 +50,7 @@ impl Place {
         }
     }
 
-    /// The line and the caret below it, each indented and on a line of its own.
+    /// Returns the line and, below it, the caret, both indented.
     #[must_use]
     pub fn caret(&self) -> impl fmt::Display + '_ {
         Caret(self)
@@ -65,7 +65,7 @@ impl fmt::Display for Caret<'_> {
         write!(f, "  {}\n  ", place.excerpt)?;
         let mut letters = place.excerpt.chars();
         for letter in letters.by_ref().take(place.excerpt_column) {
-            // Tabs stay tabs in front of the caret, so that it stands below its place however wide they are.
+            // Tabs before the caret stay tabs, so that the caret stands below its place, however wide tabs are.
             match letter {
                 '\t' => f.write_str("\t")?,
                 letter => write!(f, "{:1$}", "", columns(letter))?,
@@ -76,7 +76,7 @@ impl fmt::Display for Caret<'_> {
     }
 }
 
-/// A byte order mark is nothing to be seen; other letters that a terminal would obey are replaced.
+/// Replaces a character that a terminal would not show, such as a byte order mark, or would obey.
 fn shown(letter: char) -> char {
     match letter {
         '\t' => '\t',
@@ -85,13 +85,13 @@ fn shown(letter: char) -> char {
     }
 }
 
-/// Characters that take no room and are no part of the letter before, or that change the direction of writing.
+/// Whether a character has no width and does not combine with the previous letter, or changes the direction of writing.
 pub(super) fn is_invisible(letter: char) -> bool {
     matches!(letter, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// How many columns a terminal takes for a character: the ranges of Unicode's `EastAsianWidth.txt` that are wide, and of marks
-/// that go onto the letter before.
+/// Returns the number of columns that a terminal uses for a character. The wide ranges are those of Unicode's `EastAsianWidth.txt`;
+/// marks that combine with the previous letter have no columns.
 fn columns(letter: char) -> usize {
     match letter as u32 {
         0x0300..=0x036f
@@ -119,7 +119,7 @@ fn columns(letter: char) -> usize {
     }
 }
 
-/// The line, from 1, that the byte at `offset` is in.
+/// Returns the line, from 1, with the byte at `offset`.
 pub(super) fn line_number(source: &str, offset: usize) -> usize {
     1 + source[..offset].bytes().filter(|byte| *byte == b'\n').count()
 }
@@ -128,7 +128,7 @@ pub(super) fn line_number(source: &str, offset: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// What is shown of the first occurrence of `part`.
+    /// Renders the place of the first occurrence of `part`.
     fn caret(source: &str, part: &str) -> String {
         let start = source.find(part).unwrap();
         Place::new(source, start, start + part.len()).caret().to_string()
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(caret("é: bad\r\n", "bad"), "  é: bad\n     ^^^");
         assert_eq!(caret("表: bad", "bad"), "  表: bad\n      ^^^");
         assert_eq!(caret("x 表😀 y", "表😀"), "  x 表😀 y\n    ^^^^");
-        // A letter and its accent are one.
+        // A letter and its accent use one column.
         assert_eq!(caret("e\u{301} bad", "bad"), "  e\u{301} bad\n    ^^^");
         assert_eq!(caret("a\n bad\nc", "bad"), "   bad\n   ^^^");
     }

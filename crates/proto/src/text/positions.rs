@@ -1,4 +1,4 @@
-//! Where each field of a config stands in its text, so that whatever is said of a field later can point there.
+//! The place of each field of a config in its text, so that later messages about a field can point there.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use super::place::Place;
 pub struct Positions {
     source: String,
     places: BTreeMap<String, Range<usize>>,
-    /// The path of the value that is being read.
+    /// The path of the value that the parser reads now.
     path: String,
 }
 
@@ -24,7 +24,7 @@ impl Positions {
         }
     }
 
-    /// A value of a field is read, at these bytes: what comes before [`leave`](Self::leave) is inside. Gives what that needs.
+    /// Notes the place of a value of a field. Values that begin before [`leave`](Self::leave) are inside it. Returns the argument for `leave`.
     pub(super) fn enter(&mut self, name: &str, index: Option<usize>, place: Range<usize>) -> usize {
         let mark = self.path.len();
         if mark > 0 {
@@ -43,8 +43,8 @@ impl Positions {
         self.path.truncate(mark);
     }
 
-    /// Where the field at `path` stands; of one that the text does not have, the innermost message around it that it has.
-    /// `None` if there is nothing of that either.
+    /// Returns the place of the field at `path`. If the text does not have that field, returns the place of the innermost enclosing
+    /// message that the text has, or `None` if it has none of them.
     #[must_use]
     pub fn place(&self, path: &str) -> Option<Place> {
         let mut path = path;

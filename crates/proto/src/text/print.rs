@@ -1,14 +1,14 @@
 //! Prints encoded messages as text, for people and for `grep`.
 //!
-//! Called by `ferretto text`, packet by packet. The text is that of upstream's `traceconv text`, which keeps the order of the
-//! bytes: one field per line, two spaces for each level, packed fields one by one, strings and bytes alike with C's escapes
-//! for all that is not printable ASCII. What the schema does not know, or has with another wire type, is printed under its
-//! number: varints as signed numbers, fixed ones as hexadecimal, the rest as strings. Bytes that are no fields end a
-//! message, as a comment.
+//! `ferretto text` calls it for each packet. The text is the same as that of upstream's `traceconv text`, and keeps the order of the
+//! bytes. It has one field per line, and two spaces for each level. The values of packed fields are printed one by one. Strings and
+//! bytes have C's escapes for all characters except printable ASCII. A field that the schema does not have, or has with another wire
+//! type, is printed with its number as its name: varints as signed numbers, fixed-width values as hexadecimal, others as strings.
+//! Bytes that cannot be read as a field are printed as a comment, and end the message.
 //!
-//! It differs where upstream's text loses something: a floating-point number that six decimals do not give back has as
-//! many digits as it takes; an enum value without a name is printed under the name of its field (upstream: its number);
-//! and messages below [`MAX_DEPTH`] are printed as strings, lest a hostile file exhausts the stack.
+//! The text differs where upstream's loses information. If six decimals do not identify a floating-point number, it has as many
+//! digits as it needs. An enum value without a name is printed with the name of its field, where upstream prints the field's number.
+//! Messages below [`MAX_DEPTH`] are printed as strings, because a hostile file could otherwise exhaust the stack.
 
 use std::io::{self, Write};
 
@@ -38,7 +38,7 @@ pub struct Printer {
 }
 
 impl Printer {
-    /// For `message` (full name, such as [`TRACE_PACKET`](super::TRACE_PACKET)); `None` if the schema does not have it.
+    /// Makes a printer for `message` (full name, such as [`TRACE_PACKET`](super::TRACE_PACKET)). `None` if the schema does not have it.
     #[must_use]
     pub fn new(message: &str) -> Option<Printer> {
         let schema = &*schema::TRACE;
@@ -46,18 +46,18 @@ impl Printer {
         Some(Printer { schema, message })
     }
 
-    /// What the schema calls the field of this number.
+    /// The schema's name for the field of this number.
     #[must_use]
     pub fn field_name(&self, number: u32) -> Option<&'static str> {
         let field = self.schema.message(self.message).field_numbered(number)?;
         Some(field.name)
     }
 
-    /// Prints the fields of `encoded`, indented by `level` times two spaces. Takes no memory to speak of; many small
-    /// pieces are written, so `out` should be buffered.
+    /// Prints the fields of `encoded`, indented by `level` times two spaces. It allocates almost nothing. It writes many small
+    /// pieces, so `out` should be buffered.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// The errors of `out`.
     pub fn print(&self, encoded: &[u8], level: usize, out: &mut impl Write) -> io::Result<()> {
         let mut text = Text {
             schema: self.schema,
@@ -71,7 +71,7 @@ impl Printer {
 struct Text<'a, W> {
     schema: &'static Schema,
     out: &'a mut W,
-    /// The level from which on messages are strings.
+    /// The first level whose messages are printed as strings.
     deepest: usize,
 }
 
@@ -98,7 +98,7 @@ impl<W: Write> Text<'_, W> {
         Ok(())
     }
 
-    /// Whether the field could be printed as what the schema says it is.
+    /// Prints a field according to the schema, and returns whether that was possible.
     fn known(&mut self, field: &Field, value: Value<'_>, level: usize) -> io::Result<bool> {
         match (field.kind, value) {
             (Kind::Message(message), Value::Bytes(encoded)) if level < self.deepest => {
@@ -143,8 +143,8 @@ impl<W: Write> Text<'_, W> {
         Ok(true)
     }
 
-    /// The values of a packed field, each on a line of its own as if it were not packed. Whether it should be makes no
-    /// difference: parsers take both.
+    /// Prints the values of a packed field, each on its own line. Whether the schema says that the field is packed makes no
+    /// difference, because parsers accept both.
     fn packed(&mut self, field: &Field, mut bytes: &[u8], level: usize) -> io::Result<()> {
         while !bytes.is_empty() {
             let Some(value) = next_packed(field.kind, &mut bytes) else {
@@ -195,7 +195,7 @@ impl<W: Write> Text<'_, W> {
         self.decimal(value.unsigned_abs())
     }
 
-    /// Most of a trace's text are numbers, and the machinery of `write!` takes several times as long.
+    /// Prints a number. Most of a trace's text is numbers, and `write!` would take several times as long.
     fn decimal(&mut self, mut value: u64) -> io::Result<()> {
         let mut digits = [0; 20];
         let mut start = digits.len();
@@ -236,7 +236,7 @@ impl<W: Write> Text<'_, W> {
             0x0c => b'f',
             b'\r' => b'r',
             b'"' | b'\'' | b'\\' => byte,
-            // Three digits always, lest one that follows is taken for part of it.
+            // There are always three digits, so that a digit after the escape is not read as part of it.
             _ => {
                 let [high, middle, low] = [byte >> 6, byte >> 3 & 7, byte & 7].map(|digit| b'0' + digit);
                 return self.out.write_all(&[b'\\', high, middle, low]);
@@ -250,7 +250,7 @@ fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\'' | b'\\')
 }
 
-/// A value as its field has it.
+/// A value, converted to its field's type.
 enum Scalar {
     Unsigned(u64),
     Signed(i64),
@@ -261,7 +261,7 @@ enum Scalar {
 }
 
 impl Scalar {
-    /// `None` if the wire type is not that of the field.
+    /// `None` if the field's type has another wire type.
     fn new(kind: Kind, value: Value<'_>) -> Option<Scalar> {
         Some(match (kind, value) {
             (Kind::Integer(integer), value) => return Scalar::integer(integer, value),
@@ -277,7 +277,7 @@ impl Scalar {
         let is_signed = integer.min < 0;
         let is_short = integer.max <= u32::MAX.into();
         Some(match (integer.encoding, value) {
-            // Parsers drop the upper half of what is too long.
+            // Parsers drop the upper half of a varint that is too long.
             (Encoding::Varint, Value::Varint(value)) => match (is_signed, is_short) {
                 (true, true) => Scalar::Signed((value as i32).into()),
                 (true, false) => Scalar::Signed(value as i64),
@@ -297,7 +297,7 @@ impl Scalar {
     }
 }
 
-/// Takes the next value of a packed field off `bytes`; `None` if there is none.
+/// Takes the next value of a packed field off `bytes`. `None` if `bytes` does not begin with a value.
 fn next_packed(kind: Kind, bytes: &mut &[u8]) -> Option<Value<'static>> {
     let encoding = match kind {
         Kind::Integer(integer) => integer.encoding,

@@ -1,6 +1,6 @@
-//! Scalars in a text: what they are, whether their field takes them, and how they are encoded.
+//! Scalars in a text: reads them, checks them against their field, and encodes them.
 //!
-//! Called by [`parser`](super::parser), of whose state it is a part.
+//! [`parser`](super::parser) calls these functions; they are part of its state.
 
 use ferretto_wire::{Writer, zigzag};
 
@@ -11,26 +11,26 @@ use super::literal::{BadInteger, float, integer, unescape};
 use super::parser::{Parser, Stop};
 use super::schema::{Encoding, EnumId, Field, Integer, Kind};
 
-/// A scalar as it stands in the text.
+/// The kind of a scalar in the text.
 pub(super) enum Literal {
     Bytes(Vec<u8>),
     Number,
     Identifier,
-    /// Words and signs without a blank between them: no value of any field, but somebody meant one.
+    /// Words and signs without a blank between them. It is not a valid value of any field, but was probably meant as one.
     Word,
 }
 
 pub(super) struct Scalar<'a> {
     pub(super) literal: Literal,
     pub(super) negative: bool,
-    /// Without the sign; of a string the first literal.
+    /// The scalar without its sign; of several strings, the first one.
     pub(super) text: &'a str,
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
 impl<'a> Parser<'a> {
-    /// Reads a scalar and appends it, if it is for a field.
+    /// Reads a scalar. Appends it if there is a field.
     pub(super) fn scalar(
         &mut self,
         field: Option<Field>,
@@ -53,7 +53,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// One scalar, or several strings in a row, which are one. `None` if there is none, and that was noted.
+    /// Reads one scalar, or several adjacent strings, which form one. Returns `None` after it has reported that there is no scalar.
     fn read_scalar(&mut self, field: Option<Field>, name: Token) -> Result<Option<Scalar<'a>>, Stop> {
         let start = self.next.start;
         let sign = match self.next.kind {
@@ -65,7 +65,7 @@ impl<'a> Parser<'a> {
         let literal = match token.kind {
             TokenKind::Number => Literal::Number,
             TokenKind::Identifier => Literal::Identifier,
-            // A number with a plus, a name that begins with a slash.
+            // The word may be a number with a plus, or a name that begins with a slash.
             TokenKind::Symbol('+' | '/' | '.' | '*' | '$' | '~' | '@' | '%') if !negative => Literal::Word,
             TokenKind::String if !negative => {
                 let mut value = Vec::new();
@@ -105,8 +105,8 @@ impl<'a> Parser<'a> {
         }))
     }
 
-    /// Takes what clings to a value's `first` token, the last one, and can be nothing else behind it, as in `linux.ftrace` without
-    /// quotes; gives where it ends.
+    /// Takes the tokens that touch a value's `first` token, the last one taken, and cannot be anything but a part of the value: an
+    /// example is `linux.ftrace` without quotes. Returns the end of the value.
     fn clinging(&mut self, first: Token) -> usize {
         let mut end = first.end;
         let mut inside = matches!(first.kind, TokenKind::Symbol(_));
@@ -122,7 +122,7 @@ impl<'a> Parser<'a> {
         end
     }
 
-    /// Skips a token that is no value, and what clings to it.
+    /// Skips a token that is not a value, and the tokens that touch it.
     fn skip_word(&mut self) {
         let mut end = self.next.start;
         while self.next.start == end
@@ -135,7 +135,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Appends one string literal to `value` and returns where it ends.
+    /// Appends one string literal to `value`, and returns its end.
     fn string(&mut self, value: &mut Vec<u8>) -> Result<usize, Stop> {
         let token = self.advance();
         let text = self.text(token);
@@ -243,9 +243,9 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Why a scalar is not a value of its field.
+/// The reason why a scalar is not a value of its field.
 enum Mismatch {
-    /// It is of another kind.
+    /// The scalar is of another kind.
     Kind,
     /// The enum has no such value.
     UnknownName,

@@ -1,7 +1,7 @@
-//! The embedded descriptors as a table: what the parser looks names up in, and the printer numbers.
+//! The embedded descriptors as a table, in which the parser looks up names, and the printer looks up numbers.
 //!
-//! Decoding the whole descriptor set takes a fraction of a millisecond, so no general reflection library (whose
-//! pool takes many times that to build) is needed for text that is read once per run.
+//! Decoding the whole descriptor set takes a fraction of a millisecond. A general reflection library would need many times as long
+//! to build its pool, and each run reads only a little text.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -44,21 +44,21 @@ enum TypeId {
 
 #[derive(Debug)]
 pub(super) struct Message {
-    /// Full name without a leading dot.
+    /// The full name without a leading dot.
     pub(super) name: String,
     pub(super) fields: Vec<Field>,
-    /// Numbers of [`Message::fields`] with their index there, ascending.
+    /// The field numbers with their index in [`Message::fields`], ascending.
     numbers: Vec<(u32, usize)>,
     pub(super) oneofs: Vec<&'static str>,
-    /// Names of fields that there were once.
+    /// The names of former fields.
     pub(super) reserved: Vec<&'static str>,
 }
 
 #[derive(Debug)]
 pub(super) struct Enum {
-    /// Names and numbers in the order of declaration.
+    /// The names and numbers in the order of declaration.
     pub(super) values: Vec<(&'static str, i32)>,
-    /// Numbers of [`Enum::values`] with their index there, ascending; of several names for one number the first comes first.
+    /// The numbers with their index in [`Enum::values`], ascending. If a number has several names, the first name comes first.
     numbers: Vec<(i32, usize)>,
 }
 
@@ -68,11 +68,11 @@ pub(super) struct Field {
     pub(super) number: u32,
     pub(super) kind: Kind,
     pub(super) repeated: bool,
-    /// Index in [`Message::oneofs`].
+    /// The index in [`Message::oneofs`].
     pub(super) oneof: Option<usize>,
 }
 
-/// What a field holds, as far as text and encoding are concerned.
+/// The type of a field, as far as text and encoding depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Integer(Integer),
@@ -89,7 +89,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Integer {
-    /// The type's name in a schema (`uint32`).
+    /// The type's name in a schema, such as `uint32`.
     pub(super) name: &'static str,
     pub(super) min: i128,
     pub(super) max: i128,
@@ -105,7 +105,7 @@ pub(super) enum Encoding {
 }
 
 impl Kind {
-    /// `None` for groups, which the schema does not have.
+    /// `None` for groups, because the schema has none.
     fn new(field_type: Type, target: Option<TypeId>) -> Option<Self> {
         use Encoding::{Fixed32, Fixed64, Varint, Zigzag};
         let integer = |name, min: i128, max: i128, encoding| {
@@ -142,14 +142,14 @@ impl Kind {
 }
 
 impl Schema {
-    /// Reads a `FileDescriptorSet`. Fields whose type it lacks are left out.
+    /// Reads a `FileDescriptorSet`. It leaves out fields whose types are not in the set.
     fn load(set: &'static [u8]) -> Result<Self, WireError> {
         let mut schema = Self {
             messages: Vec::new(),
             enums: Vec::new(),
             ids: HashMap::new(),
         };
-        // Fields name types that may come later, so they wait until all types have an index.
+        // A field may have a type that comes later, so fields are read after all types have an index.
         let mut waiting = Vec::new();
         for file in children(set, FileDescriptorSet::FILE) {
             let file = file?;
@@ -250,9 +250,9 @@ impl Schema {
         &self.messages[id.0]
     }
 
-    /// The names of the fields that lead from a message to the nearest one that has a field of this name, and that message.
+    /// Finds the nearest message below `from` that has a field of this name. Returns the names of the fields on the way, and the message.
     pub(super) fn way_to(&self, from: MessageId, name: &str) -> Option<(Vec<&'static str>, &Message)> {
-        /// Deeper is nothing that a person would have meant.
+        /// Nobody means a field at a greater depth.
         const DEEPEST: usize = 4;
         let mut reached = vec![from];
         let mut ways = vec![(from, Vec::new())];
@@ -301,7 +301,7 @@ impl Message {
 }
 
 impl Enum {
-    /// The name of a number; the first of several.
+    /// The name of a number. If it has several, this is the first.
     pub(super) fn name_of(&self, number: i32) -> Option<&'static str> {
         let at = self.numbers.partition_point(|(candidate, _)| *candidate < number);
         let (found, index) = self.numbers.get(at)?;
@@ -309,14 +309,14 @@ impl Enum {
     }
 }
 
-/// Numbers with their position, ascending.
+/// Returns the numbers with their positions, in ascending order.
 fn sorted<N: Ord>(numbers: impl Iterator<Item = N>) -> Vec<(N, usize)> {
     let mut sorted: Vec<(N, usize)> = numbers.zip(0..).collect();
     sorted.sort();
     sorted
 }
 
-/// The contents of every length-delimited field of this number.
+/// The contents of all length-delimited fields of this number.
 fn children(message: &'static [u8], number: u32) -> impl Iterator<Item = Result<&'static [u8], WireError>> {
     Reader::new(message).filter_map(move |field| match field {
         Ok(field) if field.number == number => field.value.as_bytes().map(Ok),
@@ -325,7 +325,7 @@ fn children(message: &'static [u8], number: u32) -> impl Iterator<Item = Result<
     })
 }
 
-/// The first text field of this number, empty when absent.
+/// The first text field of this number, or an empty text.
 fn text(message: &'static [u8], number: u32) -> Result<&'static str, WireError> {
     let bytes = children(message, number).next().transpose()?.unwrap_or_default();
     Ok(std::str::from_utf8(bytes).unwrap_or_default())
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn no_field_of_a_config_is_packed() {
-        // The parser appends repeated scalars one by one, which readers of packed fields may not take.
+        // The parser appends repeated scalars one by one. Some readers of packed fields may not accept that.
         fn collect(message: &'static [u8], scope: &str, packed: &mut Vec<(String, &'static str)>) {
             let name = format!("{scope}.{}", text(message, DescriptorProto::NAME).unwrap());
             for field in children(message, DescriptorProto::FIELD).map(Result::unwrap) {

@@ -6,14 +6,14 @@ use std::fmt;
 use super::lexer::{Lexer, TokenKind};
 use super::place::Place;
 
-/// Bytes that are no text, and why.
+/// The bytes are not text, for this reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotText {
-    /// They have a mark that says that they are UTF-16.
+    /// A byte order mark says that they are UTF-16.
     Utf16,
-    /// They are another encoding of letters, or no letters at all.
+    /// They are in another encoding, or are not text at all.
     NotUtf8 {
-        /// Where the first such byte is, outside of comments.
+        /// The position of the first such byte outside of comments.
         place: Place,
         /// The byte.
         byte: u8,
@@ -37,10 +37,10 @@ impl fmt::Display for NotText {
 
 impl std::error::Error for NotText {}
 
-/// The text of a file. In comments any bytes may be, as Perfetto's own parser has it: what is no UTF-8 is replaced there.
+/// Returns the text of a file. As in Perfetto's own parser, comments may have any bytes; bytes that are not UTF-8 are replaced there.
 ///
 /// # Errors
-/// Where the first byte is that is no text.
+/// The position of the first byte that is not text.
 pub fn source(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return Err(NotText::Utf16);
@@ -49,7 +49,7 @@ pub fn source(bytes: &[u8]) -> Result<Cow<'_, str>, NotText> {
     let Cow::Owned(text) = text else {
         return Ok(text);
     };
-    // Where what was replaced has come to stand. Those that the file has itself are not among them.
+    // The positions of the replacement characters in the result, without those of the file's own.
     let mut replaced = Vec::new();
     let mut at = 0;
     for chunk in bytes.utf8_chunks() {

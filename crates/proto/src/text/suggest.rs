@@ -1,12 +1,12 @@
-//! Finds the name that somebody probably meant.
+//! Finds the name that was probably meant.
 
-/// The candidate nearest to `name`, if it is near enough to be a slip: at most a third of the letters differ.
+/// Returns the candidate nearest to `name`, if at most a third of the letters differ: then the difference may be a typing error.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_within(name, (name.len() / 3).max(1), candidates)
 }
 
-/// The candidate nearest to `name`, if at most so many letters differ.
+/// Returns the candidate nearest to `name`, if at most `allowed` letters differ.
 #[must_use]
 pub fn nearest_within<'a>(
     name: &str,
@@ -22,8 +22,8 @@ pub fn nearest_within<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters have to be inserted, removed, replaced or swapped with their neighbour to turn `a` into `b`,
-/// where the case of a letter does not count (optimal string alignment).
+/// Returns how many letters must be inserted, removed, replaced or swapped with a neighbour to turn `a` into `b`.
+/// Upper and lower case are the same (optimal string alignment).
 fn distance(a: &[u8], b: &[u8]) -> usize {
     let mut before_last = vec![0; b.len() + 1];
     let mut last: Vec<usize> = (0..=b.len()).collect();

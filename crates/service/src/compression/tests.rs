@@ -14,7 +14,7 @@ fn codecs() -> Vec<Codec> {
     ]
 }
 
-/// Packets as they stand in a trace file.
+/// Packets in the format of a trace file.
 fn trace(packets: &[Vec<u8>]) -> Vec<u8> {
     let mut trace = Vec::new();
     packets.iter().for_each(|packet| push_framed(&mut trace, packet));
@@ -30,7 +30,7 @@ fn packets(trace: &[u8]) -> Vec<Vec<u8>> {
     Reader::new(trace).map(bytes).collect()
 }
 
-/// The packets in a trace file all of whose packets are compressed.
+/// The packets in a trace file in which all packets are compressed.
 fn expanded(file: &[u8]) -> Vec<Vec<u8>> {
     let inside = |packet: &Vec<u8>| packets(&expand(packet, LIMIT).unwrap().expect("compressed"));
     packets(file).iter().flat_map(inside).collect()
@@ -43,7 +43,7 @@ fn packet(text: &[u8]) -> Vec<u8> {
     packet.as_slice().to_vec()
 }
 
-/// Bytes that no codec makes smaller, different for each seed.
+/// Bytes that no codec can compress, different for each seed.
 fn noise(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {

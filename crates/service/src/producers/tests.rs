@@ -103,7 +103,7 @@ fn perform(producers: &mut Producers, id: ProducerId, act: &Act) {
         id: Some(id),
         ..Default::default()
     };
-    // Some of it is refused; that must not count either.
+    // The service refuses some of these operations, and refused ones must not count.
     match *act {
         Act::Connect(uid) => {
             let credentials = Credentials { uid, pid: None };
@@ -158,7 +158,7 @@ fn check(producers: &Producers) {
     }
     let mut offers = BTreeMap::<String, Vec<_>>::new();
     for (id, producer) in producers.iter() {
-        // Memory that is to be made counts before it is there.
+        // Memory counts as soon as it has been requested.
         assert!(producer.shared_bytes > 0 || !producer.smb_requested);
         for source in &producer.data_sources {
             let same = offers.entry(source.name().to_owned()).or_default();

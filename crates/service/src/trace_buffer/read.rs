@@ -11,10 +11,7 @@ use super::record::{Chunk, Flags, FreeRun, HEADER_SIZE, Record, Slot};
 use super::sequence::Held;
 use super::{LossReasons, ReadPacket, Span, TraceBuffer};
 use crate::ids::ChunkId;
-
-/// Fragments of one packet; upstream has no limit. The smallest chunks of a page of 4 KiB, filled, make a packet of 72 MB. Tiny ones would
-/// make one that takes a second to be read.
-pub(super) const MAX_FRAGMENTS: usize = 1 << 18;
+use crate::limits;
 
 /// The position of a read cycle.
 #[derive(Clone, Copy, Debug)]
@@ -381,7 +378,7 @@ impl TraceBuffer {
             if part == Part::End {
                 return Reassembly::Done;
             }
-            if self.lookahead.len() >= MAX_FRAGMENTS {
+            if self.lookahead.len() >= limits::MAX_FRAGMENTS_PER_PACKET {
                 return Reassembly::Lost(LossReasons::CHUNK_CORRUPTED);
             }
         }

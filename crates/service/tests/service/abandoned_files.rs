@@ -1,4 +1,4 @@
-//! Files of abandoned sessions that take no data: they are given up after a while.
+//! Files of abandoned sessions that take no data: the service gives them up after a while.
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_service::{ConsumerId, ProducerId, SessionId, StateScope, limits};
@@ -7,7 +7,7 @@ use crate::world::{Disk, World, config, packet, texts};
 
 const PATIENCE: u64 = limits::ABANDONED_FILE_PATIENCE.as_millis() as u64;
 
-/// A session whose file takes a first batch, and does not say when it will have it.
+/// A session whose file takes a first batch, and does not report when it is written.
 fn stuck() -> (World, ProducerId, ConsumerId, SessionId) {
     let mut world = World::new();
     let producer = world.producer("p");

@@ -1,4 +1,4 @@
-//! Data sources that a trace names as missing: those that went away, those that no producer offered, and those that never acknowledged their start.
+//! Data sources that a trace names as missing: data sources that went away, that no producer offered, or that never acknowledged their start.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
@@ -11,7 +11,7 @@ use ferretto_service::{
 
 use crate::world::{World, config, packets_of, texts};
 
-/// Kind of the event, its time, and producer and data source of each that it names.
+/// Kind and time of the event, and the producer and data source of each missing one.
 type Absence = (&'static str, u64, Vec<(Option<String>, String)>);
 
 fn absences(packets: &[TracePacket]) -> Vec<Absence> {

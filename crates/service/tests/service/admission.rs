@@ -1,4 +1,4 @@
-//! Fields of the trace config that say which sessions may run beside which, within which bounds, and at which priority: semaphores,
+//! Fields of the trace config that decide which sessions may run at the same time, within which bounds, and at which priority: semaphores,
 //! exclusive sessions, boosts and guardrails.
 
 use ferretto_proto::messages::priority_boost_config::BoostPolicy;
@@ -59,7 +59,7 @@ fn a_semaphore_of_zero_is_a_mutex_between_running_sessions() {
     world.enable(first, &mutex);
     let error = world.try_enable(second, &mutex).unwrap_err();
     assert!(error.contains("\"mutex\""), "{error}");
-    // A session that has ended is out of the way though its consumer still reads it.
+    // A session that has ended holds no semaphore, even while its consumer still reads it.
     let now = world.now;
     world.service.disable_tracing(first, &now);
     world.run();
@@ -91,7 +91,7 @@ fn a_semaphore_admits_as_many_others_as_it_says() {
     world.enable(fifth, &config(&[]));
 }
 
-/// As many as fit into a request.
+/// As many semaphores as fit into a request.
 #[test]
 fn a_config_may_have_many_semaphores() {
     let names: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
@@ -207,7 +207,7 @@ fn an_exclusive_session_ends_others_in_any_state() {
             "{told:?}"
         );
     }
-    // These were told of their end before, or there is nothing to be told of.
+    // These consumers heard of their end before, or have no session that could end.
     assert_eq!(world.consumers[&stopped].disabled, [None]);
     for consumer in [detached, holds_a_clone, wants_a_clone] {
         assert!(world.consumers[&consumer].disabled.is_empty());
@@ -242,7 +242,7 @@ fn the_owner_of_an_ended_session_may_begin_anew_while_the_file_is_being_complete
     world.disk_catches_up();
     world.disk_catches_up();
     assert_eq!(world.closed_files, [streamed]);
-    // The end of the file ends the old session, not the one that came after it.
+    // When the file is complete, the old session ends. The session that came after it goes on.
     let left = world.state(ended, StateScope::Sessions).tracing_sessions;
     let left: Vec<_> = left.iter().map(|session| session.id).collect();
     assert_eq!(left, [Some(anew.0)]);
@@ -346,7 +346,7 @@ fn a_session_whose_boost_is_not_permitted_does_not_run() {
         "{told:?}"
     );
     assert_eq!(world.service.buffer_bytes(), 0);
-    // And the consumer can try without.
+    // The consumer can try again without a boost.
     world.enable(consumer, &config(&[]));
 }
 

@@ -30,7 +30,7 @@ fn named(name: &str) -> Introduction {
     }
 }
 
-/// How many instances the first session has.
+/// The number of instances in the first session.
 fn instances(world: &World, consumer: ConsumerId) -> usize {
     let state: TracingServiceState = world.state(consumer, StateScope::Sessions);
     state.tracing_sessions[0].num_data_sources.unwrap_or_default() as usize
@@ -51,14 +51,14 @@ fn the_instances_of_the_producers_of_a_user_in_a_session_are_limited() {
     world.enable(consumer, &config(&vec!["d"; EACH]));
     assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
     let told = |world: &World| world.log.iter().filter(|line| line.contains("of uid 7")).count();
-    // The log is told once.
+    // The log has this only once.
     for _ in 0..3 {
         let late = world.introduce(7, named("late"));
         world.offer(late, "d");
     }
     assert_eq!(instances(&world, consumer), limits::MAX_INSTANCES_PER_UID + EACH);
     assert_eq!(told(&world), 1, "{:?}", world.log);
-    // A producer that goes away makes room.
+    // When a producer disconnects, there is room for another.
     world.lose_producer(crowd[0]);
     let late = world.introduce(7, named("late"));
     world.offer(late, "d");
@@ -86,7 +86,7 @@ fn the_configs_that_go_to_the_producers_of_a_user_are_bounded() {
     let consumer = world.consumer();
     world.enable(consumer, &large);
     assert_eq!(instances(&world, consumer), most + 1);
-    // A producer that goes away makes room.
+    // When a producer disconnects, there is room for another.
     world.lose_producer(first);
     assert_eq!(instances(&world, consumer), most);
     join(&mut world);
@@ -111,7 +111,7 @@ fn the_data_sources_of_the_producers_of_a_user_are_limited() {
     world.consumer_of(0);
     let now = world.now;
     let register = |world: &mut World, producer| {
-        // A name, and nothing else.
+        // The descriptor has a name, and nothing else.
         world.service.register_data_source(producer, b"\x0a\x01d", &now);
         while world.service.poll().is_some() {}
     };
@@ -159,7 +159,7 @@ fn offers_of_a_name_are_compared_up_to_a_number() {
             .count()
     };
     assert_eq!(told(&world), 1);
-    // The service does not know which producers the others would have been.
+    // The service did not look at the other producers, so it does not know which of them match.
     let lacked = |world: &mut World, consumer| {
         world.service.disable_tracing(consumer, &now);
         let packets = world.read(consumer);
@@ -200,7 +200,7 @@ fn producers_from_networks_do_not_use_up_the_budgets_of_users_they_claim_to_be()
     let now = world.now;
     let count = limits::MAX_DESCRIPTOR_BYTES_PER_UID / limits::MAX_DESCRIPTOR_BYTES_PER_PRODUCER;
     for number in 0..2 * count {
-        // Under any users, of any machines.
+        // The producers belong to any users and to any machines.
         let (credentials, who) = remote(1000 + number as u32 % 2, ["a", "b"][number % 2]);
         let id = world
             .service
@@ -280,7 +280,7 @@ fn shared_memory_that_producers_bring_counts_like_that_which_is_made_for_them() 
             .check_shared_memory(producer, limits::MAX_SMB_SIZE)
             .is_ok();
         if has_room {
-            // The test does not touch it, so that it takes no memory.
+            // The test does not touch the memory, so it takes no space.
             let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
             let smb = ServiceSmb::new(memory, page_size).unwrap();
             world
@@ -347,7 +347,7 @@ fn the_memory_of_a_user_that_a_flush_scrapes_is_limited() {
         world.acknowledge_flushes(*producer);
     }
     assert_eq!(world.log.iter().filter(told).count(), 1, "once");
-    // The leftovers of a producer that goes away are there all the same.
+    // A lost producer's leftovers are scraped all the same.
     producers
         .iter()
         .for_each(|producer| world.lose_producer(*producer));
@@ -359,7 +359,8 @@ fn the_pages_of_a_user_that_a_flush_looks_at_are_limited() {
     let mut world = World::new();
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
-    // One memory for all, or it would be a gigabyte. Its pages are full of chunks of an unregistered writer, so there is nothing to take.
+    // All producers share one memory, because separate ones would take a gigabyte. Its pages are full of an unregistered writer's chunks, so there is
+    // nothing to scrape.
     let page_size = PageSize::new(limits::MIN_SMB_PAGE_SIZE).unwrap();
     let memory = Arc::new(SharedMemory::create(limits::MAX_SMB_SIZE).unwrap());
     let writes = Arc::new(ProducerSmb::new(memory.clone(), page_size).unwrap());
@@ -455,7 +456,7 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
         (10, 3),
         "each takes a little more than 3000 bytes"
     );
-    // A machine that does not say how much it has has little.
+    // A machine that does not report its memory is taken for a small one.
     assert_eq!(limits::clone_memory(None), limits::DEFAULT_CLONE_MEMORY);
     assert_eq!(limits::DEFAULT_CLONE_MEMORY, 1 << 30);
 }
@@ -582,20 +583,20 @@ fn flushes_that_complete_together_are_served_by_one_scrape() {
         }
         world.advance(100);
         assert_eq!(world.consumers[&consumer].flushes.len(), 5);
-        // The buffer counts each time that it has no room for the chunk.
+        // The buffer counts each chunk that does not fit.
         let stats = world.service.trace_stats(consumer).unwrap();
         assert_eq!(stats.buffer_stats[0].chunks_discarded, Some(1));
     }
 }
 
-/// A name that takes much work to be matched with [`LONG`].
+/// Matching this name with [`LONG`] takes much work.
 fn long_name() -> String {
     "b".repeat(4000)
 }
 
 const LONG: &str = "a{0,150}b*";
 
-/// So often that it is too much.
+/// A number of matches that takes too much work.
 const TOO_OFTEN: usize = 100;
 
 #[test]

@@ -1,5 +1,5 @@
 //! Features that meet in one session: triggers with sleep, flushes, detaching, guardrails and semaphores; files of sessions that never start or have
-//! no more room; timers of a session that only waits for its data sources to stop. Each feature alone is tested elsewhere.
+//! no more room; timers of a session that only waits for its data sources to stop. Other modules test each feature alone.
 
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
 use ferretto_proto::messages::trace_config::{
@@ -30,7 +30,7 @@ fn world() -> (World, ProducerId, ConsumerId) {
     (world, producer, consumer)
 }
 
-/// A session that waits so long for the trigger `t`, which takes effect after such a delay.
+/// A session that waits up to this time for the trigger `t`, which takes effect after this delay.
 fn triggered(mode: TriggerMode, timeout_ms: u32, delay_ms: u32) -> TraceConfig {
     TraceConfig {
         trigger_config: TriggerConfig {
@@ -48,7 +48,7 @@ fn triggered(mode: TriggerMode, timeout_ms: u32, delay_ms: u32) -> TraceConfig {
     }
 }
 
-/// A data source that says when it has stopped.
+/// A data source that acknowledges its stop.
 fn slow_to_stop(name: &str) -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(name.into()),
@@ -70,8 +70,8 @@ fn has_event(packets: &[TracePacket], wanted: fn(&EventType) -> bool) -> bool {
     })
 }
 
-/// The clock of `prefer_suspend_clock_for_duration` counts the times that become the duration: how long sessions wait for triggers that stop or
-/// snapshot them, and how long sessions last that a trigger has started. All other waits go by the other clock.
+/// `prefer_suspend_clock_for_duration` chooses the clock for times that become the duration: how long a session waits for a trigger that stops or
+/// snapshots it, and how long it lasts after a trigger has started it. All other waits use the other clock.
 #[test]
 fn sleep_counts_where_a_trigger_sets_the_duration_and_nowhere_else() {
     use TriggerMode::{CLONE_SNAPSHOT, START_TRACING, STOP_TRACING};
@@ -150,7 +150,7 @@ fn a_trigger_that_stops_comes_while_a_flush_is_under_way() {
         world.service.commit(producer, &done, &now);
         world.run();
     };
-    // The consumer's own is over, and the last one is still waited for.
+    // The consumer's own flush is over. The session still waits for the last one.
     acknowledge(&mut world, requests[0]);
     assert_eq!(world.consumers[&consumer].flushes, [(1, FlushOutcome::Succeeded)]);
     assert_eq!(world.count(producer, stops), 0);
@@ -279,11 +279,11 @@ fn a_session_that_waits_to_start_or_for_others_to_stop_holds_its_semaphore_and_a
     assert!(world.try_enable(other, &unnamed).unwrap_err().contains("mutex"));
     world.service.free_buffers(holder, &now);
     world.run();
-    // The clone is left.
+    // Only the clone remains.
     world.enable(other, &mutex(config(&[])));
 }
 
-/// A name is taken while its session is there, a semaphore only while that runs.
+/// A session keeps its name as long as it exists, and its semaphore only while it runs.
 #[test]
 fn a_session_that_has_ended_keeps_its_name_and_gives_up_its_semaphore() {
     let (mut world, _, first) = world();
@@ -389,7 +389,7 @@ fn the_file_of_a_session_that_never_started_says_so() {
     }
 }
 
-/// The session may be read although it once had a file.
+/// The session may be read, because its file is closed.
 #[test]
 fn packets_that_did_not_fit_a_full_file_can_be_read() {
     let (mut world, producer, consumer) = world();
@@ -410,7 +410,7 @@ fn packets_that_did_not_fit_a_full_file_can_be_read() {
     assert_eq!(world.closed_files, [session]);
     let written = texts(&Trace::decode_from_slice(&world.files[&session]).unwrap().packet);
     assert_eq!(written, lines[..written.len()]);
-    // Packets on their way to the file when that was full are lost.
+    // Packets that were on their way to the file when it became full are lost.
     let left = texts(&world.read(consumer));
     assert!(!left.is_empty() && written.len() + left.len() < lines.len());
     assert_eq!(left, lines[lines.len() - left.len()..]);
@@ -516,7 +516,7 @@ fn zero_and_empty_mean_the_same_as_absent() {
     source.target_buffer = Some(0);
     source.target_buffer_name = Some(String::new());
     assert_eq!(a_minute_of(&zero), a_minute_of(&absent));
-    // A name that is empty is none, so two sessions may have it.
+    // An empty name is not a name, so two sessions may have it.
     let mut world = World::new();
     for _ in 0..2 {
         let consumer = world.consumer();

@@ -1,4 +1,4 @@
-//! Sessions whose packets leave compressed: to consumers, and into files as far as the service is concerned with them.
+//! Sessions that compress their packets: for consumers, and, as far as it is the task of the service, for files.
 
 use ferretto_proto::messages::{Message, TraceConfig, TracePacket, trace_config, trace_packet};
 use ferretto_service::{ReadCall, limits};
@@ -37,12 +37,12 @@ fn decoded(packets: &[Vec<u8>]) -> Vec<TracePacket> {
     packets.iter().map(decode).collect()
 }
 
-/// Text that a codec can make something of.
+/// Text that codecs make much smaller.
 fn text(n: usize) -> String {
     format!("{n} {}", "all work and no play ".repeat(20 + n % 10))
 }
 
-/// Commits this many packets, each with its number first.
+/// Commits this many packets. Each begins with its number.
 fn record(world: &mut World, count: usize, config: &TraceConfig) -> ferretto_service::ConsumerId {
     let producer = world.producer("p");
     world.offer(producer, "d");
@@ -204,11 +204,11 @@ fn the_limit_of_a_file_is_one_of_compressed_bytes() {
         assert!((file.len() as u64) < limit);
         let kept = texts(&decoded(&expanded(packets_of(&file))));
         assert_eq!(kept, expected[..kept.len()]);
-        // A packet of these takes 60 bytes, were it the only one.
+        // Alone, such a packet takes 60 bytes.
         let used = file.len() as u64 + 600;
         assert!(limit < 2000 || used >= limit, "{} of {limit} bytes", file.len());
     }
-    // The config, with the limit in it, is in the trace as well.
+    // The trace also contains the config, and so the limit.
     let (file, stopped) = run(Some(whole.len() as u64 + 100));
     assert!(!stopped && file.len() > whole.len() - 100);
     let kept = texts(&decoded(&expanded(packets_of(&file))));

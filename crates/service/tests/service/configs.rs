@@ -1,4 +1,4 @@
-//! Fields of the trace config about the duration and the service's own packets, each with its effect and without; and fields that have no effect.
+//! Fields of the trace config about the duration and the service's own packets, each with and without its effect; and fields without an effect.
 
 use ferretto_proto::messages::trace_config::BuiltinDataSource;
 use ferretto_proto::messages::trace_packet::Data;
@@ -16,7 +16,7 @@ fn builtin(builtin: BuiltinDataSource) -> TraceConfig {
     }
 }
 
-/// The trace of a session that starts, stops 100 ms later and is read then.
+/// The trace of a session that starts, stops after 100 ms, and is then read.
 fn trace_of(world: &mut World, config: &TraceConfig) -> Vec<TracePacket> {
     let consumer = world.consumer();
     world.enable(consumer, config);
@@ -179,7 +179,7 @@ fn extension_descriptors_go_into_each_trace_once_and_as_they_are() {
         .collect();
     assert_eq!(descriptors.len(), 2);
     assert_eq!(descriptors[0].file_name.as_deref(), Some("plain"));
-    // Our schema has no descriptors of descriptors; the field is kept as one that is not known.
+    // Our schema has no descriptors of descriptors, so it keeps the field as an unknown one.
     const EXTENSION_SET: u32 = 1;
     let encoded = descriptors[0].encode_to_vec();
     let set = ferretto_wire::Reader::new(&encoded)

@@ -55,14 +55,14 @@ fn a_producer_that_reconnects_never_passes_for_one_that_is_gone() {
     let target = world.target(root);
     world.commit(root, 1, target, &[&packet("root's")]);
     world.lose_producer(root);
-    // As many as there could be at once: if ids went round, the id of the producer that is gone would come again.
+    // This is the largest number of producers at once. If ids were reused, the id of the lost producer would come again.
     for _ in 0..limits::MAX_PRODUCERS - 1 {
         let passing = world.producer_of(1000, "p", Scraping::Disabled);
         world.service.disconnect_producer(passing, &world.now);
     }
     let other = world.producer_of(1000, "p", Scraping::Disabled);
     world.offer(other, "d");
-    // The sequence of the producer that is gone stands at its first chunk: the next chunk would continue it.
+    // The sequence of the lost producer has only its first chunk, and the next chunk would continue it.
     for _ in 0..2 {
         world.commit(other, 1, target, &[&packet("another's")]);
     }
@@ -144,7 +144,7 @@ fn a_registered_writer_writes_into_no_other_buffer() {
 fn target_buffers_are_found_by_index_and_by_name() {
     let mut world = World::new();
     let producer = world.producer("p");
-    // Index and name, where they are given, and the buffer that is meant. An index of 0 says nothing.
+    // Each case has an index and a name, if they are set, and the expected buffer. An index of 0 has no meaning.
     let cases = [
         (None, None, 0),
         (Some(1), None, 1),
@@ -267,7 +267,7 @@ fn chunks_that_were_never_returned_are_scraped_when_the_session_stops() {
     let (mut world, producer, consumer) = scraped();
     let target = world.target(producer);
     world.service.register_trace_writer(producer, 2, target.into());
-    // A complete chunk that was never committed, and one that is still being written, whose last packet may be half there.
+    // One chunk is complete but was never committed. The other is still being written, so its last packet may be incomplete.
     let _ = world.write(producer, 1, target, &[&packet("complete")]);
     let open = world.write_open(producer, 2, &[&packet("finished"), &packet("unfinished")]);
     let now = world.now;
@@ -523,7 +523,7 @@ fn packets_that_are_dropped_count_as_work_of_the_batch() {
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
-    // A tag of zero is none.
+    // A tag must not be zero.
     let invalid: &[u8] = &[0; 300];
     for _ in 0..10 {
         world.commit(producer, 1, target, &[invalid; 10]);
@@ -573,7 +573,7 @@ fn a_request_to_read_ends_although_writers_are_faster_than_the_reader() {
         }
         write(&mut world, 2);
     }
-    // All that there was, and nothing twice: the rest comes with the next request.
+    // The request returns everything that existed when it began, and nothing twice. The next request returns the rest.
     let found = texts(&read);
     assert!(found.len() >= 100, "{}", found.len());
     let completed = read
@@ -589,7 +589,7 @@ fn a_request_to_read_ends_although_writers_are_faster_than_the_reader() {
 #[test]
 fn a_writer_keeps_its_number_however_many_come_after_it() {
     const WRITERS: u16 = 1000;
-    // As many as a buffer remembers and as a session does in any case, and some more.
+    // More writers than a buffer and a session always remember.
     const PRODUCERS: usize = 67;
     let mut world = World::new();
     let consumer = world.consumer();
@@ -611,7 +611,7 @@ fn a_writer_keeps_its_number_however_many_come_after_it() {
             world.offer(producer, "d");
             let mut request = CommitDataRequest::default();
             for writer in 1..=WRITERS {
-                // A chunk with an empty message in it.
+                // A chunk with an empty message.
                 let mut chunk = ferretto_wire::Writer::new();
                 chunk.raw(&0u32.to_le_bytes());
                 chunk.raw(&writer.to_le_bytes());

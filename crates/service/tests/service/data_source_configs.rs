@@ -1,4 +1,4 @@
-//! Data sources in configs: the producers and machines that they select, the configs that producers get, and changes while the session is there.
+//! Data sources in configs: the producers and machines that they select, the configs that producers get, and changes during the session.
 
 use ferretto_proto::messages::{
     DataSourceConfig, DataSourceDescriptor, Message, TraceConfig, trace_config, trace_packet,
@@ -11,7 +11,7 @@ use ferretto_smb::{PageSize, ServiceSmb, SharedMemory};
 use crate::data_sources::{EVERYTHING, commands, descriptor, told};
 use crate::world::{World, config, starts, stops};
 
-/// Changes the config of the consumer's session to this one.
+/// Changes the config of the consumer's session.
 fn change(world: &mut World, consumer: ConsumerId, config: &TraceConfig) {
     let input = ConfigInput {
         bytes: config.encode_to_vec().into(),
@@ -56,7 +56,7 @@ fn changed_filters_bring_in_producers_that_pass_and_nothing_else() {
     let surplus = |line: &&String| line.contains("differs in more than producer filters");
     assert_eq!(world.log.iter().filter(surplus).count(), 1);
 
-    // No producer is sent away, and none is set up again.
+    // No instance is stopped, and none is set up again.
     filtered.data_sources[0].producer_name_filter = vec!["nobody".into()];
     filtered.data_sources[0].producer_name_regex_filter.clear();
     change(&mut world, consumer, &filtered);
@@ -66,7 +66,7 @@ fn changed_filters_bring_in_producers_that_pass_and_nothing_else() {
     let stopped = producers.map(|producer| world.count(producer, stops));
     assert_eq!(stopped, [0, 0, 0]);
 
-    // The current filters count for later producers.
+    // The current filters apply to later producers.
     let late = world.producer("any");
     world.offer(late, "d");
     assert_eq!(world.count(late, starts), 1);
@@ -89,7 +89,7 @@ fn a_filter_that_changes_brings_in_every_registration() {
     assert_eq!(world.count(producer, starts), 3);
 }
 
-/// A session of data sources that no producer may join yet, and the same config with those filters gone.
+/// A config with filters that match no producer, and the same config without the filters.
 fn closed_and_open(names: &[&str]) -> (TraceConfig, TraceConfig) {
     let open = config(names);
     let mut closed = open.clone();
@@ -114,7 +114,7 @@ fn data_sources_that_come_with_a_change_come_in_the_order_of_the_config() {
     let instances = world.instances(producer);
     let set_up: Vec<&str> = instances.iter().filter_map(|(_, c)| c.name.as_deref()).collect();
     assert_eq!(set_up, names);
-    // Each starts before the next is set up, as one that is registered late does.
+    // Each instance starts before the next is set up, as an instance of a late producer does.
     let commands = commands(&world.producers[&producer], 1);
     assert_eq!(commands, ["set up", "start"].repeat(names.len()));
 }
@@ -125,7 +125,7 @@ fn the_trace_and_an_attaching_consumer_get_the_current_filters_and_nothing_else_
     let consumer = world.consumer();
     let (closed, open) = closed_and_open(&["d", "e"]);
     world.enable(consumer, &closed);
-    // One data source is not named any more, so keeps its filter; another one and a name come too late.
+    // The change leaves out one data source, which keeps its filter. It is too late to add a data source and a name.
     let mut changed = config(&["d", "late"]);
     changed.unique_session_name = Some("late".into());
     change(&mut world, consumer, &changed);
@@ -158,7 +158,7 @@ fn a_change_to_a_filter_that_is_no_expression_changes_nothing() {
     world.service.detach(consumer, "key").unwrap();
     let attached = world.service.attach(consumer, "key").unwrap();
     assert_eq!(TraceConfig::decode_from_slice(&attached).unwrap(), closed);
-    // Nothing of it stands in the way of the next change, which does not name the filter that was wrong.
+    // The refused change does not affect the next one, which leaves out the data source with the wrong filter.
     change(&mut world, consumer, &closed_and_open(&["d"]).1);
     assert_eq!(world.instances(producer).len(), 1);
 }
@@ -241,7 +241,7 @@ fn a_service_that_is_locked_down_deals_with_its_own_user_only() {
     assert!(connect(&mut world, 0).is_none(), "not even root");
     assert!(connect(&mut world, 42).is_some());
 
-    // It stays so beyond the session that asked for it, until another asks for the opposite.
+    // The service stays locked down after the session, until another session asks for the opposite.
     let now = world.now;
     world.service.free_buffers(consumer, &now);
     let unchanged = TraceConfig {
@@ -266,7 +266,7 @@ fn a_config_that_is_refused_locks_the_service_down_and_opens_it_as_any_other() {
     let mut world = World::new();
     let consumer = world.consumer();
     let mut refused = |operation| {
-        // Refused for this field alone. Upstream obeys this field before it looks at others.
+        // The service refuses the config for another field. Upstream obeys `lockdown_mode` before it looks at others.
         let persistent = TraceConfig {
             lockdown_mode: Some(operation),
             persist_trace_across_reboots: Some(true),
@@ -284,7 +284,7 @@ fn a_config_that_is_refused_locks_the_service_down_and_opens_it_as_any_other() {
 #[test]
 fn the_config_goes_before_the_producers_wish_for_shared_memory() {
     const KB: usize = 1024;
-    // Page and size: of the config, wished for, granted, in KB.
+    // Page and size in KB: in the config, in the wish of the producer, and as granted.
     let cases = [
         ((0, 0), (0, 0), (4, 256)),
         ((16, 16), (0, 0), (16, 16)),

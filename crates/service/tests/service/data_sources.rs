@@ -8,22 +8,22 @@ use ferretto_service::{ConsumerId, ProducerCommand, ProducerId, StateScope};
 
 use crate::world::{FakeProducer, World, config, packet, starts, stops, texts};
 
-/// Where a session and its only data source are.
+/// The state of a session and of its only data source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum In {
-    /// Waiting for `StartTracing`.
+    /// The session waits for `StartTracing`.
     Configured,
-    /// Started, and the data source has not said so.
+    /// The session has started, and the data source has not acknowledged it.
     Starting,
     Started,
-    /// Started, and no consumer attached.
+    /// The session has started, and no consumer is attached.
     Detached,
-    /// Told to stop, and the data source has not said that it did.
+    /// The service has told the data source to stop, and the data source has not acknowledged it.
     Stopping,
     Disabled,
 }
 
-/// The events that may happen then.
+/// An event in that state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     StartIsAcknowledged,
@@ -31,7 +31,7 @@ enum When {
     TheDescriptorIsUpdated,
     TheDataSourceIsUnregistered,
     TheProducerIsLost,
-    /// One that acknowledges nothing.
+    /// The other producer's data source acknowledges nothing.
     AnotherProducerOffersIt,
     TheConsumerStarts,
     TheConsumerDisables,
@@ -68,7 +68,7 @@ pub(crate) fn commands(producer: &FakeProducer, from: usize) -> Vec<&'static str
     names.collect()
 }
 
-/// The consumer's messages beyond the first `changes`, `started` and `ended`.
+/// The consumer's messages, except for the first `changes`, `started` and `ended`.
 pub(crate) fn told(
     world: &World,
     consumer: ConsumerId,
@@ -90,7 +90,7 @@ pub(crate) fn told(
     told
 }
 
-/// State of the session, commands to the first and the other producer, messages to the consumer.
+/// The state of the session, the commands to the first and to the other producer, and the messages to the consumer.
 fn what_follows(state: In, event: When) -> String {
     let mut world = World::new();
     let (producer, consumer) = (world.producer("p"), world.consumer());
@@ -365,7 +365,7 @@ fn a_data_source_registered_twice_has_two_instances_each_as_it_was_registered() 
     for producer in [early, late] {
         assert_eq!(world.count(producer, starts), 2);
     }
-    // Of each producer one instance is waited for: the one whose registration said so.
+    // The service waits for one instance of each producer: the one whose descriptor promises an acknowledgement.
     let now = world.now;
     world.service.disable_tracing(consumer, &now);
     for producer in [early, late] {

@@ -1,4 +1,4 @@
-//! Checks the comments of `limits.rs` against the workspace: each gives upstream's value, names a test that exists, and the service or its drivers
+//! Checks the comments of `limits.rs` against the workspace: each gives upstream's value and names an existing test, and the service or its drivers
 //! use the limit.
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ struct Limit {
 }
 
 impl Limit {
-    /// The names in the line that says which tests meet it. A line that says why none does may name some too.
+    /// The names in the line about tests. A line that explains why no test meets the limit may have names too.
     fn tests(&self) -> Result<Vec<&str>, &str> {
         let last = self.comment.last().ok_or("it has no comment")?;
         let said = last
@@ -80,7 +80,7 @@ fn tests(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The words of the code that is neither comment nor test: unit tests are the end of a file, or a file of their own.
+/// The words of code, without comments and tests. Unit tests are at the end of a file, or in a file of their own.
 fn words_of_product<'s>(path: &Path, source: &'s str) -> impl Iterator<Item = &'s str> {
     let is_test = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let product = if is_test { "" } else { source };
@@ -135,7 +135,7 @@ fn every_limit_is_met_by_a_test() {
             }
             Err(why) => wrong.push(format!("{}: {why}", limit.name)),
         }
-        // Where it is defined, and where it is used: that may be another limit, which is used itself.
+        // One occurrence is the definition, and another one the use. The use may be in another limit, which must be used itself.
         if used.iter().filter(|word| **word == limit.name).count() < 2 {
             wrong.push(format!("{}: nothing keeps to it", limit.name));
         }

@@ -33,7 +33,7 @@ fn end(world: &mut World) {
     world.run();
 }
 
-/// When the service was told to end, as a trace says.
+/// The time at which the service was told to end, according to the trace.
 fn marks(packets: &[TracePacket]) -> Vec<u64> {
     let ended = packets.iter().filter(|packet| match &packet.data {
         Some(Data::ServiceEvent(event)) => event.event_type == Some(EventType::ServiceEnded(true)),
@@ -80,7 +80,7 @@ fn a_session_that_was_stopped_or_did_not_record_was_not_ended_by_the_service() {
     };
     for config in [timed, deferred] {
         let (mut world, producer, consumer) = recording(&config);
-        // The first one waits for its last flush by then, the other one still for its start.
+        // At that time the first session waits for its last flush, and the other one for its start.
         world.advance(10);
         begin_ending(&mut world);
         world.acknowledge_flushes(producer);
@@ -101,7 +101,7 @@ fn a_clone_was_not_ended_by_the_service_though_its_original_was() {
             file: CloneFile::None,
         };
         world.try_clone(reader, request).expect("a clone begins");
-        // It is complete by the time of the end, or waits for its flush until then.
+        // The clone is complete before the end begins, or waits for its flush until then.
         if !had_begun {
             world.acknowledge_flushes(producer);
         }
@@ -170,7 +170,7 @@ fn a_flush_is_answered_whenever_it_is_asked_for() {
     world.service.flush(consumer, 1, 0, 0, &now);
     begin_ending(&mut world);
     world.acknowledge_flushes(producer);
-    // The session is over by now, and all was flushed.
+    // The session is over, and everything was flushed.
     world.service.flush(consumer, 2, 0, 0, &now);
     world.run();
     let succeeded = |token| (token, FlushOutcome::Succeeded);

@@ -10,7 +10,7 @@ use ferretto_service::{CloneFile, CloneFilter, ClonePurpose, CloneRequest, Consu
 
 use crate::world::{Disk, World, config, packet, texts};
 
-/// The names of service events in the order in which they come, each with its time in milliseconds.
+/// The names of the service events in their order, each with its time in milliseconds.
 fn service_events(packets: &[TracePacket]) -> Vec<(&'static str, u64)> {
     let name = |event: &EventType| match event {
         EventType::TracingStarted(true) => "tracing started",
@@ -116,7 +116,7 @@ fn the_life_of_a_session_is_recorded_in_its_order() {
         ("read", 6000),
     ];
     assert_eq!(service_events(&packets), expected);
-    // Readers rely on it: the start comes before any data.
+    // Readers rely on this order: the start comes before any data.
     let data = packets
         .iter()
         .position(|p| !texts(std::slice::from_ref(p)).is_empty());
@@ -124,7 +124,7 @@ fn the_life_of_a_session_is_recorded_in_its_order() {
         .iter()
         .position(|packet| matches!(&packet.data, Some(Data::ServiceEvent(_))));
     assert!(start < data);
-    // Every read-back ends with the word that it is complete, and tells nothing twice.
+    // Each read-back ends with an event that says that it is complete. No event comes twice.
     assert_eq!(service_events(&world.read(consumer)), [("read", 6000)]);
 }
 
@@ -227,7 +227,7 @@ fn a_session_that_starts_while_detached_names_no_slow_data_source() {
         world.advance(30_000);
         let told = service_events(&world.read(consumer));
         let names: Vec<&str> = told.iter().map(|(name, _)| *name).collect();
-        // Nor that all have started, because no consumer was there to hear it.
+        // The trace does not say that all have started either, because no consumer was there to hear it.
         assert_eq!(names, ["tracing started", "read"]);
     }
 }
@@ -295,7 +295,7 @@ fn sessions_record_the_lives_of_other_sessions() {
     world.advance(10);
     disable(&mut world, b);
     assert_eq!(told(&world.read(b)), [(STATE_STARTED, 1, "a".into())]);
-    // The second one has ended and is still there.
+    // The second session has ended, but still exists.
     world.advance(10);
     world.enable(c, &watching("c", &[]));
     disable(&mut world, c);
@@ -360,7 +360,7 @@ fn the_state_of_a_session_that_waits_for_its_data_sources_to_stop_is_reported() 
     world.register(producer, &descriptor);
     let (a, b) = (world.consumer(), world.consumer());
     world.enable(a, &watching("a", &[]));
-    // No name, and it is not told of others itself.
+    // The session has no name, and its own trace says nothing about other sessions.
     world.enable(b, &config(&["d"]));
     world.advance(10);
     disable(&mut world, b);
@@ -414,7 +414,7 @@ fn pending_events_of_a_gone_consumer_hold_up_no_other() {
         world.service.observe_events(consumer, kinds, &now);
         world.enable(consumer, &deferred);
     }
-    // Both are to be told that theirs has started, and one of them is gone by then.
+    // Both consumers are to hear that their data sources have started. By then, one consumer is gone.
     for consumer in consumers {
         world.service.start_deferred(consumer, &now);
     }
@@ -429,7 +429,7 @@ fn events_of_other_sessions_are_recorded_up_to_a_number() {
     let mut world = World::new();
     let (a, b) = (world.consumer(), world.consumer());
     world.enable(a, &watching("a", &[]));
-    // Three events each.
+    // Each session adds three events.
     for _ in 0..limits::MAX_CONCURRENT_SESSION_EVENTS / 3 + 10 {
         world.enable(b, &config(&[]));
         let now = world.now;
@@ -487,7 +487,7 @@ fn the_end_of_a_clone_is_reported_like_the_end_of_any_session() {
     let now = world.now;
     world.service.free_buffers(c, &now);
     world.run();
-    // One that comes to nothing has an end as well.
+    // A clone that fails has an end as well.
     world.disk = Disk::Full;
     world.try_clone(c, request).unwrap();
     let lives = [
@@ -536,7 +536,7 @@ fn a_clone_records_its_originals_events_and_itself() {
         (at, clone.consumer_uid, clone.num_data_sources),
         (1010, Some(0), Some(0))
     );
-    // The original keeps all of it, and gets later events.
+    // The original keeps all its events, and gets later ones.
     assert_eq!(told(&world.read(a))[..3], told(&seen));
     assert!(told(&world.read(d)).is_empty(), "once");
 }

@@ -175,7 +175,7 @@ fn how_producers_are_flushed_follows_the_write_period() {
     use trace_config::WriteFlushMode::{
         WRITE_FLUSH_AUTO, WRITE_FLUSH_DISABLED, WRITE_FLUSH_ENABLED, WRITE_FLUSH_UNSPECIFIED,
     };
-    // Write period, mode and flush period in ms, and the period of the producers' flushes.
+    // Write period, mode, and flush period in ms; then the period of the flushes that producers are asked for.
     let cases = [
         ((1000, None, None), Some(5000)),
         ((1000, Some(WRITE_FLUSH_UNSPECIFIED), None), Some(5000)),
@@ -287,7 +287,7 @@ fn a_consumer_learns_that_a_part_of_its_file_did_not_reach_the_disk() {
     );
     let lines = world.log.iter().filter(|line| line.contains("on the disk"));
     assert_eq!(lines.count(), 1);
-    // The session is gone, and with it the consumer that would be told.
+    // The session is gone, and so is the consumer that would hear of it.
     world.lose_consumer(consumer);
     world.service.file_sync_failed(session, "input/output error");
     world.run();
@@ -302,7 +302,7 @@ fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
         let consumer = world.consumer();
         let limited = TraceConfig {
             max_file_size_bytes: limit,
-            // The config, and so the limit itself, is in the trace otherwise.
+            // The trace would otherwise contain the config, and so the limit itself.
             builtin_data_sources: trace_config::BuiltinDataSource {
                 disable_trace_config: Some(true),
                 ..Default::default()
@@ -326,7 +326,7 @@ fn a_file_is_filled_to_the_last_packet_that_keeps_it_below_its_limit() {
     let mut ends = vec![0];
     let mut rest = &whole[..];
     while !rest.is_empty() {
-        // A packet is a tag of one byte, a length and that many bytes.
+        // A packet consists of a tag of one byte, a length, and as many bytes.
         let mut at = 1;
         let mut length = 0usize;
         loop {
@@ -367,7 +367,7 @@ fn data_reaches_the_file_while_data_sources_take_their_time_to_stop() {
     let now = world.now;
     world.service.disable_tracing(consumer, &now);
     world.run();
-    // Far more than the buffer of 64 KB holds.
+    // These are far more packets than the buffer of 64 KB holds.
     for n in 0..100 {
         world.commit(
             producer,
@@ -484,7 +484,7 @@ fn each_session_of_a_consumer_that_frees_and_begins_anew_ends_on_its_own() {
 
 #[test]
 fn a_write_that_waits_for_a_flush_has_the_flushed_packets() {
-    // The producer commits when it is asked to flush, and not before.
+    // The producer commits only when it is asked to flush.
     for (mode, expected) in [
         (None, &["asked for"][..]),
         (Some(trace_config::WriteFlushMode::WRITE_FLUSH_DISABLED), &[]),

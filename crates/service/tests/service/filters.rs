@@ -1,4 +1,4 @@
-//! Sessions with a trace filter: the producers' packets and its own that leave the service, and its statistics of that.
+//! Sessions with a trace filter: which packets of producers and of the service leave it, and the statistics about that.
 
 use ferretto_proto::messages::trace_config::TraceFilter;
 use ferretto_proto::messages::trace_config::trace_filter::{
@@ -70,7 +70,7 @@ fn with_rules(messages: &[&[Rule]], rules: Vec<StringFilterRule>) -> TraceFilter
     }
 }
 
-/// The packets that are read, encoded, after a producer has written `packets` into a session with this config.
+/// Returns the encoded packets that are read after a producer has written `packets` into a session with this config.
 fn recorded(config: &TraceConfig, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut world = World::new();
     let producer = world.producer("p");
@@ -118,7 +118,7 @@ fn producers_packets_and_the_services_own_are_filtered_but_not_the_statistics() 
     let decoded = decode(&filtered);
     assert_eq!(texts(&decoded), ["a", "b"]);
     let not_empty: Vec<&Vec<u8>> = filtered.iter().filter(|packet| !packet.is_empty()).collect();
-    // Even the fields that only the service vouches for are there only if they are listed.
+    // Fields that only the service may write pass only if the filter lists them, too.
     assert_eq!(not_empty[..2], [&packet("a"), &packet("b")]);
     assert_eq!(
         not_empty.len(),
@@ -157,7 +157,7 @@ fn trusted_fields_stay_if_they_are_listed() {
 
 #[test]
 fn packets_that_cannot_be_filtered_are_empty_and_counted() {
-    // A packet that the validator lets pass, in which a field that should be a message is none.
+    // The validator accepts this packet. One of its fields should be a message, and is not.
     let mut bad = ferretto_wire::Writer::new();
     bad.bytes_field(FOR_TESTING, b"\x0a\xff");
     let mut world = World::new();
@@ -202,7 +202,7 @@ fn the_statistics_count_the_work_of_the_filter() {
     assert_eq!(stats.output_bytes, Some(bytes as u64));
     assert!(stats.input_bytes > stats.output_bytes);
     assert_eq!(stats.errors, Some(0));
-    // The first buffer had nothing to filter, the third neither.
+    // The first and the third buffer had no packets to filter.
     let per_buffer = stats.bytes_discarded_per_buffer.clone();
     assert!(
         matches!(per_buffer[..], [0, second] if second > 0),
@@ -299,7 +299,7 @@ fn packets_that_cannot_be_filtered_do_not_make_batches_endless() {
     );
     world.enable(consumer, &config);
     let target = world.target(producer);
-    // A text where a message is expected.
+    // The field has a text where the schema has a message.
     let mut damaged = ferretto_wire::Writer::new();
     damaged.bytes_field(FOR_TESTING, &[0xff; 1000]);
     for _ in 0..10 {
@@ -315,7 +315,7 @@ fn packets_that_cannot_be_filtered_do_not_make_batches_endless() {
     );
 }
 
-/// Of about ten packets of 1000 bytes, of which nothing stays, each batch of 2000 bytes has read a part.
+/// Reads about ten packets of 1000 bytes, of which the filter removes everything. Each batch of 2000 bytes reads only some of them.
 fn assert_batches_end(world: &mut World, consumer: ferretto_service::ConsumerId) {
     let mut batches = 0;
     loop {
@@ -418,7 +418,7 @@ fn a_name_of_thirty_thousand_characters_is_hidden_like_any_other() {
         &["d"],
         with_rules(&TEXTS, vec![rule(MATCH, r"((?:a|b|\w)*)", "", &[])]),
     );
-    // The largest chunks, for one to hold it.
+    // These chunks are the largest, so that one holds the packet.
     config.producers = vec![trace_config::ProducerConfig {
         producer_name: Some("p".into()),
         page_size_kb: Some(32),
@@ -430,7 +430,7 @@ fn a_name_of_thirty_thousand_characters_is_hidden_like_any_other() {
 
 #[test]
 fn text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet() {
-    // So much work that the clock is looked at for each text.
+    // The text takes so much work that the filter looks at the clock for each text.
     let dear = rule(StringFilterPolicy::SFP_MATCH_BREAK, "[ab]*a[ab]{1000}c", "", &[]);
     let text = "ab".repeat(500);
     let mut long = ferretto_wire::Writer::new();
@@ -463,7 +463,7 @@ fn text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet() {
         has_more = batch.has_more;
         batches.push(texts(&decode(&packets)).len());
     }
-    // Of the third nothing is left, and the last batch finds that there is no more.
+    // The filter removes the whole third packet, and the last batch finds nothing more.
     assert_eq!(batches, [1, 1, 0, 1, 0]);
     let stats = world.service.trace_stats(consumer).unwrap().filter_stats;
     assert_eq!(stats.errors, Some(1));

@@ -197,7 +197,7 @@ fn a_final_flush_that_fails_still_stops_and_is_recorded_in_the_trace() {
 
 #[test]
 fn a_failed_last_flush_of_the_consumer_is_recorded_in_the_trace_until_the_next() {
-    /// `FlushFlags`: asked for by the command line, because the trace ends.
+    /// `FlushFlags`: the command line asks, because the trace ends.
     const TRACE_STOP: u64 = 2 << 4 | 2;
     let slow = |world: &mut World, consumer| {
         let packets = world.read(consumer);
@@ -300,7 +300,7 @@ fn flushes_that_are_done_leave_nothing_to_wait_for() {
     assert_eq!(world.service.next_deadline(), before);
 }
 
-/// The flags of the flushes that the producer was asked for, and how many instances each is for.
+/// The flags of the flushes that the producer was asked for, and the number of instances in each.
 fn asked(world: &World, producer: ferretto_service::ProducerId) -> Vec<(u64, usize)> {
     let commands = world.producers[&producer].commands.iter();
     let asked = commands.filter_map(|command| match command {
@@ -312,7 +312,7 @@ fn asked(world: &World, producer: ferretto_service::ProducerId) -> Vec<(u64, usi
 
 #[test]
 fn producers_get_the_initiator_and_the_reason_of_a_flush() {
-    /// `FlushFlags`: asked for by the service, and because it is time again or because the trace ends.
+    /// `FlushFlags`: the service asks, either because the period is over or because the trace ends.
     const PERIODIC: u64 = 1 << 4 | 1;
     const TRACE_STOP: u64 = 1 << 4 | 2;
     let streaming = |mode, period| TraceConfig {
@@ -474,7 +474,7 @@ fn a_producer_without_shared_memory_is_flushed_because_only_it_can_scrape() {
                 _ => None,
             })
             .collect();
-        // No data source of it is meant, but the producer itself.
+        // The flush is for no data source. It is for the producer itself.
         assert_eq!(asked, vec![0; usize::from(flushed)]);
         assert_eq!(world.consumers[&consumer].flushes.is_empty(), flushed);
         world.acknowledge_flushes(producer);

@@ -51,7 +51,7 @@ fn the_config_reaches_the_producer_byte_for_byte_before_the_fields_of_the_servic
     let producer = world.producer("p");
     world.offer(producer, "d");
     let consumer = world.consumer();
-    // A field that this version does not know, and an attempt to forge the fields that the service sets.
+    // The config has a field that this version does not know, and tries to forge the fields that the service sets.
     let mut source = ferretto_wire::Writer::new();
     source.bytes_field(1, b"d");
     source.bytes_field(9999, b"from the future");
@@ -191,7 +191,7 @@ fn an_attaching_consumer_learns_that_all_have_started_meanwhile() {
         world.service.attach(consumer, "key").unwrap();
         world.run();
         assert_eq!(world.consumers[&consumer].all_started, 0);
-        // When it asks, or when the next one starts.
+        // The consumer hears it when it asks, or when the next data source starts.
         if observes_before {
             world.offer(producer, "quick");
         } else {
@@ -487,7 +487,7 @@ fn the_descriptors_of_a_producer_are_bounded_in_all() {
     let root = world.consumer_of(0);
     let kept = world.state(root, StateScope::Everything).data_sources.len();
     assert!((70..=81).contains(&kept), "{kept}");
-    // A data source that is withdrawn makes room.
+    // When a data source is withdrawn, there is room for another.
     let now = world.now;
     world.service.unregister_data_source(producer, "d1", &now);
     world.register(producer, &descriptor);
@@ -588,7 +588,7 @@ fn a_changed_filter_sets_up_each_data_source_of_a_producer_once() {
     world.service.change_config(consumer, &input, &now);
     world.run();
     assert_eq!(world.count(producer, starts), 2);
-    // The trace, and a consumer that attaches, get the current config.
+    // The trace and a consumer that attaches get the current config.
     world.service.detach(consumer, "key").unwrap();
     assert_eq!(world.service.attach(consumer, "key").unwrap(), bytes);
 }

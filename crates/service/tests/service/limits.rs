@@ -1,5 +1,5 @@
-//! Limits of the service, each at its value and past it. `refusals` has the limits of configs that are simply refused, `admission` those of
-//! guardrails and boosts, `events` those of events, and `budgets` those of all clients of a user.
+//! Limits of the service, each at its value and past it. `refusals` tests limits of configs that are simply refused, `admission` the limits of
+//! guardrails and boosts, `events` the limits of events, and `budgets` the limits of all clients of a user.
 
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{
@@ -15,7 +15,7 @@ use crate::world::{Disk, World, config, flushes, packet, starts, texts};
 
 const KB: usize = 1024;
 
-/// The shared memory that a producer gets, of its own wish and of the config's.
+/// The shared memory that a producer gets, given its own wish and the config's.
 fn shared_memory(hints: (usize, usize), wish_kb: (u32, u32)) -> (usize, usize) {
     let mut world = World::new();
     let who = Introduction {
@@ -47,11 +47,11 @@ fn shared_memory_is_granted_up_to_its_limits() {
     let in_kb = |(size, page): (usize, usize)| ((size / KB) as u32, (page / KB) as u32);
     assert_eq!(shared_memory(most, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(most)), most);
-    // Larger wishes are cut, of producers and of configs.
+    // Producers and configs may wish for more, and get the maximum.
     let more = (2 * most.0, 2 * most.1);
     assert_eq!(shared_memory(more, (0, 0)), most);
     assert_eq!(shared_memory((0, 0), in_kb(more)), most);
-    // The config goes before the producer.
+    // The config's wish takes precedence.
     assert_eq!(
         shared_memory((512 * KB, 8 * KB), (1024, 16)),
         (1024 * KB, 16 * KB)
@@ -59,7 +59,7 @@ fn shared_memory_is_granted_up_to_its_limits() {
     assert_eq!(shared_memory((512 * KB, 8 * KB), (0, 0)), (512 * KB, 8 * KB));
     let default = (limits::DEFAULT_SMB_SIZE, limits::DEFAULT_SMB_PAGE_SIZE);
     assert_eq!(shared_memory((0, 0), (0, 0)), default);
-    // Smaller than a page of the ABI, or no multiple of one.
+    // These sizes are smaller than a page of the ABI, or not a multiple of one.
     assert_eq!(
         shared_memory((256 * KB, limits::MIN_SMB_PAGE_SIZE / 2), (0, 0)),
         default
@@ -120,7 +120,7 @@ fn descriptors_of_a_producer_fit_exactly() {
             ..Default::default()
         }
         .encode_to_vec();
-        // An unknown field fills it up.
+        // An unknown field makes the config as large as needed.
         let room = size - descriptor.len() - 2;
         let length = room - if room > 1 << 21 { 4 } else { 3 };
         let mut filler = ferretto_wire::Writer::new();
@@ -154,7 +154,7 @@ fn the_config_of_a_data_source_fits_into_a_message() {
         let mut sized = config(&["d"]);
         let source = sized.data_sources[0].config.get_or_insert_default();
         let rest = source.encoded_len();
-        // Tag and length of a field of this size.
+        // The tag and the length of a field of this size.
         source.legacy_config = Some("x".repeat(size - rest - 2 - 3));
         assert_eq!(source.encoded_len(), size);
         sized
@@ -260,14 +260,14 @@ fn the_writers_in_the_statistics_of_a_session_are_limited() {
     const WRITERS_PER_PRODUCER: u16 = 0x7fff;
     let mut world = World::new();
     let consumer = world.consumer();
-    // One buffer alone counts no more of them.
+    // A single buffer also counts no more writers.
     let mut two = config(&["first", "second"]);
     two.buffers[0].size_kb = Some(4 * 1024);
     two.buffers.push(two.buffers[0].clone());
     two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
     world.enable(consumer, &two);
     let told = |world: &mut World| world.service.trace_stats(consumer).unwrap().writer_stats.len();
-    // Each has a packet of no bytes, which is sent along.
+    // Each writer commits a packet without bytes, inside the request.
     let all = |target: u16| {
         let chunk = |writer: u16| commit_data_request::ChunksToMove {
             target_buffer: Some(target.into()),
@@ -314,11 +314,11 @@ fn files_are_written_no_more_often_than_the_shortest_period() {
         let builtin = streaming.builtin_data_sources.get_or_insert_default();
         builtin.snapshot_interval_ms = Some(3_600_000);
         let session = world.enable(consumer, &streaming);
-        // Every write ends with the word that the buffers were read.
+        // Every write ends with the event that the buffers were read.
         let mut writes = 0;
         let mut size = world.files[&session].len();
         let periods = 10;
-        // From the first multiple on.
+        // The first write comes at the first multiple of the period.
         for _ in 0..periods * period + period {
             world.advance(1);
             let now = world.files[&session].len();
@@ -428,7 +428,7 @@ fn clones_that_still_write_into_their_files_keep_no_session_from_recording() {
     world.enable(another, &config(&[]));
 }
 
-/// A packet is limited only by the size of its buffer: it comes in as many fragments as it takes.
+/// Only the size of its buffer limits a packet: it has as many fragments as it needs.
 #[test]
 fn a_packet_may_be_larger_than_any_message() {
     let mut world = World::new();
@@ -475,7 +475,7 @@ fn the_instances_of_a_producer_in_a_session_are_limited_and_others_are_not_kept_
     assert_eq!(world.log.iter().filter(told).count(), 1, "not for each of them");
     world.offer(other, "d");
     assert_eq!(count(&world), limits::MAX_INSTANCES_PER_PRODUCER + each_wanted);
-    // Another session is another matter.
+    // Another session has a limit of its own.
     let second = world.consumer();
     world.enable(second, &config(&["d"]));
     assert_eq!(world.count(other, starts), each_wanted + 1);
@@ -514,7 +514,7 @@ fn the_descriptors_of_a_user_are_bounded_in_all() {
         name: name.into(),
         ..Default::default()
     };
-    // Only as many bytes are wanted as make the limit; whether they describe anything is the same.
+    // The descriptor only needs to be as large as the limit. Its contents do not matter.
     let descriptor = |size: usize| {
         let mut descriptor = ferretto_wire::Writer::new();
         descriptor.bytes_field(1, b"d");
@@ -547,7 +547,7 @@ fn the_descriptors_of_a_user_are_bounded_in_all() {
     let other = world.introduce(1001, named("other"));
     world.service.register_data_source(other, &exact, &now);
     assert_eq!(count(&world), all + 1, "another user has room of its own");
-    // A data source that is withdrawn, and a producer that goes away, make room.
+    // When a data source is withdrawn or a producer disconnects, there is room for another.
     world.service.unregister_data_source(producers[0], "d", &now);
     world.service.disconnect_producer(producers[1], &now);
     for _ in 0..3 {
@@ -581,7 +581,7 @@ fn a_descriptor_that_was_updated_counts_as_it_is_now() {
     };
     let large = sized("d", 1, MOST);
     world.service.register_data_source(producer, &large, &now);
-    // More than all producers of a user may have, one after the other.
+    // In total, these are more than all producers of a user may have at once.
     for _ in 0..=limits::MAX_DESCRIPTOR_BYTES_PER_UID / MOST {
         world.service.update_data_source(producer, &large);
     }

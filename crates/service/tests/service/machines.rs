@@ -1,4 +1,4 @@
-//! Producers of other machines, and relays: the producers that a config selects, the marks of their packets, and the trace's packets about their
+//! Producers of other machines, and relays: the producers that a config selects, the machine ids in their packets, and the trace's packets about their
 //! machines' systems and clocks.
 
 use ferretto_proto::messages::trace_config::{BuiltinDataSource, LockdownModeOperation};
@@ -29,8 +29,8 @@ fn introduction(machine: Machine) -> Introduction {
     }
 }
 
-/// A producer on this machine, one that came over a network and said nothing of itself, and one on each of two others; all offer the same data
-/// source.
+/// One producer on this machine, one that came over a network and did not introduce itself, and one on each of two other machines. All offer the
+/// same data source.
 fn producers(world: &mut World) -> [ProducerId; 4] {
     let machines = [
         Machine::Host,
@@ -72,7 +72,7 @@ fn other_machines_are_recorded_if_the_config_names_them_or_wants_them_all() {
         (of_machines(&["another", "host"]), [1, 1, 0, 1]),
         (of_machines(&["Guest"]), [0, 0, 0, 0]),
         (everywhere(&[]), [1, 1, 1, 1]),
-        // Names go before.
+        // Names take precedence.
         (everywhere(&["guest"]), [0, 0, 1, 0]),
     ] {
         let mut world = World::new();
@@ -147,7 +147,7 @@ fn packets_of_other_machines_bear_their_ids_and_the_users_and_processes_there() 
     assert!(users.eq([1000, 1000]));
 }
 
-/// Upstream looks for the sequences of its statistics under another machine, and so gives sequences of other machines two numbers.
+/// Upstream looks up the sequences of its statistics under another machine, and so gives two numbers to sequences of other machines.
 #[test]
 fn the_statistics_name_sequences_of_other_machines_as_their_packets_do() {
     let mut world = World::new();
@@ -226,7 +226,7 @@ fn a_service_for_one_program_puts_their_machine_into_traces() {
     let producer = world.introduce(OWN, introduction(other(GUEST, "")));
     world.offer(producer, "d");
     let consumer = world.consumer();
-    // To it, too, the machine is another.
+    // For this service, too, the machine is another one.
     world.enable(consumer, &config(&["d"]));
     assert_eq!(world.count(producer, starts), 0);
     world.lose_consumer(consumer);
@@ -249,7 +249,7 @@ fn a_service_for_one_program_puts_their_machine_into_traces() {
     assert_eq!(packets.iter().filter(is_marker).count(), 1);
 }
 
-/// A relay whose clocks were this many nanoseconds ahead of ours when they were compared, in two exchanges.
+/// A relay whose clocks were this many nanoseconds ahead of ours in two comparisons.
 fn synced_relay(world: &mut World, machine: MachineId, ahead: u64) -> RelayId {
     let relay = world.service.connect_relay(machine).expect("room");
     for _ in 0..2 {
@@ -274,7 +274,7 @@ fn describe(world: &mut World, relay: RelayId, cpus: u32) {
     world.service.describe_machine(relay, &bytes).expect("short");
 }
 
-/// The machines whose clocks these packets compare with ours, each with the boot times of theirs and ours.
+/// The machines whose clocks these packets compare with ours, each with the boot times of both.
 fn synced(packets: &[TracePacket]) -> Vec<(MachineId, Vec<(u64, u64)>)> {
     let boot = |snapshot: &ClockSnapshot| {
         let boot = snapshot
@@ -323,7 +323,7 @@ fn a_trace_records_once_how_the_clocks_of_other_machines_relate_to_ours() {
         [(GUEST, vec![(begun + 500, begun), (second + 500, second)])]
     );
     assert_eq!(synced(&world.read(consumer)), []);
-    // Other sessions have traces of their own.
+    // Other sessions have their own traces.
     let other = recording(&mut world, &config(&[]));
     assert_eq!(synced(&world.read(other)).len(), 1);
 }
@@ -341,7 +341,7 @@ fn every_clock_that_either_side_read_is_in_the_trace() {
         tsc: Some(7),
     };
     let relay = world.service.connect_relay(GUEST).unwrap();
-    // Ids that we do not know are not ours to judge.
+    // The service passes on ids that it does not know.
     let theirs: Vec<(u32, u64)> = vec![(77, u64::MAX), (0, 0), (BOOTTIME, 1)];
     let now = world.now;
     for _ in 0..2 {
@@ -418,7 +418,7 @@ fn a_trace_describes_each_machine_in_its_relays_own_words() {
     let relay = world.service.connect_relay(GUEST).unwrap();
     let consumer = recording(&mut world, &config(&[]));
     assert_eq!(described(&world.read(consumer)), [(None, None)]);
-    // A field from the future, after one of ours.
+    // A field of a later version follows a field of ours.
     let mut system = SystemInfo {
         num_cpus: Some(3),
         ..Default::default()
@@ -438,7 +438,7 @@ fn a_trace_describes_each_machine_in_its_relays_own_words() {
     let sequence = Some(OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(1));
     let marked = packets.iter().find(|packet| packet.machine_id.is_some());
     assert_eq!(marked.unwrap().optional_trusted_packet_sequence_id, sequence);
-    // Once, whatever the relay says later.
+    // The trace has it once, whatever the relay sends later.
     describe(&mut world, relay, 9);
     assert_eq!(described(&world.read(consumer)), []);
 }
@@ -486,7 +486,7 @@ fn a_relay_that_is_gone_is_in_traces_and_clones_that_began_before() {
     let after = recording(&mut world, &of_all_machines());
     let packets = world.read(after);
     assert_eq!((synced(&packets).len(), described(&packets).len()), (0, 1));
-    // A clone holds the recording of the original, whenever it is made and of whichever clone.
+    // A clone of the original, or of another clone, contains the comparisons of the original at any time.
     let cloners = [world.consumer(), world.consumer()];
     let mut original = session;
     for cloner in cloners {
@@ -532,7 +532,7 @@ fn the_description_of_a_relay_lasts_as_long_as_the_sessions_of_its_time() {
     let during = recording(&mut world, &config(&[]));
     world.service.disconnect_relay(relay);
     let after = recording(&mut world, &config(&[]));
-    // As many relays again as there may be: disconnected ones make room, and are forgotten before.
+    // This connects the maximum number of relays again. Disconnected relays make room, and the earliest are forgotten first.
     let relays = |world: &mut World| {
         let relays: Vec<RelayId> = (0..limits::MAX_RELAYS as u32)
             .map(|n| world.service.connect_relay(MachineId(n + 1)).unwrap())
@@ -545,7 +545,7 @@ fn the_description_of_a_relay_lasts_as_long_as_the_sessions_of_its_time() {
     world.lose_consumer(during);
     relays(&mut world);
     assert_eq!(synced(&world.read(after)), []);
-    // No session records, so nothing is kept.
+    // No session records, so the service keeps nothing.
     world.lose_consumer(after);
     let relay = synced_relay(&mut world, GUEST, 5);
     world.service.disconnect_relay(relay);
@@ -567,7 +567,7 @@ fn gone_relays_make_room_for_new_ones() {
     let told: Vec<MachineId> = synced(&world.read(consumer)).iter().map(|(id, _)| *id).collect();
     assert!(!told.contains(&MachineId(4)), "the one that is gone for longest");
     assert!(told.contains(&MachineId(5)));
-    // A relay that comes and goes takes the place of one.
+    // A new relay takes the place of a disconnected one.
     for _ in 0..limits::MAX_RELAYS {
         let relay = synced_relay(&mut world, MachineId(5), 0);
         world.service.disconnect_relay(relay);
@@ -597,7 +597,7 @@ fn statements_of_a_relay_are_bounded() {
     let relay = world.service.connect_relay(GUEST).unwrap();
     let now = world.now;
     let of_length = |length: usize| {
-        // Two bytes of tag, two of length.
+        // Tag and length take two bytes each.
         let mut system = ferretto_wire::Writer::new();
         system.bytes_field(1000, &vec![b'x'; length - 4]);
         assert_eq!(system.len(), length);
@@ -608,7 +608,7 @@ fn statements_of_a_relay_are_bounded() {
     let too_long = of_length(limits::MAX_SYSTEM_INFO + 1);
     let error = world.service.describe_machine(relay, &too_long).unwrap_err();
     assert!(error.contains("the limit is 16384"), "{error}");
-    // Cut off, and a name that is no text.
+    // One text is cut off, and one name is not UTF-8.
     for bytes in [&b"\x22\x05abc"[..], b"\x22\x01\xff"] {
         let error = world.service.describe_machine(relay, bytes).unwrap_err();
         assert!(error.contains("is no SystemInfo"), "{error}");

@@ -1,5 +1,5 @@
-//! The service driven as a whole, in one thread and in simulated time: producers and consumers are values in a
-//! [`World`](world::World), their shared memory is real.
+//! The whole service, in one thread and in simulated time. Producers and consumers are values in a [`World`](world::World);
+//! their shared memory is real.
 
 mod abandoned_files;
 mod absences;

@@ -1,4 +1,4 @@
-//! Programs of data sources that merge packets which a ring buffer overwrites (`protovm_config`): which packets go through which program, and the
+//! Programs of data sources that merge packets which a ring buffer overwrites (`protovm_config`): the packets that each program gets, and the
 //! trace's packets about programs.
 
 use ferretto_proto::messages::test_event::ProtoVmPatch;
@@ -19,7 +19,7 @@ use super::world::{World, config, packets_of};
 
 const MEMORY_KB: u32 = 16;
 
-/// Copies the text of a patch, and then its number, into the state.
+/// A program that copies the text of a patch, and then its number, into the state.
 fn copies(version: u32) -> VmProgram {
     const FOR_TESTING: u32 = 900;
     const PATCH: u32 = 6;
@@ -112,7 +112,7 @@ fn unfilled(text: &str) -> String {
     text.trim_end_matches('#').to_owned()
 }
 
-/// The texts of the patches that are in the trace as they were written.
+/// The texts of the patches that the trace contains unchanged.
 fn patches(packets: &[TracePacket]) -> Vec<String> {
     let events = packets.iter().filter_map(event);
     let texts = events.filter_map(|event| event.protovm_patch.string_to_merge.as_deref());
@@ -229,7 +229,7 @@ fn overwritten_packets_are_in_the_state_which_comes_before_the_others() {
         packets[told].optional_trusted_uid,
         Some(trace_packet::OptionalTrustedUid::TrustedUid(42))
     );
-    // Once in a trace.
+    // This comes once in a trace.
     scene.write(&["7", "8", "9", "10", "11"]);
     let packets = scene.read();
     assert_eq!(instances(&packets), Vec::<Vec<proto_vms::Instance>>::new());
@@ -314,7 +314,7 @@ fn a_trace_file_has_it_once() {
     assert_eq!(patches(&packets), ["3", "4", "5", "6"]);
 }
 
-/// Producers of one data source with the same program, of one with different programs, and of one without.
+/// Producers of three data sources: of the first all have the same program, of the second different ones, and of the third none.
 #[test]
 fn packets_go_through_the_programs_of_their_producers() {
     let mut world = World::new();
@@ -411,7 +411,7 @@ fn a_buffer_that_is_handed_over_takes_its_programs_along() {
     let packets = scene.clone_session();
     assert_eq!(states(&packets), ["1"]);
     assert_eq!(patches(&packets), ["2", "3", "4", "5"]);
-    // As with upstream, until a producer comes that brings it again.
+    // As with upstream, this lasts until a producer brings the program again.
     scene.write(&["6"]);
     let packets = scene.clone_session();
     assert_eq!(patches(&packets), ["6"]);
@@ -517,8 +517,8 @@ fn a_trace_filter_applies_to_the_state_too() {
     assert_eq!(patches(&packets), ["3", "4", "5", "6"]);
 }
 
-/// A program that takes a message as its state and then, for each of the numbers in a packet, goes through all of that. It merges nothing
-/// for good, so that the packet goes on to other programs.
+/// A program that takes a message as its state and then, for each number in a packet, goes through the whole state. It merges nothing permanently,
+/// so the packet goes on to other programs.
 fn hungry() -> VmProgram {
     const NUMBER: u32 = 1;
     /// A number in every packet.
@@ -581,7 +581,7 @@ fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_b
     let mut state = ferretto_wire::Writer::new();
     state.bytes_field(4, &numbers(8));
     let (state, visits) = (state.into_vec(), numbers(1));
-    // The saved work of two programs is the work that all programs may use at once.
+    // Two programs together may save as much work as all programs may use at once.
     assert_eq!(2 * limits::MAX_PROTOVM_WORK, limits::MAX_PROTOVM_WORK_AT_ONCE);
     let mut world = World::new();
     let producer = world.producer_with("p", Scraping::Enabled);
@@ -616,7 +616,7 @@ fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_b
     world.advance(5000);
     let packets = world.read(consumer);
     world.run();
-    // The log is not told again.
+    // The log does not repeat it.
     world.read(consumer);
     world.run();
     assert!(patches(&packets).contains(&"scraped".to_owned()));
@@ -624,7 +624,7 @@ fn packets_that_one_request_overwrites_are_merged_within_bounds_and_later_ones_b
     let merged = merged.state.as_option().and_then(event);
     let text = merged.and_then(|event| event.protovm_incremental_state.string_merged.as_deref());
     assert_eq!(text.map(unfilled).as_deref(), Some("early"));
-    // The packet that took so much, and the patches that were overwritten in one go with it.
+    // One complaint is about the packet that took so long. The other is about the patches that were overwritten together with it.
     let complaint = |line: &&String| line.contains("of data source \"c\"") && line.contains("takes too long");
     let complaints: Vec<_> = world.log.iter().filter(complaint).collect();
     assert!(

@@ -1,4 +1,4 @@
-//! The questions of a consumer to the service: its state with each option, capabilities, statistics of its session.
+//! A consumer's questions to the service: its state with each option, its capabilities, and the statistics of a session.
 
 use ferretto_proto::messages::{
     DataSourceDescriptor, Message, TraceConfig, TracingServiceCapabilities, TracingServiceState,
@@ -52,7 +52,7 @@ fn a_session_is_described_by_its_config_and_its_state() {
         ..Default::default()
     };
     assert_eq!(session(&world, consumer), expected);
-    // Reading does not take the start away.
+    // After a read, the state still has the start.
     world.read(consumer);
     assert_eq!(session(&world, consumer), expected);
 }
@@ -73,7 +73,7 @@ fn a_session_reports_how_much_of_its_buffers_was_written() {
         panic!("{:?}", used(&world))
     };
     assert!((1000..2000).contains(&once), "{once}");
-    // Packets that were read still count as written; and a ring that has gone around is full.
+    // Packets that were read still count as written, and a ring that has wrapped around is full.
     world.read(consumer);
     assert_eq!(used(&world), [once]);
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Configs that are refused, each with a reason that names the error, and limits at and past their value.
+//! Configs that are refused, each with a reason that names the mistake; and limits at their value and past it.
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_service::limits;
@@ -10,7 +10,7 @@ fn refused(config: &TraceConfig) -> String {
     let consumer = world.consumer();
     let error = world.try_enable(consumer, config).expect_err("to be refused");
     assert_eq!(world.service.buffer_bytes(), 0, "nothing is left behind");
-    // And the consumer can try again.
+    // The consumer can try again.
     world.enable(consumer, &super::world::config(&[]));
     error
 }
@@ -35,14 +35,14 @@ fn buffers_that_cannot_be() {
             "{size_kb:?}"
         );
     }
-    // One that could be, but for the memory that it takes.
+    // This size is valid, but may take more memory than there is.
     let mut world = World::new();
     let consumer = world.consumer();
     match world.try_enable(consumer, &sized(Some(four_gb - 1))) {
         Ok(_) => assert_eq!(world.service.buffer_bytes(), u64::from(four_gb - 1) * 1024),
         Err(error) => assert!(!error.contains("is not a valid size"), "{error}"),
     }
-    // The last of several is as bad as the first.
+    // An invalid buffer is also found behind a valid one.
     let mut several = sized(Some(128));
     several.buffers.extend(sized(Some(four_gb)).buffers);
     assert!(refused(&several).contains("buffers[1]"));

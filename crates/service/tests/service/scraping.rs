@@ -1,4 +1,4 @@
-//! Data that producers did not commit, or committed wrongly: when and how much of it is taken out of their shared memory.
+//! Data that producers did not commit, or committed wrongly: when the service takes it out of their shared memory, and how much of it.
 
 use ferretto_proto::messages::{
     CommitDataRequest, DataSourceDescriptor, Message, commit_data_request, trace_config,
@@ -26,14 +26,14 @@ fn flush(world: &mut World, consumer: ConsumerId, timeout_ms: u32) {
     world.run();
 }
 
-/// Flushes, and reads the buffers then.
+/// Flushes, and then reads the buffers.
 fn flush_and_read(world: &mut World, producer: ProducerId, consumer: ConsumerId) -> Vec<String> {
     flush(world, consumer, 0);
     world.acknowledge_flushes(producer);
     texts(&world.read(consumer))
 }
 
-/// A packet behind its length, as a writer puts it.
+/// A packet after its length, as writers write it.
 fn framed(text: &str) -> Vec<u8> {
     let packet = packet(text);
     let mut framed = ferretto_wire::Writer::new();
@@ -79,7 +79,7 @@ fn a_packet_that_was_counted_before_it_was_finished_comes_out_once_and_whole() {
     let (mut chunk, page, index) = world.write_open(producer, 1, &[&packet("only")]);
     let end = framed("only").len();
     assert!(flush_and_read(&mut world, producer, consumer).is_empty());
-    // The next packet is counted before a byte of it is written.
+    // The writer counts the next packet before it writes the first byte of it.
     chunk.publish(2);
     assert_eq!(flush_and_read(&mut world, producer, consumer), ["only"]);
     chunk.write(end, &[0]);
@@ -133,7 +133,7 @@ fn a_writer_that_goes_on_while_it_is_scraped_has_each_packet_read_once_and_whole
         writer.join().expect("a chunk")
     });
     read.extend(flush_and_read(&mut world, producer, consumer));
-    // The last one that was counted could still be unfinished.
+    // The last packet that was counted could still be unfinished.
     let expected: Vec<String> = (0..LAST).map(|number| number.to_string()).collect();
     assert_eq!(read, expected);
 }
@@ -252,7 +252,7 @@ fn leftovers_of_an_unscraped_producer_go_only_into_sessions_that_record() {
 fn unpatched_leftovers_of_a_lost_producer_stay_out_and_hold_up_nothing() {
     const CONTINUES_ON_NEXT: u16 = 2;
     const NEEDS_PATCHING: u16 = 4;
-    // Writers need not be registered any more, or yet, and then all of their chunks may be committed.
+    // A writer may be unregistered again, or not registered yet, while it has chunks to be committed.
     for (scraping, is_registered) in [
         (Scraping::Enabled, true),
         (Scraping::Disabled, true),
@@ -267,7 +267,7 @@ fn unpatched_leftovers_of_a_lost_producer_stay_out_and_hold_up_nothing() {
         if is_registered {
             world.service.register_trace_writer(producer, 1, target.into());
         }
-        // Committed with a packet that goes on in the next chunk and whose length is to be patched.
+        // The chunk is committed. Its last packet goes on in the next chunk, and the length of that packet is to be patched.
         let mut chunk = ferretto_wire::Writer::new();
         chunk.raw(&0u32.to_le_bytes());
         chunk.raw(&1u16.to_le_bytes());
@@ -278,7 +278,7 @@ fn unpatched_leftovers_of_a_lost_producer_stay_out_and_hold_up_nothing() {
         request.chunks_to_move[0].data = Some(chunk.as_slice().to_vec());
         let now = world.now;
         world.service.commit(producer, &request, &now);
-        // Of the next the service was not told, if it is to find it by the registration.
+        // The producer does not commit the next chunk if the service is to find it by the registration.
         let new = NewChunk {
             first: FirstPacket::Continued,
             writer: ferretto_smb::WriterId(1),
@@ -332,7 +332,7 @@ fn leftovers_of_a_producer_are_taken_once_for_all_waiting_flushes() {
     assert_eq!(stats.buffer_stats[0].chunks_discarded, Some(1));
 }
 
-/// The chunks that this consumer's session knows to be lost.
+/// The number of chunks that this consumer's session counts as lost.
 fn discarded(world: &mut World, consumer: ConsumerId) -> u64 {
     let stats = world.service.trace_stats(consumer).expect("a session");
     stats.chunks_discarded.unwrap_or_default()
@@ -352,7 +352,7 @@ fn leftovers_of_unregistered_writers_go_to_the_only_possible_buffer() {
         world.enable(consumer, &config(&["d", "d"]));
         let _ = world.write(producer, 1, 0, &[&packet("complete")]);
         let _open = world.write_open(producer, 1, &[&packet("finished"), &packet("unfinished")]);
-        // No writer can be registered under this id.
+        // No writer can have this id.
         let _ = world.write(producer, 0x8000, 0, &[&packet("forged")]);
         assert!(flush_and_read(&mut world, producer, consumer).is_empty());
         world.lose_producer(producer);
@@ -433,7 +433,7 @@ fn a_chunk_that_is_lost_is_counted_and_its_place_is_free_again() {
         Some(u32::from(good) + 65_536),
         Some(999),
     ];
-    // Many times the chunks that there are.
+    // Each round repeats all of them, many more times than there are chunks.
     let rounds = 100;
     for target in std::iter::repeat_n(bad, rounds).flatten() {
         let mut request = world.write(producer, 1, 0, &[&packet("nowhere")]);
@@ -521,7 +521,7 @@ fn chunks_without_a_buffer_are_counted_where_they_are_missing() {
     };
     let send = |world: &mut World, target: u32| {
         let mut request = commit_of(0, 0, 0);
-        // There is no such chunk, and no such writer.
+        // There is no such chunk and no such writer.
         request.chunks_to_move[0].target_buffer = Some(target);
         request.chunks_to_patch = vec![commit_data_request::ChunkToPatch {
             target_buffer: Some(target),
@@ -541,7 +541,7 @@ fn chunks_without_a_buffer_are_counted_where_they_are_missing() {
         (lost(&mut world, before), lost(&mut world, after)),
         ((2, 4), (0, 0))
     );
-    // No buffer that ever was, or not one that the producer may write into: it could be missing in either.
+    // Some of these buffers never existed, and the producer may not write into another one. The data could be missing in either session.
     for unknown in [0, 999, 70_000, foreign] {
         send(&mut world, unknown);
     }
@@ -565,7 +565,7 @@ fn chunks_without_a_buffer_are_counted_where_they_are_missing() {
     );
 }
 
-/// One of so many patches of this chunk, each with this data.
+/// A request with one patch of this chunk for each element of `data`.
 fn patches(target: u16, writer: u32, data: &[&[u8]]) -> CommitDataRequest {
     use commit_data_request::chunk_to_patch::Patch;
     let patch = |data: &&[u8]| Patch {
@@ -594,7 +594,7 @@ fn patches_reach_the_chunks_of_their_own_producer_only() {
     let consumer = world.consumer();
     world.enable(consumer, &config(&["d"]));
     let target = world.target(producer);
-    // A packet of one field of bytes: 4 of them, the last thing in it.
+    // A packet with one field of bytes, whose last four bytes are patched.
     let mut body = ferretto_wire::Writer::new();
     body.bytes_field(900, b"\x0a\x04....");
     world.commit(producer, 1, target, &[body.as_slice()]);

@@ -1,4 +1,4 @@
-//! The service's own packets in a trace: events in the life of the session, clocks, markers, statistics, and the writers of packets.
+//! The service's own packets in a trace: events of the session, clocks, markers, statistics, and the writers of packets.
 
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId, OptionalTrustedUid};
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
@@ -9,7 +9,7 @@ use ferretto_service::{ConsumerId, Identity, ProducerId, SystemFacts, limits};
 
 use crate::world::{World, config, packet, texts};
 
-/// The events in the life of the session, in the order of the trace.
+/// The events of the session, in the order of the trace.
 fn events(packets: &[TracePacket]) -> Vec<&'static str> {
     let events = packets.iter().filter_map(|packet| match &packet.data {
         Some(Data::ServiceEvent(event)) => event.event_type.as_ref(),
@@ -413,7 +413,7 @@ fn ticks_of_the_counter_are_recorded_at_every_interval() {
     world.enable(consumer, &quick);
     let mut expected = vec![(world.now.boot, 0); 2];
     for second in 1..=5 {
-        // All clocks advance together.
+        // All clocks advance equally.
         let clocks = [
             &mut world.now.realtime_coarse,
             &mut world.now.monotonic_coarse,
@@ -442,6 +442,6 @@ fn ticks_of_the_counter_are_recorded_at_every_interval() {
             )
         })
         .collect();
-    // With the first alone, readers would misplace the last events by seconds.
+    // With only the first snapshot, readers would place the last events seconds too early or too late.
     assert_eq!(told, expected);
 }

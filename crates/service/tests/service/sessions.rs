@@ -1,4 +1,4 @@
-//! The owners of sessions: names, detaching and attaching, the requests of a consumer without a session, observed events, and the state that remains
+//! The owners of sessions: names, detaching and attaching, requests of a consumer without a session, observed events, and the state that remains
 //! when a consumer leaves.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use ferretto_service::{ConfigInput, ConsumerId, FlushOutcome, Output, ProducerId
 
 use crate::world::{Disk, World, config, flushes, packet, starts, stops, texts};
 
-/// A producer with data source `d`, which acknowledges as told.
+/// A producer with data source `d`, which acknowledges according to the arguments.
 fn producer_of_d(world: &mut World, acknowledges_start: bool, acknowledges_stop: bool) -> ProducerId {
     let producer = world.producer("p");
     let descriptor = DataSourceDescriptor {
@@ -147,7 +147,7 @@ fn a_detached_session_records_on_and_is_whole_for_a_consumer_that_attaches() {
     world.run();
     assert_eq!(world.consumers[&next].disabled, [None]);
     assert_eq!(texts(&world.read(next)), ["attached", "detached"]);
-    // Now it is as bound to this consumer as it was to the first.
+    // Now the session belongs to this consumer as it did to the first.
     world.lose_consumer(next);
     assert_eq!(world.service.buffer_bytes(), 0);
 }
@@ -296,7 +296,7 @@ fn sessions_that_ended_make_room_for_others() {
         world.enable(consumer, &config(&[]));
         world.lose_consumer(consumer);
     }
-    // Each of them named buffers; so did three times as many as there are ids.
+    // Each of these sessions named buffers. In all they named three times as many as there are ids.
     let consumer = world.consumer();
     let many = TraceConfig {
         buffers: vec![
@@ -320,7 +320,7 @@ fn sessions_that_ended_make_room_for_others() {
 const INSTANCES: u32 = observable_events::Type::TYPE_DATA_SOURCES_INSTANCES as u32;
 const ALL_STARTED: u32 = observable_events::Type::TYPE_ALL_DATA_SOURCES_STARTED as u32;
 
-/// The states of `d` that the consumer was told of since the last call.
+/// The states of `d` that the consumer has heard of since the last call.
 fn changes(world: &mut World, consumer: ConsumerId) -> Vec<&'static str> {
     use observable_events::DataSourceInstanceState as Is;
     world.run();
@@ -449,7 +449,7 @@ fn all_data_sources_started_is_sent_in_each_session_and_not_before_the_start() {
     }
 }
 
-/// The number of readable packets that say that all data sources have started.
+/// The number of readable packets which say that all data sources have started.
 fn all_started_events(world: &mut World, consumer: ConsumerId) -> usize {
     let packets = world.read(consumer);
     let told = packets.iter().filter(|packet| match &packet.data {

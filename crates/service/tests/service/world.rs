@@ -18,14 +18,14 @@ use ferretto_smb::{
     WriterId,
 };
 
-/// A producer as the test sees it.
+/// The test's view of a producer.
 #[derive(Default)]
 pub(crate) struct FakeProducer {
     pub(crate) commands: Vec<ProducerCommand>,
     smb: Option<Arc<ProducerSmb>>,
     next_chunk: BTreeMap<u16, u32>,
     pub(crate) disconnected: Option<String>,
-    /// It went away: the service must not name it any more.
+    /// Whether it disconnected: then the service must not name it.
     gone: bool,
 }
 
@@ -33,27 +33,27 @@ pub(crate) struct FakeProducer {
 #[derive(Default)]
 pub(crate) struct FakeConsumer {
     pub(crate) disabled: Vec<Option<String>>,
-    /// The sessions of whose end it was told.
+    /// The sessions whose end it has heard of.
     pub(crate) ended: Vec<SessionId>,
     pub(crate) flushes: Vec<(u64, FlushOutcome)>,
     pub(crate) all_started: usize,
     pub(crate) changes: Vec<(String, i32)>,
     pub(crate) snapshots_due: Vec<observable_events::CloneTriggerHit>,
-    /// The outcomes of the clones it asked for.
+    /// The outcomes of the clones that it asked for.
     pub(crate) clones: Vec<(SessionId, Result<Cloned, String>)>,
-    /// It went away: the service must not name it any more.
+    /// Whether it disconnected: then the service must not name it.
     gone: bool,
 }
 
-/// The behaviour of the disk.
+/// How the disk behaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Disk {
-    /// It is written at once.
+    /// It writes at once.
     #[default]
     Fast,
-    /// It is taken at once, and written when [`World::disk_catches_up`] says so.
+    /// It accepts data at once, and writes when [`World::disk_catches_up`] is called.
     Slow,
-    /// It cannot be written.
+    /// It refuses to write.
     Full,
 }
 
@@ -72,9 +72,9 @@ pub(crate) struct World {
     being_closed: Vec<SessionId>,
     being_copied: Vec<SessionId>,
     pub(crate) log: Vec<String>,
-    /// The priorities that it was run at, one after the other.
+    /// The priorities that the service's process was given, in their order.
     pub(crate) boosts: Vec<Option<PriorityBoost>>,
-    /// Whether its priority can be raised.
+    /// Whether the process may raise its priority.
     pub(crate) may_boost: bool,
 }
 
@@ -193,7 +193,7 @@ impl World {
         self.try_enable(consumer, config).expect("a good config")
     }
 
-    /// The consumer asks for a clone. Gives its id if there will be one, once producers have flushed.
+    /// Has the consumer ask for a clone. Returns its id if there will be one once producers have flushed.
     pub(crate) fn try_clone(
         &mut self,
         consumer: ConsumerId,
@@ -204,21 +204,21 @@ impl World {
         clone
     }
 
-    /// The outcome of the one clone that the consumer asked for, if there is one.
+    /// The outcome of the only clone that the consumer asked for, if there is one.
     pub(crate) fn cloned(&self, consumer: ConsumerId) -> Option<Result<Cloned, String>> {
         let clones = &self.consumers[&consumer].clones;
         assert!(clones.len() <= 1, "answered twice: {clones:?}");
         clones.first().map(|(_, result)| result.clone())
     }
 
-    /// The producer goes away.
+    /// Disconnects the producer.
     pub(crate) fn lose_producer(&mut self, producer: ProducerId) {
         self.service.disconnect_producer(producer, &self.now);
         self.producers.get_mut(&producer).expect("known").gone = true;
         self.run();
     }
 
-    /// The consumer goes away.
+    /// Disconnects the consumer.
     pub(crate) fn lose_consumer(&mut self, consumer: ConsumerId) {
         self.service.disconnect_consumer(consumer, &self.now);
         self.consumers.get_mut(&consumer).expect("known").gone = true;
@@ -231,7 +231,7 @@ impl World {
         consumer
     }
 
-    /// Carries out everything the service wants done.
+    /// Carries out all outputs of the service.
     pub(crate) fn run(&mut self) {
         for outputs in 0.. {
             assert!(outputs < 100_000, "the service always wants more");
@@ -301,7 +301,7 @@ impl World {
                 Output::CopyFile { from, to } => {
                     let copy = self.files[&from].clone();
                     self.files.insert(to, copy);
-                    // Data that was handed over for the original before is written before.
+                    // Data that was handed over for the original before is written first.
                     let waits = self.being_written.iter().any(|(session, ..)| *session == from);
                     match self.disk {
                         Disk::Fast if waits => self.being_copied.push(to),
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// A slow disk finishes all its jobs.
+    /// Has a slow disk finish all its jobs.
     pub(crate) fn disk_catches_up(&mut self) {
         self.finish_writes();
         for clone in std::mem::take(&mut self.being_copied) {
@@ -378,7 +378,7 @@ impl World {
         self.run();
     }
 
-    /// The producer activates triggers. Triggers with a `skip_probability` of 0 are never skipped.
+    /// Has the producer activate triggers. Triggers with a `skip_probability` of 0 are never skipped.
     pub(crate) fn activate(&mut self, producer: ProducerId, triggers: &[&str]) {
         self.activate_with(producer, triggers, 0);
     }
@@ -390,7 +390,7 @@ impl World {
         self.run();
     }
 
-    /// A slow disk finishes its writes, and closes nothing.
+    /// Has a slow disk finish its writes. It closes nothing.
     pub(crate) fn finish_writes(&mut self) {
         for (session, written, fit) in std::mem::take(&mut self.being_written) {
             self.written(session, written, fit);
@@ -398,7 +398,7 @@ impl World {
         self.run();
     }
 
-    /// Lets time pass, timer by timer.
+    /// Lets time pass, from timer to timer.
     pub(crate) fn advance(&mut self, ms: u64) {
         let end = self.now.monotonic + ms * 1_000_000;
         while let Some(wait) = self.wait().filter(|wait| self.now.monotonic + wait <= end) {
@@ -411,7 +411,7 @@ impl World {
         self.run();
     }
 
-    /// How long until something is due, in nanoseconds.
+    /// The time until the next deadline, in nanoseconds.
     fn wait(&self) -> Option<u64> {
         let left = |deadline: Option<u64>, now| deadline.map(|deadline: u64| deadline.saturating_sub(now));
         let monotonic = left(self.service.next_deadline(), self.now.monotonic);
@@ -419,7 +419,7 @@ impl World {
         [monotonic, boot].into_iter().flatten().min()
     }
 
-    /// The machine sleeps for this long: only boot time and the wall clock go on. Then due timers fire.
+    /// Has the machine sleep for this long: only boot time and the wall clock advance. Then due timers fire.
     pub(crate) fn suspend(&mut self, ms: u64) {
         self.now.boot += ms * 1_000_000;
         self.now.realtime += ms * 1_000_000;
@@ -427,14 +427,14 @@ impl World {
         self.run();
     }
 
-    /// The daemon did not run for so long: time has passed and no timer was served meanwhile.
+    /// Stops the daemon for this long: time passes, and no timer fires meanwhile.
     pub(crate) fn jump(&mut self, ms: u64) {
         self.pass(ms * 1_000_000);
         self.service.handle_timeout(&self.now);
         self.run();
     }
 
-    /// Somebody set the wall clock.
+    /// Sets the wall clock.
     pub(crate) fn set_wall_clock(&mut self, ns: u64) {
         self.now.realtime = ns;
     }
@@ -445,14 +445,14 @@ impl World {
         self.now.realtime += ns;
     }
 
-    /// The producer writes packets into one new chunk and commits it.
+    /// Has the producer write packets into one new chunk, and commit it.
     pub(crate) fn commit(&mut self, producer: ProducerId, writer: u16, target: u16, packets: &[&[u8]]) {
         let request = self.write(producer, writer, target, packets);
         self.service.commit(producer, &request, &self.now);
         self.run();
     }
 
-    /// The producer writes packets into one new chunk, and completes it without telling.
+    /// Has the producer write packets into one new chunk, and complete it without a commit.
     pub(crate) fn write(
         &mut self,
         producer: ProducerId,
@@ -473,8 +473,8 @@ impl World {
         }
     }
 
-    /// The producer commits one packet, cut into fragments of at most this size, one in each of several chunks that it
-    /// sends along.
+    /// Has the producer commit one packet in several chunks, each with one fragment of at most this size. The chunks are in the
+    /// request itself.
     pub(crate) fn commit_in_fragments(
         &mut self,
         producer: ProducerId,
@@ -513,7 +513,7 @@ impl World {
         }
     }
 
-    /// The producer writes packets into a new chunk and goes on holding it.
+    /// Has the producer write packets into a new chunk, and keep it.
     pub(crate) fn write_open(
         &mut self,
         producer: ProducerId,
@@ -557,7 +557,7 @@ impl World {
         Some((taken, chunk))
     }
 
-    /// This chunk.
+    /// Takes this chunk.
     pub(crate) fn take_chunk(&mut self, producer: ProducerId, new: NewChunk) -> WriteChunk {
         let smb = self.producers[&producer].smb.as_ref().expect("it has memory");
         smb.take_chunk(PageLayout::Div1, new).expect("a free chunk")
@@ -583,7 +583,7 @@ impl World {
         }
     }
 
-    /// Everything that can be read now, packet by packet.
+    /// Reads all packets that can be read now.
     pub(crate) fn read(&mut self, consumer: ConsumerId) -> Vec<TracePacket> {
         self.read_in_batches(consumer, usize::MAX)
     }
@@ -608,7 +608,7 @@ impl World {
         }
     }
 
-    /// The state of the service as this consumer sees it.
+    /// The state of the service in the answer to this consumer.
     pub(crate) fn state(&self, consumer: ConsumerId, scope: StateScope) -> TracingServiceState {
         let parts = self.service.query_state(consumer, scope, usize::MAX);
         TracingServiceState::decode_from_slice(&parts.concat()).expect("a state")
@@ -628,7 +628,7 @@ impl World {
         set_up.collect()
     }
 
-    /// The global id of the buffer that the producer's first instance writes into.
+    /// The global id of the target buffer of the producer's first instance.
     pub(crate) fn target(&self, producer: ProducerId) -> u16 {
         self.instances(producer)[0]
             .1
@@ -645,7 +645,7 @@ impl World {
     }
 }
 
-/// A clock of processor time that goes on by 60 ms with each look. Each test has its own.
+/// A clock of processor time that advances by 60 ms with each call. Each test has its own.
 pub(crate) fn slow_clock() -> u64 {
     use std::cell::Cell;
     thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
@@ -687,7 +687,7 @@ pub(crate) fn config(sources: &[&str]) -> TraceConfig {
     }
 }
 
-/// A packet whose content is this text, as producers write them.
+/// A packet with this text, as producers write it.
 pub(crate) fn packet(text: &str) -> Vec<u8> {
     /// `TracePacket.for_testing` with its `str`.
     const FOR_TESTING: u32 = 900;
@@ -713,7 +713,7 @@ pub(crate) fn texts(packets: &[TracePacket]) -> Vec<String> {
     packets.iter().filter_map(text).collect()
 }
 
-/// The packets, with compressed ones replaced by the packets inside them.
+/// The packets, where each compressed packet is replaced by its contents.
 pub(crate) fn expanded(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<Vec<u8>> {
     let inside = |packet: Vec<u8>| match expand(&packet, 1 << 30).expect("well compressed") {
         Some(trace) => packets_of(&trace),

@@ -2,23 +2,23 @@
 
 #![allow(dead_code)] // Each program that includes this file uses a part of it.
 
-/// The rule of the bytecode for a field.
+/// What the bytecode does with a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// It stays.
+    /// The field stays.
     Keep(u32),
-    /// So many fields from this one on stay.
+    /// This field and the following ones stay, this many in all.
     KeepRange(u32, u32),
-    /// It is a message, to be filtered as the one of this index.
+    /// The field is a message, filtered like the message with this index.
     Nested(u32, u32),
-    /// It is a string, to be filtered.
+    /// The field is a string, which is filtered.
     Text(u32),
-    /// Likewise, of this semantic type.
+    /// The field is a string of this semantic type, which is filtered.
     TextOf(u32, u32),
 }
 
 impl Rule {
-    /// The words for it.
+    /// The words that encode it.
     pub(crate) fn words(self) -> Vec<u32> {
         match self {
             Rule::Keep(field) => vec![field << 3 | 1],
@@ -30,7 +30,7 @@ impl Rule {
     }
 }
 
-/// Bytecode of these messages.
+/// The bytecode for these messages.
 pub(crate) fn bytecode(messages: &[&[Rule]]) -> Vec<u8> {
     let of_message = |rules: &&[Rule]| {
         let words = rules.iter().flat_map(|rule| rule.words());

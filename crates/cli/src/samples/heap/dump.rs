@@ -201,14 +201,20 @@ impl<'a> Dump<'a> {
         let counts_at_max = self.asked_interval > 0;
         let fields = Reader::new(self.encoded).map_while(Result::ok);
         fields.filter_map(move |field| match (field.number, field.value) {
-            (ProcessHeapSamples::SAMPLES, Value::Bytes(sample)) => Some(stack_counts(sample, counts_at_max)),
+            (ProcessHeapSamples::SAMPLES, Value::Bytes(sample)) => {
+                let mut sample = stack_counts(sample);
+                if sample.is_at_max && !counts_at_max {
+                    sample.counts.allocations = 0;
+                }
+                Some(sample)
+            }
             _ => None,
         })
     }
 }
 
 /// Reads an encoded `HeapSample`.
-fn stack_counts(sample: &[u8], counts_at_max: bool) -> StackCounts {
+fn stack_counts(sample: &[u8]) -> StackCounts {
     let (mut stack, mut counts, mut max, mut max_count) = (0, Counts::default(), None, 0);
     for field in Reader::new(sample).map_while(Result::ok) {
         let Value::Varint(value) = field.value else {
@@ -228,7 +234,7 @@ fn stack_counts(sample: &[u8], counts_at_max: bool) -> StackCounts {
     if let Some(allocated) = max {
         counts = Counts {
             allocated,
-            allocations: if counts_at_max { max_count } else { 0 },
+            allocations: max_count,
             ..Counts::default()
         };
     }

@@ -12,7 +12,7 @@ fn printed(fill: impl FnOnce(&mut Writer)) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A double in a debug annotation of a track event.
+/// Prints a double in a debug annotation of a track event.
 fn printed_double(value: f64) -> String {
     let text = printed(|packet| {
         packet.nested(11, |event| {
@@ -147,7 +147,7 @@ fn bytes_that_are_no_fields_end_their_message_only() {
             clocks.raw(b"\x0a\x20abc");
         });
         packet.varint_field(8, 1);
-        // A group.
+        // This is a group.
         packet.raw(b"\x6b\x6c");
     });
     assert_eq!(
@@ -159,7 +159,7 @@ fn bytes_that_are_no_fields_end_their_message_only() {
 
 #[test]
 fn messages_are_told_apart_to_a_depth_and_are_strings_below() {
-    // An annotation is field 11 of an annotation.
+    // The nested annotation is field 11 of an annotation.
     let mut annotation = vec![0x18, 5];
     for _ in 0..1000 {
         let mut outer = Writer::new();

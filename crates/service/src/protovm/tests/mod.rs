@@ -40,17 +40,17 @@ fn select(cursor: VmCursorEnum, path: &[PathComponent]) -> VmInstruction {
     })))
 }
 
-/// In the packet.
+/// A path in the packet.
 fn src(path: &[PathComponent]) -> VmInstruction {
     select(VmCursorEnum::VM_CURSOR_SRC, path)
 }
 
-/// In the state, where it must be.
+/// A path in the state that must exist.
 fn dst(path: &[PathComponent]) -> VmInstruction {
     select(VmCursorEnum::VM_CURSOR_DST, path)
 }
 
-/// In the state, where it is made if need be.
+/// A path in the state that is created if it does not exist.
 fn make(path: &[PathComponent]) -> VmInstruction {
     let mut instruction = dst(path);
     if let Some(Operation::Select(select)) = &mut instruction.operation {
@@ -84,7 +84,7 @@ fn del() -> VmInstruction {
     instruction(Operation::Del(Box::default()))
 }
 
-/// How instructions are put together.
+/// Functions that build instructions.
 trait Nest {
     fn then(self, nested: VmInstruction) -> Self;
     fn on_failure(self, level: AbortLevel) -> Self;
@@ -131,7 +131,7 @@ fn keyed(key_field: u32, register: u32) -> PathComponent {
     }
 }
 
-/// A message, by fields that are numbers or messages.
+/// A message with these fields, which are numbers or messages.
 #[derive(Clone, Default)]
 struct Fields(Vec<u8>);
 
@@ -184,7 +184,7 @@ impl Machine {
         assert_eq!(self.apply(packet), Outcome::Failed);
     }
 
-    /// The reason for which it aborts, and where.
+    /// The reason for which it aborts, and the place.
     #[track_caller]
     fn aborts(&mut self, packet: &Fields) -> String {
         match self.apply(packet) {

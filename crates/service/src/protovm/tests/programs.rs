@@ -1,4 +1,4 @@
-//! The effect of instructions, and the consequences when one cannot be carried out.
+//! The effects of instructions, and the consequences of an instruction that cannot be carried out.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 const TO_DELETE: u32 = 1;
 const TO_MERGE: u32 = 2;
 const TO_SET: u32 = 3;
-/// Its state: elements that have an id and a value.
+/// Fields of its state: elements with an id and a value.
 const ELEMENTS: u32 = 1;
 const ID: u32 = 1;
 const VALUE: u32 = 2;
@@ -50,7 +50,7 @@ fn elements_are_set_merged_and_deleted_by_their_keys() {
         .message(ELEMENTS, with_value(0, 10))
         .message(ELEMENTS, with_value(1, 11));
     machine.has_state(&state);
-    // Merged: fields that the patch lacks stay. Set: no field stays.
+    // A merge keeps fields that the patch lacks. A set keeps no field.
     machine.merges(
         &Fields::new()
             .message(TO_MERGE, element(0))

@@ -1,4 +1,4 @@
-//! Which packets go through which program of a buffer.
+//! The programs of a buffer, and the packets that each of them gets.
 
 use ferretto_proto::messages::Message;
 
@@ -9,7 +9,7 @@ use crate::limits;
 const ONE: ProducerId = ProducerId(1);
 const TWO: ProducerId = ProducerId(2);
 
-/// Takes over packets with this field, and finds nothing to do with others.
+/// Takes over packets with this field, and ignores other packets.
 fn takes(field_number: u32) -> VmProgram {
     program(vec![src(&[field(field_number)]), merge()])
 }
@@ -158,7 +158,7 @@ fn all_programs_together_do_the_work_that_may_be_done_and_no_more() {
     vms.restrict_work(PLENTY);
     apply(&mut vms, ONE, &packet(1));
     assert!(has(&vms, 1));
-    // The cost of copying, and of the work that the first program did in vain.
+    // The cost includes copying, and the first program's useless work.
     let cost = PLENTY - vms.work_left();
     assert!((100 + 2..200).contains(&cost), "{cost}");
     vms.restrict_work(2 * cost);

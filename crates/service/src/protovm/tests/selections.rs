@@ -59,7 +59,7 @@ fn a_path_through_a_packet_finds_the_first_the_nth_or_each() {
             }
         }
     }
-    // To iterate over nothing is not to fail.
+    // Iterating over nothing succeeds.
     Machine::new(vec![src(&[each(4)]).then(set())]).merges(&packet);
     let mut machine = Machine::new(vec![
         src(&[each(3), field(2)])
@@ -103,7 +103,7 @@ fn fields_of_the_state_are_made_only_if_asked_for() {
     let mut machine = Machine::new(vec![make(&path).then(set())]);
     machine.merges(&element(0, 10));
     machine.has_state(&Fields::new().message(1, Fields::new().message(2, element(0, 10))));
-    // A node that was entered and not set is not there.
+    // A node that was entered and not set does not exist.
     let mut machine = Machine::new(vec![make(&[field(1)])]);
     machine.merges(&element(0, 10));
     machine.has_state(&Fields::new());

@@ -1,6 +1,7 @@
-//! Producers that break the rules: it costs them their own data, is counted, and never more than that.
+//! Producers that break the rules. They lose their own data, and the service counts that. Nobody else loses anything.
 
 use super::*;
+use crate::limits;
 
 fn violation(violation: AbiViolation) -> CopyOutcome {
     CopyOutcome::Violation(violation)
@@ -264,9 +265,9 @@ fn a_sequence_of_fragments_without_bytes_ends_like_any_other() {
 
 #[test]
 fn a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked() {
-    let most = read::MAX_FRAGMENTS as u32;
+    let most = limits::MAX_FRAGMENTS_PER_PACKET as u32;
     let mut buffer = ring(32 << 20);
-    // To check everything takes too long with so many.
+    // Checking everything would take too long with so many chunks.
     let mut put = |chunk: TestChunk| {
         let outcome = buffer.0.copy_chunk(&chunk.info, &chunk.payload);
         assert_eq!(outcome, CopyOutcome::Stored);
@@ -301,7 +302,7 @@ fn a_missing_fragment_is_found_however_it_comes() {
             buffer.0.lookahead.clear();
             assert_eq!(buffer.read(), [""; 0]);
             assert_eq!(buffer.stats().readaheads_failed, before + 1, "attempt {attempts}");
-            // It is not even looked for as long as nothing comes.
+            // The buffer does not even look for the missing fragment until something arrives.
             assert_eq!(buffer.0.lookahead.is_empty(), attempts > 1, "attempt {attempts}");
         }
     };

@@ -215,7 +215,7 @@ fn a_chunk_older_than_anything_seen_that_comes_too_late_is_a_loss() {
     assert_eq!(buffer.try_commit(&late), CopyOutcome::Discarded(Discard::TooLate));
     buffer.commit(chunk(1, 1, 6).whole('c', 20));
     assert_eq!(buffer.read(), [r#"c20 !{"PRESENT", "READ_GAP"}"#]);
-    // When it comes again it is no second one.
+    // If it comes again, it does not count twice.
     assert_eq!(buffer.try_commit(&late), CopyOutcome::Discarded(Discard::TooLate));
     buffer.commit(chunk(1, 1, 7).whole('d', 20));
     assert_eq!(buffer.read(), ["d20"]);

@@ -157,8 +157,8 @@ impl Fixture {
         )
     }
 
-    /// The next packet: `a10+b20` is one of two fragments that took 10 and 20 bytes, ` !` and the reasons follow
-    /// when something was lost before it.
+    /// The next packet. `a10+b20` has two fragments, which took 10 and 20 bytes. After a loss, ` !` and the reasons
+    /// follow.
     fn next(&mut self) -> Option<String> {
         let packet = self.0.read_next_packet()?;
         let fragments: Vec<String> = packet
@@ -177,7 +177,7 @@ impl Fixture {
         Some(fragments.join("+") + &losses)
     }
 
-    /// Everything one read cycle gives.
+    /// All packets of one read cycle.
     fn read(&mut self) -> Vec<String> {
         self.0.begin_read();
         let packets = std::iter::from_fn(|| self.next()).collect();

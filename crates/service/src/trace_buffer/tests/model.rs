@@ -16,7 +16,7 @@ use ferretto_wire::varint_len;
 const SEEDS: u64 = 150;
 const STEPS: u64 = 600;
 
-/// A fragment as its writer knows it.
+/// A fragment, as its writer wrote it.
 #[derive(Clone, Debug)]
 struct Fragment {
     packet: usize,
@@ -38,9 +38,9 @@ struct SharedChunk {
     room: usize,
     /// The bytes of the last fragment that the producer fills in by patches, from this offset of the fragment.
     hole: Option<usize>,
-    /// Ends with the mark of a dropped packet.
+    /// Whether it ends with the mark of a dropped packet.
     aborted: bool,
-    /// The producer is still writing the last fragment.
+    /// Whether the producer is still writing the last fragment.
     open: bool,
 }
 
@@ -84,7 +84,7 @@ struct Held {
     taken: usize,
     incomplete: bool,
     awaits_patch: bool,
-    /// Where it lies.
+    /// Its position.
     start: u32,
     end: u32,
 }
@@ -114,7 +114,7 @@ struct Writer {
     /// The largest number that left the buffer.
     gone: Option<u64>,
     next_packet: usize,
-    /// It went away, and the packets that it had not sent with it.
+    /// Whether it has disconnected. The packets that it had not sent are lost.
     is_gone: bool,
     /// The last empty chunk that was refused: the gap it leaves is marked although it costs no packet.
     refused_empty: Option<u64>,
@@ -260,7 +260,7 @@ struct Model {
     random: Random,
     buffer: TraceBuffer,
     policy: FillPolicy,
-    /// It discards, and has refused a chunk for want of room.
+    /// Whether it discards, and has refused a chunk because it was full.
     full: bool,
     write_at: u32,
     writers: Vec<Writer>,
@@ -505,7 +505,7 @@ impl Model {
         }
     }
 
-    /// A chunk never arrives, say because the producer broke off the connection it was announced on.
+    /// A chunk never arrives, for example because its producer disconnected.
     fn lose(&mut self, index: usize) {
         let writer = &mut self.writers[index];
         // The first chunks of a sequence cannot be missed: ids may start anywhere.

@@ -1,4 +1,4 @@
-//! Patches: where they may go, and how a chunk that waits for them behaves.
+//! Patches: the places that they may change, and the behaviour of a chunk that waits for them.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Packets that are overwritten unread go through the programs of the buffer, whole, in order and once; nothing else
-//! changes by that.
+//! Packets that are overwritten unread go through the programs of the buffer: whole, in order and once. Nothing else
+//! changes.
 
 use super::*;
 use ferretto_proto::messages::vm_instruction::Operation;
@@ -255,9 +255,9 @@ fn a_copy_has_programs_with_the_state_of_its_time() {
 #[derive(Default)]
 struct RandomWriter {
     next_chunk: u32,
-    /// The fragments of a packet that are still to be written.
+    /// The fragments of a packet that the writer still has to write.
     rest: Vec<u8>,
-    /// In which step that was begun.
+    /// The step in which the packet was begun.
     begun: usize,
 }
 

@@ -241,7 +241,7 @@ fn many_alternatives_look_at_long_strings() {
 
 #[test]
 fn a_packet_whose_strings_take_too_long_is_given_up_and_the_next_one_is_not() {
-    /// A clock that goes on by a millisecond with each look.
+    /// A clock that advances by a millisecond with each look.
     fn ticking() -> u64 {
         use std::cell::Cell;
         thread_local!(static LOOKS: Cell<u64> = const { Cell::new(0) });
@@ -347,7 +347,7 @@ fn a_rule_replaces_the_one_of_its_name_where_it_stands() {
         .redacts(0, "foo:secret", "foo:Pecret")
         .redacts(0, "bar:secret", "bar:P60RED");
     assert_eq!(chain.0.rules.len(), 2);
-    // Without a name they are all different.
+    // Without names, all of them are different.
     let chain = rule(MatchRedactGroups, "baz:(.*)", "").with(MatchRedactGroups, "qux:(.*)", "");
     chain
         .redacts(0, "baz:secret", "baz:P60RED")

@@ -50,7 +50,7 @@ fn a_clone_of_a_streaming_session_is_a_file_with_everything() {
         ["in the file"],
         "the original is not written for it"
     );
-    // Nothing but the end of the read-back is left for the consumer.
+    // The consumer can only read the event that ends the read-back.
     let rest = scene.world.read(scene.cloner);
     const READ_TRACING_BUFFERS_COMPLETED: u32 = 4;
     assert_eq!(
@@ -220,7 +220,7 @@ fn data_due_for_the_file_when_the_clone_is_made_are_in_the_clone_once() {
         1,
         "before the file is written"
     );
-    // One acknowledgement lets both go on, the file first.
+    // After one acknowledgement both go on, and the file goes first.
     scene.clone_as(with_file(scene.session));
     let clone = scene.world.consumers[&scene.cloner].clones[0].0;
     assert_eq!(texts_of_file(&scene.world.files[&clone]), ["one"]);
@@ -245,7 +245,7 @@ fn a_clone_that_was_freed_while_its_file_takes_nothing_is_given_up_and_answered(
     let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
     assert!(error.contains("took no data"), "{error}");
     assert_eq!(scene.world.consumers[&scene.cloner].disabled, []);
-    // Nothing is left of it that would be in the way of another.
+    // Nothing remains that would prevent another clone.
     scene.world.disk = Disk::Fast;
     scene
         .world
@@ -277,7 +277,7 @@ fn a_file_that_is_full_before_the_clone_is_made_fails_the_clone() {
             scene.world.finish_writes();
         }
         scene.world.acknowledge_flushes(scene.producer);
-        // Packets missing in the buffers would be missing in the clone.
+        // The buffers lack the packets that went into the file, so the clone would lack them too.
         let error = scene.world.cloned(scene.cloner).expect("an answer").unwrap_err();
         assert!(error.contains("file was completed"), "{error}");
     }
@@ -370,7 +370,7 @@ fn a_file_of_another_session_that_is_full_fails_no_clone() {
     };
     scene.world.enable(other, &limited);
     scene.write(&["one"]);
-    // Both are on their way into their files, the other session's first.
+    // Batches of both sessions are on their way into their files. The other session's was first.
     scene.world.advance(100_000);
     scene.world.acknowledge_flushes(scene.producer);
     scene

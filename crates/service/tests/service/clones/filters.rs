@@ -1,4 +1,4 @@
-//! Clones of sessions with a trace filter: they have it too, unless they are asked for without.
+//! Clones of sessions with a trace filter. A clone has the filter of its original, unless its consumer asks for a clone without.
 
 use ferretto_proto::messages::trace_config::TraceFilter;
 use ferretto_proto::messages::trace_config::trace_filter::{
@@ -10,7 +10,7 @@ use ferretto_service::ReadCall;
 use super::*;
 use crate::filter_bytecode::{Rule, bytecode};
 
-/// Lets nothing of producers' packets pass but the time.
+/// Removes everything from producers' packets except the time.
 pub(super) fn filtered() -> TraceConfig {
     const PACKET: u32 = 1;
     const TIMESTAMP: u32 = 8;
@@ -48,7 +48,7 @@ fn a_clone_is_filtered_as_its_original_is() {
     let decode = |packet: &Vec<u8>| TracePacket::decode_from_slice(packet).expect("a packet");
     let cloned: Vec<TracePacket> = cloned.iter().map(decode).collect();
     assert!(texts(&cloned).is_empty());
-    // All packets but the statistics, and none of the counts of the original's filter.
+    // The clone has all packets but the statistics, and no counts of the original's filter.
     let filter = stats(&cloned).filter_stats.clone();
     assert_eq!(filter.input_packets, Some(others.len() as u64));
     assert_eq!(filter.output_bytes, Some(others.iter().sum()));
@@ -111,7 +111,7 @@ fn rules_hide_text_in_a_compressed_clone_that_is_made_while_its_original_is_read
 #[test]
 fn a_bug_report_has_the_fields_that_the_filter_cuts_out() {
     let session = Scene::with(&filtered()).session;
-    // Older clients say no more than that it is for a bug report.
+    // Older clients only report that the clone is for a bug report.
     let old_way = CloneRequest {
         original: Original::BUGREPORT,
         ..request(SessionId(0))

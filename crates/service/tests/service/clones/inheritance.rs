@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// `CLOCK_MONOTONIC_RAW`, which the tests have go its own way.
+/// `CLOCK_MONOTONIC_RAW`, which drifts from the other clocks in these tests.
 const MONOTONIC_RAW: u32 = 5;
 
 /// The time of that clock in each clock snapshot, in ms.
@@ -32,7 +32,7 @@ fn a_clone_counts_on_from_the_counts_of_its_original() {
     for token in 0..3 {
         scene.world.service.flush(scene.owner, token, 0, 0, &now);
         scene.world.run();
-        // The first is in vain.
+        // The first flush times out.
         if token == 0 {
             scene.world.advance(10);
         }
@@ -50,7 +50,7 @@ fn a_clone_counts_on_from_the_counts_of_its_original() {
         ),
         (Some(4), Some(3), Some(1))
     );
-    // From then on each counts for itself.
+    // From now on, each session counts its own flushes.
     let of_original = scene.world.service.trace_stats(scene.owner).unwrap();
     assert_eq!(of_original.flushes_requested, Some(4));
     scene.clone_by_another();
@@ -75,7 +75,7 @@ fn a_clone_has_the_clocks_of_the_start_of_the_request_and_of_its_making() {
     scene.world.acknowledge_flushes(scene.producer);
     drift(&mut scene);
     let clone = scene.world.read(scene.cloner);
-    // The first interval begins with the session: its snapshot is that of the start once more.
+    // The first interval begins with the session, so its snapshot repeats the one of the start.
     let [started, first, requested, made] = snapshots(&clone)[..] else {
         panic!("{:?}", snapshots(&clone))
     };

@@ -1,4 +1,4 @@
-//! How many clones there may be, and how much memory they may take.
+//! Limits on the number of clones, and on their memory.
 
 use ferretto_service::limits;
 
@@ -17,7 +17,7 @@ fn sixty_clones_of_one_session_are_no_trouble() {
         assert!(scene.world.cloned(*cloner).unwrap().is_ok());
         assert_eq!(scene.texts(*cloner), ["one"]);
     }
-    // Nor do they keep anybody from recording.
+    // The clones do not prevent other recordings.
     let another = scene.world.consumer();
     scene.world.enable(another, &config(&["d"]));
     for cloner in cloners {
@@ -32,7 +32,7 @@ fn sixty_clones_of_one_session_are_no_trouble() {
 #[test]
 fn the_clones_of_one_user_are_limited() {
     let mut scene = Scene::new();
-    // Some are made, some are under way.
+    // Some clones are complete, and some still wait for their flushes.
     for made in 0..limits::MAX_CLONES_PER_UID {
         let cloner = scene.world.consumer();
         scene.world.try_clone(cloner, request(scene.session)).unwrap();
@@ -91,7 +91,7 @@ fn copies_count_before_the_clone_is_made_and_not_after_its_consumer_left() {
     }
     let [first, second] = [scene.world.consumer(), scene.world.consumer()];
     scene.world.try_clone(first, request(scene.session)).unwrap();
-    // Of one buffer there is a copy, the other one is yet to be flushed.
+    // One buffer has been copied, and the other one still waits for its flush.
     scene.world.acknowledge_flushes(scene.fast);
     assert_eq!(scene.world.cloned(first), None);
     let error = scene.world.try_clone(second, request(scene.session)).unwrap_err();
@@ -144,7 +144,7 @@ fn copies_of_a_clone_count_when_its_other_buffers_are_handed_over() {
     scene.world.try_clone(cloner, request(scene.session)).unwrap();
     let large = "x".repeat(3000);
     for producer in [scene.fast, scene.slow] {
-        // Each buffer alone is not too much.
+        // Each buffer alone stays below the limit.
         for _ in 0..3 {
             scene.write(producer, &large);
         }

@@ -95,7 +95,7 @@ impl Scene {
             .expect("a clone")
     }
 
-    /// The same for another consumer, which has no use for it.
+    /// The same for another consumer, which does not use the clone.
     fn clone_by_another(&mut self) {
         let another = self.world.consumer();
         self.world
@@ -116,7 +116,7 @@ impl Scene {
     }
 }
 
-/// Kinds and times of the service's events among these packets.
+/// The kinds and times of the service events among these packets.
 fn events(packets: &[TracePacket]) -> Vec<(u32, u64)> {
     const SERVICE_EVENT: u32 = 69;
     let kind = |packet: &TracePacket| {
@@ -409,7 +409,7 @@ fn a_clone_can_be_cloned_by_id_but_has_no_name() {
     scene.world.try_clone(third, request(clone)).unwrap();
     assert!(scene.world.cloned(third).unwrap().is_ok());
     assert_eq!(scene.texts(third), ["named"]);
-    // Nor does it keep the name from others.
+    // Another session may have the same name.
     let fourth = scene.world.consumer();
     let same_name = TraceConfig {
         unique_session_name: Some("name".into()),
@@ -531,7 +531,7 @@ fn a_consumer_with_a_session_cannot_have_a_clone_too() {
         "nobody is bothered for it"
     );
 
-    // Nor if it gets one while producers flush.
+    // The same holds if the consumer gets a session while producers flush.
     scene
         .world
         .try_clone(scene.cloner, request(scene.session))
@@ -576,7 +576,7 @@ fn a_clone_of_a_session_that_ends_during_the_flush_fails() {
     scene.world.lose_consumer(scene.owner);
     let error = scene.world.cloned(scene.cloner).unwrap().unwrap_err();
     assert!(error.contains("original session ended"), "{error}");
-    // The producer is late, which does no harm.
+    // The producer acknowledges too late, and nothing breaks.
     scene.world.acknowledge_flushes(scene.producer);
     scene.world.advance(60_000);
     assert!(scene.world.cloned(scene.cloner).is_some());
@@ -666,7 +666,7 @@ fn clones_number_writers_as_the_original_does() {
     two.data_sources[1].config.get_or_insert_default().target_buffer = Some(1);
     let mut scene = Scene::with(&two);
     let target = scene.world.target(scene.producer);
-    // In the original the writer into the second buffer is met first, in the clone that into the first.
+    // The original numbers the writer into the second buffer first, and the clone numbers the writer into the first buffer first.
     scene
         .world
         .commit(scene.producer, 2, target + 1, &[&packet("second")]);

@@ -4,7 +4,7 @@ use ferretto_service::{Introduction, MemorySharing, Scraping};
 
 use super::*;
 
-/// Two producers, each with a buffer of its own; that of the second is handed over when the session is cloned.
+/// Two producers, each with its own buffer. The buffer of the second one is handed over when the session is cloned.
 pub(super) struct TransferScene {
     pub(super) world: World,
     pub(super) fast: ProducerId,
@@ -243,7 +243,7 @@ fn buffers_to_transfer_stay_if_the_clone_fails_in_the_end() {
     scene.write(scene.slow, "kept");
     let cloner = scene.world.consumer();
     scene.world.try_clone(cloner, request(scene.session)).unwrap();
-    // The one that writes into the transferred buffer happens to be faster.
+    // The producer that writes into the transferred buffer acknowledges first.
     scene.world.acknowledge_flushes(scene.slow);
     scene.world.enable(cloner, &config(&[]));
     scene.world.acknowledge_flushes(scene.fast);

@@ -18,13 +18,13 @@ use crate::world::{expanded, packets_of, texts};
 pub(super) struct Told {
     /// The number of the next packet of each writer, by producer and writer.
     pub(super) next: BTreeMap<String, u64>,
-    /// Whose each sequence id is.
+    /// The writer of each sequence id.
     sequences: BTreeMap<u32, String>,
-    /// Bytes of the file that were looked at.
+    /// The number of bytes of the file that have been checked.
     file_checked: usize,
     /// Boot time of the last clock snapshot.
     last_snapshot: u64,
-    /// It told how the clocks of another machine relate to ours.
+    /// The trace has a comparison of clocks with another machine.
     compared_clocks: bool,
 }
 
@@ -99,7 +99,7 @@ impl Simulation {
         self.check_packets(session, &new);
     }
 
-    /// The packets of honest producers: whole, in order, once, and with marks where some are missing.
+    /// Checks the packets of honest producers: they are whole, in order, and not repeated, and losses are marked.
     pub(super) fn check_packets(&mut self, session: SessionId, packets: &[Vec<u8>]) {
         let owned = self.sessions.get_mut(&session).expect("known");
         assert!(
@@ -142,7 +142,7 @@ impl Simulation {
                 .entry(sequence)
                 .or_insert_with(|| writer.to_owned());
             assert_eq!(of, writer, "two writers under sequence id {sequence}");
-            // The first chunk of a writer is not known: missing ones at the beginning are marked when they come too late.
+            // The number of the first packet is not known. Chunks missing at the beginning are marked when they come too late.
             let expected = trace.next.insert(writer.to_owned(), number + 1);
             let expected = expected.unwrap_or(number);
             if forgets {
@@ -161,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that everything that was committed has been read, or is counted as lost.
+    /// Checks that all committed packets have been read, or are counted as lost.
     pub(super) fn check_completeness(&mut self, consumer: ConsumerId) {
         let Some(Some(session)) = self.consumers.get(&consumer) else {
             return;
@@ -199,8 +199,8 @@ impl Simulation {
     }
 }
 
-/// A packet; `None` for one of a hostile producer whose fields have not the types that the schema gives them, which is
-/// for readers of the trace to find out.
+/// Decodes a packet. Returns `None` for a hostile producer's packet whose fields have other types than in the schema: readers of the trace have to
+/// detect that.
 fn decode(packet: &[u8]) -> Option<TracePacket> {
     const TRUSTED_UID: u32 = 3;
     let decoded = TracePacket::decode_from_slice(packet).ok();

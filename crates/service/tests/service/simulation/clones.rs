@@ -1,4 +1,4 @@
-//! Consumers that have sessions cloned, in any state, and then treat the clones as theirs.
+//! Consumers that clone sessions in any state, and then treat the clones as their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +13,13 @@ use super::{Owned, Simulation};
 impl Simulation {
     pub(super) fn clone_session(&mut self, id: ConsumerId) {
         let all: Vec<SessionId> = self.sessions.keys().copied().collect();
-        // The latest are most likely to be there still.
+        // The latest sessions are most likely to exist still.
         let latest = &all[all.len().saturating_sub(6)..];
         let Some(original) = self.random.pick(latest) else {
             return;
         };
         let for_bugreport = self.random.one_in(8);
-        // Which session a bug report gets is not known here.
+        // The simulation does not know which session a bug report gets.
         let forgets = for_bugreport || self.sessions[&original].forgets;
         let request = CloneRequest {
             original: if for_bugreport {
@@ -42,7 +42,7 @@ impl Simulation {
         }
     }
 
-    /// Takes note of the answers to consumers that asked for clones.
+    /// Handles the answers to consumers that asked for clones.
     pub(super) fn check_clones(&mut self, alive: &BTreeSet<u64>) {
         let connected = &self.consumers;
         self.cloning.retain(|id, _| connected.contains_key(id));
@@ -70,9 +70,9 @@ impl Simulation {
             };
             self.sessions.insert(clone, owned);
             self.check_file(clone);
-            // The data after the file is read like any session.
+            // The data after the file is read as in any session.
             self.sessions.get_mut(&clone).expect("known").streams = None;
-            // Unless it freed the clone, and maybe began something else, while the file was written.
+            // The consumer may have freed the clone while the file was written, and may have begun something else.
             if alive.contains(&clone.0) {
                 self.consumers.insert(id, Some(clone));
             }
@@ -80,7 +80,7 @@ impl Simulation {
     }
 }
 
-/// Whether packets of such a session are only in its clones.
+/// Whether only the clones of such a session have packets.
 pub(super) fn forgets(config: &TraceConfig) -> bool {
     let mut buffers = config.buffers.iter();
     buffers.any(|buffer| buffer.transfer_on_clone == Some(true) || buffer.clear_before_clone == Some(true))

@@ -1,4 +1,4 @@
-//! Consumers that do everything a consumer can, in any order.
+//! Consumers that do everything that a consumer can do, in any order.
 
 use std::collections::BTreeMap;
 
@@ -153,7 +153,7 @@ impl Simulation {
                 ..Default::default()
             }
             .into(),
-            // Everything stays, but goes through it.
+            // The filter removes nothing, but all packets go through it.
             trace_filter: random.one_in(4).then(everything).into(),
             prefer_suspend_clock_for_duration: Some(random.one_in(3)),
             enable_extra_guardrails: Some(random.one_in(10)),
@@ -220,10 +220,10 @@ impl Simulation {
             }
             (None, Some(position)) => {
                 let (session, key, _) = self.detached.remove(position);
-                // It may have ended by itself.
+                // The session may have ended by itself.
                 if self.world.service.attach(id, &key).is_ok() {
                     let attached = self.world.service.await_disabled(id).expect("a session");
-                    // If the other one only completes its file, its key may have gone to this one.
+                    // If the other session only completes its file, this session may have taken its key.
                     let same_key = |other: &(SessionId, String, u32)| *other == (attached, key.clone(), uid);
                     assert!(attached == session || self.detached.iter().any(same_key));
                     self.detached.retain(|(other, ..)| *other != attached);
@@ -236,12 +236,12 @@ impl Simulation {
     }
 
     pub(super) fn read(&mut self, id: ConsumerId) {
-        // It may have got the clone it waits for, and not have been told yet.
+        // The consumer may already have its clone, and not have heard of it yet.
         if self.cloning.contains_key(&id) {
             self.world.run();
             self.check();
         }
-        // It cannot know yet whether it has a clone to read.
+        // The consumer cannot know yet whether it has a clone to read.
         if self.cloning.contains_key(&id) {
             return;
         }
@@ -250,7 +250,7 @@ impl Simulation {
         match self.consumers[&id] {
             Some(session) => {
                 let owned = self.sessions.get_mut(&session).expect("known");
-                // A file that failed or is full took packets with it; the rest can be read once it is closed.
+                // A file that failed or is full took packets with it. The rest can be read once the file is closed.
                 if !packets.is_empty() && owned.streams.take().is_some() {
                     assert!(self.world.closed_files.contains(&session));
                     owned.trace.next.clear();
@@ -263,7 +263,7 @@ impl Simulation {
     }
 }
 
-/// A filter that lets every field of a packet stay.
+/// A filter that keeps every field of a packet.
 fn everything() -> trace_config::TraceFilter {
     let packet = &[Rule::KeepRange(1, 10_000)];
     trace_config::TraceFilter {

@@ -1,5 +1,5 @@
-//! Producers that keep to the rules, but take their time: their packets go on in later chunks, have lengths patched in
-//! when the chunk is long gone, and their requests and acknowledgements go out late, in any order or never.
+//! Producers that follow the rules slowly. Their packets continue in later chunks, have lengths that are patched long after the chunk
+//! was committed, and their requests and acknowledgements go out late, in any order, or never.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,11 +17,11 @@ use crate::world::packet;
 
 #[derive(Default)]
 pub(super) struct Honest {
-    /// Commands that it has looked at.
+    /// The number of commands that it has handled.
     seen: usize,
     writers: BTreeMap<DataSourceInstanceId, Writer>,
     last_writer: u16,
-    /// Requests that it has not sent yet.
+    /// The requests that it has not sent yet.
     unsent: Vec<CommitDataRequest>,
     unacknowledged: Vec<FlushRequestId>,
     starting: Vec<DataSourceInstanceId>,
@@ -33,35 +33,35 @@ struct Writer {
     id: u16,
     target: u16,
     session: SessionId,
-    /// Packets begun so far.
+    /// The number of packets begun so far.
     begun: u64,
     /// The fragments of the last packet that are still to be written.
     rest: VecDeque<Vec<u8>>,
     open: Option<Open>,
-    /// The data source stopped: the writer finishes and is given up.
+    /// Whether the data source has stopped: then the writer finishes, and is dropped.
     stopped: bool,
 }
 
-/// A chunk that its writer goes on holding.
+/// A chunk that its writer still holds.
 struct Open {
     chunk: WriteChunk,
     id: ChunkId,
     fragments: u16,
     flags: ChunkFlags,
-    /// The four bytes of the last fragment that are still to be patched, and where they are in the payload.
+    /// The four bytes of the last fragment that are still to be patched, and their position in the payload.
     hole: Option<(u32, [u8; 4])>,
 }
 
 /// The packets of one writer that a session should hold.
 #[derive(Default)]
 pub(super) struct Account {
-    /// Packets in chunks that were completed.
+    /// The number of packets in completed chunks.
     pub(super) whole: u64,
-    /// The writer itself lost something: a packet it dropped, a patch it forgot, or its life.
+    /// Whether the writer itself lost something: it dropped a packet, forgot a patch, or was killed.
     pub(super) blemished: bool,
 }
 
-/// How a writer is named in its packets.
+/// The name of a writer in its packets.
 pub(super) fn key(producer: ProducerId, writer: u16) -> String {
     format!("{producer}/{writer}")
 }
@@ -121,7 +121,7 @@ impl Simulation {
         }
     }
 
-    /// An honest producer offers data source `d<n>`.
+    /// Connects an honest producer that offers data source `d<n>`.
     fn register(&mut self, id: ProducerId, n: u64) {
         let random = &mut self.random;
         let descriptor = DataSourceDescriptor {
@@ -157,7 +157,7 @@ impl Simulation {
             9 => self.acknowledge(id),
             10 => {
                 let n = self.random.below(3);
-                // Chunks that its writers still hold may not be theirs to commit any more.
+                // The session may end, and then the writers may not commit the chunks that they still hold.
                 self.world.run();
                 self.take_commands(id);
                 self.blemish(id);
@@ -170,7 +170,7 @@ impl Simulation {
         }
     }
 
-    /// The producer carries out its commands.
+    /// Has the producer carry out its commands.
     fn take_commands(&mut self, id: ProducerId) {
         let producer = self.honest.get_mut(&id).expect("honest");
         let commands: Vec<ProducerCommand> = self.world.producers[&id].commands[producer.seen..].to_vec();
@@ -189,7 +189,7 @@ impl Simulation {
                         open: None,
                         stopped: false,
                     };
-                    // One that registers its writers can be scraped.
+                    // If a producer registers its writers, the service can scrape it.
                     if !self.random.one_in(4) {
                         self.world
                             .service
@@ -212,7 +212,7 @@ impl Simulation {
         }
     }
 
-    /// Notes that some chunks of the producer's writers will not be committed.
+    /// Notes that some chunks of the producer's writers will never be committed.
     fn blemish(&mut self, id: ProducerId) {
         let own = key(id, 0);
         let prefix = own.trim_end_matches('0');
@@ -231,8 +231,8 @@ impl Simulation {
             .expect("opened with the writer")
     }
 
-    /// A writer of the producer completes its chunk and begins another one, which it goes on holding. If it was told to
-    /// stop it finishes instead.
+    /// Has a writer of the producer complete its chunk and begin another one, which it keeps. If the writer was told to
+    /// stop, it finishes instead.
     fn write(&mut self, id: ProducerId) {
         let producer = self.honest.get_mut(&id).expect("honest");
         let instances: Vec<DataSourceInstanceId> = producer.writers.keys().copied().collect();
@@ -306,7 +306,7 @@ impl Simulation {
             flags = flags.with(ChunkFlags::NEEDS_PATCHING);
         }
         let mut count = fragments.len() as u16;
-        // A packet that the writer had to drop: its reader is to find a mark.
+        // The writer drops a packet. The reader must find a mark for it.
         let drops = writer.rest.is_empty() && random.one_in(30);
         if drops {
             let mut mark = ferretto_wire::Writer::new();
@@ -377,7 +377,7 @@ impl Simulation {
         account.blemished |= blemished;
     }
 
-    /// The producer sends requests, mostly in the order in which they were made.
+    /// Has the producer send requests, mostly in the order in which they were made.
     fn send(&mut self, id: ProducerId) {
         let producer = self.honest.get_mut(&id).expect("honest");
         let count = self.random.below(producer.unsent.len() as u64 + 1);
@@ -392,7 +392,7 @@ impl Simulation {
         }
     }
 
-    /// All honest producers commit everything they have.
+    /// Has all honest producers commit everything that they have.
     pub(super) fn commit_everything(&mut self) {
         let all: Vec<ProducerId> = self.honest.keys().copied().collect();
         for id in all {
@@ -420,7 +420,7 @@ impl Simulation {
             service.commit(id, &request, &now);
         }
         for instance in producer.starting.drain(..) {
-            // Some are forgotten.
+            // The producer forgets some of them.
             if !self.random.one_in(4) {
                 service.data_source_started(id, instance.0, &now);
             }

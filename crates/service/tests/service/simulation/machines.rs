@@ -1,4 +1,4 @@
-//! Another machine: some producers run there, and relays come, talk of it and go, honest or not.
+//! Another machine. Some producers run on it, and honest and dishonest relays come, describe it, and go.
 
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedUid};
 use ferretto_proto::messages::{TraceConfig, TracePacket};
@@ -7,13 +7,13 @@ use ferretto_service::{Machine, MachineId, RelayId};
 use super::Simulation;
 use crate::machines::other;
 
-/// The machine that is not the service's.
+/// A machine that is not the service's.
 const GUEST: MachineId = MachineId(4711);
 /// The user of the service.
 const SERVICE: i32 = 42;
 
 impl Simulation {
-    /// Where a producer that comes now runs.
+    /// The machine of a producer that connects now.
     pub(super) fn any_machine(&mut self) -> Machine {
         match self.random.one_in(3) {
             true => other(GUEST, "guest"),
@@ -21,7 +21,7 @@ impl Simulation {
         }
     }
 
-    /// Has a config say something about machines.
+    /// Adds conditions about machines to a config.
     pub(super) fn pick_machines(&mut self, config: &mut TraceConfig) {
         config.trace_all_machines = self.random.one_in(2).then_some(true);
         for source in &mut config.data_sources {
@@ -64,7 +64,7 @@ impl Simulation {
     }
 }
 
-/// Whether here the service tells of the other machine's clocks. Only there are packets of other machines from.
+/// Whether this is the service's packet about the other machine's clocks. Also checks that packets come from known machines.
 pub(super) fn compares_clocks(packet: &TracePacket) -> bool {
     let is_others = packet.machine_id.is_some_and(|id| id != GUEST.0);
     assert!(!is_others, "a machine that is not there: {packet:?}");

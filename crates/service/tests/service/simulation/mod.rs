@@ -1,20 +1,20 @@
 //! The whole service under random producers, consumers, sessions, losses and faults, replayed from a seed.
 //!
-//! Honest producers write numbered packets, each writer into one buffer, and acknowledge requests late, in any order or never. Hostile ones send
-//! anything that a request can hold. Consumers do everything a consumer can, in any order, and any client may vanish at any time. After every step
-//! these hold:
+//! Honest producers write numbered packets, each writer into one buffer, and acknowledge requests late, in any order, or never. Hostile producers send
+//! anything that a request can hold. Consumers do everything that a consumer can do, in any order, and any client may vanish at any time. After every
+//! step:
 //!
-//! - nothing panics, and the service has a bounded number of outputs;
-//! - nothing is due in the past, and nothing at all when there is no session;
-//! - outputs name clients that are connected (checked by the [`World`]);
-//! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and where some are missing the
-//!   next says so;
-//! - the owner of a session is told its end once, and the consumer that asked for a clone the outcome;
+//! - nothing has panicked, and the service has a bounded number of outputs;
+//! - no deadline is in the past, and without a session there is none;
+//! - outputs name only connected clients (the [`World`] checks this);
+//! - the packets of a writer come out whole, in order and once, under one sequence id and the user who wrote them, and a packet after a loss
+//!   says so;
+//! - the owner of a session has heard of its end once, and a consumer that asked for a clone has heard the outcome once;
 //! - a file stays below its limit and is a valid trace;
-//! - packets bear the machine that their producer is on, and clocks of another machine are told of once;
-//! - a session that waits for a trigger gives no packets before one was activated.
+//! - packets carry the machine of their producer, and the clocks of another machine are compared once;
+//! - a session that waits for a trigger returns no packets before a trigger was activated.
 //!
-//! When all clients have left, no buffer, session or deadline is left either, and the next client finds as much as the first did.
+//! When all clients have left, no buffer, session or deadline remains, and the next client finds the service as the first one did.
 //!
 //! `FERRETTO_SERVICE_SEED=n` runs one seed, `FERRETTO_SERVICE_SEEDS=n` that many, and `FERRETTO_SERVICE_STEPS=n` changes
 //! the number of steps in each.
@@ -40,7 +40,7 @@ use random::Random;
 const SEEDS: u64 = 100;
 const STEPS: u64 = 1000;
 
-/// Users: of honest producers, of hostile ones, of consumers.
+/// The users of honest producers, of hostile producers, and of consumers.
 const HONEST: u32 = 1000;
 const HOSTILE: u32 = 666;
 const CONSUMERS: [u32; 3] = [0, 1000, 1001];
@@ -48,18 +48,18 @@ const CONSUMERS: [u32; 3] = [0, 1000, 1001];
 struct Owned {
     owner: Option<ConsumerId>,
     is_clone: bool,
-    /// Packets of it are only in its clones.
+    /// Whether only its clones have packets.
     forgets: bool,
-    /// How large its file may become, while it has one.
+    /// The maximum size of its file, while it has one.
     streams: Option<u64>,
-    /// A file that failed took packets with it.
+    /// Whether a file has failed, and took packets with it.
     file_failed: bool,
     /// The triggers it waits for.
     triggers: Vec<String>,
-    /// One of them was activated, though perhaps not for this session.
+    /// Whether one of these triggers was activated, though perhaps not for this session.
     is_triggered: bool,
     trace: Told,
-    /// The packets of honest writers for it.
+    /// The packets of honest writers in this session.
     accounts: BTreeMap<String, Account>,
 }
 
@@ -68,23 +68,23 @@ struct Simulation {
     random: Random,
     honest: BTreeMap<ProducerId, Honest>,
     hostile: BTreeSet<ProducerId>,
-    /// Where each producer runs that ever came.
+    /// The machine of each producer that ever connected.
     machines: BTreeMap<ProducerId, MachineId>,
     relays: BTreeSet<RelayId>,
     consumers: BTreeMap<ConsumerId, Option<SessionId>>,
     detached: Vec<(SessionId, String, u32)>,
-    /// The consumers that wait for clones, with the clone, and whether packets before it are only in others.
+    /// The consumers that wait for clones, each with the clone, and whether only other clones have the packets before it.
     cloning: BTreeMap<ConsumerId, (SessionId, bool)>,
     users: BTreeMap<ConsumerId, u32>,
     sessions: BTreeMap<SessionId, Owned>,
-    /// How many ends of sessions each consumer was told of.
+    /// The number of ends of sessions that each consumer has heard of.
     heard: BTreeMap<ConsumerId, usize>,
     root: ConsumerId,
-    /// There are no hostile producers.
+    /// Whether there are no hostile producers.
     peaceful: bool,
     packets: u64,
     losses: u64,
-    /// Writers whose every packet came out.
+    /// The number of writers whose packets all came out.
     complete: u64,
 }
 
@@ -126,7 +126,7 @@ impl Simulation {
             95 | 96 => self.relay_step(),
             _ => self.disk_step(),
         }
-        // Sometimes more happens before anything is done about it.
+        // Sometimes several things happen before the service handles them.
         if !self.random.one_in(4) {
             self.world.run();
             self.check();
@@ -153,7 +153,7 @@ impl Simulation {
         };
     }
 
-    /// Everybody finishes; then everybody leaves.
+    /// Has everybody finish, and then leave.
     fn end(mut self) -> [u64; 3] {
         self.world.disk = Disk::Fast;
         self.world.disk_catches_up();
@@ -212,7 +212,7 @@ impl Simulation {
     }
 }
 
-/// Says which seed it was when a check fails.
+/// Prints the seed when a check fails.
 struct SayWhich(u64);
 
 impl Drop for SayWhich {

@@ -1,4 +1,4 @@
-//! Where chance comes from: a seed.
+//! Random numbers from a seed.
 
 /// SplitMix64.
 pub(super) struct Random(pub(super) u64);
@@ -29,7 +29,7 @@ impl Random {
         (0..self.below(most + 1)).map(|_| self.next() as u8).collect()
     }
 
-    /// Mostly small, sometimes at the edges.
+    /// Returns numbers that are mostly small, and sometimes at the limits of their types.
     pub(super) fn number(&mut self) -> u32 {
         match self.below(6) {
             0 => self.next() as u32,

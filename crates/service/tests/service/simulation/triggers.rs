@@ -1,4 +1,4 @@
-//! Triggers: sessions that start, stop or are to be cloned with them, and producers that activate them.
+//! Triggers: sessions that they start, stop or clone, and producers that activate them.
 
 use ferretto_proto::messages::TraceConfig;
 use ferretto_proto::messages::trace_config::TriggerConfig;
@@ -8,7 +8,7 @@ use ferretto_service::ProducerId;
 use super::Simulation;
 use super::random::Random;
 
-/// Makes this a config that waits for triggers. Some of them the service refuses.
+/// Makes this config wait for triggers. The service refuses some of them.
 pub(super) fn wait_for_triggers(config: &mut TraceConfig, random: &mut Random) {
     let modes = [
         TriggerMode::UNSPECIFIED,
@@ -48,7 +48,7 @@ pub(super) fn triggers_of(config: &TraceConfig) -> Vec<String> {
 }
 
 impl Simulation {
-    /// A producer activates some triggers, of which not all are waited for.
+    /// Has a producer activate some triggers. Sessions wait for some of these only.
     pub(super) fn activate_triggers(&mut self, id: ProducerId) {
         let random = &mut self.random;
         let names: Vec<String> = (0..random.below(4))

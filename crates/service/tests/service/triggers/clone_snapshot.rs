@@ -1,4 +1,4 @@
-//! Sessions of which triggers want snapshots.
+//! Sessions that triggers have cloned.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn consumers_that_do_not_observe_or_are_gone_hear_nothing() {
     world.service.attach(consumer, "key").unwrap();
     assert_eq!(due(&world, consumer).len(), 0);
     world.activate(producer, &["t1"]);
-    // The world panics if it is named after this.
+    // The world panics if an output names the consumer after this.
     world.lose_consumer(consumer);
     world.advance(10);
 }
@@ -121,7 +121,7 @@ fn no_more_snapshots_wait_than_the_limit() {
     world.activate(producer, &["t1"]);
     world.advance(10);
     assert_eq!(due(&world, consumer).len(), limits::MAX_PENDING_SNAPSHOTS + 1);
-    // Once there was room, the next time that there is none is told of again.
+    // There was room in between, so the log mentions the next lack of room again.
     world.activate(producer, &many);
     let told = world
         .log

@@ -1,8 +1,8 @@
-//! How often a trigger may come: limits, chance, budgets.
+//! How often a trigger may be activated: limits, chance, budgets.
 
 use super::*;
 
-/// Whether the trigger `t` of a session with this config stops it.
+/// Returns whether the trigger `t` stops a session with this config.
 fn stops_it(world: &mut World, config: &TraceConfig, random: u64) -> bool {
     let producer = world.producer("p");
     let consumer = world.consumer();
@@ -149,7 +149,7 @@ fn a_producer_that_floods_is_cut_to_its_budget_and_named_once() {
         lines.count()
     };
     assert_eq!(named(&world), 1);
-    // Others are not held up.
+    // Other producers may still activate triggers.
     let other = world.producer("other");
     world.activate(other, &["t"]);
     assert_eq!(triggers(&world.read(consumer)), ["t"]);

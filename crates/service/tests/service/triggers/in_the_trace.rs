@@ -1,4 +1,4 @@
-//! The packets about triggers in the trace of a triggered session.
+//! The packets about triggers in a triggered session's trace.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn clock_snapshots_are_in_order_and_one_is_of_the_trigger() {
         let (mut world, producer, consumer) = world();
         world.enable(consumer, &triggered(mode, DAY, &[trigger("t", 10)]));
         world.advance(7);
-        // Only a clock that went its own way is worth a snapshot.
+        // The service writes a snapshot only if a clock has drifted.
         world.now.monotonic_raw += 20_000_000;
         let at = world.now.boot;
         world.activate(producer, &["t"]);

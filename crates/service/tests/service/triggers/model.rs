@@ -1,4 +1,4 @@
-//! Random sessions, triggers, producers and times against a model that scans lists, as one would write it down first.
+//! Random sessions, triggers, producers and times, compared with a simple model that scans lists.
 //!
 //! `FERRETTO_TRIGGERS_SEED=n` runs one seed.
 
@@ -14,7 +14,7 @@ const SEEDS: u64 = 30;
 const STEPS: u64 = 150;
 
 const TRIGGERS: [&str; 4] = ["a", "b", "c", "d"];
-/// Names of producers, and expressions with the names that they match.
+/// The names of producers, and expressions with the names that they match.
 const PRODUCERS: [&str; 3] = ["p", "pp", "q"];
 const EXPRESSIONS: [(&str, &[&str]); 4] = [
     ("", &["p", "pp", "q"]),
@@ -54,22 +54,22 @@ struct Awaited {
     senders: &'static [&'static str],
 }
 
-/// A session as the model sees it.
+/// The model's view of a session.
 struct Session {
     mode: TriggerMode,
     awaited: Vec<Awaited>,
-    /// Triggers that came and were not read.
+    /// Triggers that were activated, and not read.
     unread: Vec<String>,
     hit: bool,
     started: bool,
-    /// The time of its end, as far as it is known now.
+    /// The time at which it will end, as far as it is known now.
     ends_at: u64,
-    /// Snapshots by when they are due.
+    /// Snapshots, each with the time at which it is due.
     snapshots: Vec<(u64, String)>,
 }
 
 impl Session {
-    /// The snapshots that come due up to this time.
+    /// Returns the snapshots that are due by this time.
     fn elapse(&mut self, now: u64) -> Vec<String> {
         let mut due: Vec<(u64, String)> = self.snapshots.extract_if(.., |(at, _)| *at <= now).collect();
         due.sort_by_key(|(at, _)| *at);
@@ -81,7 +81,7 @@ impl Session {
     }
 }
 
-/// Activations of triggers that some session waited for.
+/// The activations that some session waited for.
 #[derive(Default)]
 struct Model {
     sessions: BTreeMap<ConsumerId, Session>,
@@ -141,7 +141,7 @@ fn random_session(random: &mut Random, now: u64) -> (Session, u32) {
         let trigger = Trigger {
             name: Some((*name).to_owned()),
             producer_name_regex: Some(expression.to_owned()),
-            // Not 0: a session that a trigger starts would never end.
+            // The delay is not 0, because a session that a trigger starts would then never end.
             stop_delay_ms: Some(1 + random.below(20 * 3_600_000) as u32),
             max_per_24_h: Some(random.below(4) as u32),
             skip_probability: Some(random.pick(&[0.0, 0.0, 0.0, 1.0])),
@@ -186,7 +186,7 @@ fn run(seed: u64) {
                 model.sessions.insert(consumer, session);
             }
             0..=4 => {
-                // At least a minute apart, so that the service's history is exact.
+                // Activations are at least a minute apart, so that the service's history is exact.
                 let most = random.pick(&[120, 120, 120, 2000]);
                 let minutes = 1 + random.below(most);
                 world.advance(minutes * 60_000);

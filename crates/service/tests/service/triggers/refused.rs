@@ -1,4 +1,4 @@
-//! Configs whose triggers make no sense.
+//! Configs with triggers that make no sense.
 
 use super::*;
 
@@ -127,7 +127,7 @@ fn expressions_that_do_not_compile_explode_or_are_too_many() {
             .collect()
     };
     let mut many = different(limits::MAX_TRIGGER_REGEXES_PER_CONFIG);
-    // The same one again is none more.
+    // An expression that is already there does not count again.
     many.push(with(limits::MAX_TRIGGER_REGEXES_PER_CONFIG, "p0".into()));
     accepted(&of(&many));
     let error = refusal(&of(&different(limits::MAX_TRIGGER_REGEXES_PER_CONFIG + 1)));

@@ -49,7 +49,7 @@ fn without_a_trigger_it_ends_after_the_timeout_with_an_empty_trace() {
     assert_eq!(world.count(producer, starts), 0);
     assert_eq!(world.count(producer, stops), 1);
     assert!(world.read(consumer).is_empty());
-    // It is too late for the trigger now.
+    // It is too late for the trigger.
     world.activate(producer, &["t"]);
     assert_eq!(world.count(producer, starts), 0);
     assert!(world.read(consumer).is_empty());
@@ -128,7 +128,7 @@ fn one_request_starts_all_sessions_that_wait_for_its_triggers() {
     world.acknowledge_flushes(producer);
     assert!(is_over(&world, first) && is_over(&world, second));
     assert_eq!(triggers(&world.read(first)), ["t"]);
-    // The first that comes decides how long the session lasts.
+    // The first trigger decides how long the session lasts.
     assert_eq!(triggers(&world.read(second)), ["t", "t2"]);
 }
 

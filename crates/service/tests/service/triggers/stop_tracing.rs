@@ -117,7 +117,7 @@ fn packets_that_the_ring_buffer_lost_before_the_trigger_stay_lost() {
         &triggered(TriggerMode::STOP_TRACING, DAY, &[trigger("t", 1)]),
     );
     let target = world.target(producer);
-    // More than the 64 KB of the buffer.
+    // The packets take more than the 64 KB of the buffer.
     for _ in 0..20 {
         world.commit(producer, 1, target, &[&packet(&"x".repeat(3900))]);
     }
