@@ -5,7 +5,9 @@ use std::path::Path;
 
 use ferretto_proto::messages::profile_packet::process_heap_samples::Losses;
 use ferretto_proto::messages::trace_packet::Data;
-use ferretto_proto::messages::{Message, Trace};
+use ferretto_proto::messages::{Message, TracePacket};
+use ferretto_proto::write;
+use ferretto_wire::{Reader, Value};
 
 /// The heap profiles of a trace, by process.
 #[derive(Debug, Default)]
@@ -58,13 +60,32 @@ impl ProcessHeap {
     }
 }
 
+fn is_of_heaps(packet: &[u8]) -> bool {
+    let mut numbers = Reader::new(packet).map(|field| field.unwrap().number);
+    numbers.any(|number| {
+        [
+            write::TracePacket::PROFILE_PACKET,
+            write::TracePacket::INTERNED_DATA,
+        ]
+        .contains(&number)
+    })
+}
+
 impl HeapTrace {
     /// Reads the heap profiles of one data source.
     pub(crate) fn read(trace: &Path) -> HeapTrace {
-        let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
+        let trace = std::fs::read(trace).unwrap();
         let (mut names, mut frames, mut stacks) = (HashMap::new(), HashMap::new(), HashMap::new());
         let mut heaps = HeapTrace::default();
-        for packet in &trace.packet {
+        // Other packets have command lines, which need not be text.
+        let packets = Reader::new(&trace).map(|field| field.unwrap().value);
+        let of_heaps = packets.filter_map(|packet| match packet {
+            Value::Bytes(packet) => {
+                is_of_heaps(packet).then(|| TracePacket::decode_from_slice(packet).unwrap())
+            }
+            _ => None,
+        });
+        for packet in of_heaps {
             for name in &packet.interned_data.function_names {
                 let text = String::from_utf8_lossy(name.str.as_deref().unwrap_or_default()).into_owned();
                 names.insert(name.iid.unwrap(), text);
