@@ -502,10 +502,9 @@ fn attached_to(program: &mut Profiled, workshop: &Workshop<'_>) -> ProcessHeap {
     program.await_ring();
     program.work();
     running.signal(Signal::INT);
-    // Programs are asked before the data source says that it has started, so this Ctrl-C may come early and be told as that.
+    // Programs are asked before the data source says that it has started, so this Ctrl-C may come early, and the recording be told as incomplete. What the
+    // program has done by then is in the trace all the same.
     assert!(running.wait(PATIENCE).is_some());
-    let said = workshop.system.log("ferretto.log");
-    assert!(said.contains("live at the end"), "{said}");
     HeapTrace::read(&trace)
         .processes
         .remove(&program.pid())
