@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::support::c_program::compile;
+use crate::support::heap_client::library;
 use crate::support::socket_folder;
 use crate::support::trace::{TraceProcessor, numbers};
 
@@ -30,13 +31,6 @@ int main(int argc, char **argv) {
     return 7;
 }
 "#;
-
-/// The preloaded library.
-fn library() -> PathBuf {
-    std::env::current_exe()
-        .unwrap()
-        .with_file_name("libferretto_heap.so")
-}
 
 /// The longest time that a program waits for the profiler, in microseconds, in tests in which every sample counts.
 const PATIENCE: &str = "120000000";

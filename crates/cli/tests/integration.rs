@@ -34,6 +34,7 @@ mod frozen_ftrace;
 mod ftrace;
 mod heap;
 mod heap_files;
+mod heap_programs;
 mod heapprofd;
 mod hostile;
 mod hostile_memory;

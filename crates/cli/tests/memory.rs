@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::peers::{Producer, Session, chunk, commit, config, introduction};
+use crate::support::process::anonymous_kb;
 use crate::support::wire::Client;
 use crate::support::{PATIENCE, Program, Programs, Side, System};
 use ferretto_ipc::ports::CONSUMER_PORT;
@@ -17,13 +18,6 @@ const NAME: &str = "to be cloned";
 const BUFFER_KB: u32 = 4096;
 /// The additional memory that a service may keep after its first session: heaps have holes, and pages of the program are written to.
 const SLACK_KB: u64 = 1024;
-
-/// Returns the anonymous memory of a process, in KB.
-fn anonymous(pid: u32) -> u64 {
-    let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Anonymous:"));
-    line.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap()
-}
 
 /// Fills the buffer of a session, makes this many clones, reads all of them, and ends them.
 fn session(system: &System<'_>, clones: usize) {
@@ -77,13 +71,13 @@ fn memory_of_sessions_clones_and_reading_is_returned() {
     let programs = Programs::ours();
     let mut system = System::new(&programs);
     let service = system.start(Side::Ours, Program::Traced);
-    let before = anonymous(service);
+    let before = anonymous_kb(service);
     // The allocator lets the amount of freed memory determine how much it keeps.
     session(&system, 6);
     session(&system, 0);
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let now = anonymous(service);
+        let now = anonymous_kb(service);
         if now <= before + SLACK_KB {
             return;
         }

@@ -3,7 +3,8 @@
 //! The bounds of the first thread's stack are known: all up to its end is there and can be copied. Other stacks are those of threads, or the program has
 //! made them for signal handlers and coroutines. Their bounds are not looked up, because `pthread_getattr_np` holds a lock while it allocates, and a
 //! program that calls it would wait for itself in a sample of that allocation. So the kernel copies, page by page, up to the first page that cannot be
-//! read, and not beyond this thread's own variables, which are above its stack. `report` calls this.
+//! read, and not beyond this thread's own variables, which are above its stack. A thread whose stack could be read up to there has a stack whose bounds are
+//! known from then on, as far down as it was read. `report` calls this.
 #![allow(unsafe_code)]
 
 use core::ptr;
@@ -37,8 +38,12 @@ pub(crate) fn extent(thread: &Thread, stack_pointer: u64, most: usize) -> Extent
         // One byte more than wanted, to know whether the copy is cut.
         let wanted = most as u64 + 1;
         let variables = ptr::from_ref(thread) as u64;
-        let to_variables = variables.checked_sub(stack_pointer).unwrap_or(wanted);
-        system::readable(stack_pointer, wanted.min(to_variables) as usize) as u64
+        let to_variables = variables.checked_sub(stack_pointer).unwrap_or(u64::MAX);
+        let there = system::readable(stack_pointer, wanted.min(to_variables) as usize) as u64;
+        if there == to_variables {
+            remember(thread, stack_pointer, variables);
+        }
+        there
     };
     Extent {
         from: stack_pointer,
@@ -50,6 +55,19 @@ pub(crate) fn extent(thread: &Thread, stack_pointer: u64, most: usize) -> Extent
 
 fn bounds(thread: &Thread) -> (u64, u64) {
     (thread.stack_low.load(Relaxed), thread.stack_high.load(Relaxed))
+}
+
+/// This thread's stack can be read from here up to its variables. Libc has made both in one piece, which stays until the thread has ended, so later copies
+/// need not ask the kernel. Of the first thread, whose variables are elsewhere, nothing is remembered.
+fn remember(thread: &Thread, low: u64, variables: u64) {
+    let is_unknown = matches!(bounds(thread), (_, high) if high == 0 || high == variables);
+    let number = thread.number.load(Relaxed);
+    if is_unknown && number != 0 && number != system::process().cast_unsigned() {
+        // A signal handler in between finds a stack of no bytes, which is nobody's.
+        thread.stack_high.store(0, Relaxed);
+        thread.stack_low.store(low, Relaxed);
+        thread.stack_high.store(variables, Relaxed);
+    }
 }
 
 /// Looks up the bounds of this thread's stack. Only where the program cannot be looking up the same: libc holds a lock meanwhile, and may allocate.
@@ -148,6 +166,34 @@ mod tests {
             .expect("a thread")
             .join()
             .expect("no panic");
+    }
+
+    #[test]
+    fn a_threads_stack_is_known_once_it_was_read_up_to_its_variables() {
+        std::thread::spawn(|| {
+            let local = [7_u64; 4];
+            let from = std::ptr::from_ref(std::hint::black_box(&local)) as u64;
+            let of = |most| extent(thread::current(), from, most);
+            assert!(!of(MOST_STACK_BYTES).is_own);
+            // Nothing is remembered before the thread has a number, or as the first one.
+            assert!(!of(MOST_STACK_BYTES).is_own);
+            thread::current().number.store(std::process::id(), Relaxed);
+            assert!(!of(MOST_STACK_BYTES).is_own && !of(MOST_STACK_BYTES).is_own);
+            thread::current().number.store(system::thread(), Relaxed);
+            // Not all of it is wanted.
+            assert!(!of(32).is_own && !of(32).is_own);
+            let unknown = of(MOST_STACK_BYTES);
+            let known = of(MOST_STACK_BYTES);
+            assert!(!unknown.is_own && known.is_own);
+            assert_eq!((known.bytes, known.is_cut), (unknown.bytes, unknown.is_cut));
+            assert_eq!(&copied(known).0[..4], &local);
+            // What is further down is not.
+            let lower = extent(thread::current(), from - 64, MOST_STACK_BYTES);
+            assert!(!lower.is_own && lower.bytes == known.bytes + 64);
+            assert!(extent(thread::current(), from - 64, MOST_STACK_BYTES).is_own);
+        })
+        .join()
+        .expect("no panic");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! A client of `heapprofd` that a test controls. It has the handshake of a real one, and the test writes its ring.
+//! A client of `heapprofd` that a test controls. It has the handshake of a real one, and the test writes its ring. Also the library that makes other
+//! programs clients.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferretto_heap_client::handshake::{Hello, Reason, Welcome};
@@ -17,6 +18,13 @@ use rustix::net::{
 };
 
 use super::{PATIENCE, await_that};
+
+/// The library that is preloaded into programs. Cargo builds it, because this package depends on its package for tests, and puts it beside the tests.
+pub(crate) fn library() -> PathBuf {
+    std::env::current_exe()
+        .unwrap()
+        .with_file_name("libferretto_heap.so")
+}
 
 /// The profiled process, which is the process of the test.
 pub(crate) struct HeapClient {

@@ -12,6 +12,7 @@ pub(crate) mod c_program;
 pub(crate) mod dialect;
 pub(crate) mod example;
 pub(crate) mod heap_client;
+pub(crate) mod heap_trace;
 pub(crate) mod journal;
 mod machine_lock;
 pub(crate) mod peers;
