@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_client::data_source::Acknowledge;
+use ferretto_client::data_source::{self, Acknowledge};
 use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
@@ -88,7 +88,12 @@ impl JournalThread {
         let mut reader = match self.open() {
             Ok(reader) => reader,
             Err(trouble) => {
-                self.warn(format_args!("could not be started: {trouble}"));
+                let trouble = data_source::Trouble {
+                    source: NAME.to_owned(),
+                    failure: format!("could not be started: {trouble}"),
+                };
+                self.program.warning(&trouble.to_string());
+                trouble.write(&mut self.writer);
                 drop(self.inbox.await_stop());
                 // The instance has ended by now, so the service does not hear that it had started.
                 return drop(started);
