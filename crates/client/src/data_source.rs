@@ -7,7 +7,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ferretto_ipc::reactor::boot_now;
 use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message};
 use ferretto_proto::write::TracePacket;
@@ -115,6 +114,8 @@ pub struct Trouble {
     pub source: String,
     /// The rest of the sentence: `could not be started: …`.
     pub failure: String,
+    /// When it was noticed, in nanoseconds of boot time.
+    pub noticed: u64,
 }
 
 impl fmt::Display for Trouble {
@@ -128,7 +129,7 @@ impl Trouble {
     pub fn write(&self, writer: &mut TraceWriter) {
         writer.packet(|packet| {
             TracePacket::new(packet)
-                .timestamp(boot_now())
+                .timestamp(self.noticed)
                 .data_source_failure(|failure| {
                     failure.data_source_name(&self.source).failure(&self.failure);
                 });

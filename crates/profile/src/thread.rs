@@ -124,6 +124,7 @@ impl PerfThread {
             let trouble = Trouble {
                 source: NAME.to_owned(),
                 failure: format!("could not be started: {error}"),
+                noticed: boot_now(),
             };
             self.program.warning(&trouble.to_string());
             trouble.write(&mut self.writer);

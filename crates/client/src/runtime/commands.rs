@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use ferretto_ipc::reactor::boot_now;
+
 use super::Runtime;
 use super::connection::Connection;
 use super::inbox::Done;
@@ -107,6 +109,7 @@ impl Runtime {
                 let trouble = Trouble {
                     source: self.sources.all[source].name.clone(),
                     failure: format!("could not be set up: {error}"),
+                    noticed: boot_now(),
                 };
                 self.program.warning(&trouble.to_string());
                 let running = self.sources.at_mut(place)?;
@@ -202,6 +205,7 @@ impl Runtime {
             let trouble = Trouble {
                 source: name.clone(),
                 failure: format!("could not be started: {error}"),
+                noticed: boot_now(),
             };
             self.program.warning(&trouble.to_string());
             source.tell_trouble(&output, &trouble);

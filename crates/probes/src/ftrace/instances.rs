@@ -388,7 +388,7 @@ impl DataSource for Ftrace {
     }
 
     fn tell_trouble(&self, output: &Output, trouble: &Trouble) {
-        self.tell(output, boot_now(), &trouble.to_string());
+        self.tell(output, trouble.noticed, &trouble.to_string());
     }
 
     fn next_deadline(&self) -> Option<u64> {

@@ -12,7 +12,7 @@ use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::Nothing;
-use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, monotonic_now};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now, monotonic_now};
 
 use super::NAME;
 use super::entry::{Filters, LONGEST_FIELD};
@@ -91,6 +91,7 @@ impl JournalThread {
                 let trouble = data_source::Trouble {
                     source: NAME.to_owned(),
                     failure: format!("could not be started: {trouble}"),
+                    noticed: boot_now(),
                 };
                 self.program.warning(&trouble.to_string());
                 trouble.write(&mut self.writer);
