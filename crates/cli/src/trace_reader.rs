@@ -9,6 +9,7 @@
 //! being written, or its writer was killed.
 
 mod expand;
+mod follow;
 mod foreign;
 mod input;
 
@@ -21,6 +22,7 @@ use ferretto_service::compression::{ExpandError, Expander, expander};
 use ferretto_wire::{MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, tag, take_varint};
 
 pub(crate) use expand::{Broken, Compression};
+pub(crate) use follow::{Follower, Reached};
 pub(crate) use foreign::{Foreign, Shown, nothing_read};
 pub(crate) use input::{Input, expanded, expanding};
 

@@ -28,6 +28,7 @@ mod cxx_producer;
 mod daemons;
 mod dialects;
 mod event_words;
+mod failed_sources;
 mod filter;
 mod flags;
 mod frozen_ftrace;

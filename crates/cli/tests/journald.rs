@@ -271,10 +271,10 @@ fn cannot_read(script: &str, journal: Option<&PrivateJournal>, why: &[&str]) {
     println!("{:?}\n{said}\n{}", output.status, system.log("traced_probes.log"));
     // The person who records reads why, and gets the rest of the trace.
     assert!(said.contains(NAME), "{said}");
-    assert!(said.contains("traced_probes says in its log why"), "{said}");
     let log = system.log("traced_probes.log");
     for part in why {
         assert!(log.contains(part), "{part:?}:\n{log}");
+        assert!(said.contains(part), "{part:?}:\n{said}");
     }
     let trace = Trace::decode_from_slice(&std::fs::read(&trace).unwrap()).unwrap();
     let is_sample = |packet: &TracePacket| matches!(packet.data, Some(Data::SysStats(_)));
@@ -302,7 +302,7 @@ fn a_machine_without_a_journal_is_recorded_without_it_and_told_so() {
     if can_unshare() {
         let hide = "mount -t tmpfs none /run; [ ! -d /var/log/journal ] || mount -t tmpfs none /var/log/journal; exec \"$0\"";
         let why = [
-            "linux.systemd_journald: could not be started: this machine has no journal: there is none in \
+            "could not be started: this machine has no journal: there is none in \
              /run/log/journal and /var/log/journal;",
         ];
         cannot_read(hide, None, &why);
@@ -314,7 +314,7 @@ fn a_machine_without_libsystemd_is_recorded_without_its_journal_and_told_so() {
     if can_unshare() {
         let hide = "for library in $(ldconfig -p | sed -n 's/^.*libsystemd.so.0 .*=> //p'); do mount --bind /dev/null \"$library\"; done; exec \"$0\"";
         let why = [
-            "linux.systemd_journald: could not be started: cannot load libsystemd.so.0: ",
+            "could not be started: cannot load libsystemd.so.0: ",
             "; install it (Debian has it in libsystemd0",
         ];
         cannot_read(hide, None, &why);
@@ -327,7 +327,7 @@ fn a_user_who_may_not_read_the_journal_is_told_who_may() {
         return;
     };
     let why = [
-        "linux.systemd_journald: could not be started: this user may not read the journal (/run/log/journal/",
+        "could not be started: this user may not read the journal (/run/log/journal/",
         "start traced_probes as root or as a member of the group systemd-journal",
     ];
     cannot_read(

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::perf::may_profile;
 use crate::support::c_program::compile;
+use crate::support::terminal::{Size, Terminal};
 use crate::support::trace::{TraceProcessor, numbers};
 use crate::support::{PATIENCE, Running, socket_folder};
 
@@ -368,6 +369,73 @@ fn other_formats_have_only_the_processes_of_the_command() {
             .ends_with(".pftrace")
     });
     assert_eq!(left.count(), 0, "only what was asked for is left");
+}
+
+#[test]
+fn the_list_of_functions_grows_while_a_terminal_looks_on() {
+    let Some(workshop) = Workshop::open() else { return };
+    let running = workshop.start(&[]);
+    let pid = running.pid();
+    let mut command = Command::new(FERRETTO);
+    command
+        .args([
+            "profile",
+            "--top",
+            "-d",
+            "0",
+            "-o",
+            "live.svg",
+            "-p",
+            &pid.to_string(),
+        ])
+        .current_dir(workshop.0.path())
+        .env("TMPDIR", workshop.0.path())
+        .env("PERFETTO_CONSUMER_SOCK_NAME", workshop.path("consumer"))
+        .env("PERFETTO_PRODUCER_SOCK_NAME", workshop.path("producer"));
+    let mut terminal = Terminal::open(Size(20, 100), &command);
+    let samples = |rows: &[String]| {
+        let head = rows.iter().find(|row| row.contains(" so far, "))?;
+        let shows_leader = rows
+            .iter()
+            .any(|row| row.contains(" %") && row.ends_with("hot_leaf"));
+        let count = head.split(' ').next()?.replace(',', "");
+        shows_leader.then(|| count.parse::<u64>().unwrap())
+    };
+    let screen = terminal.await_screen("a list", |rows| samples(rows).is_some());
+    let rows: Vec<String> = screen.lines().map(str::to_owned).collect();
+    let before = samples(&rows).unwrap();
+    assert!(screen.contains("SELF") && screen.contains("TOTAL"), "{screen}");
+    terminal.await_screen("more samples", |rows| samples(rows) > Some(before));
+    let (row, _) = terminal.cursor();
+    let rows = terminal.rows();
+    assert!(
+        rows[usize::from(row)].starts_with("recording "),
+        "the cursor is above the list, so that other lines replace it:\n{}",
+        rows.join("\n")
+    );
+    terminal.press("\x03");
+    let (status, screen) = terminal.finish();
+    assert!(status.success(), "{status}\n{screen}");
+    assert!(
+        !screen.contains("so far"),
+        "the list at the end takes its place:\n{screen}"
+    );
+    assert!(screen.contains("hot_leaf"), "{screen}");
+    assert!(workshop.text("live.svg").contains("hot_leaf"));
+}
+
+#[test]
+fn without_a_terminal_the_functions_are_listed_at_the_end_only() {
+    let Some(workshop) = Workshop::open() else { return };
+    let running = workshop.start(&[]);
+    let (code, said) = workshop.ferretto(&format!(
+        "profile --top -d 1 -o plain.pftrace -p {}",
+        running.pid()
+    ));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("--top: stderr is no terminal"), "{said}");
+    assert!(!said.contains("so far"), "{said}");
+    assert_eq!(leader(&said, "cpu-clock"), "hot_leaf", "{said}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ferretto_proto::messages::data_source_config::BufferExhaustedPolicy as ConfiguredPolicy;
 use ferretto_proto::messages::{DataSourceConfig, DataSourceDescriptor, Message};
+use ferretto_proto::write::TracePacket;
 use ferretto_wire::{Field, Reader};
 
 use crate::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, CreateWriterError};
@@ -106,6 +107,37 @@ impl fmt::Debug for Acknowledge {
     }
 }
 
+/// The reason why an instance records nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// The name of the data source.
+    pub source: String,
+    /// The rest of the sentence: `could not be started: …`.
+    pub failure: String,
+    /// When it was noticed, in nanoseconds of boot time.
+    pub noticed: u64,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.source, self.failure)
+    }
+}
+
+impl Trouble {
+    /// Writes it into the trace, as a `DataSourceFailure`. A data source whose instance fails on a thread of its own calls it; for others the runtime does.
+    pub fn write(&self, writer: &mut TraceWriter) {
+        writer.packet(|packet| {
+            TracePacket::new(packet)
+                .timestamp(self.noticed)
+                .data_source_failure(|failure| {
+                    failure.data_source_name(&self.source).failure(&self.failure);
+                });
+        });
+        writer.flush();
+    }
+}
+
 /// A data source, as the runtime drives it. Its methods are called on the runtime's thread, which serves nothing else meanwhile: they must not block.
 pub trait DataSource: Send + Sync {
     /// The descriptor to register with services. The runtime adds that starting and stopping is acknowledged (stopping unless this says otherwise),
@@ -137,8 +169,14 @@ pub trait DataSource: Send + Sync {
     /// Repeats everything that later packets refer to, because the earlier packets may be gone.
     fn clear_incremental_state(&self, slot: Slot);
 
-    /// The instance records nothing, for this reason. The data source may write the reason into the trace; it is logged already.
-    fn tell_trouble(&self, _output: &Output, _trouble: &str) {}
+    /// The instance records nothing, for this reason, which is logged already. The trace gets it as a `DataSourceFailure`, unless the data source
+    /// has packets of its own in which upstream's readers look for it.
+    fn tell_trouble(&self, output: &Output, trouble: &Trouble) {
+        // Without a writer only the log has it.
+        if let Ok(mut writer) = output.create_trace_writer() {
+            trouble.write(&mut writer);
+        }
+    }
 
     /// When [`DataSource::on_deadline`] should be called, in nanoseconds of boot time. Asked several times in each turn.
     fn next_deadline(&self) -> Option<u64> {

@@ -197,8 +197,19 @@ impl Profiler {
         }
     }
 
-    /// Writes that nothing follows, because the daemon needs too much memory.
-    pub(crate) fn write_guardrail(&mut self, sink: &mut dyn PacketSink) {
+    /// Ends the work, because the daemon needs too much memory. Samples that wait, here or in the rings, are written without stacks, as skipped.
+    pub(crate) fn give_up(&mut self, sink: &mut dyn PacketSink) {
+        self.disable();
+        while let Some(item) = self.samples.queue.pop() {
+            if let Item::Sample(cpu, sample) = item {
+                skip(cpu, &sample.borrowed(), &mut self.output, sink);
+            }
+        }
+        self.samples.queue.close();
+        // The time for stacks is over.
+        let now = Instant::now();
+        self.read_rings(now.checked_sub(IN_PLACE).unwrap_or(now), sink);
+        self.tell_losses(sink);
         self.output.begin(boot_now, sink);
         self.output
             .stopped(boot_now(), DataSourceStopReason::PROFILER_STOP_GUARDRAIL, sink);
@@ -325,8 +336,7 @@ impl Samples {
                 } else if self.queue.has_room_for(sample) {
                     self.queue.push(Item::Sample(cpu, OwnedSample::from(sample)));
                 } else {
-                    output.begin(boot_now, sink);
-                    output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE, sink);
+                    skip(cpu, sample, output, sink);
                 }
             }
             Record::Exec { pid, timestamp } => {
@@ -454,6 +464,12 @@ impl Samples {
             Found::Skipped(reason) => output.skipped(cpu, sample, reason, sink),
         }
     }
+}
+
+/// Writes that a sample has no stack because there is no time or no memory for it.
+fn skip(cpu: u32, sample: &Sample<'_>, output: &mut Output, sink: &mut dyn PacketSink) {
+    output.begin(boot_now, sink);
+    output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE, sink);
 }
 
 /// Whether a process that was not met before is sampled.

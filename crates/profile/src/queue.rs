@@ -27,7 +27,8 @@ pub(crate) struct Queue {
     bytes: u64,
     /// Of those, the bytes of changes.
     change_bytes: u64,
-    most_bytes: u64,
+    /// `None` if nothing may wait.
+    most_bytes: Option<u64>,
     /// Changes had no room.
     has_lost_changes: bool,
 }
@@ -42,7 +43,7 @@ impl Queue {
             bytes: 0,
             change_bytes: 0,
             has_lost_changes: false,
-            most_bytes: most_bytes.unwrap_or(DEFAULT_MOST_BYTES),
+            most_bytes: Some(most_bytes.unwrap_or(DEFAULT_MOST_BYTES)),
         }
     }
 
@@ -57,7 +58,13 @@ impl Queue {
 
     /// Whether a sample with a stack of this size may wait.
     pub(crate) fn has_room_for(&self, sample: &Sample<'_>) -> bool {
-        self.bytes - self.change_bytes + sample.stack.len() as u64 <= self.most_bytes
+        let bytes = self.bytes - self.change_bytes + sample.stack.len() as u64;
+        self.most_bytes.is_some_and(|most| bytes <= most)
+    }
+
+    /// Leaves no room for samples.
+    pub(crate) fn close(&mut self) {
+        self.most_bytes = None;
     }
 
     /// Puts a sample, for which there has to be room, or a change behind all others. A change without room is lost.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_client::data_source::Acknowledge;
+use ferretto_client::data_source::{Acknowledge, Trouble};
 use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
@@ -121,8 +121,13 @@ impl PerfThread {
     pub(crate) fn run(mut self, mut inbox: Inbox, started: Acknowledge) {
         self.program.join_instance(self.instance);
         if let Err(error) = self.begin(&inbox) {
-            self.program
-                .warning(&format!("{NAME}: could not be started: {error}"));
+            let trouble = Trouble {
+                source: NAME.to_owned(),
+                failure: format!("could not be started: {error}"),
+                noticed: boot_now(),
+            };
+            self.program.warning(&trouble.to_string());
+            trouble.write(&mut self.writer);
             drop(inbox.await_stop());
             // The instance has ended by now, so the service is not told that it had started.
             return drop(started);
@@ -136,8 +141,7 @@ impl PerfThread {
             }
             Ok(Ended::Abandoned) => {}
             Ok(Ended::TooMuchMemory) => {
-                self.profiler.disable();
-                self.profiler.write_guardrail(&mut self.writer);
+                self.profiler.give_up(&mut self.writer);
                 self.writer.flush();
                 self.program.warning(&format!(
                     "{NAME}: the daemon needs more than max_daemon_memory_kb; nothing more is sampled"

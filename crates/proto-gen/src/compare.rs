@@ -12,9 +12,10 @@ use buffa_codegen::generated::descriptor::{
 use crate::prune::full_name;
 
 /// Fields of our own in messages of theirs: name of the message and number of the field.
-const OUR_EXTENSIONS: [(&str, &str); 6] = [
+const OUR_EXTENSIONS: [(&str, &str); 7] = [
     (".perfetto.protos.PerfSample.ProducerEvent", "9901"),
     (".perfetto.protos.ProfilePacket.ProcessHeapSamples", "9901"),
+    (".perfetto.protos.TracePacket", "9901"),
     (".perfetto.protos.TracingServiceEvent", "9901"),
     (".perfetto.protos.TracingServiceEvent", "9902"),
     (".perfetto.protos.TracingServiceEvent", "9903"),

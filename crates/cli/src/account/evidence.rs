@@ -1,14 +1,14 @@
 //! Evidence of a trace's completeness, gathered from its packets.
 //!
 //! The recording and `info` hand over each packet. [`Evidence`] keeps the statistics of `linux.ftrace`, the losses of `linux.perf` and `android.heapprofd`, the service's notes about data sources that
-//! were late, disconnected or were never offered, and the kinds of packets that the trace has. Its size does not grow with the trace.
+//! were late, disconnected or were never offered, producers' notes about those that failed, and the kinds of packets that the trace has. Its size does not grow with the trace.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use ferretto_proto::messages::tracing_service_event::{DataSources, EventType};
-use ferretto_proto::messages::{Message, TracingServiceEvent};
+use ferretto_proto::messages::{DataSourceFailure, Message, TracingServiceEvent};
 use ferretto_proto::write::{FtraceEventBundle, TracePacket};
 use ferretto_wire::{Reader, Value};
 
@@ -19,6 +19,8 @@ use crate::samples::{Losses, Remark, dumps};
 
 /// Marks of one kind that are remembered; further ones are ignored.
 const MAX_MARKS: usize = 1 << 10;
+/// The most characters of a producer's text that are kept.
+const MAX_TEXT: usize = 1000;
 
 /// A data source, with the producer that offers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +47,20 @@ pub(crate) struct Departure {
     pub(crate) back: Option<Duration>,
 }
 
+/// A data source that a producer could not set up or start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub(crate) source: String,
+    /// What failed, and why: `could not be started: …`.
+    pub(crate) failure: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.source, self.failure)
+    }
+}
+
 /// The evidence from the packets of one trace.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
@@ -64,6 +80,8 @@ pub(crate) struct Evidence {
     pub(super) departures: Vec<Departure>,
     /// Names of data sources that no producer offered.
     pub(super) not_offered: BTreeSet<String>,
+    /// Data sources of which a producer says that they record nothing.
+    pub(super) failed: Vec<Failed>,
     started_at: Option<u64>,
     /// Whether the service noted the end of the session.
     pub(super) has_ended: bool,
@@ -116,6 +134,11 @@ impl Evidence {
                     self.service_event(event, timestamp);
                 }
             }
+            TracePacket::DATA_SOURCE_FAILURE => {
+                if let Ok(failure) = DataSourceFailure::decode_from_slice(content) {
+                    self.source_failed(failure);
+                }
+            }
             TracePacket::CLONE_SNAPSHOT_TRIGGER => self.is_clone = true,
             _ => {}
         }
@@ -153,6 +176,22 @@ impl Evidence {
             }
             _ => {}
         }
+    }
+
+    fn source_failed(&mut self, told: DataSourceFailure) {
+        let cut = |text: Option<String>| text.unwrap_or_default().chars().take(MAX_TEXT).collect();
+        let failed = Failed {
+            source: cut(told.data_source_name),
+            failure: cut(told.failure),
+        };
+        if self.failed.len() < MAX_MARKS && !self.failed.contains(&failed) {
+            self.failed.push(failed);
+        }
+    }
+
+    /// Returns the data sources of which a producer says that they record nothing, in the order of the trace.
+    pub(crate) fn failed(&self) -> &[Failed] {
+        &self.failed
     }
 
     /// Returns the time that the session had recorded at `timestamp`, if known.

@@ -10,7 +10,7 @@ use ferretto_probes::{journald, process_stats, sys_stats, sysfs_power, system_in
 use ferretto_proto::messages::TraceConfig;
 
 use super::counters::has_holes;
-use super::evidence::{Departure, Evidence, SourceOf};
+use super::evidence::{Departure, Evidence, Failed, SourceOf};
 use super::watch::unique;
 use super::{Account, Case, Severity, Wording, heaps, listed, producer_name, samples};
 use crate::config::advice::known_sources::{FTRACE, HEAP, TRACK_EVENT};
@@ -52,6 +52,7 @@ pub(super) fn add_to(case: &Case<'_>, account: &mut Account) {
         samples::add_to(&evidence.samples, account);
         heaps::add_to(&evidence.samples.heaps, account);
     }
+    sources.failures(account);
     sources.departures(account);
     let mut fates = Vec::new();
     for name in sources.names() {
@@ -113,6 +114,10 @@ impl Sources<'_> {
         if name == FTRACE && self.ftrace_is_void() {
             return Fate::Failed;
         }
+        // Another instance, or that of another producer, may have recorded something.
+        if self.has_failed(name) && packets != Some(true) && self.has_started(name) != Some(true) {
+            return Fate::Failed;
+        }
         if self.is_not_started(name) {
             return Fate::NotStarted;
         }
@@ -135,8 +140,19 @@ impl Sources<'_> {
         marked || self.case.watch.and_then(|watch| watch.was_offered(name)) == Some(false)
     }
 
+    /// Whether a producer says that an instance of it records nothing.
+    fn has_failed(&self, name: &str) -> bool {
+        let evidence = self.case.evidence;
+        evidence.is_some_and(|evidence| evidence.failed.iter().any(|failed| failed.source == name))
+    }
+
+    /// Whether an instance of it has started, if that is known.
+    fn has_started(&self, name: &str) -> Option<bool> {
+        self.case.watch.and_then(|watch| watch.has_started(name))
+    }
+
     fn is_not_started(&self, name: &str) -> bool {
-        if let Some(has_started) = self.case.watch.and_then(|watch| watch.has_started(name)) {
+        if let Some(has_started) = self.has_started(name) {
             return !has_started;
         }
         let Some(evidence) = self.case.evidence else {
@@ -198,10 +214,10 @@ impl Sources<'_> {
                 "see whether this machine has a battery: `ls /sys/class/power_supply`"
             }
             journald::NAME if fate == Fate::NotStarted => {
-                "traced_probes says in its log why it cannot read the journal: it takes libsystemd.so.0, a journal, and root or the group systemd-journal"
+                "reading the journal takes libsystemd.so.0, a journal, and root or the group systemd-journal"
             }
             ferretto_profile::source::NAME => {
-                "CPU profiles need a running traced_perf, which says in its log why it cannot sample; it samples other users' processes as root only"
+                "CPU profiles need a running traced_perf (`ferretto traced_perf &`), which samples other users' processes as root only"
             }
             HEAP if fate == Fate::Silent => {
                 "only programs that carry the client are profiled: `ferretto heap -- COMMAND` starts one with it, and LD_PRELOAD=libferretto_heap.so does so for others"
@@ -271,6 +287,15 @@ impl Sources<'_> {
                 .filter(|late| late.source == name)
                 .map(|late| late.producer),
         )
+    }
+
+    /// Adds what producers say of data sources that they could not set up or start.
+    fn failures(&self, account: &mut Account) {
+        let failed = self.case.evidence.map_or(&[][..], |evidence| evidence.failed());
+        for Failed { source, failure } in failed {
+            let what = format!("the data source {source}");
+            account.add(Severity::Missing, "data_source_failed", what, failure, None);
+        }
     }
 
     fn departures(&self, account: &mut Account) {

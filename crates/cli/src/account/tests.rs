@@ -16,6 +16,8 @@ use ferretto_wire::Writer;
 use super::watch::Question;
 use super::*;
 
+mod failed;
+
 fn asking_for(sources: &[&str]) -> TraceConfig {
     let source = |name: &&str| trace_config::DataSource {
         config: DataSourceConfig {

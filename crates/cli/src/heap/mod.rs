@@ -160,6 +160,7 @@ fn record(arguments: &Args, prepared: Prepared, goal: &Goal, find_service: FindS
         },
         once_started: prepared.duration,
         command: prepared.command,
+        below: None,
     };
     // Nobody else finds the profiler of a service that is our own.
     let others = Cell::new(Others::Seen);

@@ -1,4 +1,4 @@
-//! Messages while a recording runs: lines on stderr, and on a terminal one line that changes in place.
+//! Messages while a recording runs: lines on stderr, and on a terminal one line that changes in place, perhaps with rows below it.
 //!
 //! [`run`](super::run), [`record`](super::record) and [`query`](super::query) call it. On a pipe, and on a dumb terminal, it prints plain lines only
 //! and no escape codes. stdout is reserved for data that scripts read: the trace, the process id of `-d`, the state.
@@ -9,6 +9,7 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::Program;
@@ -22,6 +23,17 @@ pub(crate) struct Console {
     palette: Palette,
     /// Lines that are kept for another console instead of being printed.
     kept: Option<Vec<String>>,
+    /// What is shown below the changing line.
+    below: Option<Box<dyn Below>>,
+}
+
+/// Rows that a terminal shows below the changing line, and that change with it.
+pub(crate) trait Below: std::fmt::Debug {
+    /// The service is about to write the trace into this file, which is empty.
+    fn begin(&mut self, trace: &Path);
+
+    /// Returns the rows as they are now. Must not block.
+    fn rows(&self) -> Vec<String>;
 }
 
 /// The speaker of messages.
@@ -62,7 +74,7 @@ enum Palette {
 const ALARM: &str = "\x1b[31m";
 const USUAL: &str = "\x1b[0m";
 
-/// Clears down from the start of the line.
+/// Clears down from the start of the line, and so also the rows below it.
 pub(super) const CLEAR: &str = "\r\x1b[J";
 /// Between these, the terminal cuts off an overlong line instead of wrapping it.
 const DO_NOT_WRAP: &str = "\x1b[?7l";
@@ -73,6 +85,7 @@ static DRAWING: Mutex<()> = Mutex::new(());
 
 const NARROWEST: usize = 20;
 const USUAL_WIDTH: usize = 80;
+const USUAL_HEIGHT: usize = 24;
 
 /// The changing line: its parts in order.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -166,6 +179,7 @@ impl Console {
             kind,
             palette,
             kept: None,
+            below: None,
         }
     }
 
@@ -176,6 +190,29 @@ impl Console {
             kind: StderrKind::Plain,
             palette: Palette::None,
             kept: Some(Vec::new()),
+            below: None,
+        }
+    }
+
+    /// Shows rows below the changing line from now on, also when quiet. Elsewhere than on a terminal they are not shown.
+    pub(crate) fn show_below(&mut self, below: Option<Box<dyn Below>>) {
+        self.below = below.filter(|_| self.kind == StderrKind::Terminal);
+    }
+
+    /// Takes the rows below the changing line away.
+    pub(crate) fn take_below(&mut self) -> Option<Box<dyn Below>> {
+        self.below.take()
+    }
+
+    /// Whether there are rows below the changing line.
+    pub(crate) fn has_rows_below(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// Is told that the service is about to write the trace into this file.
+    pub(crate) fn recording_into(&mut self, trace: &Path) {
+        if let Some(below) = &mut self.below {
+            below.begin(trace);
         }
     }
 
@@ -248,14 +285,23 @@ impl Console {
 
     /// Replaces the changing line on a terminal; prints nothing elsewhere.
     pub(crate) fn live(&mut self, line: Line) {
-        if self.kind == StderrKind::Plain || self.voice.loudness == Loudness::Quiet || !in_foreground() {
+        let is_quiet = self.voice.loudness == Loudness::Quiet && self.below.is_none();
+        if self.kind == StderrKind::Plain || is_quiet || !in_foreground() {
             return;
         }
         // The last column stays free, because some terminals wrap when it is filled.
         let line = line.fitting(terminal_width() - 1).painted(self.palette);
+        let rows = self.below.as_ref().map_or_else(Vec::new, |below| below.rows());
+        // The cursor goes back up, so nothing may scroll away. One row stays free for what else is printed.
+        let rows = &rows[..rows.len().min(terminal_height().saturating_sub(2))];
+        let below: String = rows.iter().map(|row| format!("\n{row}")).collect();
+        let up = match rows.len() {
+            0 => String::new(),
+            rows => format!("\x1b[{rows}A"),
+        };
         let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         suspension::line_is_there();
-        put(&format!("{CLEAR}{DO_NOT_WRAP}{line}{WRAP}\r"));
+        put(&format!("{CLEAR}{DO_NOT_WRAP}{line}{below}{WRAP}{up}\r"));
     }
 }
 
@@ -291,6 +337,15 @@ fn in_foreground() -> bool {
         Ok(foreground) => foreground == rustix::process::getpgrp(),
         // This is not the controlling terminal, so no shell manages jobs there.
         Err(_) => true,
+    }
+}
+
+fn terminal_height() -> usize {
+    let rows = rustix::termios::tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_row);
+    if rows == 0 {
+        USUAL_HEIGHT
+    } else {
+        usize::from(rows)
     }
 }
 

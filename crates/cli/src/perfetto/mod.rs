@@ -34,7 +34,7 @@ mod workload;
 pub(crate) use args::command;
 use background::Detached;
 pub(crate) use console::Loudness;
-pub(crate) use console::interject;
+pub(crate) use console::{Below, interject};
 use console::{Console, Voice};
 use ferretto_ipc::address::Address;
 use ferretto_proto::messages::TraceConfig;
@@ -152,6 +152,8 @@ pub(crate) struct Order {
     pub(crate) once_started: Option<Duration>,
     /// A command that runs meanwhile.
     pub(crate) command: Option<CommandLine>,
+    /// What a terminal shows meanwhile.
+    pub(crate) below: Option<Box<dyn Below>>,
 }
 
 /// The result of an [`Order`].
@@ -172,6 +174,7 @@ pub(crate) fn fill(order: Order, find_service: FindService<'_>) -> Result<Filled
         program,
         loudness: order.loudness,
     });
+    console.show_below(order.below);
     let arguments = args::Arguments {
         made: Some(order.config),
         out: order.out.map(PathBuf::into_os_string),
@@ -236,6 +239,7 @@ fn record(mut recording: plan::Recording, find_service: FindService<'_>, console
         }
         Ok(Detached::Recorder(reports)) => {
             let mut recorder_console = Console::new(console.voice());
+            recorder_console.show_below(console.take_below());
             let find_service = match recording.job {
                 plan::Job::Record => find_service,
                 // A service of our own has no such session, and would end with this process.

@@ -281,6 +281,11 @@ impl Output {
         }
     }
 
+    /// Returns the absolute path; `None` for stdout.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
     /// Passes the packets of a file that the service wrote to `look`, also those inside compressed packets. Returns the cut if the file ends inside a
     /// packet. Fails at any damage.
     pub(crate) fn read_back(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<Option<Cut>> {

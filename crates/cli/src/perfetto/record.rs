@@ -102,6 +102,7 @@ pub(super) fn record(
     let period = match (recording.process, console.voice().loudness, console.kind()) {
         // The terminal belongs to the command.
         _ if recording.command.is_some() => None,
+        _ if console.has_rows_below() => Some(TERMINAL_PERIOD),
         (Process::Background | Process::BackgroundOnceStarted, ..) | (_, Loudness::Quiet, _) => None,
         (Process::Foreground, Loudness::Usual, StderrKind::Terminal) => Some(TERMINAL_PERIOD),
         (Process::Foreground, Loudness::Usual, StderrKind::Plain) => Some(PLAIN_PERIOD),

@@ -73,6 +73,12 @@ pub(super) struct Args {
     /// Also sample where threads wait, weighted by how long
     #[arg(long)]
     pub(super) off_cpu: bool,
+    /// Show the functions with the most samples while it records
+    ///
+    /// The list is of all samples so far, and changes about once a second. With --off-cpu it has no waiting, whose length is known only at the end.
+    /// There is none with a COMMAND, which has the terminal: sample it with -p from another one.
+    #[arg(long, conflicts_with_all = ["command", "quiet"])]
+    pub(super) top: bool,
     /// Record call stacks (the default)
     #[arg(short = 'g')]
     with_stacks: bool,

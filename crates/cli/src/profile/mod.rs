@@ -11,6 +11,7 @@
 mod args;
 mod config;
 mod event;
+mod live;
 mod off_cpu;
 mod other_profilers;
 mod targets;
@@ -24,7 +25,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::convert::{self, SampleFormat, losses};
 use crate::figures::Counted;
-use crate::perfetto::{self, CommandLine, FAILURE, Filled, Strictness};
+use crate::perfetto::{self, Below, CommandLine, FAILURE, Filled, Strictness};
 use crate::profiling::{Goal, Schedule, Take, Wish, advice_about, top};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
@@ -32,6 +33,7 @@ use crate::stdout::Screen;
 use crate::symbolize;
 use crate::usage::{self, USAGE};
 use args::{Args, ArgsError, NAME};
+use live::LiveTop;
 use targets::Targets;
 
 pub(crate) fn command() -> clap::Command {
@@ -90,8 +92,21 @@ pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
         // The profiler may take long to start, and nothing would be sampled in that time.
         once_started: duration,
         command: CommandLine::of(arguments.command.iter().cloned()),
+        below: live_top(&arguments, &targets),
     };
     wish.record(find_service, |filled| finish(&arguments, &targets, &goal, filled))
+}
+
+/// Returns the list of functions that a terminal shows meanwhile, if it is wanted.
+fn live_top(arguments: &Args, targets: &Targets) -> Option<Box<dyn Below>> {
+    if !arguments.top {
+        return None;
+    }
+    if Screen::of_stderr() == Screen::Pipe {
+        say("--top: stderr is no terminal, so the functions are listed at the end only");
+        return None;
+    }
+    Some(Box::new(LiveTop::new(targets.clone())))
 }
 
 /// Makes a profile of a trace, and shows it.

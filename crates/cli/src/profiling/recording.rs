@@ -11,7 +11,9 @@ use ferretto_proto::messages::TraceConfig;
 
 use super::Goal;
 use crate::convert::Format;
-use crate::perfetto::{self, CommandLine, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness};
+use crate::perfetto::{
+    self, Below, CommandLine, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness,
+};
 use crate::service::FindService;
 
 /// What is recorded, and how.
@@ -25,6 +27,8 @@ pub(crate) struct Wish<'a> {
     /// How long to record, counted from the time at which all data sources have started; `None` until the command ends, or Ctrl-C.
     pub(crate) once_started: Option<Duration>,
     pub(crate) command: Option<CommandLine>,
+    /// What a terminal shows meanwhile.
+    pub(crate) below: Option<Box<dyn Below>>,
 }
 
 impl Wish<'_> {
@@ -55,6 +59,7 @@ impl Wish<'_> {
             strictness: self.strictness,
             once_started: self.once_started,
             command: self.command,
+            below: self.below,
         };
         let filled = match perfetto::fill(order, find_service) {
             Ok(filled) => filled,

@@ -1,6 +1,6 @@
 //! The functions with the most samples, or the most memory, for the terminal.
 //!
-//! `ferretto profile` and `ferretto heap` print it after a recording.
+//! `ferretto profile` and `ferretto heap` print it after a recording, and `ferretto profile --top` while it runs.
 
 mod allocators;
 
@@ -29,6 +29,11 @@ type Function = (String, String);
 
 /// Returns the table of an event; empty if it has no samples.
 pub(crate) fn table(recording: &Recording, event: EventId, screen: Screen) -> String {
+    table_of(recording, event, screen, ROWS)
+}
+
+/// Returns a table with so many functions at most.
+pub(crate) fn table_of(recording: &Recording, event: EventId, screen: Screen, most: usize) -> String {
     let profile = &recording.profile;
     let mut shares: HashMap<Function, Share> = HashMap::new();
     let mut functions: HashMap<FrameId, Vec<Function>> = HashMap::new();
@@ -73,7 +78,7 @@ pub(crate) fn table(recording: &Recording, event: EventId, screen: Screen) -> St
         Some(Measure::LiveCount | Measure::AllocatedCount) => Count(part).to_string(),
         None => percent(part, all),
     };
-    for ((name, module), share) in rows.into_iter().take(ROWS) {
+    for ((name, module), share) in rows.into_iter().take(most) {
         table.row([cell(share.own), cell(share.total), module, name]);
     }
     table.print(screen)

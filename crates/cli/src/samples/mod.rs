@@ -24,7 +24,7 @@ mod tests;
 pub(crate) use counted::{COUNTERS, Event, OFF_CPU, Period};
 pub(crate) use heap::{Dump, Heap, HeapId, HeapLosses, Measure, dumps, name_of};
 pub(crate) use losses::{Losses, Remark};
-pub(crate) use model::{FrameId, Profile, StackId};
+pub(crate) use model::{FrameId, Profile, StackId, Unnamed};
 pub(crate) use names::Names;
 pub(crate) use reader::Reader;
 
@@ -213,6 +213,19 @@ impl<F: FnMut(Thread) -> bool> Recorder<F> {
         if self.keep == Keep::Samples {
             self.recording.samples.push(sample);
         }
+    }
+
+    /// Lends what was taken in so far, without heap profiles, whose last dump counts alone. Names of addresses may be added to it.
+    pub(crate) fn look<R>(&mut self, look: impl FnOnce(&mut Recording) -> R) -> R {
+        std::mem::swap(self.reader.profile_mut(), &mut self.recording.profile);
+        let looked = look(&mut self.recording);
+        std::mem::swap(self.reader.profile_mut(), &mut self.recording.profile);
+        looked
+    }
+
+    /// Returns the number of entries in the two tables that grow most: distinct stacks by thread, and the tree of stacks. An entry takes about 50 bytes.
+    pub(crate) fn entries(&mut self) -> usize {
+        self.recording.totals.counts.len() + self.reader.profile_mut().stacks.len()
     }
 
     /// Returns everything that was taken in.

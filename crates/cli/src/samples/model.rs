@@ -166,6 +166,11 @@ impl Callstacks {
         })
     }
 
+    /// Returns the number of nodes.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Iterates over the frames of a stack, innermost first.
     pub(crate) fn frames(&self, stack: StackId) -> impl Iterator<Item = FrameId> + '_ {
         self.nodes_of(stack).map(|(_, frame)| frame)

@@ -47,6 +47,11 @@ impl Reader {
         (self.profile, self.heaps.totals())
     }
 
+    /// What all samples so far refer to.
+    pub(super) fn profile_mut(&mut self) -> &mut Profile {
+        &mut self.profile
+    }
+
     /// Takes in an encoded packet. Returns the sample in it, if any.
     pub(crate) fn packet(&mut self, encoded: &[u8]) -> Option<Sample> {
         let packet = Packet::new(encoded);

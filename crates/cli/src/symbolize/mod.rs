@@ -19,7 +19,7 @@ use crate::figures::{Count, Counted};
 use crate::samples::{Keep, Profile, Recorder};
 use crate::trace_reader::PACKET_TAG;
 use crate::usage;
-pub(crate) use modules::{Found, debug_files};
+pub(crate) use modules::{Found, debug_files, name};
 
 const NAME: &str = "ferretto symbolize";
 /// Modules without names that are reported one by one.

@@ -10,7 +10,7 @@ use ferretto_proto::write::{AddressSymbols, Line, ModuleSymbols, TracePacket};
 use ferretto_unwind::symbols::{DebugFiles, Location, SymbolsError};
 use ferretto_wire::Writer;
 
-use crate::samples::Profile;
+use crate::samples::{Profile, Unnamed};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -44,10 +44,24 @@ pub(crate) fn debug_files() -> DebugFiles {
 pub(crate) fn symbolize<E>(
     profile: &mut Profile,
     files: &DebugFiles,
+    write: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<Found, E> {
+    let all = profile.unnamed();
+    name(profile, all, files, write)
+}
+
+/// Does the same with these addresses only.
+///
+/// # Errors
+/// Those of `write`.
+pub(crate) fn name<E>(
+    profile: &mut Profile,
+    all: impl IntoIterator<Item = Unnamed>,
+    files: &DebugFiles,
     mut write: impl FnMut(&[u8]) -> Result<(), E>,
 ) -> Result<Found, E> {
     let mut found = Found::default();
-    for unnamed in profile.unnamed() {
+    for unnamed in all {
         let addresses = unnamed.addresses.len() as u64;
         found.addresses += addresses;
         let path = Some(Path::new(&unnamed.path)).filter(|path| path.is_absolute());

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use ferretto_ipc::reactor::boot_now;
+
 use super::Runtime;
 use super::connection::Connection;
 use super::inbox::Done;
 use super::instances::{InstancePlace, NoSource, Phase, Running, SourceState};
 use crate::arbiter::Arbiter;
-use crate::data_source::{Instance, Output};
+use crate::data_source::{Instance, Output, Trouble};
 use crate::producer::{DataSourceInstanceId, DataSourceSetup, Flush, ProducerCommand};
 
 impl Runtime {
@@ -104,8 +106,12 @@ impl Runtime {
         match self.sources.all[source].source.set_up(&instance) {
             Ok(()) => self.raise_priority(&instance),
             Err(error) => {
-                let trouble = format!("{} could not be set up: {error}", self.sources.all[source].name);
-                self.program.warning(&trouble);
+                let trouble = Trouble {
+                    source: self.sources.all[source].name.clone(),
+                    failure: format!("could not be set up: {error}"),
+                    noticed: boot_now(),
+                };
+                self.program.warning(&trouble.to_string());
                 let running = self.sources.at_mut(place)?;
                 running.phase = Phase::Failed;
                 running.trouble = Some(trouble);
@@ -196,8 +202,12 @@ impl Runtime {
         if let Err(error) = source.start(&instance, output.clone(), started) {
             // The data source has dropped the acknowledgement while it failed. The service must not take a failed instance for a running one.
             self.inbox.retract(Done::Started(instance.serial));
-            let trouble = format!("{name} could not be started: {error}");
-            self.program.warning(&trouble);
+            let trouble = Trouble {
+                source: name.clone(),
+                failure: format!("could not be started: {error}"),
+                noticed: boot_now(),
+            };
+            self.program.warning(&trouble.to_string());
             source.tell_trouble(&output, &trouble);
             self.program.lower_priority(instance.serial);
             if let Some(running) = self.sources.at_mut(place) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ferretto_proto::messages::DataSourceDescriptor;
 
 use crate::arbiter::{Arbiter, BufferId};
-use crate::data_source::{DataSource, Instance, Slot};
+use crate::data_source::{DataSource, Instance, Slot, Trouble};
 use crate::producer::DataSourceInstanceId;
 
 /// The phases of an instance.
@@ -32,7 +32,7 @@ pub(super) struct Running {
     pub(super) id: Option<DataSourceInstanceId>,
     pub(super) phase: Phase,
     /// Why it could not be set up, until the data source has been told.
-    pub(super) trouble: Option<String>,
+    pub(super) trouble: Option<Trouble>,
     /// Until its session has started, an instance for startup records through this.
     pub(super) startup: Option<StartupInstance>,
 }

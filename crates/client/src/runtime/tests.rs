@@ -17,7 +17,7 @@ use ferretto_proto::messages::{
 };
 
 use super::*;
-use crate::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use crate::data_source::{Acknowledge, DataSource, Instance, Output, Slot, Trouble};
 use crate::fake_service::FakeService;
 use crate::trace_writer::TraceWriter;
 
@@ -130,7 +130,7 @@ impl DataSource for Obedient {
 
     fn clear_incremental_state(&self, _slot: Slot) {}
 
-    fn tell_trouble(&self, _output: &Output, trouble: &str) {
+    fn tell_trouble(&self, _output: &Output, trouble: &Trouble) {
         self.diary.note(format!("trace: {trouble}"));
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ferretto_client::arbiter::BufferExhaustedPolicy;
-use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot};
+use ferretto_client::data_source::{Acknowledge, DataSource, Instance, Output, Slot, Trouble};
 use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::probe::{BootTime, Probes};
 use ferretto_client::trace_writer::TraceWriter;
@@ -387,8 +387,8 @@ impl DataSource for Ftrace {
         // Every packet stands alone.
     }
 
-    fn tell_trouble(&self, output: &Output, trouble: &str) {
-        self.tell(output, boot_now(), trouble);
+    fn tell_trouble(&self, output: &Output, trouble: &Trouble) {
+        self.tell(output, trouble.noticed, &trouble.to_string());
     }
 
     fn next_deadline(&self) -> Option<u64> {

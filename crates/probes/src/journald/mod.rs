@@ -15,7 +15,7 @@
 //!
 //! Each instance has a thread of its own, because the library reads files, and a slow disk may take any time. Guarantees that neither the
 //! journal nor a flood of messages holds up other data sources, and that memory is bounded. If an instance cannot read the journal, the
-//! daemon's log says why, and the session records the rest.
+//! trace and the daemon's log say why, and the session records the rest.
 
 pub mod entry;
 mod libsystemd;

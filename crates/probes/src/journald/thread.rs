@@ -7,12 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferretto_client::data_source::Acknowledge;
+use ferretto_client::data_source::{self, Acknowledge};
 use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Command, Inbox, What};
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::Nothing;
-use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, monotonic_now};
+use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boot_now, monotonic_now};
 
 use super::NAME;
 use super::entry::{Filters, LONGEST_FIELD};
@@ -88,7 +88,13 @@ impl JournalThread {
         let mut reader = match self.open() {
             Ok(reader) => reader,
             Err(trouble) => {
-                self.warn(format_args!("could not be started: {trouble}"));
+                let trouble = data_source::Trouble {
+                    source: NAME.to_owned(),
+                    failure: format!("could not be started: {trouble}"),
+                    noticed: boot_now(),
+                };
+                self.program.warning(&trouble.to_string());
+                trouble.write(&mut self.writer);
                 drop(self.inbox.await_stop());
                 // The instance has ended by now, so the service does not hear that it had started.
                 return drop(started);

@@ -1,6 +1,8 @@
 //! Losses in the kernel, with real events.
 
+use ferretto_proto::messages::perf_event_config::CallstackSampling;
 use ferretto_proto::messages::perf_events::{Timebase, timebase};
+use ferretto_proto::messages::perf_sample::OptionalSampleSkippedReason;
 use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, TracePacket};
 
@@ -165,6 +167,64 @@ fn losses_after_the_last_record_are_reported_and_none_twice() {
     profiler.catch_up(&mut packets);
     profiler.catch_up(&mut packets);
     assert_eq!(Some(reported(&packets)), profiler.cpus[0].lost_records());
+}
+
+#[test]
+fn what_waits_when_the_profiler_gives_up_is_counted() {
+    let stacks = PerfEventConfig {
+        callstack_sampling: MessageField::some(CallstackSampling {
+            kernel_frames: Some(true),
+            ..Default::default()
+        }),
+        timebase: MessageField::some(Timebase {
+            interval: Some(timebase::Interval::Period(1_000_000)),
+            ..Default::default()
+        }),
+        ring_buffer_pages: Some(256),
+        ..Default::default()
+    };
+    let config = PerfConfig::of(&stacks, None, &RunningKernel::default()).unwrap();
+    let events = match CpuEvents::open(&config, 0, 1) {
+        Ok(events) => events,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let mut profiler = Profiler::new(&config, vec![events], []);
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    // Samples wait in the queue, because there is no time for them, and more in the ring.
+    let began = Instant::now();
+    while profiler.samples.queue.len() < 5 {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.read_rings(Instant::now().checked_sub(IN_PLACE).unwrap(), &mut packets);
+    }
+    let waiting = profiler.samples.queue.len();
+    packets.clear();
+    profiler.give_up(&mut packets);
+    let samples: Vec<_> = packets
+        .iter()
+        .filter_map(|packet| match decode(packet).data {
+            Some(Data::PerfSample(sample)) => Some(sample),
+            _ => None,
+        })
+        .collect();
+    let skipped = samples
+        .iter()
+        .filter(|sample| {
+            let reason = OptionalSampleSkippedReason::SampleSkippedReason(
+                SampleSkipReason::PROFILER_SKIP_UNWIND_ENQUEUE,
+            );
+            sample.optional_sample_skipped_reason == Some(reason)
+        })
+        .count();
+    assert!(skipped >= waiting, "{skipped} of {waiting}");
+    let (last, others) = samples.split_last().unwrap();
+    assert!(last.producer_event.is_set(), "the last word is that it stopped");
+    assert!(others.iter().all(|sample| sample.callstack_iid.is_none()));
+    assert!(profiler.samples.queue.is_empty());
+    // Nothing more comes.
+    packets.clear();
+    profiler.turn(&mut packets);
+    assert!(packets.is_empty());
 }
 
 #[test]

@@ -6,11 +6,15 @@ use ferretto_proto::messages::TracingServiceState;
 use ferretto_proto::messages::observable_events::DataSourceInstanceStateChange;
 
 use super::*;
-use crate::account::evidence::{Evidence, SourceOf};
+use crate::account::evidence::{Evidence, Failed, SourceOf};
 use crate::account::watch::{Question, Watch};
 use crate::account::{Account, Case, FileState, Finding, Severity, Subject, TraceFile, Wording, listed};
 use crate::config::advice::ConfigOrigin;
 use crate::config::length::Length;
+use crate::trace_reader::Follower;
+
+/// The longest look into the file while a recording runs.
+const LOOK_TIME: Duration = Duration::from_millis(200);
 
 /// The facts for an account, except the trace itself.
 pub(super) struct Knowledge {
@@ -160,18 +164,21 @@ impl Recorder<'_> {
 
     /// Reports the start at the end of a recording to processes that still wait for it.
     pub(super) fn report_end(&mut self) {
-        let triggered = self.activity != Activity::AwaitingTrigger;
-        let waiting = self
-            .not_started()
-            .filter(|_| triggered && !self.reports.is_empty());
-        let Some(waiting) = waiting else {
+        if self.reports.is_empty() || self.activity == Activity::AwaitingTrigger {
             return self.report(StartStatus::Started, "");
-        };
+        }
         // The trace may have the reason. A trace that the service wrote is read only later.
         let evidence = self
             .contents
             .evidence()
             .filter(|_| self.session.writer() == Writer::Us);
+        let has_failures = evidence.is_some_and(|evidence| !evidence.failed().is_empty());
+        let waiting = match self.not_started() {
+            // An instance of a data source may have failed while another has started.
+            None if has_failures => String::new(),
+            None => return self.report(StartStatus::Started, ""),
+            Some(waiting) => waiting,
+        };
         let account = self.account(evidence);
         let missing = account
             .findings
@@ -190,9 +197,8 @@ impl Recorder<'_> {
     pub(super) fn start_may_be_late(&mut self) {
         if self.patience_ends.is_some_and(|end| now() >= end) {
             self.patience_ends = None;
-            if let Some(waiting) = self.not_started().filter(|_| self.session.is_recording()) {
-                self.console
-                    .say(format_args!("still waiting for {waiting} to start"));
+            if self.session.is_recording() {
+                self.tell_of_late_starts();
             }
         }
         if self.start_due.is_none_or(|due| now() < due) {
@@ -212,6 +218,44 @@ impl Recorder<'_> {
         for report in waiting {
             report.send(StartStatus::TimedOut, &reason);
         }
+    }
+
+    /// Says which data sources have not started, and why if the file that the service writes has the reason. If nothing else is awaited, a command and a
+    /// length of time begin now.
+    fn tell_of_late_starts(&mut self) {
+        let waiting = self.knowledge.watch().map(Watch::not_started);
+        let mut waiting = waiting.unwrap_or_default();
+        if waiting.is_empty() {
+            return;
+        }
+        for failed in self.failures_so_far() {
+            waiting.retain(|waiting| waiting.source != failed.source);
+            self.console.say(format_args!("not recorded: {failed}"));
+        }
+        match listed(&waiting, SourceOf::to_string) {
+            Some(waiting) => self
+                .console
+                .say(format_args!("still waiting for {waiting} to start")),
+            None => {
+                self.command_is_due = true;
+                self.ends_at = self.once_started.map(|length| now() + length);
+            }
+        }
+    }
+
+    /// Looks for data sources that could not start in what the service has written into the file so far. Of other recordings, only the end tells.
+    fn failures_so_far(&self) -> Vec<Failed> {
+        let path = self.output.as_ref().and_then(Output::path);
+        let Some(path) = path.filter(|_| self.session.writer() == Writer::Service) else {
+            return Vec::new();
+        };
+        let until = now() + LOOK_TIME;
+        let mut contents = Contents::default();
+        // Without an answer the end of the recording tells.
+        let _ = Follower::open(path)
+            .and_then(|mut file| file.advance(|| now() < until, |packet| contents.observe(packet)));
+        let evidence = contents.evidence();
+        evidence.map_or_else(Vec::new, |evidence| evidence.failed().to_vec())
     }
 
     /// Lists the data sources that have an instance and have never started, if the service sends notifications.

@@ -12,6 +12,9 @@ impl Recorder<'_> {
         };
         if call == Call::EnableTracing {
             self.warn_of_little_room();
+            if let Some(path) = self.output.as_ref().and_then(Output::path) {
+                self.console.recording_into(path);
+            }
         }
         if call == Call::ReadBuffers
             && let Some(output) = self.output.as_ref().filter(|output| output.awaits_reader())

@@ -692,6 +692,7 @@ impl codec::Fields for TracePacket {
             Some(crate::messages::trace_packet::Data::ZstdCompressedPackets(value)) => codec::visit::contents(visitor, 133, value),
             Some(crate::messages::trace_packet::Data::ConcurrentSessionEvent(value)) => codec::visit::nested(visitor, 134, &**value),
             Some(crate::messages::trace_packet::Data::ForTesting(value)) => codec::visit::nested(visitor, 900, &**value),
+            Some(crate::messages::trace_packet::Data::DataSourceFailure(value)) => codec::visit::nested(visitor, 9901, &**value),
             None => {}
         }
         match &self.optional_trusted_uid {
@@ -715,7 +716,7 @@ impl codec::Fields for TracePacket {
         codec::visit::unknown(visitor, &self.unknown_fields);
     }
     fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
-        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (37, "profile_packet"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (61, "module_symbols"), (66, "perf_sample"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (74, "streaming_allocation"), (75, "streaming_free"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
+        ("TracePacket", &[(1, "ftrace_events"), (2, "process_tree"), (4, "inode_file_map"), (6, "clock_snapshot"), (7, "sys_stats"), (9, "process_stats"), (11, "track_event"), (33, "trace_config"), (34, "ftrace_stats"), (35, "trace_stats"), (36, "synchronization_marker"), (37, "profile_packet"), (38, "battery"), (43, "process_descriptor"), (44, "thread_descriptor"), (45, "system_info"), (46, "trigger"), (49, "perfetto_metatrace"), (50, "compressed_packets"), (60, "track_descriptor"), (61, "module_symbols"), (66, "perf_sample"), (67, "cpu_info"), (69, "service_event"), (72, "extension_descriptor"), (74, "streaming_allocation"), (75, "streaming_free"), (89, "trace_uuid"), (90, "track_event_range_of_interest"), (107, "remote_clock_sync"), (113, "clone_snapshot_trigger"), (117, "generic_kernel_task_state_event"), (118, "generic_kernel_cpu_freq_event"), (120, "generic_kernel_task_rename_event"), (122, "generic_kernel_process_tree"), (124, "trace_provenance"), (125, "protovms"), (126, "trace_attributes"), (129, "generic_gpu_frequency_event"), (130, "interrupt_info"), (132, "journald_event"), (133, "zstd_compressed_packets"), (134, "concurrent_session_event"), (900, "for_testing"), (9901, "data_source_failure"), (3, "trusted_uid"), (8, "timestamp"), (10, "trusted_packet_sequence_id"), (12, "interned_data"), (13, "sequence_flags"), (41, "incremental_state_cleared"), (42, "previous_packet_dropped"), (58, "timestamp_clock_id"), (59, "trace_packet_defaults"), (79, "trusted_pid"), (87, "first_packet_on_sequence"), (98, "machine_id")])
     }
     fn merge(&mut self, field: &codec::Field<'_>, decoder: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
         match field.number {
@@ -1106,6 +1107,15 @@ impl codec::Fields for TracePacket {
                     _ => Ok(()),
                 }
             }
+            9901 => {
+                if !matches!(self.data, Some(crate::messages::trace_packet::Data::DataSourceFailure(_))) {
+                    self.data = Some(crate::messages::trace_packet::Data::DataSourceFailure(Box::new(Default::default())));
+                }
+                match &mut self.data {
+                    Some(crate::messages::trace_packet::Data::DataSourceFailure(value)) => decoder.nested(field, &mut **value),
+                    _ => Ok(()),
+                }
+            }
             3 => {
                 let mut value = None;
                 codec::decode::scalar::<codec::scalar::Int32>(field, &mut value)?;
@@ -1355,6 +1365,7 @@ pub mod trace_packet {
         ZstdCompressedPackets(Vec<u8>),
         ConcurrentSessionEvent(Box<crate::messages::ConcurrentSessionEvent>),
         ForTesting(Box<crate::messages::TestEvent>),
+        DataSourceFailure(Box<crate::messages::DataSourceFailure>),
     }
     #[cfg(feature = "trace")]
     #[derive(Clone, Debug, PartialEq)]

@@ -97,6 +97,52 @@ pub mod concurrent_session_event {
     }
 }
 
+/// Written by the producer, into the buffer that the data source was to write into. The packet stands at the time of the failure.
+#[cfg(feature = "trace")]
+#[derive(Clone, PartialEq)]
+pub struct DataSourceFailure {
+    /// The data source.
+    pub data_source_name: Option<String>,
+    /// What failed, and why, as the rest of a sentence that begins with the data source: `could not be started: …`.
+    pub failure: Option<String>,
+    /// Fields that this schema does not have.
+    pub unknown_fields: codec::UnknownFields,
+}
+#[cfg(feature = "trace")]
+impl DataSourceFailure {
+    const EMPTY: Self = Self {
+        data_source_name: None,
+        failure: None,
+        unknown_fields: codec::UnknownFields::new(),
+    };
+}
+#[cfg(feature = "trace")]
+codec::message_impls!(DataSourceFailure);
+#[cfg(feature = "trace")]
+impl codec::Fields for DataSourceFailure {
+    fn visit(&self, visitor: &mut codec::Visitor<'_, '_, '_>) {
+        codec::visit::string(visitor, 1, &self.data_source_name);
+        codec::visit::string(visitor, 2, &self.failure);
+        codec::visit::unknown(visitor, &self.unknown_fields);
+    }
+    fn names(&self) -> (&'static str, &'static [(u32, &'static str)]) {
+        ("DataSourceFailure", &[(1, "data_source_name"), (2, "failure")])
+    }
+    fn merge(&mut self, field: &codec::Field<'_>, _: &mut codec::Decoder) -> Result<(), codec::DecodeError> {
+        match field.number {
+            1 => codec::decode::string(field, &mut self.data_source_name),
+            2 => codec::decode::string(field, &mut self.failure),
+            _ => self.unknown_fields.take(field),
+        }
+    }
+    fn empty() -> &'static Self {
+        static EMPTY: DataSourceFailure = DataSourceFailure::EMPTY;
+        &EMPTY
+    }
+    #[inline(never)]
+    extern "C" fn release(self: Box<Self>) {}
+}
+
 #[cfg(feature = "trace")]
 #[derive(Clone, PartialEq)]
 pub struct PerfettoMetatrace {

@@ -554,6 +554,8 @@ impl TracePacket<'_> {
     pub const CLONE_SNAPSHOT_TRIGGER: u32 = 113;
     /// Field number of `for_testing`.
     pub const FOR_TESTING: u32 = 900;
+    /// Field number of `data_source_failure`.
+    pub const DATA_SOURCE_FAILURE: u32 = 9901;
     /// Field number of `trusted_uid`.
     pub const TRUSTED_UID: u32 = 3;
     /// Field number of `trusted_packet_sequence_id`.
@@ -904,6 +906,13 @@ impl TracePacket<'_> {
     #[inline]
     pub fn for_testing(&mut self, fill: impl FnOnce(&mut crate::write::TestEvent<'_>)) -> &mut Self {
         self.0.nested(900, |writer| fill(&mut crate::write::TestEvent::new(writer)));
+        self
+    }
+
+    /// Writes `data_source_failure`, field 9901.
+    #[inline]
+    pub fn data_source_failure(&mut self, fill: impl FnOnce(&mut crate::write::DataSourceFailure<'_>)) -> &mut Self {
+        self.0.nested(9901, |writer| fill(&mut crate::write::DataSourceFailure::new(writer)));
         self
     }
 

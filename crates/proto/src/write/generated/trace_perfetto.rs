@@ -54,6 +54,32 @@ impl ConcurrentSessionEvent<'_> {
 }
 
 message_writer!(
+    /// Writes a `DataSourceFailure`.
+    DataSourceFailure
+);
+
+impl DataSourceFailure<'_> {
+    /// Field number of `data_source_name`.
+    pub const DATA_SOURCE_NAME: u32 = 1;
+    /// Field number of `failure`.
+    pub const FAILURE: u32 = 2;
+
+    /// Writes `data_source_name`, field 1.
+    #[inline]
+    pub fn data_source_name(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(1, value.as_ref());
+        self
+    }
+
+    /// Writes `failure`, field 2.
+    #[inline]
+    pub fn failure(&mut self, value: impl AsRef<[u8]>) -> &mut Self {
+        self.0.bytes_field(2, value.as_ref());
+        self
+    }
+}
+
+message_writer!(
     /// Writes a `PerfettoMetatrace`.
     PerfettoMetatrace
 );
