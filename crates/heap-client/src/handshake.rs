@@ -20,7 +20,7 @@ pub const TMP_SOCKET: &str = "/tmp/perfetto-heapprofd";
 /// replaced (`exec`) has the default again, also for a signal that was pending then. Programs with a handler of their own have to expect this signal at
 /// any time, because the kernel merges signals of this kind and anybody's socket may cause one. The signal of bionic's profilers, 36, ends a process by
 /// default.
-pub const SIGNAL: i32 = 23;
+pub const SIGNAL: i32 = libc::SIGURG;
 
 /// The name of the file that a process which handles [`SIGNAL`] has mapped; `/proc/PID/maps` shows it with `/memfd:` before it.
 pub const MARK: &str = "ferretto_heap";
