@@ -334,7 +334,7 @@ fn futex(word: &AtomicU64) -> *mut u32 {
 /// Waits until the word is woken, if its lower half still has this value, for at most so many microseconds.
 pub(crate) fn wait(word: &AtomicU64, value: u64, microseconds: u64) {
     let time = libc::timespec {
-        tv_sec: (microseconds / 1_000_000) as libc::time_t,
+        tv_sec: (microseconds / 1_000_000) as _,
         tv_nsec: (microseconds % 1_000_000 * 1000) as c_long,
     };
     // SAFETY: the kernel reads four bytes of the word, and the time.

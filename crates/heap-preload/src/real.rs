@@ -18,7 +18,7 @@ mod glibc {
 
     /// # Safety
     ///
-    /// As for libc\'s `malloc`.
+    /// As for libc's `malloc`.
     #[inline(always)]
     pub(crate) unsafe fn malloc(size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
@@ -27,7 +27,7 @@ mod glibc {
 
     /// # Safety
     ///
-    /// As for libc\'s `calloc`.
+    /// As for libc's `calloc`.
     #[inline(always)]
     pub(crate) unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
@@ -36,7 +36,7 @@ mod glibc {
 
     /// # Safety
     ///
-    /// As for libc\'s `realloc`.
+    /// As for libc's `realloc`.
     #[inline(always)]
     pub(crate) unsafe fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
@@ -45,7 +45,7 @@ mod glibc {
 
     /// # Safety
     ///
-    /// As for libc\'s `free`.
+    /// As for libc's `free`.
     #[inline(always)]
     pub(crate) unsafe fn free(memory: *mut c_void) {
         // SAFETY: as the caller says.
@@ -54,7 +54,7 @@ mod glibc {
 
     /// # Safety
     ///
-    /// As for libc\'s `memalign`.
+    /// As for libc's `memalign`.
     #[inline(always)]
     pub(crate) unsafe fn memalign(alignment: usize, size: usize) -> *mut c_void {
         // SAFETY: as the caller says.
@@ -139,8 +139,9 @@ mod musl {
     }
 
     real!(malloc, c"malloc", (size: usize) -> *mut c_void, from_buffer(size));
-    real!(calloc, c"calloc", (count: usize, size: usize) -> *mut c_void, from_buffer(count.saturating_mul(size)));
-    real!(memalign, c"memalign", (alignment: usize, size: usize) -> *mut c_void, {
+    // musl's own `calloc` and `memalign` call `malloc` and `aligned_alloc` by their public names, which are this library's: a sample would be counted twice, and
+    // the calls would have no end.
+    real!(memalign, c"aligned_alloc", (alignment: usize, size: usize) -> *mut c_void, {
         if alignment <= 16 { from_buffer(size) } else { ptr::null_mut() }
     });
     real!(real_realloc, c"realloc", (memory: *mut c_void, size: usize) -> *mut c_void, ptr::null_mut());
@@ -148,7 +149,23 @@ mod musl {
 
     /// # Safety
     ///
-    /// As for libc\'s `realloc`.
+    /// As for libc's `calloc`.
+    #[inline]
+    pub(crate) unsafe fn calloc(count: usize, size: usize) -> *mut c_void {
+        // Nobody has so much memory, so `malloc` fails as it should.
+        let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
+        // SAFETY: as the caller says.
+        let memory = unsafe { malloc(bytes) };
+        if !memory.is_null() {
+            // SAFETY: so much was allocated.
+            unsafe { ptr::write_bytes(memory.cast::<u8>(), 0, bytes) };
+        }
+        memory
+    }
+
+    /// # Safety
+    ///
+    /// As for libc's `realloc`.
     #[inline]
     pub(crate) unsafe fn realloc(memory: *mut c_void, size: usize) -> *mut c_void {
         if !is_from_buffer(memory) {
@@ -167,7 +184,7 @@ mod musl {
 
     /// # Safety
     ///
-    /// As for libc\'s `free`.
+    /// As for libc's `free`.
     #[inline]
     pub(crate) unsafe fn free(memory: *mut c_void) {
         if !is_from_buffer(memory) {
