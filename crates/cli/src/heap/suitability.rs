@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_heap_client::handshake::MARK;
+use ferretto_unwind::DynamicLinking;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
@@ -41,6 +42,8 @@ pub(super) enum Unsuitable {
     OtherMachine,
     /// It has another C library.
     OtherLibrary,
+    /// It has a `malloc` of its own, which the dynamic linker finds before that of a preloaded library.
+    OwnMalloc,
 }
 
 impl Unsuitable {
@@ -60,6 +63,9 @@ impl Unsuitable {
             ),
             Unsuitable::OtherLibrary => format!(
                 "{program} has another C library (musl or glibc) than {LIBRARY_FILE}, which cannot be preloaded into it; use a library built for that with --library"
+            ),
+            Unsuitable::OwnMalloc => format!(
+                "{program} defines malloc itself, so what it allocates does not reach {LIBRARY_FILE}, and the profile will have little or nothing of it; build it without its own allocator (such as jemalloc), or have it report allocations with AHeapProfile_reportAllocation"
             ),
         }
     }
@@ -114,7 +120,12 @@ fn reason(program: &Path) -> Option<Unsuitable> {
         Linking::Dynamic(linker) => {
             let name = Path::new(&linker).file_name().unwrap_or_default();
             let is_musl = name.as_bytes().starts_with(b"ld-musl");
-            (is_musl != cfg!(target_env = "musl")).then_some(Unsuitable::OtherLibrary)
+            if is_musl != cfg!(target_env = "musl") {
+                return Some(Unsuitable::OtherLibrary);
+            }
+            // Definitions in libraries that the program needs come after those in preloaded ones.
+            let linking = DynamicLinking::read(&file).ok()?;
+            linking.defines(b"malloc").then_some(Unsuitable::OwnMalloc)
         }
     }
 }
@@ -217,6 +228,57 @@ mod tests {
         }
         assert_eq!(interpreter(&of_sh), Some("/bin/sh".into()));
         assert!(interpreter(&of_env).unwrap().ends_with("sh"));
+    }
+
+    /// Compiles a program in C; or prints that the test is skipped.
+    fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+        let (from, to) = (folder.join(format!("{name}.c")), folder.join(name));
+        std::fs::write(&from, source).unwrap();
+        let mut compiler = std::process::Command::new("cc");
+        let compiled = compiler.arg("-o").args([&to, &from]).args(flags).status();
+        if compiled.is_err() {
+            println!("skipped: there is no C compiler");
+            return None;
+        }
+        assert!(compiled.unwrap().success());
+        Some(to)
+    }
+
+    #[test]
+    fn a_program_with_its_own_malloc_is_told_apart_from_those_that_only_call_one() {
+        const OWN: &str = "#include <stddef.h>
+            static char memory[1 << 20]; static size_t used;
+            void *malloc(size_t size) { used += size + 15 & ~(size_t)15; return memory + used; }";
+        const CALLS: &str = "#include <stdlib.h>
+            int main(void) { void *(*volatile function)(size_t) = malloc; return !function(10); }";
+        let folder = tempfile::tempdir().unwrap();
+        let own = format!("{OWN} int main(void) {{ return !malloc(10); }}");
+        let Some(own) = compile(folder.path(), "own", &own, &["-rdynamic", "-fno-builtin"]) else {
+            return;
+        };
+        assert_eq!(
+            unsuitable(own.as_os_str()),
+            Some((own.clone(), Unsuitable::OwnMalloc))
+        );
+        let said = Unsuitable::OwnMalloc.explained(&own);
+        assert!(said.contains("own defines malloc itself"), "{said}");
+        // Not even if the address of a stub stands for the function, or a library that it needs has one.
+        let library = compile(
+            folder.path(),
+            "libown.so",
+            OWN,
+            &["-shared", "-fPIC", "-fno-builtin"],
+        )
+        .unwrap();
+        let library = library.to_str().unwrap();
+        for (name, flags) in [
+            ("pie", vec!["-fPIE", "-pie"]),
+            ("stub", vec!["-fno-pie", "-no-pie", "-rdynamic"]),
+            ("needs", vec!["-Wl,--no-as-needed", library]),
+        ] {
+            let program = compile(folder.path(), name, CALLS, &flags).unwrap();
+            assert_eq!(unsuitable(program.as_os_str()), None, "{name}");
+        }
     }
 
     #[test]
