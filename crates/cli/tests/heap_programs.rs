@@ -269,7 +269,7 @@ fn of_threads(heap: &str) -> Option<ProcessHeap> {
 
 #[test]
 fn each_of_two_thousand_threads_has_its_bytes() {
-    let Some(process) = of_threads("block_client: true shmem_size_bytes: 134217728") else {
+    let Some(process) = of_threads("block_client: true shmem_size_bytes: 1048576") else {
         return;
     };
     assert_nothing_is_missing(&process);

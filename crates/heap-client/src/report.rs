@@ -266,7 +266,7 @@ fn take<'a>(inside: &Inside, ring: Ring<'a>, kind: Kind, words: usize) -> Option
     };
     let mut waited = 0_u64;
     while waited < at_most && !session::has_ended(inside) {
-        let us = session::wait_for_daemon(inside, at_most - waited, || has_space(ring, kind, words));
+        let us = session::wait_for_daemon(inside, at_most - waited, || ring.has_space(kind, words));
         ring.header(header::WAITED_US).fetch_add(us, Relaxed);
         waited = waited.saturating_add(us.max(1));
         if let Some(space) = ring.take(kind, words) {
@@ -282,16 +282,6 @@ fn take<'a>(inside: &Inside, ring: Ring<'a>, kind: Kind, words: usize) -> Option
     }
     session::end(inside);
     None
-}
-
-/// Whether there seems to be space.
-fn has_space(ring: Ring<'_>, kind: Kind, words: usize) -> bool {
-    let reserve = if kind == Kind::Allocation {
-        ring.bytes() / 8
-    } else {
-        0
-    };
-    ring.bytes() - ring.used_bytes() > reserve + 8 * words as u64
 }
 
 /// The ring is full: looks whether the daemon is alive, once a second, and ends the session if it has read nothing since the last look and is not there.

@@ -83,18 +83,31 @@ impl<'a, W: Word> Ring<'a, W> {
         &self.words[(position & (self.capacity() - 1)) as usize]
     }
 
-    /// Takes space for a record with a payload of so many words. `None` if there is not enough, or if the header makes no sense.
-    pub fn take(self, kind: Kind, payload: usize) -> Option<Space<'a, W>> {
-        let words = payload as u64 + 1;
+    /// The padding before a record of so many words at this position. `None` if there is no space for both.
+    fn padding(self, write: u64, used: u64, kind: Kind, words: u64) -> Option<u64> {
         let reserve = match kind {
             Kind::Allocation => self.capacity() / 8,
             Kind::Padding | Kind::Free | Kind::Heap => 0,
         };
+        let to_end = self.capacity() - (write & (self.capacity() - 1));
+        let padding = if words <= to_end { 0 } else { to_end };
+        (used + padding + words + reserve <= self.capacity()).then_some(padding)
+    }
+
+    /// Whether [`take`](Self::take) would find space now, as far as can be seen.
+    pub fn has_space(self, kind: Kind, payload: usize) -> bool {
+        let write = self.header[header::WRITE].load(Relaxed);
+        let used = write.wrapping_sub(self.header[header::READ].load(Acquire));
+        // More than all: see `take`.
+        used > self.capacity() || self.padding(write, used, kind, payload as u64 + 1).is_some()
+    }
+
+    /// Takes space for a record with a payload of so many words. `None` if there is not enough, or if the header makes no sense.
+    pub fn take(self, kind: Kind, payload: usize) -> Option<Space<'a, W>> {
+        let words = payload as u64 + 1;
         let mut write = self.header[header::WRITE].load(Relaxed);
         loop {
             let used = write.wrapping_sub(self.header[header::READ].load(Acquire));
-            let to_end = self.capacity() - (write & (self.capacity() - 1));
-            let padding = if words <= to_end { 0 } else { to_end };
             if used > self.capacity() {
                 // The reader has passed what this thread believes to be the end: others wrote meanwhile, or the header makes no sense. Having seen
                 // where the reader is, this thread sees the end that the reader saw.
@@ -105,9 +118,7 @@ impl<'a, W: Word> Ring<'a, W> {
                 write = now;
                 continue;
             }
-            if used + padding + words + reserve > self.capacity() {
-                return None;
-            }
+            let padding = self.padding(write, used, kind, words)?;
             let after = write.wrapping_add(padding + words);
             match self.header[header::WRITE].compare_exchange_weak(write, after, AcqRel, Relaxed) {
                 Err(now) => write = now,

@@ -29,8 +29,14 @@ use crate::{callbacks, connect, stack, thread};
 /// How long the end of the process waits for the daemon to read what is in the ring.
 const FAREWELL_US: u64 = 500_000;
 
-/// How long a waiting thread sleeps at most before it looks again.
+/// How long a waiting thread sleeps at most before it looks again, if few wait.
 const SLICE_US: u64 = 10_000;
+
+/// The same, if thousands wait.
+const LONGEST_SLICE_US: u64 = 1_000_000;
+
+/// How much longer a thread sleeps for each that waits, so that a thousand together look no more than a thousand times a second.
+const SLICE_PER_WAITING_US: u64 = 1000;
 
 /// A signal asked for a session that could not start yet.
 static IS_WANTED: AtomicBool = AtomicBool::new(false);
@@ -265,13 +271,19 @@ pub(crate) fn wait_for_daemon(inside: &Inside, at_most_us: u64, is_enough: impl 
     let Some(ring) = inside.ring() else { return 0 };
     let began = system::now(libc::CLOCK_MONOTONIC);
     let (waiting, space) = (ring.header(header::WAITING), ring.header(header::SPACE));
-    waiting.fetch_add(1, SeqCst);
+    let others = waiting.fetch_add(1, SeqCst);
     let seen = space.load(SeqCst);
     if !is_enough() && !has_ended(inside) {
-        system::wait(space, seen, at_most_us.min(SLICE_US));
+        system::wait(space, seen, at_most_us.min(slice(others)));
     }
     waiting.fetch_sub(1, SeqCst);
     system::now(libc::CLOCK_MONOTONIC).saturating_sub(began) / 1000
+}
+
+/// How long a thread sleeps at most while so many others wait.
+fn slice(others: u64) -> u64 {
+    let longer = others.saturating_add(1).saturating_mul(SLICE_PER_WAITING_US);
+    longer.clamp(SLICE_US, LONGEST_SLICE_US)
 }
 
 /// The process is about to end: waits until the daemon has read what the ring has now, at most half a second. Afterwards the mappings of files that
@@ -290,7 +302,9 @@ pub fn finish() {
         };
         let mut waited = 0;
         while !is_read() && !has_ended(&inside) && waited < FAREWELL_US && is_daemon_there() {
-            waited += wait_for_daemon(&inside, FAREWELL_US - waited, is_read);
+            // The time is short, and this thread is one.
+            let at_most = SLICE_US.min(FAREWELL_US - waited);
+            waited += wait_for_daemon(&inside, at_most, is_read);
         }
     });
 }
@@ -313,4 +327,19 @@ extern "C" fn in_child() {
             heaps::allocator().look();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_threads_wait_the_less_often_each_looks() {
+        assert_eq!(slice(0), SLICE_US);
+        for waiting in 1..=1000 {
+            let looks_per_second = waiting * 1_000_000 / slice(waiting - 1);
+            assert!(looks_per_second <= 1000, "{waiting} wait");
+        }
+        assert_eq!(slice(u64::MAX), LONGEST_SLICE_US);
+    }
 }

@@ -67,6 +67,8 @@ pub struct Collector {
     live: usize,
     /// Call stacks of clients that have ended. Some of them are also those of others.
     forgettable: usize,
+    /// Bytes of interned data that one client may cause.
+    most_interned_of_client: usize,
 }
 
 /// Whether there is time to unwind.
@@ -116,6 +118,7 @@ impl Collector {
             unwinding: Unwinding::InTime,
             live: 0,
             forgettable: 0,
+            most_interned_of_client: MOST_INTERNED_OF_CLIENT,
         }
     }
 
@@ -195,7 +198,7 @@ impl Collector {
             Record::Allocation(allocation) => {
                 let before = self.interning.memory_bytes();
                 self.interning
-                    .set_growth(match interned_bytes < MOST_INTERNED_OF_CLIENT {
+                    .set_growth(match interned_bytes < self.most_interned_of_client {
                         true => Growth::Allowed,
                         false => Growth::Refused,
                     });
@@ -292,9 +295,31 @@ impl Collector {
         self.forgettable > WORTH_FORGETTING.max(self.interning.callstacks() / 2)
     }
 
-    /// Whether the limit of call stacks is reached, so that new ones get no number.
-    pub fn is_full(&self) -> bool {
-        self.interning.is_full()
+    /// Forgets call stacks if the limit of all is reached, so that new ones get no number, or if a client comes near to its share.
+    pub fn make_room<'a>(
+        &mut self,
+        feeds: impl Iterator<Item = &'a mut Feed>,
+        dumps: impl Iterator<Item = &'a Dump>,
+    ) {
+        let mut feeds: Vec<&mut Feed> = feeds.collect();
+        if self.interning.is_full() || feeds.iter_mut().any(|feed| self.is_crowded(feed)) {
+            self.forget_stacks(feeds.into_iter(), dumps);
+        }
+    }
+
+    /// Whether a client has used up three quarters of its share, and an eighth of its call stacks can be forgotten. So looking at all of them is paid for by
+    /// as many new ones.
+    fn is_crowded(&self, feed: &mut Feed) -> bool {
+        if feed.interned_bytes < self.most_interned_of_client / 4 * 3 {
+            return false;
+        }
+        let (stacks, unsettled) = feed.profile.heaps().values().fold((0, 0), |(all, kept), heap| {
+            (
+                all + heap.books.stacks().len(),
+                kept + heap.books.unsettled().count(),
+            )
+        });
+        stacks - unsettled > stacks / 8
     }
 
     /// Forgets call stacks that are neither in the books of a client nor in a dump that is yet to be written.
@@ -315,12 +340,20 @@ impl Collector {
             for heap in feed.profile.heaps().values_mut() {
                 heap.books.forget_settled(&in_use);
             }
-            // What is kept is as much everybody's, so that a share can be had again.
-            feed.interned_bytes /= 2;
         }
         self.interning.retain(|stack| in_use.contains(&stack));
         self.stacks.forget_numbers();
         self.forgettable = 0;
+        // What is kept is that of the clients by their call stacks, and of none more than it has caused.
+        let kept = self.interning.memory_bytes() as u128;
+        let stacks = feeds
+            .iter()
+            .map(|feed| feed.profile.stacks().count())
+            .sum::<usize>();
+        for feed in &mut feeds {
+            let share = kept * feed.profile.stacks().count() as u128 / stacks.max(1) as u128;
+            feed.interned_bytes = feed.interned_bytes.min(share as usize);
+        }
     }
 }
 

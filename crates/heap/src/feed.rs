@@ -12,6 +12,7 @@ use ferretto_heap_client::ring::{Next, Reader, Ring};
 use crate::memory::{self, RingMemory};
 use crate::profile::{Losses, Profile, Stats};
 use crate::records::Word;
+use crate::waking::Waking;
 
 /// A record that is not completed in this time, while the ring fills behind it, is passed over: its thread has left it, out of a signal handler for example.
 const STUCK: Duration = Duration::from_secs(5);
@@ -29,6 +30,7 @@ pub struct Feed {
     is_corrupt: bool,
     /// Where the next record was incomplete, and since when.
     stuck: Option<(u64, Instant)>,
+    waking: Waking,
     /// Bytes of interned data that exist because of this client.
     pub(crate) interned_bytes: usize,
 }
@@ -73,6 +75,7 @@ impl Feed {
             end: None,
             is_corrupt: false,
             stuck: None,
+            waking: Waking::default(),
             interned_bytes: 0,
         }
     }
@@ -111,7 +114,10 @@ impl Feed {
             return Fetched::End;
         }
         match self.reader.next_as(ring, &mut self.payload) {
-            Next::Record(kind) => Fetched::Record(kind),
+            Next::Record(kind) => {
+                self.waking.add();
+                Fetched::Record(kind)
+            }
             Next::Empty => Fetched::Empty,
             Next::Incomplete => self.wait_or_pass_over(Instant::now()),
             Next::Corrupt => {
@@ -151,12 +157,12 @@ impl Feed {
         }
     }
 
-    /// Tells clients that wait that the ring was read.
-    pub fn wake_waiting(&self) {
-        if let Some(ring) = self.ring()
-            && ring.header(header::WAITING).load(Relaxed) != 0
+    /// Wakes threads of the client that wait, if the ring has space for them.
+    pub fn wake_waiting(&mut self) {
+        if let Some(ring) = self.memory.ring()
+            && let Some(count) = self.waking.due(ring)
         {
-            memory::wake(ring);
+            memory::wake(ring, count);
         }
     }
 
@@ -165,7 +171,7 @@ impl Feed {
         if let Some(ring) = self.ring() {
             ring.header(header::ENDED)
                 .store(1, std::sync::atomic::Ordering::Release);
-            memory::wake(ring);
+            memory::wake(ring, u32::MAX);
         }
     }
 

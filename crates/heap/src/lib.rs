@@ -40,4 +40,5 @@ pub mod sessions;
 pub mod source;
 pub mod targets;
 mod thread;
+mod waking;
 mod warnings;

@@ -90,8 +90,8 @@ impl Drop for RingMemory {
     }
 }
 
-/// Tells clients that wait for space or for the daemon that it has read.
-pub fn wake(ring: Ring<'_>) {
+/// Tells threads of the client that wait for space or for the daemon that it has read: so many of them, those first that have waited longest.
+pub fn wake(ring: Ring<'_>, count: u32) {
     let space = ring.header(header::SPACE);
     space.fetch_add(1, Ordering::AcqRel);
     // The lower half, where waiters wait.
@@ -105,7 +105,7 @@ pub fn wake(ring: Ring<'_>) {
             libc::SYS_futex,
             word,
             libc::FUTEX_WAKE,
-            i32::MAX,
+            i32::try_from(count).unwrap_or(i32::MAX),
             std::ptr::null::<libc::timespec>(),
             std::ptr::null::<u32>(),
             0,
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(Reader::new().next(ring, &mut payload), Next::Record(Kind::Free));
         assert_eq!(payload, [7, 1]);
         assert!(ftruncate(&file, 0).is_err());
-        wake(ring);
+        wake(ring, 1);
         assert_eq!(client.header(header::SPACE).load(Ordering::Relaxed), 1);
     }
 

@@ -1,6 +1,6 @@
 //! `android.heapprofd`: the data source.
 //!
-//! It judges configs when instances are set up. Each instance has a [thread](crate::thread).
+//! It judges configs when instances are set up. Each instance has a `thread`.
 
 use std::sync::Arc;
 use std::time::Duration;

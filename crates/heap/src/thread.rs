@@ -482,9 +482,8 @@ impl Work {
                 client.end(Ending::Replaced);
             }
         }
-        if self.collector.is_full() {
-            self.forget_stacks();
-        }
+        let feeds = self.clients.values_mut().map(|client| &mut client.feed);
+        self.collector.make_room(feeds, self.dumps.iter());
     }
 
     /// Reads all that clients had written when they were told the end. After the deadline nothing more is unwound.

@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod cache;
+mod dynamic;
 mod elf;
 mod expand;
 mod file_system;
@@ -32,6 +33,7 @@ mod unwinder;
 mod work;
 
 pub use cache::ModuleCache;
+pub use dynamic::DynamicLinking;
 pub use elf::{Image, Unusable};
 pub use mapping_file::LoadRequest;
 pub use maps::{MOST_BYTES, MOST_MAPPINGS, Mapping, MappingKind, Maps};

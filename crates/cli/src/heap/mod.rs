@@ -118,10 +118,10 @@ fn prepared(arguments: &Args) -> Result<Option<(Prepared, Goal)>, HeapError> {
     let command = match CommandLine::of(arguments.command.iter().cloned()) {
         None => None,
         Some(command) => {
-            if let Some((program, reason)) = suitability::unsuitable(command.program()) {
+            let library = library::find(arguments.library.as_deref())?;
+            if let Some((program, reason)) = suitability::unsuitable(command.program(), &library) {
                 say(&reason.explained(&program));
             }
-            let library = library::find(arguments.library.as_deref())?;
             Some(library::preloaded(command, &library))
         }
     };

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_heap_client::handshake::MARK;
+use ferretto_unwind::DynamicLinking;
 use object::elf;
 use object::read::elf::{FileHeader, ProgramHeader};
 
@@ -39,8 +40,10 @@ pub(super) enum Unsuitable {
     Privileged,
     /// It is for another processor.
     OtherMachine,
-    /// It has another C library.
-    OtherLibrary,
+    /// It has this C library, and the library to be preloaded has the other one.
+    OtherLibrary(CLibrary),
+    /// It has a `malloc` of its own, which the dynamic linker finds before that of a preloaded library.
+    OwnMalloc,
 }
 
 impl Unsuitable {
@@ -58,16 +61,59 @@ impl Unsuitable {
                 "{program} is for another kind of processor than {LIBRARY_FILE}, which cannot be preloaded into it; build it for {}",
                 std::env::consts::ARCH
             ),
-            Unsuitable::OtherLibrary => format!(
-                "{program} has another C library (musl or glibc) than {LIBRARY_FILE}, which cannot be preloaded into it; use a library built for that with --library"
+            Unsuitable::OtherLibrary(of_program) => format!(
+                "{program} has another C library, {of_program}, than {LIBRARY_FILE}, which cannot be preloaded into it; use a library built for {of_program} with --library"
+            ),
+            Unsuitable::OwnMalloc => format!(
+                "{program} defines malloc itself, so what it allocates does not reach {LIBRARY_FILE}, and the profile will have little or nothing of it; build it without its own allocator (such as jemalloc), or have it report allocations with AHeapProfile_reportAllocation"
             ),
         }
     }
 }
 
-/// Looks at the program of a command, and at the interpreters that run it. Returns the first that cannot be profiled, with the reason. Nothing is claimed
-/// about files that cannot be read.
-pub(super) fn unsuitable(program: &OsStr) -> Option<(PathBuf, Unsuitable)> {
+/// Implementations of the C library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CLibrary {
+    Glibc,
+    Musl,
+}
+
+impl std::fmt::Display for CLibrary {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            CLibrary::Glibc => "glibc",
+            CLibrary::Musl => "musl",
+        })
+    }
+}
+
+impl CLibrary {
+    /// That of programs with this dynamic linker. `None` for one that is not known.
+    fn of_linker(linker: &Path) -> Option<CLibrary> {
+        let name = linker.file_name()?.as_bytes();
+        let is = |prefix: &[u8]| name.starts_with(prefix);
+        match () {
+            () if is(b"ld-musl") => Some(CLibrary::Musl),
+            () if is(b"ld-linux") => Some(CLibrary::Glibc),
+            () => None,
+        }
+    }
+
+    /// The one that a library needs. `None` if it needs none that is known, or cannot be read.
+    fn needed_by(library: &Path) -> Option<CLibrary> {
+        let linking = DynamicLinking::read(&File::open(library).ok()?).ok()?;
+        linking.needed().find_map(|name| match name {
+            b"libc.so.6" => Some(CLibrary::Glibc),
+            b"libc.so" => Some(CLibrary::Musl),
+            _ if name.starts_with(b"libc.musl-") => Some(CLibrary::Musl),
+            _ => None,
+        })
+    }
+}
+
+/// Looks at the program of a command, and at the interpreters that run it. Returns the first into which this library cannot be preloaded, with the reason.
+/// Nothing is claimed about files that cannot be read.
+pub(super) fn unsuitable(program: &OsStr, library: &Path) -> Option<(PathBuf, Unsuitable)> {
     let mut file = find_program(program).ok()?;
     for _ in 0..MAX_INTERPRETERS {
         match interpreter(&file) {
@@ -75,7 +121,7 @@ pub(super) fn unsuitable(program: &OsStr) -> Option<(PathBuf, Unsuitable)> {
             None => break,
         }
     }
-    let reason = reason(&file)?;
+    let reason = reason(&file, library)?;
     Some((file, reason))
 }
 
@@ -101,7 +147,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     Some(program.to_owned())
 }
 
-fn reason(program: &Path) -> Option<Unsuitable> {
+fn reason(program: &Path, library: &Path) -> Option<Unsuitable> {
     let file = File::open(program).ok()?;
     let linking = Linking::of(&file)?;
     if is_privileged(program, &file) {
@@ -112,9 +158,15 @@ fn reason(program: &Path) -> Option<Unsuitable> {
         Linking::Static if carries_client(&file) => None,
         Linking::Static => Some(Unsuitable::Static),
         Linking::Dynamic(linker) => {
-            let name = Path::new(&linker).file_name().unwrap_or_default();
-            let is_musl = name.as_bytes().starts_with(b"ld-musl");
-            (is_musl != cfg!(target_env = "musl")).then_some(Unsuitable::OtherLibrary)
+            let of_program = CLibrary::of_linker(Path::new(&linker));
+            if let (Some(ours), Some(theirs)) = (CLibrary::needed_by(library), of_program)
+                && ours != theirs
+            {
+                return Some(Unsuitable::OtherLibrary(theirs));
+            }
+            // Definitions in libraries that the program needs come after those in preloaded ones.
+            let linking = DynamicLinking::read(&file).ok()?;
+            linking.defines(b"malloc").then_some(Unsuitable::OwnMalloc)
         }
     }
 }
@@ -213,10 +265,106 @@ mod tests {
             of_script.as_ref(),
             of_env.as_ref(),
         ] {
-            assert_eq!(unsuitable(program), None, "{program:?}");
+            assert_eq!(unsuitable(program, any_library()), None, "{program:?}");
         }
         assert_eq!(interpreter(&of_sh), Some("/bin/sh".into()));
         assert!(interpreter(&of_env).unwrap().ends_with("sh"));
+    }
+
+    /// One that needs no C library.
+    fn any_library() -> &'static Path {
+        Path::new("/dev/null")
+    }
+
+    /// Compiles a program in C; or prints that the test is skipped.
+    fn compile(folder: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+        let (from, to) = (folder.join(format!("{name}.c")), folder.join(name));
+        std::fs::write(&from, source).unwrap();
+        let mut compiler = std::process::Command::new("cc");
+        let compiled = compiler.arg("-o").args([&to, &from]).args(flags).status();
+        if compiled.is_err() {
+            println!("skipped: there is no C compiler");
+            return None;
+        }
+        assert!(compiled.unwrap().success());
+        Some(to)
+    }
+
+    #[test]
+    fn a_program_with_its_own_malloc_is_told_apart_from_those_that_only_call_one() {
+        const OWN: &str = "#include <stddef.h>
+            static char memory[1 << 20]; static size_t used;
+            void *malloc(size_t size) { used += size + 15 & ~(size_t)15; return memory + used; }";
+        const CALLS: &str = "#include <stdlib.h>
+            int main(void) { void *(*volatile function)(size_t) = malloc; return !function(10); }";
+        let folder = tempfile::tempdir().unwrap();
+        let own = format!("{OWN} int main(void) {{ return !malloc(10); }}");
+        let Some(own) = compile(folder.path(), "own", &own, &["-rdynamic", "-fno-builtin"]) else {
+            return;
+        };
+        assert_eq!(
+            unsuitable(own.as_os_str(), any_library()),
+            Some((own.clone(), Unsuitable::OwnMalloc))
+        );
+        let said = Unsuitable::OwnMalloc.explained(&own);
+        assert!(said.contains("own defines malloc itself"), "{said}");
+        // Not even if the address of a stub stands for the function, or a library that it needs has one.
+        let library = compile(
+            folder.path(),
+            "libown.so",
+            OWN,
+            &["-shared", "-fPIC", "-fno-builtin"],
+        )
+        .unwrap();
+        let library = library.to_str().unwrap();
+        for (name, flags) in [
+            ("pie", vec!["-fPIE", "-pie"]),
+            ("stub", vec!["-fno-pie", "-no-pie", "-rdynamic"]),
+            ("needs", vec!["-Wl,--no-as-needed", library]),
+        ] {
+            let program = compile(folder.path(), name, CALLS, &flags).unwrap();
+            assert_eq!(unsuitable(program.as_os_str(), any_library()), None, "{name}");
+        }
+    }
+
+    /// Has a compiler link a file against its own C library.
+    fn linked_by(compiler: &str, to: &Path, flags: &[&str]) -> bool {
+        let from = to.with_extension("c");
+        let source = "#include <stdlib.h>\nvoid *block(void) { return malloc(10); }\nint main(void) { return !block(); }";
+        std::fs::write(&from, source).unwrap();
+        let mut command = std::process::Command::new(compiler);
+        let linked = command.args(flags).arg("-o").args([to, &from]).status();
+        linked.is_ok_and(|status| status.success())
+    }
+
+    #[test]
+    fn what_counts_is_the_c_library_that_the_preloaded_library_needs() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Vec::new();
+        for (compiler, c_library) in [("gcc", CLibrary::Glibc), ("musl-gcc", CLibrary::Musl)] {
+            let program = folder.path().join(compiler);
+            let library = folder.path().join(format!("{compiler}.so"));
+            if !linked_by(compiler, &program, &["-fPIE", "-pie"])
+                || !linked_by(compiler, &library, &["-fPIC", "-shared"])
+            {
+                println!("skipped: {compiler} cannot link for {c_library}");
+                return;
+            }
+            files.push((program, library, c_library));
+        }
+        for (program, _, of_program) in &files {
+            for (_, library, of_library) in &files {
+                let expected = (of_program != of_library).then_some(Unsuitable::OtherLibrary(*of_program));
+                assert_eq!(
+                    reason(program, library),
+                    expected,
+                    "{of_program} and {of_library}"
+                );
+            }
+            assert_eq!(reason(program, any_library()), None);
+        }
+        let said = Unsuitable::OtherLibrary(CLibrary::Musl).explained(&files[1].0);
+        assert!(said.contains("built for musl with --library"), "{said}");
     }
 
     #[test]
@@ -224,14 +372,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("su");
         std::fs::copy("/bin/sh", &program).unwrap();
-        assert_eq!(unsuitable(program.as_os_str()), None);
+        assert_eq!(unsuitable(program.as_os_str(), any_library()), None);
         if rustix::fs::chown(&program, Some(rustix::fs::Uid::from_raw(65_534)), None).is_err() {
             println!("skipped: only root gives files to others");
             return;
         }
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
         assert_eq!(
-            unsuitable(program.as_os_str()),
+            unsuitable(program.as_os_str(), any_library()),
             Some((program, Unsuitable::Privileged))
         );
     }
@@ -245,16 +393,16 @@ mod tests {
         shell[18..20].copy_from_slice(&elf::EM_S390.0.to_le_bytes());
         let other = folder.path().join("other");
         std::fs::write(&other, &shell).unwrap();
-        assert_eq!(reason(&other), Some(Unsuitable::OtherMachine));
+        assert_eq!(reason(&other, any_library()), Some(Unsuitable::OtherMachine));
         shell[18..20].copy_from_slice(&machine);
         // Without its segments, no linker is named.
         shell[56..58].copy_from_slice(&[0, 0]);
         std::fs::write(&other, &shell).unwrap();
-        assert_eq!(reason(&other), Some(Unsuitable::Static));
+        assert_eq!(reason(&other, any_library()), Some(Unsuitable::Static));
         shell.extend_from_slice(MARK.as_bytes());
         std::fs::write(&other, &shell).unwrap();
-        assert_eq!(reason(&other), None);
+        assert_eq!(reason(&other, any_library()), None);
         std::fs::write(&other, "text").unwrap();
-        assert_eq!(reason(&other), None);
+        assert_eq!(reason(&other, any_library()), None);
     }
 }

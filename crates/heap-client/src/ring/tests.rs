@@ -37,6 +37,35 @@ fn records_come_back_in_their_order_over_many_laps() {
 }
 
 #[test]
+fn there_is_space_exactly_when_it_can_be_taken() {
+    let memory = memory(MIN_RING_WORDS);
+    let ring = Ring::new(&memory).expect("a possible size");
+    let (mut reader, mut payload) = (Reader::new(), Vec::<u64>::new());
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for step in 0..100_000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let kind = [Kind::Allocation, Kind::Free][(random % 2) as usize];
+        // Large ones may need as much padding.
+        let words = (random >> 8) as usize % (MIN_RING_WORDS / 3);
+        let has_space = ring.has_space(kind, words);
+        let taken = ring.take(kind, words);
+        assert_eq!(
+            has_space,
+            taken.is_some(),
+            "step {step}: {kind:?} of {words} words"
+        );
+        match taken {
+            Some(space) => space.complete(),
+            None => {
+                reader.next(ring, &mut payload);
+            }
+        }
+    }
+}
+
+#[test]
 fn frees_find_space_when_allocations_do_not() {
     let memory = memory(MIN_RING_WORDS);
     let ring = Ring::new(&memory).expect("a possible size");

@@ -1,5 +1,6 @@
 //! From a ring to packets, with clients that are honest, dying and hostile.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ferretto_heap_client::layout::{Kind, MIN_RING_WORDS, REGISTERS, allocation, header};
@@ -77,9 +78,14 @@ impl Bench {
     }
 
     fn read(&mut self) -> Entered {
+        self.read_as(Edition::default())
+    }
+
+    /// Reads what is written as that of one more process with the same id, so that its call stacks are others.
+    fn read_as(&mut self, edition: Edition) -> Entered {
         let who = Who {
             pid: self.pid,
-            edition: Edition::default(),
+            edition,
         };
         loop {
             match self.collector.enter(who, &mut self.feed, &mut self.packets) {
@@ -396,4 +402,106 @@ fn stacks_that_nobody_needs_are_forgotten_and_those_in_dumps_are_not() {
     assert_eq!(collector.named("b"), ids[1]);
     assert_eq!(collector.named("c"), ids[2]);
     assert_ne!(collector.named("a"), ids[0]);
+}
+
+/// A client with ever new call stacks. A dump tells of each hundred.
+struct EverNew {
+    bench: Bench,
+    allocations: u64,
+    /// What readers were told last of each call stack.
+    told: BTreeMap<u64, crate::books::Account>,
+}
+
+impl EverNew {
+    const SHARE: usize = 200_000;
+
+    fn new() -> EverNew {
+        let mut bench = Bench::new(|_| {});
+        bench.collector.most_interned_of_client = EverNew::SHARE;
+        EverNew {
+            bench,
+            allocations: 0,
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// A hundred new stacks, of which some keep their allocation.
+    fn round(&mut self, keeps: impl Fn(u64) -> bool) {
+        self.bench.packets.clear();
+        for _ in 0..100 {
+            self.allocations += 1;
+            let number = self.allocations;
+            self.bench.allocate(number, 10, [0; REGISTERS], &[]);
+            if !keeps(number) {
+                self.bench.free(number);
+            }
+            self.bench.read_as(Edition(number as u32));
+        }
+        let about = About {
+            pid: NOBODY,
+            arrived: Arrived(1),
+            from_startup: true,
+            ending: None,
+        };
+        let Bench {
+            collector,
+            feed,
+            packets,
+            ..
+        } = &mut self.bench;
+        let mut dumps = collector.dumps(feed, |told, heap, until| about.header(told, heap, until));
+        for dump in &dumps {
+            self.told
+                .extend(dump.accounts.iter().map(|account| (account.stack.0, *account)));
+        }
+        // What is in a dump is kept until it is written.
+        collector.make_room([&mut *feed].into_iter(), dumps.iter());
+        for dump in &mut dumps {
+            while collector.write(dump, packets) == Step::More {}
+        }
+        collector.make_room([feed].into_iter(), [].iter());
+    }
+
+    fn merged(&self) -> u64 {
+        self.bench.feed.profile.losses.merged
+    }
+}
+
+#[test]
+fn a_client_with_ever_new_call_stacks_never_uses_up_its_share() {
+    let mut client = EverNew::new();
+    for round in 0..200 {
+        client.round(|_| false);
+        let bytes = client.bench.feed.interned_bytes;
+        assert!(bytes < EverNew::SHARE, "round {round}: {bytes}");
+        let all = client.bench.collector.interning.memory_bytes();
+        assert!(all < 2 * EverNew::SHARE, "round {round}: {all}");
+    }
+    assert_eq!(client.merged(), 0);
+    // Nothing is told twice or not at all.
+    let told = client.told.values();
+    let sums = told.fold((0, 0), |(allocated, freed), account| {
+        (allocated + account.allocated, freed + account.freed)
+    });
+    assert_eq!(sums, (200_000, 200_000));
+}
+
+#[test]
+fn a_client_whose_call_stacks_are_all_in_use_keeps_to_its_share() {
+    let mut client = EverNew::new();
+    for _ in 0..50 {
+        client.round(|_| true);
+    }
+    assert!(client.merged() > 0);
+    let all = client.bench.collector.interning.memory_bytes();
+    assert!(all < EverNew::SHARE + EverNew::SHARE / 8, "{all}");
+    // All of them are given back, and there is room again once readers know it.
+    (1..=client.allocations).for_each(|number| client.bench.free(number));
+    client.bench.read();
+    client.round(|_| false);
+    let merged = client.merged();
+    for _ in 0..50 {
+        client.round(|_| false);
+    }
+    assert_eq!(client.merged(), merged);
 }
