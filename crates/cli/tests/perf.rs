@@ -173,8 +173,7 @@ fn stacks_that_are_longer_than_the_kernels_copy_are_whole() {
     let trace = record_while(&system, &perf, &running);
     let [stacks] = processor.query(&trace, [STACKS]);
     let [samples, broken, fewest] = numbers(&stacks);
-    // A page that is not in memory at that moment cannot be read. On some machines that happens for a few of them.
-    assert!(samples > 20 && broken * 2 <= samples, "{broken} of {samples}");
+    assert!(samples > 20 && broken * 10 <= samples, "{broken} of {samples}");
     assert!(fewest > 100, "{fewest}");
 }
 
@@ -216,7 +215,7 @@ fn stacks_with_pages_that_were_never_written_are_whole() {
     let trace = record_while(&system, &perf, &running);
     let [stacks] = processor.query(&trace, [STACKS]);
     let [samples, broken, fewest] = numbers(&stacks);
-    assert!(samples > 20 && broken * 2 <= samples, "{broken} of {samples}");
+    assert!(samples > 20 && broken * 10 <= samples, "{broken} of {samples}");
     assert!(fewest > 20, "{fewest}");
 }
 
