@@ -364,7 +364,7 @@ fn a_profile_ends_when_the_daemon_has_worked_longer_than_it_may() {
 /// How often the programs of the test of growth do their work again.
 const ROUNDS: &str = "FERRETTO_HEAP_ROUNDS";
 
-/// What the daemon may need more after the rounds, in KiB. It remembers 4,096 processes that have ended, and heaps have holes. A round has some 10 MiB of stacks.
+/// What the daemon may need more after the rounds, in KiB. It remembers thousands of processes that have ended, and heaps have holes.
 const SLACK_KB: u64 = 12_288;
 
 #[test]
