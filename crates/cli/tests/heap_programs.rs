@@ -393,7 +393,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         needed.push(now);
     }
     let after_warm_up = needed[0].max(needed[1]);
-    // How much is needed right now depends on how far the daemon is. What is kept for good is there in each round.
+    // A single figure depends on how far the daemon is with its work. Memory that it keeps for good shows in each round.
     let [.., last_but_one, last] = needed[..] else {
         panic!("{ROUNDS}: there must be some")
     };

@@ -187,7 +187,7 @@ mod tests {
             assert!(!unknown.is_own && known.is_own);
             assert_eq!((known.bytes, known.is_cut), (unknown.bytes, unknown.is_cut));
             assert_eq!(&copied(known).0[..4], &local);
-            // What is further down is not.
+            // The part further down is not known yet.
             let lower = extent(thread::current(), from - 64, MOST_STACK_BYTES);
             assert!(!lower.is_own && lower.bytes == known.bytes + 64);
             assert!(extent(thread::current(), from - 64, MOST_STACK_BYTES).is_own);

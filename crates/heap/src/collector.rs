@@ -344,7 +344,7 @@ impl Collector {
         self.interning.retain(|stack| in_use.contains(&stack));
         self.stacks.forget_numbers();
         self.forgettable = 0;
-        // What is kept is that of the clients by their call stacks, and of none more than it has caused.
+        // Each client is charged for its share of the stacks that are kept, and never for more than it has caused.
         let kept = self.interning.memory_bytes() as u128;
         let stacks = feeds
             .iter()

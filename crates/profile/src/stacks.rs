@@ -75,12 +75,12 @@ pub enum Found {
     Skipped(SampleSkipReason),
 }
 
-/// A process that is known by more than its id: whatever is read by this is read of the process that had the id when it was opened.
+/// A process that is known by more than its id: this reads only the process that had the id when it was opened.
 #[derive(Debug)]
 pub struct Met(Process);
 
 impl Met {
-    /// The process that has this id now. Whoever needs a certain one makes sure afterwards that it has not ended.
+    /// The process that has this id now. A caller that means a certain process checks afterwards that it has not ended.
     ///
     /// # Errors
     /// If there is no such process, or its directory in procfs cannot be opened.

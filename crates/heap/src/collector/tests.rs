@@ -454,7 +454,7 @@ impl EverNew {
             self.told
                 .extend(dump.accounts.iter().map(|account| (account.stack.0, *account)));
         }
-        // What is in a dump is kept until it is written.
+        // The stacks of a dump are kept until it is written.
         collector.make_room([&mut *feed].into_iter(), dumps.iter());
         for dump in &mut dumps {
             while collector.write(dump, packets) == Step::More {}
