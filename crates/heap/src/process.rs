@@ -1,7 +1,7 @@
 //! The process at the other end of a connection: that one, and no other that gets its id.
 //!
-//! `handshake` finds it before it reads anything by the process's id, and asks afterwards [whether it is there still](PeerProcess::is_there): ids are used
-//! again only for processes that begin when this one is gone, so what was read in between was its own.
+//! `handshake` finds it before it reads anything by the process's id, and asks afterwards [whether it is there still](PeerProcess::is_there). The kernel
+//! gives the id to another process only after this one is gone. If it is there still, everything read in between belonged to it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
