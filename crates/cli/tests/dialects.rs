@@ -4,6 +4,7 @@
 //! `recorded-*` are real conversations with upstream's service; [`record_the_dialects_of_others`] records them again. `older-*` and `newer-*` are
 //! written by hand: requests from before the protocol grew, and possible requests of a protocol that has grown further.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -70,7 +71,9 @@ fn record_the_dialects_of_others() {
                 (system.path("between"), system.consumer_socket())
             };
             std::thread::scope(|threads| {
-                let recorder = threads.spawn(|| dialect::record(&here, &there, port));
+                let service = UnixStream::connect(&there).unwrap();
+                let here = &here;
+                let recorder = threads.spawn(move || dialect::record(here, &service, port));
                 while !here.exists() {
                     std::thread::yield_now();
                 }

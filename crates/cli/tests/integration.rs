@@ -66,6 +66,7 @@ mod terminal;
 mod trace_files;
 mod traced;
 mod triggers;
+mod upstream_heap;
 mod vandal;
 mod websocket_bridge;
 mod words;

@@ -3,15 +3,17 @@
 //! A script in `tests/dialects` is one connection. Its lines are
 //!
 //! ```text
-//! send [with memory | with file]   a frame begins, perhaps with a descriptor; its bytes follow, up to the next of these words answer 3 ok | more |
-//! rejected    waits for an answer to request 3: the last one, one of several, a rejection command 3 6                      waits for an answer to
-//! request 3 that holds field 6: a command to a producer error 4                          waits for the answer to request 4 that reports an error
-//! chunk 0 "text"                   writes a complete chunk with a packet for testing into page 0 of the shared memory mark here
-//! a place that a test can play the script up to
+//! send [with memory | with file]   a frame begins, perhaps with a descriptor; its bytes follow, up to the next of these words
+//! answer 3 ok | more | rejected    waits for an answer to request 3: the last one, one of several, a rejection
+//! command 3 6                      waits for an answer to request 3 that holds field 6: a command to a producer
+//! error 4                          waits for the answer to request 4 that reports an error
+//! chunk 0 "text"                   writes a complete chunk with a packet for testing into page 0 of the shared memory
+//! mark here                        a place that a test can play the script up to
+//! packet                           a packet that the service writes into the trace; its bytes follow
 //! ```
 //!
-//! Bytes are hexadecimal digits, `"text"`, and `{ ... }`, which stands for a length (the shortest varint, or one of four bytes after `{4`) and as
-//! many bytes. A `#` begins a comment. The four bytes of length before each frame are left out, because they are the same for all clients.
+//! Bytes are hexadecimal digits, `00*12` for twelve equal bytes, `"text"`, and `{ ... }`, which stands for a length (the shortest varint, or one of four
+//! bytes after `{4`) and as many bytes. A `#` begins a comment. The four bytes of length before each frame are left out, because they are the same for all clients.
 //!
 //! [`record`] makes scripts from the bytes of a real client; scripts of older and newer clients are written by hand.
 
@@ -48,6 +50,7 @@ enum Step {
     Error { request: u64 },
     Chunk { page: u64, text: Vec<u8> },
     Mark(String),
+    Packet(Vec<u8>),
 }
 
 /// The descriptor that is sent with a frame.
@@ -132,14 +135,18 @@ impl Kind {
 impl Player {
     /// Opens a connection for the script `name`.
     pub(crate) fn new(name: &str, socket: &Path, port: &'static ServiceDescriptor) -> Player {
-        let path = script_path(name);
-        let text =
-            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Player::over(
+            UnixStream::connect(socket).expect("the service listens"),
+            name,
+            port,
+        )
+    }
+
+    /// Plays the script `name` over this connection.
+    pub(crate) fn over(stream: UnixStream, name: &str, port: &'static ServiceDescriptor) -> Player {
         Player {
-            client: Client::unbound(socket, port),
-            steps: parse(&text)
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-                .into(),
+            client: Client::over(stream, port),
+            steps: script(name).into(),
             memory: None,
             file: tempfile::tempfile().unwrap(),
             unmet: Vec::new(),
@@ -197,7 +204,11 @@ impl Player {
 
     fn play_step(&mut self, step: &Step) {
         // The output is shown if the test fails.
-        println!("{step:02x?}");
+        match step {
+            Step::Send { message, with } => println!("send with {with:?}: {}", hex(message)),
+            Step::Packet(_) => {}
+            other => println!("{other:02x?}"),
+        }
         match step {
             Step::Send { message, with } => {
                 let fd: Option<OwnedFd> = match with {
@@ -212,7 +223,7 @@ impl Player {
                 self.client.send(&framed(message), fd.as_ref());
             }
             Step::Chunk { page, text } => self.write_chunk(*page, text),
-            Step::Mark(_) => {}
+            Step::Mark(_) | Step::Packet(_) => {}
             awaited => self.await_answer(awaited),
         }
     }
@@ -258,6 +269,31 @@ impl Player {
             .write_all_at(&ONE_COMPLETE_CHUNK.to_le_bytes(), page * PAGE_SIZE)
             .unwrap();
     }
+}
+
+fn script(name: &str) -> Vec<Step> {
+    let path = script_path(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    parse(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Returns the packets that the script `name` has of the trace.
+pub(crate) fn packets(name: &str) -> Vec<Vec<u8>> {
+    let packet = |step| match step {
+        Step::Packet(packet) => Some(packet),
+        _ => None,
+    };
+    script(name).into_iter().filter_map(packet).collect()
+}
+
+/// Prints packets as the end of a script.
+pub(crate) fn print_packets(packets: &[Vec<u8>]) -> String {
+    let mut script = String::new();
+    for packet in packets {
+        script.push_str("\npacket\n");
+        print(packet, 2, &mut script);
+    }
+    script
 }
 
 fn script_path(name: &str) -> std::path::PathBuf {
@@ -352,6 +388,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
             Some("error") => Step::Error {
                 request: number_at(1)?,
             },
+            Some("packet") => Step::Packet(Vec::new()),
             Some("mark") => Step::Mark(plain.get(1).ok_or_else(|| at("a name is missing"))?.to_string()),
             Some("chunk") => match line.last() {
                 Some(Word::Text(text)) => Step::Chunk {
@@ -390,6 +427,12 @@ fn bytes(line: Vec<Word>, levels: &mut Levels) -> Result<(), String> {
             }
             Word::Text(text) => levels.last_mut().ok_or("no message")?.1.extend(text),
             Word::Plain(digits) => {
+                let (digits, times) = match digits.split_once('*') {
+                    Some((byte, times)) => {
+                        (byte, times.parse().map_err(|_| format!("{digits}: how often?"))?)
+                    }
+                    None => (digits.as_str(), 1),
+                };
                 if digits.len() % 2 != 0 {
                     return Err(format!("{digits}: bytes have two digits"));
                 }
@@ -399,7 +442,8 @@ fn bytes(line: Vec<Word>, levels: &mut Levels) -> Result<(), String> {
                         .and_then(|pair| u8::from_str_radix(pair, 16).ok());
                     let byte =
                         byte.ok_or_else(|| format!("{digits}: neither a word of scripts nor hexadecimal"))?;
-                    levels.last_mut().ok_or("no message")?.1.push(byte);
+                    let level = levels.last_mut().ok_or("no message")?;
+                    level.1.extend(std::iter::repeat_n(byte, times));
                 }
             }
         }
@@ -416,7 +460,7 @@ fn finish(steps: &mut [Step], levels: &mut Levels) -> Result<(), String> {
         return Err("a brace is open".into());
     }
     match steps.last_mut() {
-        Some(Step::Send { message, .. }) => *message = whole,
+        Some(Step::Send { message, .. } | Step::Packet(message)) => *message = whole,
         _ => return Err("bytes without a send before them".into()),
     }
     Ok(())
@@ -471,11 +515,16 @@ fn parts(mut message: &[u8]) -> Option<Vec<Part<'_>>> {
     Some(parts)
 }
 
+/// Of bytes that are no message.
+const WORDS_A_LINE: usize = 40;
+
 /// Prints a message as indented lines of a script, one for each field.
 fn print(message: &[u8], indent: usize, out: &mut String) {
     let margin = " ".repeat(indent);
     let Some(parts) = parts(message) else {
-        let _ = writeln!(out, "{margin}{}", hex(message));
+        for line in hex_words(message).chunks(WORDS_A_LINE) {
+            let _ = writeln!(out, "{margin}{}", line.join(" "));
+        }
         return;
     };
     for part in parts {
@@ -506,19 +555,30 @@ fn print(message: &[u8], indent: usize, out: &mut String) {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    bytes.join(" ")
+    hex_words(bytes).join(" ")
 }
 
-/// Relays between one client, which connects to `here`, and the service at `there`; returns the script when the client has gone.
-pub(crate) fn record(here: &Path, there: &Path, port: &ServiceDescriptor) -> String {
+/// Returns a word for each byte, or for a run of equal ones.
+fn hex_words(bytes: &[u8]) -> Vec<String> {
+    const MANY: usize = 8;
+    let mut words = Vec::new();
+    for equal in bytes.chunk_by(|a, b| a == b) {
+        match equal {
+            [byte, ..] if equal.len() >= MANY => words.push(format!("{byte:02x}*{}", equal.len())),
+            _ => words.extend(equal.iter().map(|byte| format!("{byte:02x}"))),
+        }
+    }
+    words
+}
+
+/// Relays between one client, which connects to `here`, and the service at the other end of `service`; returns the script when the client has gone.
+pub(crate) fn record(here: &Path, service: &UnixStream, port: &ServiceDescriptor) -> String {
     let listener = std::os::unix::net::UnixListener::bind(here).unwrap();
     let (client, _) = listener.accept().unwrap();
-    let service = UnixStream::connect(there).unwrap();
     let script = Mutex::new(String::new());
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            pass_on(&client, &service, |frame, fd| {
+            pass_on(&client, service, |frame, fd| {
                 let mut printed = String::new();
                 print(frame, 2, &mut printed);
                 let read = parse(&format!("send\n{printed}"));
@@ -536,7 +596,7 @@ pub(crate) fn record(here: &Path, there: &Path, port: &ServiceDescriptor) -> Str
             });
             let _ = service.shutdown(std::net::Shutdown::Both);
         });
-        pass_on(&service, &client, |frame, _| {
+        pass_on(service, &client, |frame, _| {
             let line = answer_line(frame);
             script.lock().unwrap().push_str(&line);
         });

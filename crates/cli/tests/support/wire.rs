@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -63,6 +64,12 @@ impl Answer {
     }
 }
 
+/// Connects over TCP. To this type it is a socket like others.
+pub(crate) fn over_network(address: &str) -> UnixStream {
+    let stream = TcpStream::connect(address).expect("the service listens");
+    UnixStream::from(OwnedFd::from(stream))
+}
+
 /// A connection on which one service is bound.
 pub(crate) struct Client {
     stream: UnixStream,
@@ -79,7 +86,11 @@ pub(crate) struct Client {
 impl Client {
     /// Connects without binding.
     pub(crate) fn unbound(socket: &Path, port: &'static ServiceDescriptor) -> Client {
-        let stream = UnixStream::connect(socket).expect("the service listens");
+        Client::over(UnixStream::connect(socket).expect("the service listens"), port)
+    }
+
+    /// Uses a connection, which may also be one of [`over_network`].
+    pub(crate) fn over(stream: UnixStream, port: &'static ServiceDescriptor) -> Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Client {
