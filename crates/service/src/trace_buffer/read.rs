@@ -7,7 +7,7 @@
 //! The walk joins the free runs it passes, so that the next cycle steps over them at once.
 
 use super::fragment::{self, Part, Token};
-use super::record::{Chunk, Flags, FreeRun, HEADER_SIZE, Record, Slot};
+use super::record::{Chunk, Flags, HEADER_SIZE, Record, Slot};
 use super::sequence::Held;
 use super::{LossReasons, ReadPacket, Span, TraceBuffer};
 use crate::ids::ChunkId;
@@ -199,18 +199,7 @@ impl TraceBuffer {
             Record::Free(run) => {
                 match walk.free_run {
                     None => walk.free_run = Some(walk.at),
-                    Some(start) => {
-                        if let Record::Free(first) = self.ring.record(start) {
-                            let bytes = first.bytes + run.bytes;
-                            self.ring.put_free(
-                                start,
-                                FreeRun {
-                                    bytes,
-                                    padding: first.padding + run.padding,
-                                },
-                            );
-                        }
-                    }
+                    Some(first) => self.ring.join_free(first, walk.at),
                 }
                 walk.at += run.bytes;
             }
