@@ -53,6 +53,23 @@ impl Piece {
             Piece::Shared(bytes) => Some(bytes),
         }
     }
+
+    /// Has it for the caller alone: the memory itself if nobody else has it any more, otherwise a copy in a spare.
+    #[cold]
+    fn take_over(&mut self, spares: &mut Vec<Vec<u8>>) -> &mut Vec<u8> {
+        let mut spare = spares.pop().unwrap_or_default();
+        if let Piece::Shared(shared) = self {
+            let own = Arc::try_unwrap(std::mem::take(shared)).unwrap_or_else(|shared| {
+                bulk::extend(&mut spare, &shared);
+                spare
+            });
+            *self = Piece::Own(own);
+        }
+        match self {
+            Piece::Own(bytes) => bytes,
+            Piece::Shared(shared) => Arc::make_mut(shared),
+        }
+    }
 }
 
 fn reserve(bytes: usize) -> Result<Vec<u8>, TraceBufferError> {
@@ -123,7 +140,7 @@ impl Memory {
     }
 
     /// The index of the piece with `at`, and the place in it.
-    #[inline]
+    #[inline(always)]
     fn locate(&self, at: u32) -> (usize, usize) {
         ((at >> self.shift) as usize, (at & (self.piece() - 1)) as usize)
     }
@@ -137,14 +154,14 @@ impl Memory {
     }
 
     /// These bytes, all in use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bytes(&self, at: u32, len: usize) -> &[u8] {
         let (index, start) = self.locate(at);
         &self.pieces[index].bytes()[start..start + len]
     }
 
     /// These bytes, to be overwritten.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bytes_mut(&mut self, at: u32, len: usize) -> &mut [u8] {
         let (index, start) = self.locate(at);
         &mut self.own(index)[start..start + len]
@@ -172,27 +189,12 @@ impl Memory {
     }
 
     /// The piece with this index, as one that nobody else has.
-    #[inline]
+    #[inline(always)]
     fn own(&mut self, index: usize) -> &mut Vec<u8> {
-        if let Piece::Shared(_) = self.pieces[index] {
-            self.take_over(index);
-        }
-        match &mut self.pieces[index] {
-            Piece::Own(bytes) => bytes,
-            Piece::Shared(_) => unreachable!("it was just taken over"),
-        }
-    }
-
-    #[cold]
-    fn take_over(&mut self, index: usize) {
-        let mut spare = self.spares.pop().unwrap_or_default();
         let piece = &mut self.pieces[index];
-        if let Piece::Shared(shared) = std::mem::replace(piece, Piece::Own(Vec::new())) {
-            let own = Arc::try_unwrap(shared).unwrap_or_else(|shared| {
-                bulk::extend(&mut spare, &shared);
-                spare
-            });
-            *piece = Piece::Own(own);
+        match piece {
+            Piece::Own(bytes) => bytes,
+            Piece::Shared(_) => piece.take_over(&mut self.spares),
         }
     }
 

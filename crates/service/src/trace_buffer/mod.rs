@@ -418,6 +418,7 @@ impl TraceBuffer {
     /// # Errors
     /// When the address space cannot be reserved into which this buffer will copy.
     pub fn clone_read_only(&mut self) -> Result<Self, TraceBufferError> {
+        self.end_walk();
         Ok(Self {
             ring: self.ring.share()?,
             write_at: self.write_at,

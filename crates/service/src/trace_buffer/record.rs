@@ -240,6 +240,7 @@ impl Ring {
         u128::from_le_bytes(header)
     }
 
+    #[inline]
     fn put_header(&mut self, at: u32, header: u128) {
         match &mut self.changed {
             None => self
@@ -251,6 +252,7 @@ impl Ring {
     }
 
     /// The record that starts at `at`.
+    #[inline]
     pub(super) fn record(&self, at: u32) -> Record {
         let header = self.header(at);
         match (header >> 120) as u8 {
@@ -263,6 +265,7 @@ impl Ring {
     }
 
     /// The chunk that starts at `at`; only for offsets held by a sequence, which are always chunks.
+    #[inline]
     pub(super) fn chunk(&self, at: u32) -> Chunk {
         let header = self.header(at);
         debug_assert_eq!((header >> 120) as u8, KIND_CHUNK, "no chunk at {at}");
@@ -270,11 +273,13 @@ impl Ring {
     }
 
     /// Replaces the header of the chunk at `at`; its payload stays.
+    #[inline]
     pub(super) fn put_chunk(&mut self, at: u32, chunk: &Chunk) {
         self.put_header(at, encode_chunk(chunk));
     }
 
     /// Marks everything from `at` to `at + run.bytes` as free.
+    #[inline]
     pub(super) fn put_free(&mut self, at: u32, run: FreeRun) {
         debug_assert!(run.bytes >= HEADER_SIZE && at + run.bytes <= self.used());
         let header = u128::from(run.bytes) | u128::from(run.padding) << 32 | u128::from(KIND_FREE) << 120;
@@ -282,6 +287,7 @@ impl Ring {
     }
 
     /// Makes the free run at `second`, which follows the one at `first`, a part of it.
+    #[inline]
     pub(super) fn join_free(&mut self, first: u32, second: u32) {
         if let (Record::Free(run), Record::Free(more)) = (self.record(first), self.record(second)) {
             let joined = FreeRun {
@@ -335,17 +341,16 @@ impl Ring {
         self.memory.bytes_mut(start, data.len()).copy_from_slice(data);
     }
 
-    /// Stores how far the chunk at `at` has been read.
+    /// Stores how far the chunk at `at` has been read, and returns it. The whole header is written, because it is read again soon, and a
+    /// processor forwards a store only to loads that it covers.
     #[inline]
-    pub(super) fn set_consumed(&mut self, at: u32, consumed: u16) {
-        if self.changed.is_some() {
-            let chunk = self.chunk(at);
-            self.put_chunk(at, &Chunk { consumed, ..chunk });
-            return;
-        }
-        self.memory
-            .bytes_mut(at + 12, 2)
-            .copy_from_slice(&consumed.to_le_bytes());
+    pub(super) fn consume(&mut self, at: u32, consumed: u16) -> Chunk {
+        let chunk = Chunk {
+            consumed,
+            ..self.chunk(at)
+        };
+        self.put_chunk(at, &chunk);
+        chunk
     }
 
     /// The fragments of the chunk at `at`.

@@ -34,7 +34,7 @@ impl TraceBuffer {
         if self.read_only {
             return CopyOutcome::Discarded(Discard::ReadOnly);
         }
-        self.walk = None;
+        self.end_walk();
         // Finding the fragments takes about as long as memory takes to answer.
         self.ring.prefetch_place(self.write_at, payload.len());
         self.prefetch_to_overwrite();
@@ -120,7 +120,7 @@ impl TraceBuffer {
         if self.read_only {
             return false;
         }
-        self.walk = None;
+        self.end_walk();
         let held = self
             .sequences
             .find(SequenceKey { producer, writer })
