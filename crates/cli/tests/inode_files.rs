@@ -141,7 +141,6 @@ fn record(
         mount.root()
     );
     let recording = system.record(Side::Ours, &config);
-    mount.touch();
     let until = Instant::now() + PATIENCE;
     // The directory of a file is named by the same event.
     let wanted: BTreeSet<u64> = FILES
@@ -149,12 +148,13 @@ fn record(
         .map(|name| fs::metadata(mount.path(name)).unwrap().ino())
         .collect();
     loop {
+        // Again and again: a busy machine showed that upstream's probes may miss the first events of a recording.
+        mount.touch();
         let mapped = Mapped::of(recording.trace(), mount.device());
         if wanted.iter().all(|inode| mapped.files.contains_key(inode)) {
             break;
         }
         assert!(Instant::now() < until, "{probes:?}: {mapped:?}");
-        std::thread::yield_now();
     }
     let trace = recording.interrupt();
     let keep = tempfile::tempdir().unwrap();

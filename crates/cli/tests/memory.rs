@@ -19,8 +19,8 @@ const BUFFER_KB: u32 = 4096;
 /// The additional memory that a service may keep after its first session: heaps have holes, and pages of the program are written to.
 const SLACK_KB: u64 = 1024;
 
-/// Fills the buffer of a session, makes this many clones, reads all of them, and ends them.
-fn session(system: &System<'_>, clones: usize) {
+/// A session whose buffer is full.
+fn filled(system: &System<'_>) -> Session {
     let mut config = TraceConfig {
         unique_session_name: Some(NAME.into()),
         ..config(SOURCE)
@@ -37,6 +37,11 @@ fn session(system: &System<'_>, clones: usize) {
     // The producer would have to acknowledge a flush before each clone.
     drop(producer);
     system.await_state(|state| state.producers.is_empty());
+    session
+}
+
+/// Consumers that each have a clone of the session.
+fn cloned(system: &System<'_>, clones: usize) -> Vec<Client> {
     let mut consumers: Vec<Client> = (0..clones)
         .map(|_| Client::connect(&system.consumer_socket(), &CONSUMER_PORT))
         .collect();
@@ -48,10 +53,18 @@ fn session(system: &System<'_>, clones: usize) {
         .iter_mut()
         .map(|consumer| consumer.call("CloneSession", &request.encode_to_vec()))
         .collect();
-    let mut bytes = 0;
     for (consumer, call) in consumers.iter_mut().zip(calls) {
         let cloned: CloneSessionResponse = consumer.answer(call).decode();
         assert_eq!(cloned.success, Some(true), "{cloned:?}");
+    }
+    consumers
+}
+
+/// Fills the buffer of a session, makes this many clones, reads all of them, and ends them.
+fn session(system: &System<'_>, clones: usize) {
+    let session = filled(system);
+    let mut bytes = 0;
+    for mut consumer in cloned(system, clones) {
         let read = consumer.call("ReadBuffers", &[]);
         loop {
             let answer = consumer.answer(read);
@@ -64,6 +77,23 @@ fn session(system: &System<'_>, clones: usize) {
     bytes += session.end().iter().map(Vec::len).sum::<usize>();
     let least = (clones + 1) * BUFFER_KB as usize * 1024 / 2;
     assert!(bytes > least, "{bytes} bytes read of {clones} clones");
+}
+
+#[test]
+fn clones_of_one_session_share_its_memory() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let service = system.start(Side::Ours, Program::Traced);
+    let session = filled(&system);
+    let before = anonymous_kb(service);
+    let clones = cloned(&system, 30);
+    let now = anonymous_kb(service);
+    assert!(
+        now < before + SLACK_KB + u64::from(BUFFER_KB) / 4,
+        "{now} KB with 30 clones, {before} KB before, with a buffer of {BUFFER_KB} KB"
+    );
+    drop(clones);
+    session.end();
 }
 
 #[test]

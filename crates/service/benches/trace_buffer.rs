@@ -195,6 +195,41 @@ fn write_overwriting<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: 
         .bench_local(|| producers.fill(&mut buffer));
 }
 
+/// Making a clone of a full buffer, and giving it up. `BytesCount` is the buffer's size.
+#[divan::bench(consts = [1, 1000])]
+fn clone_read_only<const WRITERS: u16>(bencher: Bencher<'_, '_>) {
+    let mut producers = Producers::of_packets(100, WRITERS);
+    let mut buffer = warm_buffer(&mut producers);
+    bencher
+        .counter(BytesCount::new(BUFFER_SIZE))
+        .bench_local(|| drop(black_box(buffer.clone_read_only())));
+}
+
+/// Commits that overwrite a whole buffer that has just been cloned.
+#[divan::bench(args = PACKET_SIZES, sample_count = 20)]
+fn write_over_what_a_clone_has(bencher: Bencher<'_, '_>, packet_size: usize) {
+    let mut producers = Producers::of_packets(packet_size, 1);
+    let mut buffer = warm_buffer(&mut producers);
+    let mut clone = None;
+    let (bytes, _) = producers.in_a_buffer();
+    bencher.counter(BytesCount::new(bytes)).bench_local(|| {
+        clone = buffer.clone_read_only().ok();
+        producers.fill(&mut buffer)
+    });
+}
+
+/// Reading a clone of a full buffer.
+#[divan::bench(args = PACKET_SIZES, sample_count = 20)]
+fn read_clone(bencher: Bencher<'_, '_>, packet_size: usize) {
+    let mut producers = Producers::of_packets(packet_size, 1);
+    let mut buffer = warm_buffer(&mut producers);
+    let (bytes, _) = producers.in_a_buffer();
+    bencher
+        .counter(BytesCount::new(bytes))
+        .with_inputs(|| buffer.clone_read_only().expect("memory for a clone"))
+        .bench_local_values(|mut clone| drain(&mut clone));
+}
+
 /// Reading a full buffer, every fragment handed out once.
 #[divan::bench(args = PACKET_SIZES, consts = [1, 1000], sample_count = 20)]
 fn read<const WRITERS: u16>(bencher: Bencher<'_, '_>, packet_size: usize) {

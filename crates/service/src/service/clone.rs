@@ -26,7 +26,7 @@ use crate::session::cloning::emptied;
 use crate::session::common::Effect;
 use crate::session::flush::flags;
 use crate::session::{BatchEnd, Beginning, FileSink, FlushStrategy, LifecycleEvent, Session, State};
-use crate::trace_buffer::TraceBuffer;
+use crate::trace_buffer::{Footprint, TraceBuffer};
 use crate::trace_filter::SessionFilter;
 use crate::triggers::Triggers;
 use crate::wanted::Wanted;
@@ -182,7 +182,7 @@ impl Service {
                 limits::MAX_CLONES_PER_UID
             ));
         }
-        self.check_clone_memory(uid, session.buffers.iter().map(TraceBuffer::memory_used).sum())
+        self.check_clone_memory(uid, None, session.buffers.iter())
     }
 
     fn check_free_of_sessions(&self, consumer: ConsumerId) -> Result<(), String> {
@@ -194,37 +194,46 @@ impl Service {
         }
     }
 
-    /// Whether clones of this user may take this many bytes more.
-    fn check_clone_memory(&self, uid: u32, more: u64) -> Result<(), String> {
+    /// Whether clones of this user may have copies of these buffers too. The clone that will have them is not among the pending ones any more.
+    fn check_clone_memory<'a>(
+        &self,
+        uid: u32,
+        pending: Option<&PendingClone>,
+        more: impl Iterator<Item = &'a TraceBuffer>,
+    ) -> Result<(), String> {
         let clones = self.sessions.iter().filter(|session| session.is_clone());
-        let made = clones.flat_map(|clone| {
-            clone
-                .buffers
-                .iter()
-                .map(|buffer| (clone.uid, buffer.memory_used()))
-        });
-        let pending = self.clones.values().map(|pending| (pending.uid, pending.bytes()));
-        let (mut of_uid, mut of_all) = (0, 0);
-        for (owner, bytes) in made.chain(pending) {
-            of_all += bytes;
-            of_uid += if owner == uid { bytes } else { 0 };
+        let made = clones.flat_map(|clone| clone.buffers.iter().map(|buffer| (clone.uid, buffer)));
+        let pending = self.clones.values().chain(pending);
+        let pending = pending.flat_map(|pending| pending.buffers().map(|buffer| (pending.uid, buffer)));
+        let (mut of_uid, mut of_all) = (Footprint::default(), Footprint::default());
+        for (owner, buffer) in made.chain(pending) {
+            of_all.add(buffer);
+            if owner == uid {
+                of_uid.add(buffer);
+            }
+        }
+        let (before_of_uid, before_of_all) = (of_uid.bytes(), of_all.bytes());
+        for buffer in more {
+            of_uid.add(buffer);
+            of_all.add(buffer);
         }
         let limit = limits::clone_memory(self.common.identity.system.ram_bytes);
         let limit_of_uid = limits::clone_memory_per_uid(limit);
-        let refused = |whose: &str, taken: u64, limit: u64| {
+        let refused = |whose: &str, after: u64, before: u64, limit: u64| {
             format!(
                 "a clone would take {} KB beside the {} KB that clones{whose} have already, and all of them may have {} KB; read \
                  and free some first",
-                more / 1024,
-                taken / 1024,
+                (after - before) / 1024,
+                before / 1024,
                 limit / 1024
             )
         };
-        if of_uid + more > limit_of_uid {
-            return Err(refused(&format!(" of uid {uid}"), of_uid, limit_of_uid));
+        if of_uid.bytes() > limit_of_uid {
+            let whose = format!(" of uid {uid}");
+            return Err(refused(&whose, of_uid.bytes(), before_of_uid, limit_of_uid));
         }
-        if of_all + more > limit {
-            return Err(refused("", of_all, limit));
+        if of_all.bytes() > limit {
+            return Err(refused("", of_all.bytes(), before_of_all, limit));
         }
         Ok(())
     }
@@ -260,7 +269,7 @@ impl Service {
     }
 
     /// Copies the buffers of the first group.
-    fn copy_buffers(&self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
+    fn copy_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
         let original = self.original_of(pending, BufferGroup::Copied)?;
         for index in original.buffers_of(BufferGroup::Copied) {
             let buffer = original.buffers[index].clone_read_only();
@@ -271,32 +280,32 @@ impl Service {
 
     /// Takes the buffers of the second group: all of them, or none if it fails.
     fn transfer_buffers(&mut self, pending: &mut PendingClone, now: &Now) -> Result<(), String> {
-        self.original_of(pending, BufferGroup::Transferred)?;
-        let original = self.sessions.get_mut(pending.original);
-        let original = original.ok_or(ORIGINAL_ENDED)?;
+        let original = self.original_of(pending, BufferGroup::Transferred)?;
         let indices = original.buffers_of(BufferGroup::Transferred);
         let empty = indices.iter().map(|index| emptied(&original.buffers[*index]));
         let empty = empty.collect::<Result<Vec<_>, _>>()?;
-        if !empty.is_empty() {
-            // The scraped chunks are not in the empty buffers.
-            self.common.scraped.remove(&original.id);
-        }
+        let transferred = !empty.is_empty();
         for (index, empty) in indices.into_iter().zip(empty) {
             let mut buffer = std::mem::replace(&mut original.buffers[index], empty);
             buffer.set_read_only();
             pending.add(index, buffer, now);
         }
+        if transferred {
+            // The scraped chunks are not in the empty buffers.
+            self.common.scraped.remove(&pending.original);
+        }
         Ok(())
     }
 
     /// The original of a pending clone, if clones may take as much memory as this group of its buffers has.
-    fn original_of(&self, pending: &PendingClone, group: BufferGroup) -> Result<&Session, String> {
+    fn original_of(&mut self, pending: &PendingClone, group: BufferGroup) -> Result<&mut Session, String> {
         let original = self.sessions.get(pending.original);
         let original = original.ok_or(ORIGINAL_ENDED)?;
-        let buffers = original.buffers_of(group).into_iter();
-        let more: u64 = buffers.map(|index| original.buffers[index].memory_used()).sum();
-        self.check_clone_memory(pending.uid, pending.bytes() + more)?;
-        Ok(original)
+        let indices = original.buffers_of(group);
+        let buffers = indices.iter().map(|index| &original.buffers[*index]);
+        self.check_clone_memory(pending.uid, Some(pending), buffers)?;
+        let original = self.sessions.get_mut(pending.original);
+        original.ok_or_else(|| ORIGINAL_ENDED.into())
     }
 
     /// Makes a session of the copies. `None` if its file is yet to be written.

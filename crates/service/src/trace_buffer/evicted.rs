@@ -83,8 +83,7 @@ impl TraceBuffer {
         self.sequences.get_mut(chunk.slot).losses.add(reason);
         for index in 1..self.lookahead.len() {
             let found = self.lookahead[index];
-            self.ring.set_consumed(found.chunk_at, found.end);
-            let rest = self.ring.chunk(found.chunk_at);
+            let rest = self.ring.consume(found.chunk_at, found.end);
             if rest.is_drained() {
                 self.count_overwritten(&rest);
             }

@@ -17,8 +17,12 @@ pub fn run(data: &[u8]) {
         4 => FillPolicy::DiscardAtEnd,
         _ => FillPolicy::RingBuffer,
     };
-    let mut buffer = TraceBuffer::new(u64::from(input.byte() % 3) * 4096, policy).expect("a few KiB");
+    let shape = input.byte();
+    let piece = if shape & 0x80 == 0 { 4096 } else { memory::PIECE };
+    let size = u64::from(shape & 0x7f) % 4 * 4096;
+    let mut buffer = TraceBuffer::with_pieces_of(piece, size, policy).expect("a few KiB");
     let mut delivered = 0;
+    let mut kept: Option<TraceBuffer> = None;
     while !input.0.is_empty() {
         match input.byte() % 8 {
             0..5 => {
@@ -94,19 +98,28 @@ pub fn run(data: &[u8]) {
                 }
             }
             _ => {
-                buffer = if input.byte() == 0 {
-                    buffer.clone_read_only().expect("a few KiB")
+                let clone = buffer.clone_read_only().expect("a few KiB");
+                if input.byte() == 0 {
+                    buffer = clone;
                 } else {
-                    buffer
+                    kept = Some(clone);
                 }
             }
         }
         buffer.check_invariants();
+        if let Some(kept) = &kept {
+            kept.check_invariants();
+        }
     }
     assert!(
         delivered <= data.len() + 128 * data.len(),
         "more came out than went in"
     );
+    if let Some(mut kept) = kept {
+        kept.begin_read();
+        while kept.read_next_packet().is_some() {}
+        kept.check_invariants();
+    }
     // Once everything has been read, only waiting chunks are left.
     buffer.begin_read();
     while buffer.read_next_packet().is_some() {}

@@ -18,12 +18,14 @@
 //! data of their own sequence and nobody else time or memory: memory is bounded by the size of the buffer, and no operation looks at other sequences.
 
 mod evicted;
+mod footprint;
 mod fragment;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
 #[cfg(any(test, fuzzing))]
 mod invariants;
+mod memory;
 mod read;
 mod record;
 mod sequence;
@@ -35,6 +37,7 @@ mod tests;
 
 use std::fmt;
 
+pub use footprint::Footprint;
 use record::{Flags, Ring};
 use sequence::{SequenceKey, Sequences};
 use stats::WriterStats;
@@ -377,12 +380,17 @@ impl TraceBuffer {
     /// # Errors
     /// When the size is beyond [`TraceBuffer::MAX_SIZE`] or the memory cannot be reserved.
     pub fn new(size: u64, policy: FillPolicy) -> Result<Self, TraceBufferError> {
+        Self::with_pieces_of(memory::PIECE, size, policy)
+    }
+
+    /// The same with pieces of memory of another size, for tests.
+    fn with_pieces_of(piece: u32, size: u64, policy: FillPolicy) -> Result<Self, TraceBufferError> {
         if size > Self::MAX_SIZE {
             return Err(TraceBufferError::TooLarge { bytes: size });
         }
         let capacity = (size as u32).max(1).next_multiple_of(4096);
         Ok(Self {
-            ring: Ring::with_capacity(capacity)?,
+            ring: Ring::new(capacity, piece)?,
             write_at: 0,
             sequences: Sequences::default(),
             policy,
@@ -404,11 +412,15 @@ impl TraceBuffer {
     /// Makes a copy of the unread packets that can be read but not written. Its counters go on from this buffer's, except those of reading, which
     /// start at 0.
     ///
+    /// No packet is copied now: the two share memory, in pieces, and this buffer copies each piece when it first writes to it again. The lists
+    /// of chunks are copied, 8 bytes for each.
+    ///
     /// # Errors
-    /// When there is no memory for the part that is in use.
-    pub fn clone_read_only(&self) -> Result<Self, TraceBufferError> {
+    /// When the address space cannot be reserved into which this buffer will copy.
+    pub fn clone_read_only(&mut self) -> Result<Self, TraceBufferError> {
+        self.end_walk();
         Ok(Self {
-            ring: self.ring.try_clone()?,
+            ring: self.ring.share()?,
             write_at: self.write_at,
             sequences: self.sequences.clone(),
             policy: self.policy,
@@ -446,12 +458,6 @@ impl TraceBuffer {
     #[must_use]
     pub fn used_size(&self) -> u64 {
         u64::from(self.ring.used())
-    }
-
-    /// The memory in use, with that of programs and their states.
-    #[must_use]
-    pub fn memory_used(&self) -> u64 {
-        self.used_size() + self.protovms.as_ref().map_or(0, |vms| vms.memory_used())
     }
 
     /// The programs to which packets go that are overwritten unread. There are none until the first is set up.
@@ -514,10 +520,7 @@ impl TraceBuffer {
     /// has, the bytes are others, or none.
     #[must_use]
     pub fn bytes(&self, span: Span) -> &[u8] {
-        let start = span.start as usize;
-        self.ring
-            .bytes()
-            .get(start..start + usize::from(span.len))
-            .unwrap_or_default()
+        let bytes = self.ring.bytes_from(span.start);
+        bytes.get(..usize::from(span.len)).unwrap_or_default()
     }
 }

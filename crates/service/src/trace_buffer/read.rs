@@ -7,7 +7,7 @@
 //! The walk joins the free runs it passes, so that the next cycle steps over them at once.
 
 use super::fragment::{self, Part, Token};
-use super::record::{Chunk, Flags, FreeRun, HEADER_SIZE, Record, Slot};
+use super::record::{Chunk, Flags, HEADER_SIZE, Record, Slot};
 use super::sequence::Held;
 use super::{LossReasons, ReadPacket, Span, TraceBuffer};
 use crate::ids::ChunkId;
@@ -41,7 +41,7 @@ struct Reading {
 struct Front {
     /// Its position.
     at: u32,
-    /// `consumed` is kept up to date here and in the ring.
+    /// `consumed` is kept up to date here only, until reading leaves the chunk ([`TraceBuffer::settle`]).
     chunk: Chunk,
     /// Whether the processor has been told to fetch the rest of it.
     prefetched: bool,
@@ -68,6 +68,7 @@ pub(super) enum Reassembly {
 impl TraceBuffer {
     /// Starts a read cycle. Call it again after a write, or to retry sequences that had nothing to give.
     pub fn begin_read(&mut self) {
+        self.end_walk();
         self.read_cycle += 1;
         let (write_at, used) = (self.write_at, self.ring.used());
         let (at, second_end) = if write_at < used {
@@ -98,6 +99,25 @@ impl TraceBuffer {
         })
     }
 
+    /// Ends the read cycle, because something is about to be written or copied.
+    #[inline]
+    pub(super) fn end_walk(&mut self) {
+        if let Some(Walk {
+            reading: Some(reading),
+            ..
+        }) = self.walk.take()
+        {
+            self.settle(&reading);
+        }
+    }
+
+    /// Notes in the ring how far the front chunk was read.
+    fn settle(&mut self, reading: &Reading) {
+        if let Some(front) = &reading.front {
+            self.ring.put_chunk(front.at, &front.chunk);
+        }
+    }
+
     /// Finds the next packet and leaves its fragments in `spans`; returns its sequence.
     fn advance(&mut self) -> Option<Slot> {
         if let Some(slot) = self.next_in_front_chunk() {
@@ -107,6 +127,7 @@ impl TraceBuffer {
         loop {
             if let Some(reading) = &mut walk.reading {
                 let slot = reading.slot;
+                self.settle(reading);
                 reading.front = None;
                 if self.read_sequence(reading, walk.at) {
                     self.walk = Some(walk);
@@ -158,7 +179,6 @@ impl TraceBuffer {
             return None;
         }
         chunk.consumed = end as u16;
-        self.ring.set_consumed(*at, chunk.consumed);
         if chunk.is_drained() {
             self.stats.chunks_read += 1;
             self.stats.bytes_read += u64::from(chunk.outer_size());
@@ -199,18 +219,7 @@ impl TraceBuffer {
             Record::Free(run) => {
                 match walk.free_run {
                     None => walk.free_run = Some(walk.at),
-                    Some(start) => {
-                        if let Record::Free(first) = self.ring.record(start) {
-                            let bytes = first.bytes + run.bytes;
-                            self.ring.put_free(
-                                start,
-                                FreeRun {
-                                    bytes,
-                                    padding: first.padding + run.padding,
-                                },
-                            );
-                        }
-                    }
+                    Some(first) => self.ring.join_free(first, walk.at),
                 }
                 walk.at += run.bytes;
             }
@@ -256,25 +265,24 @@ impl TraceBuffer {
                 len: (end - body) as u16,
             };
             match fragment::part(chunk.flags, start, end, usize::from(chunk.payload)) {
+                Part::Whole if span.len == 0 => self.consume(at, end as u16),
                 Part::Whole => {
-                    self.consume(at, end as u16);
-                    if span.len > 0 {
-                        self.set_only_span(span);
-                        let chunk = Chunk {
-                            consumed: end as u16,
-                            ..chunk
-                        };
-                        let prefetched = chunk.is_sparse(span.size());
-                        if prefetched {
-                            self.ring.prefetch_rest(at, &chunk);
-                        }
-                        reading.front = Some(Front {
-                            at,
-                            chunk,
-                            prefetched,
-                        });
-                        return true;
+                    self.set_only_span(span);
+                    let chunk = Chunk {
+                        consumed: end as u16,
+                        ..chunk
+                    };
+                    self.count_if_drained(&chunk);
+                    let prefetched = chunk.is_sparse(span.size());
+                    if prefetched {
+                        self.ring.prefetch_rest(at, &chunk);
                     }
+                    reading.front = Some(Front {
+                        at,
+                        chunk,
+                        prefetched,
+                    });
+                    return true;
                 }
                 Part::Continue | Part::End => {
                     sequence.losses.add(LossReasons::ORPHAN_CONTINUATION);
@@ -394,8 +402,11 @@ impl TraceBuffer {
 
     /// Moves the read position of the chunk at `at` to `end`, counting the chunk when that is its end.
     fn consume(&mut self, at: u32, end: u16) {
-        self.ring.set_consumed(at, end);
-        let chunk = self.ring.chunk(at);
+        let chunk = self.ring.consume(at, end);
+        self.count_if_drained(&chunk);
+    }
+
+    fn count_if_drained(&mut self, chunk: &Chunk) {
         if chunk.is_drained() {
             self.stats.chunks_read += 1;
             self.stats.bytes_read += u64::from(chunk.outer_size());

@@ -8,14 +8,17 @@
 //! user asked for: a producer that commits a million empty chunks pays for them with its buffer space. The
 //! header is as long as the one in shared memory, so the accounting in bytes agrees with upstream's.
 //!
-//! The memory is reserved at once and touched as it is first written: the vector's length *is* the high-water
-//! mark, so a fresh buffer of 1 GiB costs address space only.
+//! A chunk lies within one piece of the memory. The clone of a ring shares its memory, so reading the clone must not write there: it notes the
+//! headers that it changes elsewhere ([`Changed`]).
+
+use std::collections::HashMap;
 
 use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
 use ferretto_wire::bulk;
 
 use super::TraceBufferError;
-use crate::ids::ChunkId;
+use super::memory::Memory;
+use crate::ids::{ChunkId, IdHasher};
 
 /// Size of a record's header, in bytes. Also the alignment of records: a piece cut off a record is always large enough to hold the header of a free
 /// run.
@@ -136,59 +139,84 @@ const KIND_CHUNK: u8 = 1;
 /// The ring of records.
 #[derive(Debug)]
 pub(super) struct Ring {
-    bytes: Vec<u8>,
-    capacity: u32,
+    memory: Memory,
+    /// A clone's headers. `None` in a ring that has its memory for itself, or copies what it writes to.
+    changed: Option<Box<Changed>>,
+}
+
+/// The headers that reading a clone has changed, by position.
+#[derive(Clone, Debug, Default)]
+struct Changed {
+    /// The last one: reading a chunk changes its header with each packet.
+    last: Option<(u32, u128)>,
+    others: HashMap<u32, u128, IdHasher>,
+}
+
+impl Changed {
+    fn get(&self, at: u32) -> Option<u128> {
+        match self.last {
+            Some((last, header)) if last == at => Some(header),
+            _ => self.others.get(&at).copied(),
+        }
+    }
+
+    fn put(&mut self, at: u32, header: u128) {
+        let before = self.last.replace((at, header));
+        if let Some((other, header)) = before.filter(|(other, _)| *other != at) {
+            self.others.insert(other, header);
+        }
+    }
+
+    /// `at` is no start of a record any more.
+    fn forget(&mut self, at: u32) {
+        self.last = self.last.filter(|(last, _)| *last != at);
+        self.others.remove(&at);
+    }
 }
 
 impl Ring {
-    /// Reserves, without touching, `capacity` bytes of memory; `capacity` is a multiple of [`HEADER_SIZE`].
-    pub(super) fn with_capacity(capacity: u32) -> Result<Self, TraceBufferError> {
-        debug_assert!(capacity.is_multiple_of(HEADER_SIZE));
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(capacity as usize)
-            .map_err(|_| TraceBufferError::OutOfMemory {
-                bytes: u64::from(capacity),
-            })?;
-        Ok(Self { bytes, capacity })
+    /// Reserves, without touching, `capacity` bytes of memory; `capacity` is a multiple of [`HEADER_SIZE`]. `piece` is the size of the pieces of memory
+    /// that clones share, a power of two.
+    pub(super) fn new(capacity: u32, piece: u32) -> Result<Self, TraceBufferError> {
+        debug_assert!(capacity.is_multiple_of(HEADER_SIZE) && piece >= HEADER_SIZE);
+        Ok(Self {
+            memory: Memory::with_capacity(capacity, piece)?,
+            changed: None,
+        })
     }
 
-    /// A copy of the part in use. The copy cannot be written past it, so it reserves no more than that.
-    pub(super) fn try_clone(&self) -> Result<Self, TraceBufferError> {
-        let mut bytes = Vec::new();
-        bytes
-            .try_reserve_exact(self.bytes.len())
-            .map_err(|_| TraceBufferError::OutOfMemory {
-                bytes: self.bytes.len() as u64,
-            })?;
-        bulk::extend(&mut bytes, &self.bytes);
+    /// A clone, which can be read and not written. It shares the memory in use.
+    pub(super) fn share(&mut self) -> Result<Self, TraceBufferError> {
         Ok(Self {
-            bytes,
-            capacity: self.capacity,
+            memory: self.memory.share()?,
+            changed: Some(self.changed.clone().unwrap_or_default()),
         })
     }
 
     pub(super) fn capacity(&self) -> u32 {
-        self.capacity
+        self.memory.capacity()
     }
 
     /// High-water mark: bytes of the ring that were ever written.
     pub(super) fn used(&self) -> u32 {
-        self.bytes.len() as u32
+        self.memory.used()
+    }
+
+    /// The size of the largest chunk that can be written at `at` with its header, in bytes. A larger one may have room further on.
+    pub(super) fn room(&self, at: u32) -> u32 {
+        self.memory.room(at)
     }
 
     /// Has the processor fetch the place where a chunk with `payload` bytes may be written next.
     pub(super) fn prefetch_place(&self, at: u32, payload: usize) {
-        let at = at as usize;
         let size = outer_size(payload.min(MAX_PAYLOAD)).min(PREFETCHED) as usize;
-        let place = at..self.bytes.len().min(at + size);
-        prefetch_for_writing(self.bytes.get(place).unwrap_or_default());
+        let place = self.memory.from(at);
+        prefetch_for_writing(&place[..place.len().min(size)]);
     }
 
     /// Has the processor fetch the beginning of the chunk at `at`.
     pub(super) fn prefetch_beginning(&self, at: u32) {
-        let at = at as usize;
-        prefetch_for_reading(self.bytes.get(at..at + HEADER_SIZE as usize).unwrap_or_default());
+        prefetch_for_reading(self.memory.bytes(at, HEADER_SIZE as usize));
     }
 
     /// Has the processor fetch the unread part of the chunk at `at`.
@@ -200,19 +228,31 @@ impl Ring {
         prefetch_for_reading(&payload[start..end]);
     }
 
+    #[inline]
     fn header(&self, at: u32) -> u128 {
-        let at = at as usize;
+        if let Some(changed) = &self.changed
+            && let Some(header) = changed.get(at)
+        {
+            return header;
+        }
         let mut header = [0; HEADER_SIZE as usize];
-        header.copy_from_slice(&self.bytes[at..at + HEADER_SIZE as usize]);
+        header.copy_from_slice(self.memory.bytes(at, HEADER_SIZE as usize));
         u128::from_le_bytes(header)
     }
 
+    #[inline]
     fn put_header(&mut self, at: u32, header: u128) {
-        let at = at as usize;
-        self.bytes[at..at + HEADER_SIZE as usize].copy_from_slice(&header.to_le_bytes());
+        match &mut self.changed {
+            None => self
+                .memory
+                .bytes_mut(at, HEADER_SIZE as usize)
+                .copy_from_slice(&header.to_le_bytes()),
+            Some(changed) => changed.put(at, header),
+        }
     }
 
     /// The record that starts at `at`.
+    #[inline]
     pub(super) fn record(&self, at: u32) -> Record {
         let header = self.header(at);
         match (header >> 120) as u8 {
@@ -225,6 +265,7 @@ impl Ring {
     }
 
     /// The chunk that starts at `at`; only for offsets held by a sequence, which are always chunks.
+    #[inline]
     pub(super) fn chunk(&self, at: u32) -> Chunk {
         let header = self.header(at);
         debug_assert_eq!((header >> 120) as u8, KIND_CHUNK, "no chunk at {at}");
@@ -232,62 +273,101 @@ impl Ring {
     }
 
     /// Replaces the header of the chunk at `at`; its payload stays.
+    #[inline]
     pub(super) fn put_chunk(&mut self, at: u32, chunk: &Chunk) {
         self.put_header(at, encode_chunk(chunk));
     }
 
     /// Marks everything from `at` to `at + run.bytes` as free.
+    #[inline]
     pub(super) fn put_free(&mut self, at: u32, run: FreeRun) {
         debug_assert!(run.bytes >= HEADER_SIZE && at + run.bytes <= self.used());
         let header = u128::from(run.bytes) | u128::from(run.padding) << 32 | u128::from(KIND_FREE) << 120;
         self.put_header(at, header);
     }
 
-    /// Writes a new record; the records that were there before must have been evicted.
+    /// Makes the free run at `second`, which follows the one at `first`, a part of it.
+    #[inline]
+    pub(super) fn join_free(&mut self, first: u32, second: u32) {
+        if let (Record::Free(run), Record::Free(more)) = (self.record(first), self.record(second)) {
+            let joined = FreeRun {
+                bytes: run.bytes + more.bytes,
+                padding: run.padding + more.padding,
+            };
+            self.put_free(first, joined);
+            if let Some(changed) = &mut self.changed {
+                changed.forget(second);
+            }
+        }
+    }
+
+    /// Makes the room at `at` a free run which is all padding. The records that were there before must have been evicted.
+    pub(super) fn pad(&mut self, at: u32) {
+        let bytes = self.room(at);
+        self.memory.extend_to(at + bytes);
+        self.put_free(
+            at,
+            FreeRun {
+                bytes,
+                padding: bytes,
+            },
+        );
+    }
+
+    /// Writes a new record where there is room for it; the records that were there before must have been evicted.
     pub(super) fn write(&mut self, at: u32, chunk: &Chunk, payload: &[u8]) {
         debug_assert_eq!(usize::from(chunk.payload), payload.len());
-        let end = (at + chunk.outer_size()) as usize;
-        debug_assert!(end <= self.capacity as usize);
+        debug_assert!(chunk.outer_size() <= self.room(at) && self.changed.is_none());
+        let end = at + chunk.outer_size();
         if at == self.used() {
-            self.bytes.extend_from_slice(&encode_chunk(chunk).to_le_bytes());
-            bulk::extend(&mut self.bytes, payload);
-            self.bytes.resize(end, 0);
+            self.memory.append(&encode_chunk(chunk).to_le_bytes());
+            self.memory.append(payload);
+            self.memory.extend_to(end);
             return;
         }
-        if end > self.bytes.len() {
-            self.bytes.resize(end, 0);
-        }
+        self.memory.extend_to(end);
         self.put_chunk(at, chunk);
         self.overwrite(at, payload);
     }
 
     /// Replaces the first `payload.len()` bytes of the payload of the chunk at `at`.
     pub(super) fn overwrite(&mut self, at: u32, payload: &[u8]) {
-        let start = (at + HEADER_SIZE) as usize;
-        bulk::copy(&mut self.bytes[start..start + payload.len()], payload);
+        bulk::copy(self.memory.bytes_mut(at + HEADER_SIZE, payload.len()), payload);
     }
 
     /// Replaces `data.len()` bytes `offset` bytes into the payload of the chunk at `at`.
     pub(super) fn patch(&mut self, at: u32, offset: u16, data: &[u8]) {
-        let start = (at + HEADER_SIZE) as usize + usize::from(offset);
-        self.bytes[start..start + data.len()].copy_from_slice(data);
+        let start = at + HEADER_SIZE + u32::from(offset);
+        self.memory.bytes_mut(start, data.len()).copy_from_slice(data);
     }
 
-    /// Stores how far the chunk at `at` has been read.
-    pub(super) fn set_consumed(&mut self, at: u32, consumed: u16) {
-        let field = at as usize + 12;
-        self.bytes[field..field + 2].copy_from_slice(&consumed.to_le_bytes());
+    /// Stores how far the chunk at `at` has been read, and returns it. The whole header is written, because it is read again soon, and a
+    /// processor forwards a store only to loads that it covers.
+    #[inline]
+    pub(super) fn consume(&mut self, at: u32, consumed: u16) -> Chunk {
+        let chunk = Chunk {
+            consumed,
+            ..self.chunk(at)
+        };
+        self.put_chunk(at, &chunk);
+        chunk
     }
 
     /// The fragments of the chunk at `at`.
+    #[inline]
     pub(super) fn payload(&self, at: u32, chunk: &Chunk) -> &[u8] {
-        let start = (at + HEADER_SIZE) as usize;
-        &self.bytes[start..start + usize::from(chunk.payload)]
+        self.memory.bytes(at + HEADER_SIZE, usize::from(chunk.payload))
     }
 
-    /// Any part of the memory in use.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The memory in use from `at` on, up to the end of the piece.
+    #[inline]
+    pub(super) fn bytes_from(&self, at: u32) -> &[u8] {
+        self.memory.from(at)
+    }
+
+    /// The pieces of memory in use.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = (Option<usize>, u64)> {
+        self.memory.pieces()
     }
 }
 

@@ -235,6 +235,15 @@ impl Sequences {
         self.idle_count -= 1;
     }
 
+    /// The memory of all states and lists, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        let lists = self
+            .slots
+            .iter()
+            .map(|sequence| sequence.chunks.len() * size_of::<Held>());
+        (self.slots.len() * size_of::<Sequence>() + lists.sum::<usize>()) as u64
+    }
+
     #[cfg(any(test, fuzzing))]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sequence> {
         self.index.values().map(|&slot| &self.slots[slot as usize])

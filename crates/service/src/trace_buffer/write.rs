@@ -34,7 +34,7 @@ impl TraceBuffer {
         if self.read_only {
             return CopyOutcome::Discarded(Discard::ReadOnly);
         }
-        self.walk = None;
+        self.end_walk();
         // Finding the fragments takes about as long as memory takes to answer.
         self.ring.prefetch_place(self.write_at, payload.len());
         self.prefetch_to_overwrite();
@@ -78,7 +78,7 @@ impl TraceBuffer {
         } else {
             payload_room
         };
-        if reserved > MAX_PAYLOAD || outer_size(reserved) > self.ring.capacity() {
+        if reserved > MAX_PAYLOAD || outer_size(reserved) > self.ring.room(0) {
             return self.violation(AbiViolation::TooLarge);
         }
 
@@ -120,7 +120,7 @@ impl TraceBuffer {
         if self.read_only {
             return false;
         }
-        self.walk = None;
+        self.end_walk();
         let held = self
             .sequences
             .find(SequenceKey { producer, writer })
@@ -277,13 +277,23 @@ impl TraceBuffer {
     /// Writes a chunk at the write cursor.
     fn append(&mut self, chunk: Chunk, payload: &[u8]) -> CopyOutcome {
         let outer = chunk.outer_size();
-        let room = self.ring.capacity() - self.write_at;
-        if outer > room {
-            if self.policy == FillPolicy::DiscardAtEnd || !self.clear(room) {
+        loop {
+            let room = self.ring.room(self.write_at);
+            if outer <= room {
+                break;
+            }
+            let is_last = self.write_at + room == self.ring.capacity();
+            if is_last && self.policy == FillPolicy::DiscardAtEnd || !self.clear(room) {
                 return self.refuse_for_good(&chunk);
             }
-            self.write_at = 0;
-            self.stats.write_wrap_count += 1;
+            if is_last {
+                self.write_at = 0;
+                self.stats.write_wrap_count += 1;
+            } else {
+                self.ring.pad(self.write_at);
+                self.stats.padding_bytes_written += u64::from(room);
+                self.write_at += room;
+            }
         }
         if !self.clear(outer) {
             return self.refuse_for_good(&chunk);
@@ -339,14 +349,29 @@ impl TraceBuffer {
 
     /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It may not if the buffer could refuse it there.
     fn may_move_to_cursor(&self, outer: u32) -> bool {
-        let room = self.ring.capacity() - self.write_at;
         match self.policy {
             FillPolicy::RingBuffer => true,
-            FillPolicy::Discard if self.full => false,
-            FillPolicy::Discard if outer <= room => self.is_read(self.write_at, outer),
-            FillPolicy::Discard => self.is_read(self.write_at, room) && self.is_read(0, outer),
+            FillPolicy::Discard => !self.full && self.has_read_what_is_in_the_way_of(outer),
             // This buffer never laps, so the chunk can stay.
             FillPolicy::DiscardAtEnd => false,
+        }
+    }
+
+    /// Whether the records certainly were read that have to go for a chunk of so many bytes.
+    fn has_read_what_is_in_the_way_of(&self, outer: u32) -> bool {
+        let (mut start, mut at) = (self.write_at, self.write_at);
+        loop {
+            let room = self.ring.room(at);
+            if outer <= room {
+                return self.is_read(start, at + outer - start);
+            }
+            at += room;
+            if at == self.ring.capacity() {
+                if !self.is_read(start, at - start) {
+                    return false;
+                }
+                (start, at) = (0, 0);
+            }
         }
     }
 

@@ -429,13 +429,20 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
         let owner = world.consumer_of(uid);
         (uid, world.enable(owner, &config(&["d"])))
     });
-    for (_, config) in world.instances(producer) {
-        let target = config.target_buffer.unwrap() as u16;
-        world.commit(producer, target, target, &[&packet(&"x".repeat(3000))]);
+    let targets = world.instances(producer).into_iter();
+    let targets: Vec<u16> = targets
+        .map(|(_, config)| config.target_buffer.unwrap() as u16)
+        .collect();
+    for target in &targets {
+        world.commit(producer, *target, *target, &[&packet(&"x".repeat(3000))]);
     }
     let clones = |world: &mut World, (uid, session): (u32, ferretto_service::SessionId)| {
         let mut made = 0;
         loop {
+            // What clones share would count once.
+            for target in &targets {
+                world.commit(producer, *target, *target, &[&packet("a little")]);
+            }
             let cloner = world.consumer_of(uid);
             match world.try_clone(cloner, cloning(session.0)) {
                 Ok(_) => world.acknowledge_flushes(producer),
@@ -451,10 +458,9 @@ fn the_clones_of_one_user_leave_memory_for_those_of_others() {
     );
     let (second, why) = clones(&mut world, owners[1]);
     assert!(why.contains("may have 40 KB"), "{why}");
-    assert_eq!(
-        (first, second),
-        (10, 3),
-        "each takes a little more than 3000 bytes"
+    assert!(
+        (7..10).contains(&first) && (2..4).contains(&second),
+        "{first} and {second}: each takes a little more than 3000 bytes"
     );
     // A machine that does not report its memory is taken for a small one.
     assert_eq!(limits::clone_memory(None), limits::DEFAULT_CLONE_MEMORY);

@@ -57,10 +57,9 @@ pub(super) enum Flushed {
 }
 
 impl PendingClone {
-    /// Bytes that its buffers take.
-    pub(super) fn bytes(&self) -> u64 {
-        let snapshots = self.snapshots.iter().flatten();
-        snapshots.map(|snapshot| snapshot.buffer.memory_used()).sum()
+    /// The copies so far.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &TraceBuffer> {
+        self.snapshots.iter().flatten().map(|snapshot| &snapshot.buffer)
     }
 
     /// The flush of a group has ended.

@@ -255,10 +255,17 @@ impl Writer {
     }
 }
 
+/// A packet with everything that a reader learns of it.
+type Plain = (SequenceInfo, LossReasons, Vec<u8>);
+
 struct Model {
     seed: u64,
     random: Random,
     buffer: TraceBuffer,
+    /// The size of the pieces of its memory.
+    piece: u32,
+    /// A clone that was made some time ago, and the packets that it had then.
+    kept: Option<(TraceBuffer, Vec<Plain>)>,
     policy: FillPolicy,
     /// Whether it discards, and has refused a chunk because it was full.
     full: bool,
@@ -296,11 +303,14 @@ impl Model {
                 refused_empty: None,
             })
             .collect();
-        let buffer = TraceBuffer::new(size, policy).unwrap();
+        let piece = if random.one_in(2) { 4096 } else { memory::PIECE };
+        let buffer = TraceBuffer::with_pieces_of(piece, size, policy).unwrap();
         Self {
             seed,
             random,
             buffer,
+            piece,
+            kept: None,
             policy,
             full: false,
             write_at: 0,
@@ -427,17 +437,12 @@ impl Model {
         if std::mem::replace(&mut self.full, true) {
             return;
         }
-        let size = (16 + reserved as u32).next_multiple_of(16);
-        let capacity = self.buffer.size() as u32;
-        let behind_the_end = self.write_at + size > capacity;
-        let needed = match self.policy {
-            FillPolicy::DiscardAtEnd => {
-                assert!(behind_the_end, "there is room");
-                return;
-            }
-            _ if behind_the_end => vec![(self.write_at, capacity), (0, size)],
-            _ => vec![(self.write_at, self.write_at + size)],
-        };
+        let needed = self.way(reserved);
+        if self.policy == FillPolicy::DiscardAtEnd {
+            let place = needed.last().map(|(start, _)| *start);
+            assert!(place < Some(self.write_at), "there is room");
+            return;
+        }
         let unread = |held: &Held| held.taken < held.fragments.len();
         let in_the_way = self.writers.iter().any(|writer| {
             let meets = |held: &Held| {
@@ -451,16 +456,30 @@ impl Model {
         assert!(in_the_way, "what is in the way was read");
     }
 
-    /// Overwrites the records in the way of a chunk with `reserved` bytes. Returns the place of the chunk.
-    fn make_room(&mut self, reserved: usize) -> (u32, u32) {
+    /// The parts of the buffer that a chunk with `reserved` bytes goes past, and the one that it takes.
+    fn way(&self, reserved: usize) -> Vec<(u32, u32)> {
         let size = (16 + reserved as u32).next_multiple_of(16);
         let capacity = self.buffer.size() as u32;
-        if self.write_at + size > capacity {
-            self.evict(self.write_at, capacity);
-            self.write_at = 0;
+        let mut at = self.write_at;
+        let mut parts = Vec::new();
+        loop {
+            let border = (at / self.piece + 1).saturating_mul(self.piece).min(capacity);
+            if at + size <= border {
+                parts.push((at, at + size));
+                return parts;
+            }
+            parts.push((at, border));
+            at = border % capacity;
         }
-        self.evict(self.write_at, self.write_at + size);
-        (self.write_at, self.write_at + size)
+    }
+
+    /// Overwrites the records in the way of a chunk with `reserved` bytes. Returns the place of the chunk.
+    fn make_room(&mut self, reserved: usize) -> (u32, u32) {
+        let way = self.way(reserved);
+        for (start, end) in &way {
+            self.evict(*start, *end);
+        }
+        way[way.len() - 1]
     }
 
     fn evict(&mut self, start: u32, end: u32) {
@@ -631,7 +650,30 @@ impl Model {
         }
     }
 
+    /// Compares the clone that was kept with what it had at first, and keeps another.
+    fn read_the_clone(&mut self) {
+        if let Some((mut clone, had)) = self.kept.take() {
+            // Reading may take several cycles.
+            let mut packets = Vec::new();
+            let some = self.random.below(had.len() + 1);
+            for limit in [some, usize::MAX] {
+                clone.begin_read();
+                packets.extend(std::iter::from_fn(|| clone.read_next_packet().map(plain)).take(limit));
+            }
+            clone.check_invariants();
+            assert_eq!(by_sequence(packets), by_sequence(had), "a clone has changed");
+        }
+        let mut clones = [(); 2].map(|()| self.buffer.clone_read_only().unwrap());
+        clones[0].begin_read();
+        let had = std::iter::from_fn(|| clones[0].read_next_packet().map(plain)).collect();
+        let [_, kept] = clones;
+        self.kept = Some((kept, had));
+    }
+
     fn step(&mut self) {
+        if self.random.one_in(20) {
+            self.read_the_clone();
+        }
         let index = self.random.below(self.writers.len());
         match self.random.below(20) {
             0..8 => self.writers[index].write(&mut self.random, 200),
@@ -682,7 +724,13 @@ impl Model {
     }
 }
 
-fn plain(packet: ReadPacket<'_>) -> (SequenceInfo, LossReasons, Vec<u8>) {
+/// A second cycle may begin with another sequence than the first would have gone on with.
+fn by_sequence(mut packets: Vec<Plain>) -> Vec<Plain> {
+    packets.sort_by_key(|(sequence, ..)| (sequence.producer, sequence.writer));
+    packets
+}
+
+fn plain(packet: ReadPacket<'_>) -> Plain {
     (
         packet.sequence,
         packet.losses,
@@ -726,6 +774,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
         total.patches_succeeded += stats.patches_succeeded;
         total.readaheads_succeeded += stats.readaheads_succeeded;
         total.trace_writer_packet_loss += stats.trace_writer_packet_loss;
+        total.padding_bytes_written += stats.padding_bytes_written;
     }
     eprintln!("{delivered} packets delivered, {marked} after a loss; {total:?}");
     if !single {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn snapshot(buffer: &Fixture) -> Fixture {
+fn snapshot(buffer: &mut Fixture) -> Fixture {
     Fixture(buffer.0.clone_read_only().unwrap())
 }
 
@@ -13,7 +13,7 @@ fn a_clone_has_the_unread_packets_and_leaves_the_original_alone() {
         buffer.commit(chunk(1, writer, 0).whole(letter, 16).whole(letter, 17));
     }
     assert_eq!(buffer.read_some(1), ["a16"]);
-    let mut one = snapshot(&buffer);
+    let mut one = snapshot(&mut buffer);
     assert_eq!(one.0.used_size(), 3 * 64);
     let rest = ["a17", "b16", "b17", "c16", "c17"];
     assert_eq!(one.read(), rest);
@@ -26,7 +26,7 @@ fn a_clone_has_the_unread_packets_and_leaves_the_original_alone() {
 fn a_clone_refuses_writes() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).begin('a', 16).needs_patching());
-    let mut copy = snapshot(&buffer);
+    let mut copy = snapshot(&mut buffer);
     let more = chunk(1, 1, 1).end('b', 16);
     assert_eq!(copy.try_commit(&more), CopyOutcome::Discarded(Discard::ReadOnly));
     assert!(!copy.patch((1, 1, 0), 1, b"aaaa", MorePatches::Done));
@@ -43,7 +43,7 @@ fn counters_of_a_clone_go_on_except_those_of_reading() {
     buffer.commit(chunk(1, 1, 0).whole('a', 16));
     buffer.commit(chunk(1, 1, 1).begin('b', 16));
     assert_eq!(buffer.read(), ["a16"]);
-    let stats = snapshot(&buffer).stats();
+    let stats = snapshot(&mut buffer).stats();
     let expected = BufferStats {
         bytes_read: 0,
         chunks_read: 0,
@@ -51,7 +51,7 @@ fn counters_of_a_clone_go_on_except_those_of_reading() {
         ..buffer.stats()
     };
     assert_eq!(stats, expected);
-    assert_eq!(snapshot(&buffer).0.writer_stats().count(), 1);
+    assert_eq!(snapshot(&mut buffer).0.writer_stats().count(), 1);
 }
 
 #[test]
@@ -59,10 +59,10 @@ fn clones_before_and_after_a_late_commit() {
     let mut buffer = ring(4096);
     buffer.scrape(chunk(1, 1, 0).whole('a', 10).whole('-', 10).padded_to(64));
     buffer.commit(chunk(1, 1, 2).whole('d', 30));
-    assert_eq!(snapshot(&buffer).read(), ["a10"]);
+    assert_eq!(snapshot(&mut buffer).read(), ["a10"]);
     buffer.commit(chunk(1, 1, 1).whole('c', 20));
     buffer.commit(chunk(1, 1, 0).whole('a', 10).whole('b', 10));
-    assert_eq!(snapshot(&buffer).read(), ["a10", "b10", "c20", "d30"]);
+    assert_eq!(snapshot(&mut buffer).read(), ["a10", "b10", "c20", "d30"]);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn patches_are_in_the_clone() {
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 5));
     assert!(buffer.patch((1, 1, 0), 1, b"bbbb", MorePatches::Done));
-    assert_eq!(snapshot(&buffer).read(), ["b5"]);
+    assert_eq!(snapshot(&mut buffer).read(), ["b5"]);
 }
 
 #[test]
@@ -79,11 +79,113 @@ fn a_clone_of_a_wrapped_buffer_starts_at_the_oldest() {
     for writer in 1..=6 {
         buffer.commit(chunk(1, writer, 0).whole('x', 1000 + usize::from(writer)));
     }
-    assert_eq!(snapshot(&buffer).read(), ["x1003", "x1004", "x1005", "x1006"]);
+    assert_eq!(snapshot(&mut buffer).read(), ["x1003", "x1004", "x1005", "x1006"]);
 
     let mut buffer = ring(4096);
     buffer.commit(chunk(1, 1, 0).whole('a', 2048));
     buffer.commit(chunk(1, 2, 0).whole('b', 3192));
-    assert_eq!(snapshot(&buffer).0.used_size(), 3216);
-    assert_eq!(snapshot(&buffer).read(), ["b3192"]);
+    assert_eq!(snapshot(&mut buffer).0.used_size(), 3216);
+    assert_eq!(snapshot(&mut buffer).read(), ["b3192"]);
+}
+
+/// How many pieces of memory two buffers share.
+fn in_common(one: &Fixture, two: &Fixture) -> usize {
+    let addresses = |buffer: &Fixture| -> Vec<usize> {
+        buffer
+            .0
+            .ring
+            .pieces()
+            .filter_map(|(address, _)| address)
+            .collect()
+    };
+    let two = addresses(two);
+    addresses(one)
+        .iter()
+        .filter(|address| two.contains(address))
+        .count()
+}
+
+fn in_pieces(size: u64) -> Fixture {
+    Fixture(TraceBuffer::with_pieces_of(4096, size, FillPolicy::RingBuffer).unwrap())
+}
+
+#[test]
+fn a_clone_shares_each_piece_until_the_buffer_writes_there() {
+    let mut buffer = in_pieces(4 * 4096);
+    for id in 0..8 {
+        buffer.commit(chunk(1, 1, id).whole('a', 2000));
+    }
+    let mut clone = snapshot(&mut buffer);
+    assert_eq!(in_common(&buffer, &clone), 4);
+    // The first piece is overwritten.
+    buffer.commit(chunk(1, 1, 8).whole('b', 2000));
+    assert_eq!(in_common(&buffer, &clone), 3);
+    let expected = ["a2000"; 8];
+    assert_eq!(clone.read(), expected);
+    assert_eq!(in_common(&buffer, &clone), 3, "reading a clone copies nothing");
+    let mut second = snapshot(&mut buffer);
+    assert_eq!(in_common(&clone, &second), 3);
+    assert_eq!(in_common(&buffer, &second), 4);
+    drop(buffer);
+    assert_eq!(second.read()[0], "a2000 !{\"PRESENT\", \"OVERWRITE\"}");
+}
+
+#[test]
+fn memory_comes_back_when_clones_are_gone() {
+    let mut buffer = in_pieces(2 * 4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 2000));
+    drop(snapshot(&mut buffer));
+    let address = |buffer: &Fixture| buffer.0.ring.bytes_from(0).as_ptr();
+    let before = address(&buffer);
+    buffer.commit(chunk(1, 1, 1).whole('b', 200));
+    assert_eq!(address(&buffer), before, "copied although nobody else has it");
+    assert_eq!(in_common(&buffer, &buffer), 0);
+    assert_eq!(buffer.read(), ["a2000", "b200"]);
+}
+
+#[test]
+fn what_clones_share_counts_once() {
+    let mut buffer = in_pieces(4 * 4096);
+    buffer.commit(chunk(1, 1, 0).whole('a', 3000));
+    let mut all = Footprint::default();
+    let mut clones: Vec<Fixture> = (0..60).map(|_| snapshot(&mut buffer)).collect();
+    for clone in &clones {
+        all.add(&clone.0);
+    }
+    // What each has for itself is the list of chunks and the state of the sequence.
+    assert!((3016..3016 + 60 * 400).contains(&all.bytes()), "{}", all.bytes());
+    buffer.commit(chunk(1, 1, 1).whole('b', 100));
+    clones.push(snapshot(&mut buffer));
+    let before = all.bytes();
+    all.add(&clones[60].0);
+    assert!(all.bytes() > before + 3000);
+}
+
+#[test]
+fn chunks_do_not_cross_borders_between_pieces() {
+    let buffer = TraceBuffer::with_pieces_of(8192, 8192 + 4096, FillPolicy::RingBuffer);
+    let mut buffer = Fixture(buffer.unwrap());
+    for id in 0..3 {
+        buffer.commit(chunk(1, 1, id).whole('a', 3000));
+    }
+    // So much of the first piece is left behind two chunks.
+    let padding = 8192 - 2 * 3024;
+    assert_eq!(buffer.stats().padding_bytes_written, padding);
+    assert_eq!(buffer.0.used_size(), 8192 + 3024);
+    assert_eq!(buffer.stats().write_wrap_count, 0);
+    buffer.commit(chunk(1, 1, 3).whole('b', 3000));
+    assert_eq!(buffer.stats().write_wrap_count, 1);
+    let packets = ["a3000 !{\"PRESENT\", \"OVERWRITE\"}", "a3000", "b3000"];
+    assert_eq!(buffer.read(), packets);
+    for id in 4..6 {
+        buffer.commit(chunk(1, 1, id).whole('c', 3000));
+    }
+    assert_eq!(buffer.stats().padding_bytes_cleared, padding);
+    assert_eq!(buffer.stats().padding_bytes_written, 2 * padding);
+    assert_eq!(buffer.read(), ["c3000", "c3000"]);
+    let large = chunk(1, 1, 6).whole('d', 8192);
+    assert_eq!(
+        buffer.try_commit(&large),
+        CopyOutcome::Violation(AbiViolation::TooLarge)
+    );
 }
