@@ -5,7 +5,7 @@
 mod descriptors;
 mod freed_memory;
 mod listeners;
-mod program;
+pub(crate) mod program;
 mod shell;
 pub mod tsc;
 
