@@ -25,7 +25,9 @@ pub struct Admission {
 /// Whether the host holds more for a user's connections than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
+    /// It does not.
     Fine,
+    /// It does: close the connection.
     TooMuch,
 }
 

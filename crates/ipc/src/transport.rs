@@ -773,17 +773,19 @@ pub fn look_up(address: &Address) -> Result<Vec<Address>, TransportError> {
         address: address.clone(),
         source,
     };
-    let found = endpoints(address, source)?.into_iter().map(|endpoint| match endpoint {
-        Endpoint::Internet(std::net::SocketAddr::V6(found)) if found.scope_id() != 0 => Address::Tcp {
-            host: format!("{}%{}", found.ip(), found.scope_id()),
-            port: found.port(),
-        },
-        Endpoint::Internet(found) => Address::Tcp {
-            host: found.ip().to_string(),
-            port: found.port(),
-        },
-        Endpoint::Unix(_) | Endpoint::Vsock(_) => address.clone(),
-    });
+    let found = endpoints(address, source)?
+        .into_iter()
+        .map(|endpoint| match endpoint {
+            Endpoint::Internet(std::net::SocketAddr::V6(found)) if found.scope_id() != 0 => Address::Tcp {
+                host: format!("{}%{}", found.ip(), found.scope_id()),
+                port: found.port(),
+            },
+            Endpoint::Internet(found) => Address::Tcp {
+                host: found.ip().to_string(),
+                port: found.port(),
+            },
+            Endpoint::Unix(_) | Endpoint::Vsock(_) => address.clone(),
+        });
     Ok(found.collect())
 }
 

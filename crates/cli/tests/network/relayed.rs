@@ -58,7 +58,7 @@ fn two_machines<'a>(programs: &'a Programs, traced: Side, probes: Side) -> (Syst
     (system, relay)
 }
 
-fn config(machines: &str) -> String {
+pub(crate) fn config(machines: &str) -> String {
     format!(
         r#"
         duration_ms: 1200
@@ -78,13 +78,13 @@ fn config(machines: &str) -> String {
 }
 
 /// For each machine: whether its id shows another machine, its processors, its counters and processes.
-const MACHINES: &str = "select raw_id != 0, num_cpus,
+pub(crate) const MACHINES: &str = "select raw_id != 0, num_cpus,
     (select count(*) > 50 from counter join counter_track track on track.id = counter.track_id
         where ifnull(track.machine_id, 0) = machine.id),
     (select count(*) > 5 from process where ifnull(process.machine_id, 0) = machine.id)
     from machine order by raw_id";
 
-fn record(system: &mut System<'_>, config: &str) -> PathBuf {
+pub(crate) fn record(system: &mut System<'_>, config: &str) -> PathBuf {
     let trace = system.record(Side::Ours, config).finish();
     system.assert_running();
     trace

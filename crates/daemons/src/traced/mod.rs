@@ -4,7 +4,7 @@
 
 mod descriptors;
 mod freed_memory;
-mod listeners;
+pub(crate) mod listeners;
 pub(crate) mod program;
 mod shell;
 pub mod tsc;

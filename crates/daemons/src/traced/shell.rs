@@ -71,7 +71,11 @@ impl Shell {
 
     /// The shell's own.
     fn deadlines(&self) -> Deadlines {
-        let monotonic = [self.listeners.deadline(), self.freed.deadline(), self.farewell_deadline()];
+        let monotonic = [
+            self.listeners.deadline(),
+            self.freed.deadline(),
+            self.farewell_deadline(),
+        ];
         Deadlines {
             monotonic: monotonic.into_iter().flatten().min(),
             boot: None,
@@ -98,7 +102,11 @@ impl Shell {
 
     fn accept(&mut self, listener: Token) -> Result<(), ReactorError> {
         for _ in 0..ACCEPTS_PER_TURN {
-            let room = if self.host.is_full() { Room::None } else { Room::Some };
+            let room = if self.host.is_full() {
+                Room::None
+            } else {
+                Room::Some
+            };
             match self.listeners.accept(self.host.reactor(), listener, room)? {
                 Some((stream, port)) => drop(self.host.connect(stream, port)),
                 None => break,

@@ -60,7 +60,9 @@ pub(super) enum News {
 /// Why the connection is to be closed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    #[error("the service takes no relays on this socket; start traced with --enable-relay-endpoint, or -on with its name")]
+    #[error(
+        "the service takes no relays on this socket; start traced with --enable-relay-endpoint, or -on with its name"
+    )]
     NoPort,
     #[error("the service has not answered for {} s", PATIENCE.as_secs())]
     Silent,

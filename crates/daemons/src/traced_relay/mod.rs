@@ -10,8 +10,10 @@ mod relay;
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 
 use clap::{CommandFactory, Parser};
+use ferretto_host::Port;
 use ferretto_ipc::frame::MAX_IDENTITY_TEXT;
 use ferretto_ipc::socket_names::{self, PRODUCER_SOCK_NAME, RELAY_SOCK_NAME};
 use ferretto_ipc::transport::SocketPermissions;
@@ -20,6 +22,7 @@ use ferretto_service::MachineId;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::daemon::{self, Daemon, Startup};
+use crate::traced::listeners::sockets_of_systemd;
 use crate::traced::program::local_time_offset;
 use crate::{inherited, log};
 use destination::Destination;
@@ -82,6 +85,10 @@ fn environment() -> String {
             Args::NOTIFY,
             "Number of a descriptor that gets the byte \"1\" once the socket listens",
         ),
+        (
+            "LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES",
+            "Sockets that systemd hands over, named \"producer\"",
+        ),
     ])
 }
 
@@ -96,12 +103,21 @@ impl Daemon for Args {
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         let service = socket_names::relay_address()?.ok_or(RelayError::NoService)?;
         let machine = self.machine()?;
-        let handed = inherited::named_by(OF_INIT)?;
+        let mut handed = Vec::new();
+        for (fd, port, name) in sockets_of_systemd()? {
+            match port {
+                Port::Consumer => return Err(RelayError::Consumers(name).into()),
+                Port::Producer | Port::ProducerOrRelay => handed.push((fd, name)),
+            }
+        }
+        if let Some(fd) = inherited::named_by(OF_INIT)? {
+            handed.push((fd, OF_INIT.to_owned()));
+        }
         startup.go_into_background(&self.common)?;
         let service = service.absolute();
-        let (listeners, names) = match handed {
-            Some(fd) => (vec![Listener::from_fd(fd)?], vec![OF_INIT.to_owned()]),
-            None => self.listen(&service)?,
+        let (listeners, names) = match handed.is_empty() {
+            false => self.take(handed)?,
+            true => self.listen(&service)?,
         };
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&daemon::ending_signals())?;
@@ -128,18 +144,40 @@ enum RelayError {
          the other machine listens"
     )]
     Itself(Address),
+    #[error(
+        "{0}, which systemd hands over, is called \"consumer\": a relay takes producers only; stop traced-consumer.socket on this machine"
+    )]
+    Consumers(String),
     #[error("{MACHINE_NAME} has {0} bytes, the service takes at most {MAX_IDENTITY_TEXT}")]
     LongName(usize),
 }
 
 impl Args {
+    /// Takes over sockets that already listen.
+    fn take(&self, handed: Vec<(OwnedFd, String)>) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
+        if self.set_socket_permissions.is_some() {
+            log::warning(format_args!(
+                "--set-socket-permissions is not for sockets that were handed over: their group and mode stay as they are"
+            ));
+        }
+        let mut listeners = Vec::new();
+        let mut names = Vec::new();
+        for (fd, name) in handed {
+            listeners.push(Listener::from_fd(fd)?);
+            names.push(name);
+        }
+        Ok((listeners, names))
+    }
+
     /// Listens for producers. All or nothing.
     fn listen(&self, service: &Address) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
         let addresses = socket_names::producer_addresses()?;
         let mut listeners = Vec::new();
         for address in &addresses {
             let bound = match &self.set_socket_permissions {
-                _ if address.clone().absolute() == *service => Err(RelayError::Itself(address.clone()).into()),
+                _ if address.clone().absolute() == *service => {
+                    Err(RelayError::Itself(address.clone()).into())
+                }
                 // Network addresses have none, as in upstream.
                 Some(permissions) if address.is_unix() => {
                     Listener::bind_with(address, permissions).map_err(Box::<dyn Error>::from)

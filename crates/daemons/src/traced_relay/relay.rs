@@ -277,8 +277,7 @@ impl Relay {
             match turned {
                 Ok(news) => news.into_iter().for_each(|news| self.report(news)),
                 Err(reason) => {
-                    self.retry
-                        .lasted(Duration::from_nanos(now.saturating_sub(since)));
+                    self.retry.lasted(Duration::from_nanos(now.saturating_sub(since)));
                     self.wait(reason);
                 }
             }
