@@ -80,7 +80,7 @@ pub(crate) fn write_leading_packets(
     write_lifecycle_events(session, author, out);
     write_other_sessions(session, author, out);
     if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
-        machines.write_clocks(session, author.uid, out);
+        machines.write_clocks(session, author.uid, now, out);
     }
     if is_first {
         write_protovms(session, author, out);

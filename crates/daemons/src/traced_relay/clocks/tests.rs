@@ -443,6 +443,8 @@ fn the_clocks_of_64_machines_that_drift_and_jump_are_right_in_one_trace() {
     for guest in &guests {
         assert_eq!(described.get(&guest.machine().0), Some(&1), "{}", guest.name);
         assert!(guest.compared >= 9, "{} comparisons", guest.compared);
-        assert!(told.contains_key(&guest.machine().0), "{}", guest.name);
+        // A machine that sleeps during a comparison is told of at the next one.
+        let told = told.get(&guest.machine().0).copied().unwrap_or_default();
+        assert!(told >= 8, "{} is told of {told} times", guest.name);
     }
 }
