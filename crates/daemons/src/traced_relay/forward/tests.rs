@@ -108,6 +108,11 @@ fn stuff(scene: &mut Scene, from: impl Fn(&mut Scene) -> &mut Stream) -> Vec<u8>
     }
 }
 
+/// The peer ends.
+fn gone(stream: &mut Stream) {
+    std::mem::replace(stream, Stream::pair().unwrap().0).hang_up();
+}
+
 #[test]
 fn bytes_pass_both_ways_after_the_greeting() {
     let mut scene = Scene::new();
@@ -139,7 +144,7 @@ fn a_service_that_does_not_read_stops_its_producer_and_what_was_sent_before_the_
     scene.settle();
     assert_eq!(received(&mut scene.producer).0, b"down");
     // The producer goes: the kernel says so again and again, and the pair waits for the service only.
-    scene.producer.hang_up();
+    gone(&mut scene.producer);
     let (lives, turns) = scene.settle();
     assert!(lives && turns < 5, "{turns} turns");
     let (mut all, mut is_closed) = (Vec::new(), false);
@@ -159,7 +164,7 @@ fn a_service_that_does_not_read_stops_its_producer_and_what_was_sent_before_the_
     // The service's last replies are for nobody, and do not break what is under way.
     scene.service.write(b"late").unwrap();
     assert!(scene.settle().0);
-    scene.service.hang_up();
+    gone(&mut scene.service);
     let mut patience = 0;
     while scene.settle().0 {
         patience += 1;
