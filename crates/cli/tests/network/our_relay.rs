@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -65,6 +65,16 @@ impl<'a> Scene<'a> {
             })
     }
 
+    fn start_upstreams_relay(&mut self, relay: &Path) {
+        let (socket, address) = (self.socket.clone(), self.address.clone());
+        self.system.start_copy(relay, Program::TracedRelay, |command| {
+            command
+                .env("PERFETTO_RELAY_SOCK_NAME", address)
+                .env("PERFETTO_PRODUCER_SOCK_NAME", socket)
+                .env("PERFETTO_MACHINE_NAME", "guest");
+        });
+    }
+
     fn relay_log(&self) -> String {
         self.system.log("traced_relay.log")
     }
@@ -90,15 +100,21 @@ impl<'a> Scene<'a> {
     }
 }
 
-fn records_two_machines(programs: &Programs, traced: Side, probes: Side) {
+/// Records through our relay, or through upstream's in this file.
+fn records_two_machines(programs: &Programs, traced: Side, probes: Side, relay: Option<&Path>) {
     let Some(processor) = TraceProcessor::find() else {
         return;
     };
     let mut scene = Scene::new(programs);
     scene.start_service(traced, &["--enable-relay-endpoint"]);
     scene.system.start(Side::Ours, Program::TracedProbes);
-    scene.start_relay();
-    scene.await_relay_log("the service knows this machine's clocks");
+    match relay {
+        Some(relay) => scene.start_upstreams_relay(relay),
+        None => {
+            scene.start_relay();
+            scene.await_relay_log("the service knows this machine's clocks");
+        }
+    }
     scene.start_probes_of_guest(probes);
     scene.system.await_state(|state| {
         let offered = state.data_sources.iter();
@@ -117,6 +133,9 @@ fn records_two_machines(programs: &Programs, traced: Side, probes: Side) {
     assert_eq!((&guest[0][..], &guest[2][..], &guest[3][..]), ("1", "1", "1"));
     assert_eq!(host[1], guest[1]);
     let state = scene.system.state();
+    if relay.is_some() {
+        return;
+    }
     let ids: Vec<_> = state.producers.iter().filter_map(|p| p.machine_id).collect();
     assert!(
         ids.contains(&MachineId::from_hint(MACHINE.as_bytes()).0),
@@ -126,7 +145,7 @@ fn records_two_machines(programs: &Programs, traced: Side, probes: Side) {
 
 #[test]
 fn our_relay_takes_our_probes_to_our_service() {
-    records_two_machines(&Programs::ours(), Side::Ours, Side::Ours);
+    records_two_machines(&Programs::ours(), Side::Ours, Side::Ours, None);
 }
 
 #[test]
@@ -134,9 +153,23 @@ fn service_and_probes_on_either_side_of_our_relay_may_be_upstreams() {
     let Some(programs) = Programs::of_both() else {
         return;
     };
-    records_two_machines(&programs, Side::Upstream, Side::Ours);
-    records_two_machines(&programs, Side::Ours, Side::Upstream);
-    records_two_machines(&programs, Side::Upstream, Side::Upstream);
+    records_two_machines(&programs, Side::Upstream, Side::Ours, None);
+    records_two_machines(&programs, Side::Ours, Side::Upstream, None);
+    records_two_machines(&programs, Side::Upstream, Side::Upstream, None);
+}
+
+#[test]
+fn upstreams_relay_takes_probes_to_a_service_of_either_side() {
+    let Some(relay) = std::env::var_os("FERRETTO_UPSTREAM_RELAY").map(PathBuf::from) else {
+        println!("skipped: FERRETTO_UPSTREAM_RELAY names no traced_relay, and upstream's package has none");
+        return;
+    };
+    records_two_machines(&Programs::ours(), Side::Ours, Side::Ours, Some(&relay));
+    let Some(programs) = Programs::of_both() else {
+        return;
+    };
+    records_two_machines(&programs, Side::Upstream, Side::Ours, Some(&relay));
+    records_two_machines(&programs, Side::Ours, Side::Upstream, Some(&relay));
 }
 
 #[test]
