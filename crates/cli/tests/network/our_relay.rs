@@ -1,11 +1,12 @@
 //! Our `traced_relay`: recordings with service and probes of either side, services that come late, go away or do not read, producers that misbehave, and
 //! two network namespaces.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use ferretto_ipc::Address;
@@ -443,13 +444,16 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Has a command run in one of the namespaces. Its sockets in the file system are those of the others.
-    fn enter(&self, which: usize, command: &mut Command) {
+    /// Has a command run in one of the namespaces, with this log. Its sockets in the file system are those of the others.
+    fn enter(&self, which: usize, command: &mut Command, log: &Path) {
         let mut inside = Command::new("ip");
         inside
             .args(["netns", "exec", &self.names[which]])
             .arg(command.get_program())
-            .args(command.get_args());
+            .args(command.get_args())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(log).unwrap());
         for (name, value) in command.get_envs() {
             if let Some(value) = value {
                 inside.env(name, value);
@@ -479,11 +483,12 @@ fn two_network_namespaces_are_recorded_into_one_trace() {
     let mut scene = Scene::new(&programs);
     scene.address = format!("{}:20001", ADDRESSES[0]);
     let sockets = format!("{},{}", scene.system.producer_socket().display(), scene.address);
+    let logs = ["traced.log", "traced_relay.log"].map(|log| scene.system.path(log));
     scene.system.start_with(Side::Ours, Program::Traced, |command| {
         command
             .env("PERFETTO_PRODUCER_SOCK_NAME", sockets)
             .arg("--enable-relay-endpoint");
-        namespaces.enter(0, command);
+        namespaces.enter(0, command, &logs[0]);
     });
     scene.system.start(Side::Ours, Program::TracedProbes);
     let (socket, address) = (scene.socket.clone(), scene.address.clone());
@@ -494,7 +499,7 @@ fn two_network_namespaces_are_recorded_into_one_trace() {
                 .env("PERFETTO_RELAY_SOCK_NAME", address)
                 .env("PERFETTO_PRODUCER_SOCK_NAME", socket)
                 .env("PERFETTO_MACHINE_NAME", "guest");
-            namespaces.enter(1, command);
+            namespaces.enter(1, command, &logs[1]);
         });
     scene.start_probes_of_guest(Side::Ours);
     scene.system.await_state(|state| {

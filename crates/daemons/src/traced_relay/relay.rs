@@ -4,6 +4,7 @@
 //! service on this machine.
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferretto_host::{Admission, Holding};
@@ -13,7 +14,6 @@ use ferretto_ipc::retry::Retry;
 use ferretto_ipc::transport::{PeerCredentials, ReadEnd};
 use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_proto::messages::SystemInfo;
-use std::os::fd::AsFd;
 
 use super::clocks::{News, Readings, RelayClient};
 use super::destination::Destination;
@@ -171,7 +171,7 @@ impl Relay {
         Ok(())
     }
 
-    /// Connects a producer with the service.
+    /// Connects a producer with the service. One that cannot be is hung up on, which leaves descriptors that it has passed to another thread.
     fn forward(&mut self, producer: Stream) {
         let peer = match producer.peer_credentials() {
             Ok(Some(peer)) => peer,
@@ -181,20 +181,20 @@ impl Relay {
                 pid: None,
             },
             // It has gone.
-            Err(_) => return,
+            Err(_) => return producer.hang_up(),
         };
         if let Err(turned_away) = self.admission.enter(peer.uid) {
             if let Some(line) = turned_away.line {
                 log::warning(format_args!("{line}"));
             }
-            return;
+            return producer.hang_up();
         }
         let service = self.destination.current().map(Stream::connect);
         let greeting = self.machine.identity(peer.pid, peer.uid).to_frame();
         // If the service cannot be reached, the relay's own connection cannot either, and reports it.
         let (Some(Ok(service)), Ok(greeting)) = (service, greeting) else {
             self.admission.leave(peer.uid);
-            return;
+            return producer.hang_up();
         };
         let id = self.next_id();
         let [producer_token, service_token] = tokens(id);
