@@ -38,12 +38,12 @@ static void *sink(void *argument) {
   return NULL;
 }
 
-static void *service(void *argument) {  // Never returns.
-  for (;;) {
-    int fd = accept((int)(long)argument, NULL, NULL);
+static void *service(void *argument) {
+  for (int fd; (fd = accept((int)(long)argument, NULL, NULL)) >= 0;) {
     pthread_t thread;
-    if (fd >= 0) pthread_create(&thread, NULL, sink, (void *)(long)fd);
+    pthread_create(&thread, NULL, sink, (void *)(long)fd);
   }
+  return NULL;
 }
 
 static void *producer(void *argument) {
