@@ -39,7 +39,10 @@ pub(super) fn screen() -> Command {
             }
         })
         .mut_subcommands(|subcommand| {
-            let about = subcommand.get_about().map(ToString::to_string).unwrap_or_default();
+            let about = subcommand
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             subcommand.about(in_a_line(&about).to_owned())
         })
 }
