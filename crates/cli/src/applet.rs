@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Arg, Command};
 
-use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes};
+use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_relay};
 
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
@@ -104,6 +104,13 @@ pub const HEAPPROFD: Applet = Applet {
     run: heapprofd::run,
 };
 
+/// The relay for the producers of a machine.
+pub const TRACED_RELAY: Applet = Applet {
+    name: "traced_relay",
+    command: traced_relay::command,
+    run: traced_relay::run,
+};
+
 /// Activates triggers.
 pub const TRIGGER_PERFETTO: Applet = Applet {
     name: "trigger_perfetto",
@@ -132,6 +139,7 @@ pub(crate) const APPLETS: &[Applet] = &[
     TRACED_PROBES,
     TRACED_PERF,
     HEAPPROFD,
+    TRACED_RELAY,
     TRIGGER_PERFETTO,
     WEBSOCKET_BRIDGE,
     TRACEBOX,

@@ -15,19 +15,20 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const FERRETTO: &str = "ferretto";
 
 /// Upstream's programs, by the names under which they can be called.
-pub(crate) const PROGRAMS: [&str; 8] = [
+pub(crate) const PROGRAMS: [&str; 9] = [
     "perfetto",
     "traced",
     "traced_probes",
     "traced_perf",
     "heapprofd",
+    "traced_relay",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 22] = [
+pub(crate) const SUBCOMMANDS: [&str; 23] = [
     "record",
     "profile",
     "heap",
@@ -47,6 +48,7 @@ pub(crate) const SUBCOMMANDS: [&str; 22] = [
     "traced_probes",
     "traced_perf",
     "heapprofd",
+    "traced_relay",
     "trigger_perfetto",
     "websocket_bridge",
     "tracebox",

@@ -1,10 +1,11 @@
-//! The daemons, `traced`, `traced_probes`, `traced_perf` and `heapprofd`, and the start of every process that serves others: its log, its inheritance from the process that
+//! The daemons, `traced`, `traced_probes`, `traced_perf`, `heapprofd` and `traced_relay`, and the start of every process that serves others: its log, its inheritance from the process that
 //! started it, and the background.
 //!
 //! The daemons run with privileges. So this crate contains no tool: code that reads traces, judges configs or talks to browsers is in `ferretto-cli`,
 //! whose binaries of these names have the code of this crate only.
 #![deny(unsafe_code)]
 
+mod acceptor;
 pub mod background;
 mod daemon;
 pub mod heapprofd;
@@ -17,6 +18,7 @@ pub mod starter;
 pub mod traced;
 pub mod traced_perf;
 pub mod traced_probes;
+pub mod traced_relay;
 
 /// The version that `--version` prints, and that traces give for the service that recorded them: the release of Perfetto that we are compatible with,
 /// where scripts look for it, and our own.

@@ -1,6 +1,6 @@
 //! Limits the number of clients, of all users and of each.
 //!
-//! The host calls this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost more. So
+//! The host and relays call this for every connection that begins or ends. Descriptors run out first: every connection costs one, and can come to cost more. So
 //! the number of connections is bounded by the number of descriptors, less some for trace files, for the memory of producers and for other uses of
 //! the host. One user gets at most a part of them.
 
@@ -24,16 +24,18 @@ pub struct Admission {
 
 /// Whether the host holds more for a user's connections than it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holding {
+pub enum Holding {
+    /// It does not.
     Fine,
+    /// It does: close the connection.
     TooMuch,
 }
 
 /// A connection that is not taken.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TurnedAway {
+pub struct TurnedAway {
     /// A line for the log, if this is the first since the user had half as many connections.
-    pub(crate) line: Option<String>,
+    pub line: Option<String>,
 }
 
 impl Admission {
@@ -52,7 +54,7 @@ impl Admission {
     }
 
     /// Whether no client can be accepted for now: new clients wait in the queue of the socket.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.connected.total() >= self.most
     }
 
@@ -60,7 +62,7 @@ impl Admission {
     ///
     /// # Errors
     /// If the user has as many as one user may have. Then close the connection, because clients behind it in the queue may belong to other users.
-    pub(crate) fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
+    pub fn enter(&mut self, uid: u32) -> Result<(), TurnedAway> {
         if !self.connected.has_room(&uid, 1, self.most_per_user) {
             let first = self.turned_away.insert(uid);
             return Err(TurnedAway {
@@ -77,7 +79,7 @@ impl Admission {
     }
 
     /// Notes that the host now holds `now` bytes for a connection of this user, after `before` earlier.
-    pub(crate) fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
+    pub fn holds(&mut self, uid: u32, before: usize, now: usize) -> Holding {
         self.held.replace(uid, before, now);
         if now > before && self.held.of(&uid) > limits::MAX_HELD_BYTES_PER_UID {
             Holding::TooMuch
@@ -87,7 +89,7 @@ impl Admission {
     }
 
     /// A connection that was taken has ended.
-    pub(crate) fn leave(&mut self, uid: u32) {
+    pub fn leave(&mut self, uid: u32) {
         self.connected.give_back(uid, 1);
         if self.connected.of(&uid) <= self.most_per_user / 2 {
             self.turned_away.remove(&uid);

@@ -1,4 +1,4 @@
-//! Reads all clocks at once, for the service, and only if it asks for them.
+//! Reads all clocks at once, for the service, and only if it asks for them. And for relays.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ impl TurnTime {
     }
 
     pub(crate) fn now(&self) -> &Now {
-        self.now.get_or_init(|| now(&*self.program))
+        self.now.get_or_init(|| now(self.program.time_stamp_counter()))
     }
 
     /// The program around the host.
@@ -33,8 +33,8 @@ impl TurnTime {
     }
 }
 
-/// The time, on every clock that traces refer to.
-pub(crate) fn now(program: &dyn Program) -> Now {
+/// The time, on every clock that traces refer to, beside this reading of the time-stamp counter.
+pub fn now(time_stamp_counter: Option<u64>) -> Now {
     Now {
         boot: time::now(Clock::Boot),
         realtime_coarse: time::now(Clock::RealtimeCoarse),
@@ -42,6 +42,6 @@ pub(crate) fn now(program: &dyn Program) -> Now {
         realtime: time::now(Clock::Realtime),
         monotonic: time::now(Clock::Monotonic),
         monotonic_raw: time::now(Clock::MonotonicRaw),
-        tsc: program.time_stamp_counter(),
+        tsc: time_stamp_counter,
     }
 }

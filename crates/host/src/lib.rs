@@ -26,7 +26,8 @@ mod repair;
 mod trace_file;
 mod turns;
 
-pub use admission::Admission;
+pub use admission::{Admission, Holding, TurnedAway};
+pub use clocks::now;
 pub use connection::PacketFlow;
 pub use ferretto_wire::OutOfLine;
 pub use host::{Awaited, Host, Port};

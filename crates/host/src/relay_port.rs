@@ -88,7 +88,7 @@ impl RelayLink {
         turn: &TurnTime,
     ) -> Result<(), String> {
         // First of all, because the relay waits for the answer to measure the duration of the exchange.
-        let now = clocks::now(turn.program());
+        let now = clocks::now(turn.program().time_stamp_counter());
         let undecodable = |error: &dyn std::fmt::Display| format!("{error} of {}", method.name());
         if let Some(relay) = self.connected(service, caller, turn)? {
             match method {

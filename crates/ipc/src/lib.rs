@@ -11,7 +11,8 @@
 //! - [`frame`], [`outgoing`]: bytes to frames and back, both bounded;
 //! - [`host`], [`client`]: the two ends of a connection as state machines without I/O;
 //! - [`reactor`]: the one event loop that daemons, command line and SDK run on;
-//! - [`channel`]: values from thread to thread.
+//! - [`channel`]: values from thread to thread;
+//! - [`retry`]: the waits between attempts to connect.
 //!
 //! A service's loop, for one client:
 //!
@@ -72,6 +73,7 @@ pub mod passed_fd;
 pub mod ports;
 #[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod reactor;
+pub mod retry;
 #[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub mod socket_names;
 #[cfg_attr(

@@ -14,6 +14,8 @@ use crate::address::{Address, AddressError};
 pub const PRODUCER_SOCK_NAME: &str = "PERFETTO_PRODUCER_SOCK_NAME";
 /// Overrides where consumers connect.
 pub const CONSUMER_SOCK_NAME: &str = "PERFETTO_CONSUMER_SOCK_NAME";
+/// Where a relay finds the service of another machine.
+pub const RELAY_SOCK_NAME: &str = "PERFETTO_RELAY_SOCK_NAME";
 
 const RUN_DIRECTORY: &str = "/run/perfetto/";
 
@@ -71,6 +73,15 @@ pub fn producer_address() -> Result<Address, SocketNameError> {
 /// If an environment variable that names it holds no address.
 pub fn consumer_address() -> Result<Address, SocketNameError> {
     resolve_consumer(variable(CONSUMER_SOCK_NAME)?, place)
+}
+
+/// The address at which a relay looks for the service of another machine; `None` if the environment names none.
+///
+/// # Errors
+/// If the variable holds no address.
+pub fn relay_address() -> Result<Option<Address>, SocketNameError> {
+    let name = variable(RELAY_SOCK_NAME)?.filter(|name| !name.is_empty());
+    name.map(|name| parse(RELAY_SOCK_NAME, &name)).transpose()
 }
 
 /// The address that a variable names, else the first of these paths if its folder `/run/perfetto` may be entered, else the second.

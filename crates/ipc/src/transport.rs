@@ -15,6 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -584,6 +585,44 @@ impl Stream {
         }
     }
 
+    /// Writes once. Returns how many of the bytes the socket took: 0 if it takes none for now.
+    ///
+    /// # Errors
+    /// If the socket fails: the other end is closed, most often.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<usize, TransportError> {
+        if bytes.is_empty() || !self.is_connected().map_err(TransportError::Send)? {
+            return Ok(0);
+        }
+        loop {
+            match rustix::net::send(&self.fd, bytes, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(0),
+                result => return result.map_err(TransportError::Send),
+            }
+        }
+    }
+
+    /// Tells the peer that no more will come. What it sends can still be read.
+    pub fn end_output(&mut self) {
+        // It fails if the connection has ended already.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
+
+    /// Has a TCP connection end with an error once its peer has been silent for this long although it was asked, or has taken nothing for this long:
+    /// the machine or the network is gone, and nobody says so. Other connections have no such option.
+    pub fn end_when_silent_for(&self, silence: Duration) {
+        const PROBES: u32 = 3;
+        let seconds = silence / (PROBES + 1);
+        if self.kind == Kind::Unix || sockopt::set_socket_keepalive(&self.fd, true).is_err() {
+            return;
+        }
+        // Vsock knows none of these.
+        let _ = sockopt::set_tcp_keepidle(&self.fd, seconds);
+        let _ = sockopt::set_tcp_keepintvl(&self.fd, seconds);
+        let _ = sockopt::set_tcp_keepcnt(&self.fd, PROBES);
+        let _ = sockopt::set_tcp_user_timeout(&self.fd, silence.as_millis() as u32);
+    }
+
     fn send(&self, slices: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -722,6 +761,32 @@ fn endpoints(
             .map(Endpoint::Internet)
             .collect(),
     })
+}
+
+/// Looks up the host of a TCP address, which may take long. Returns an address with numbers for each of the host's, in the order in which to try them.
+/// Others stand for themselves.
+///
+/// # Errors
+/// If the host is not known.
+pub fn look_up(address: &Address) -> Result<Vec<Address>, TransportError> {
+    let source = |source| TransportError::Connect {
+        address: address.clone(),
+        source,
+    };
+    let found = endpoints(address, source)?
+        .into_iter()
+        .map(|endpoint| match endpoint {
+            Endpoint::Internet(std::net::SocketAddr::V6(found)) if found.scope_id() != 0 => Address::Tcp {
+                host: format!("{}%{}", found.ip(), found.scope_id()),
+                port: found.port(),
+            },
+            Endpoint::Internet(found) => Address::Tcp {
+                host: found.ip().to_string(),
+                port: found.port(),
+            },
+            Endpoint::Unix(_) | Endpoint::Vsock(_) => address.clone(),
+        });
+    Ok(found.collect())
 }
 
 fn kind_of(address: &Address) -> Kind {

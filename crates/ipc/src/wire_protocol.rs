@@ -70,6 +70,16 @@ pub struct PeerIdentity {
     pub machine_name: String,
 }
 
+impl PeerIdentity {
+    /// The frame that declares it, as the first bytes of a connection that a relay forwards.
+    ///
+    /// # Errors
+    /// If its texts are larger than a frame.
+    pub fn to_frame(&self) -> Result<Vec<u8>, PayloadTooLarge> {
+        Ok(set_peer_identity(self)?.parts().concat())
+    }
+}
+
 impl Message {
     /// Decodes the bytes of a frame. Fields that are unknown, or of another wire type than the schema's, are
     /// passed over.

@@ -75,7 +75,7 @@ impl Now {
     }
 
     /// Clock ids and readings in the order in which snapshots list them: boot time first.
-    pub(crate) fn readings(&self) -> impl Iterator<Item = (u32, u64)> {
+    pub fn readings(&self) -> impl Iterator<Item = (u32, u64)> {
         let clocks = [
             (clock_id::BOOTTIME, self.boot),
             (clock_id::REALTIME_COARSE, self.realtime_coarse),

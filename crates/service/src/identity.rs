@@ -1,5 +1,7 @@
 //! The description of a service and its machine in every trace. The driver of the service collects it once, at the start.
 
+use ferretto_proto::messages::{SystemInfo, Utsname};
+
 use crate::ids::MachineId;
 
 /// The description of the service and its machine in every trace.
@@ -18,6 +20,31 @@ pub struct Identity {
     pub system: SystemFacts,
     /// Schemas of extensions that are written into every trace.
     pub extension_descriptors: Vec<ExtensionDescriptor>,
+}
+
+impl Identity {
+    /// The message that describes the machine.
+    pub fn system_info(&self) -> SystemInfo {
+        let facts = &self.system;
+        let utsname = facts.utsname.clone();
+        SystemInfo {
+            tracing_service_version: Some(self.version.clone()),
+            timezone_off_mins: facts.timezone_offset_minutes,
+            utsname: utsname
+                .map(|[sysname, release, version, machine]| Utsname {
+                    sysname: Some(sysname),
+                    release: Some(release),
+                    version: Some(version),
+                    machine: Some(machine),
+                    ..Default::default()
+                })
+                .into(),
+            page_size: facts.page_size,
+            system_ram_bytes: facts.ram_bytes,
+            num_cpus: facts.cpus,
+            ..Default::default()
+        }
+    }
 }
 
 /// The schema of extensions that producers of this machine use, so that the trace can be understood without them.

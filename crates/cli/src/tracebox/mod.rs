@@ -31,8 +31,6 @@ const SYSTEM_SOCKETS: &str = "--system-sockets";
 const AUTODAEMONIZE: &str = "--autodaemonize";
 /// The subcommand that no other program has.
 const CTL: &str = "ctl";
-/// Programs in upstream's bundle that ours lacks, and their purpose.
-const MISSING: &[(&str, &str)] = &[("traced_relay", "forwards producers of another machine")];
 
 /// Returns the definition of all flags.
 pub(crate) fn command() -> Command {
@@ -96,11 +94,6 @@ pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Ve
     }
     if first == CTL {
         return ctl::run(words);
-    }
-    if let Some((name, purpose)) = MISSING.iter().find(|(name, _)| first == name) {
-        return fail(&format!(
-            "the applet {name}, which {purpose}, is not a part of Ferretto; upstream's {name} works with this service"
-        ));
     }
     let own = match OwnFlags::take(words) {
         Ok(own) => own,

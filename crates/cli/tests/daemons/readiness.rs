@@ -168,6 +168,7 @@ fn systemd_accepts_the_units() {
             .replace("/usr/bin/traced_probes", env!("CARGO_BIN_EXE_traced_probes"))
             .replace("/usr/bin/traced_perf", env!("CARGO_BIN_EXE_traced_perf"))
             .replace("/usr/bin/heapprofd", env!("CARGO_BIN_EXE_heapprofd"))
+            .replace("/usr/bin/traced_relay", env!("CARGO_BIN_EXE_traced_relay"))
             .replace("/usr/bin/traced\n", concat!(env!("CARGO_BIN_EXE_traced"), "\n"));
         assert!(!text.contains("/usr/bin"), "{}", unit.display());
         let copy = system.path(unit.file_name().unwrap().to_str().unwrap());
@@ -175,7 +176,7 @@ fn systemd_accepts_the_units() {
         verify.arg(copy);
         count += 1;
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
     match verify.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             println!("skipped: systemd-analyze is not installed")

@@ -1,6 +1,7 @@
 //! Producers over a network, which cannot share memory with the service. The chunks travel in the commits, with our program on either side. And
 //! relays, which connect the producers of other machines.
 
+mod our_relay;
 mod relay;
 mod relayed;
 mod relays;

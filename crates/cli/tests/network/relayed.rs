@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use ferretto_ipc::Address;
 use ferretto_ipc::ports::PRODUCER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
-use ferretto_proto::messages::trace_packet::Data;
+use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId};
 use ferretto_proto::messages::{
-    BuiltinClock, DataSourceDescriptor, GetAsyncCommandResponse, Message, RegisterDataSourceRequest,
-    TracePacket, TrackEvent, track_event,
+    BuiltinClock, DataSourceDescriptor, GetAsyncCommandResponse, Message, RegisterDataSourceRequest, Trace,
+    TraceConfig, TracePacket, TrackEvent, track_event,
 };
+use ferretto_service::{ConfigInput, ConsumerId, Identity, MachineId, Now, OutputFile, ReadCall, Service};
 use ferretto_wire::Writer;
 use rustix::time::ClockId;
 
@@ -58,7 +59,7 @@ fn two_machines<'a>(programs: &'a Programs, traced: Side, probes: Side) -> (Syst
     (system, relay)
 }
 
-fn config(machines: &str) -> String {
+pub(crate) fn config(machines: &str) -> String {
     format!(
         r#"
         duration_ms: 1200
@@ -78,13 +79,13 @@ fn config(machines: &str) -> String {
 }
 
 /// For each machine: whether its id shows another machine, its processors, its counters and processes.
-const MACHINES: &str = "select raw_id != 0, num_cpus,
+pub(crate) const MACHINES: &str = "select raw_id != 0, num_cpus,
     (select count(*) > 50 from counter join counter_track track on track.id = counter.track_id
         where ifnull(track.machine_id, 0) = machine.id),
     (select count(*) > 5 from process where ifnull(process.machine_id, 0) = machine.id)
     from machine order by raw_id";
 
-fn record(system: &mut System<'_>, config: &str) -> PathBuf {
+pub(crate) fn record(system: &mut System<'_>, config: &str) -> PathBuf {
     let trace = system.record(Side::Ours, config).finish();
     system.assert_running();
     trace
@@ -119,22 +120,26 @@ fn either_side_of_a_relay_may_be_upstreams() {
     records_two_machines(&programs, Side::Upstream, Side::Ours);
 }
 
-/// An instant track event at this time of a machine's boot clock, in a chunk as it is sent without shared memory.
-fn instant_chunk(boot_time: u64, name: &str) -> Vec<u8> {
+/// An instant track event at this time of a machine's boot clock.
+fn instant(boot_time: u64, name: &str) -> TracePacket {
     let event = TrackEvent {
         r#type: Some(track_event::Type::TYPE_INSTANT),
         name_field: Some(track_event::NameField::Name(name.into())),
         track_uuid: Some(1),
         ..Default::default()
     };
-    let packet = TracePacket {
+    TracePacket {
         timestamp: Some(boot_time),
         timestamp_clock_id: Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32),
         sequence_flags: Some(1),
         data: Some(Data::TrackEvent(Box::new(event))),
         ..Default::default()
     }
-    .encode_to_vec();
+}
+
+/// The same in a chunk as it is sent without shared memory.
+fn instant_chunk(boot_time: u64, name: &str) -> Vec<u8> {
+    let packet = instant(boot_time, name).encode_to_vec();
     let mut chunk = Writer::new();
     chunk.raw(&[0, 0, 0, 0, 1, 0, 1, 0]);
     chunk.varint(packet.len() as u64);
@@ -202,6 +207,73 @@ fn readers_can_tell_when_something_on_another_machine_was_here() {
     if let Some(programs) = Programs::of_both() {
         tells_when_it_was_here(&programs, Side::Upstream);
     }
+}
+
+/// All packets that the service has for a consumer at this time.
+fn read(service: &mut Service, consumer: ConsumerId, now: &Now) -> Vec<TracePacket> {
+    let batch = service.read_buffers(consumer, &mut ReadCall::default(), usize::MAX, now);
+    let batch = batch.unwrap();
+    assert!(!batch.has_more);
+    let packets = batch.packets().map(|packet| {
+        let bytes: Vec<u8> = packet.flatten().copied().collect();
+        TracePacket::decode_from_slice(&bytes).unwrap()
+    });
+    packets.collect()
+}
+
+/// The service's own packets, in simulated time, and events of a machine that sleeps in between.
+#[test]
+fn readers_place_the_events_of_a_machine_that_slept_while_it_was_recorded() {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    let machine = MachineId::from_hint(b"sleeper");
+    let mut service = Service::new(Identity::default());
+    let consumer = service.connect_consumer(1);
+    let input = ConfigInput {
+        config: TraceConfig::default(),
+        bytes: Vec::new().into(),
+    };
+    let at = |seconds: u64| Now {
+        boot: seconds * SECOND,
+        monotonic: seconds * SECOND,
+        ..Now::default()
+    };
+    let begun = service.enable_tracing(consumer, input, &OutputFile::None, 1, &at(999));
+    begun.unwrap();
+    let relay = service.connect_relay(machine).unwrap();
+    let mut packets = Vec::new();
+    // The second of the comparison, and how far the machine is behind by then.
+    for (second, behind, name) in [
+        (1000, 500, "before"),
+        (1040, 493, "after"),
+        (1080, 400, "much later"),
+    ] {
+        for _ in 0..2 {
+            let theirs = vec![(
+                BuiltinClock::BUILTIN_CLOCK_BOOTTIME as u32,
+                (second - behind) * SECOND,
+            )];
+            service.sync_clocks(relay, theirs, &at(second)).unwrap();
+        }
+        packets.extend(read(&mut service, consumer, &at(second)));
+        packets.push(TracePacket {
+            machine_id: Some(machine.0),
+            optional_trusted_packet_sequence_id: Some(
+                OptionalTrustedPacketSequenceId::TrustedPacketSequenceId(7),
+            ),
+            ..instant((second + 1 - behind) * SECOND, name)
+        });
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let bytes = Trace {
+        packet: packets,
+        ..Default::default()
+    };
+    std::fs::write(&trace, bytes.encode_to_vec()).unwrap();
+    let [found] = processor.query(&trace, ["select ts from slice order by id"]);
+    assert_eq!(found, [["1001000000000"], ["1041000000000"], ["1081000000000"]]);
 }
 
 #[test]

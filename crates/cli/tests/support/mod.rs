@@ -84,6 +84,8 @@ pub(crate) enum Program {
     TracedPerf,
     /// Only ours, likewise.
     Heapprofd,
+    /// Only ours, likewise.
+    TracedRelay,
     Perfetto,
 }
 
@@ -94,6 +96,7 @@ impl Program {
             Program::TracedProbes => "traced_probes",
             Program::TracedPerf => "traced_perf",
             Program::Heapprofd => "heapprofd",
+            Program::TracedRelay => "traced_relay",
             Program::Perfetto => "perfetto",
         }
     }
@@ -128,6 +131,7 @@ impl Programs {
             (Side::Ours, Program::TracedProbes) => env!("CARGO_BIN_EXE_traced_probes").into(),
             (Side::Ours, Program::TracedPerf) => env!("CARGO_BIN_EXE_traced_perf").into(),
             (Side::Ours, Program::Heapprofd) => env!("CARGO_BIN_EXE_heapprofd").into(),
+            (Side::Ours, Program::TracedRelay) => env!("CARGO_BIN_EXE_traced_relay").into(),
             (Side::Ours, Program::Perfetto) => env!("CARGO_BIN_EXE_perfetto").into(),
             (Side::Upstream, program) => {
                 let upstream = self.upstream.as_ref().expect("made with of_both");
@@ -292,6 +296,7 @@ impl<'a> System<'a> {
             Program::TracedProbes => "TRACED_PROBES_NOTIFY_FD",
             Program::TracedPerf => "TRACED_PERF_NOTIFY_FD",
             Program::Heapprofd => "HEAPPROFD_NOTIFY_FD",
+            Program::TracedRelay => "TRACED_RELAY_NOTIFY_FD",
             Program::Perfetto => unreachable!("no daemon"),
         };
         let running = spawn_and_await(&mut command, |command, fd| {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_ipc::reactor::{Waker, boot_now, monotonic_now};
+use ferretto_ipc::retry::Retry;
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
 
 use super::link::{Help, Link, Producer};
@@ -18,15 +19,6 @@ use crate::data_source::ConnectionId;
 use crate::producer::{
     ConnectionFeatures, FlushRequestId, ProducerEndpoint, ProducerOptions, Scraping, SharedMemoryOffer,
 };
-
-/// The first wait before connecting again. Each further one is twice as long.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// The longest interval. A person who starts a service after the producer does not want to wait long; an attempt costs some ten microseconds.
-/// Upstream's daemons wait up to 30 s.
-const LAST_RETRY: Duration = Duration::from_secs(5);
-/// A connection that ends sooner than this does not reset the waits: the service accepts and closes at once. After a longer one, the producer
-/// connects again soon, because the service may have crashed and come back.
-const GOOD_CONNECTION: Duration = Duration::from_millis(250);
 
 /// The most memory that is mapped, where the service chooses the size.
 const MAX_MAPPED_SMB: usize = 256 * 1024 * 1024;
@@ -109,7 +101,7 @@ pub(super) struct Connection {
     /// The current generation.
     pub(super) generation: u32,
     phase: Phase,
-    attempts: u32,
+    retry: Retry,
     /// The last reported reason why there was no connection.
     told: Option<String>,
     pub(super) link: Link,
@@ -141,7 +133,7 @@ impl Connection {
                 until: 0,
                 reason: "not tried yet".to_owned(),
             },
-            attempts: 0,
+            retry: Retry::default(),
             told: None,
             arbiter: None,
             offered: None,
@@ -230,11 +222,7 @@ impl Connection {
 
     /// Begins to wait for the next attempt.
     fn wait(&mut self, reason: String) -> Option<String> {
-        let pause = FIRST_RETRY
-            .saturating_mul(1 << self.attempts.min(16))
-            .min(LAST_RETRY);
-        self.attempts += 1;
-        let until = monotonic_now() + pause.as_nanos() as u64;
+        let until = monotonic_now() + self.retry.pause().as_nanos() as u64;
         let news = self.told.as_ref() != Some(&reason);
         self.told = Some(reason.clone());
         self.phase = Phase::Waiting {
@@ -259,10 +247,8 @@ impl Connection {
     /// Begins the next generation, because the connection is lost, or is given up. Writers of this generation drop their packets from now on. Returns
     /// the reason, if that is news, and the old connection.
     pub(super) fn lost(&mut self, reason: String) -> (Option<String>, Option<Producer>) {
-        if let Phase::Connected { since } = self.phase
-            && monotonic_now() - since >= GOOD_CONNECTION.as_nanos() as u64
-        {
-            self.attempts = 0;
+        if let Phase::Connected { since } = self.phase {
+            self.retry.lasted(Duration::from_nanos(monotonic_now() - since));
         }
         if let Some(arbiter) = self.arbiter.take() {
             arbiter.close();

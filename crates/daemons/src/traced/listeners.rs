@@ -68,7 +68,7 @@ impl Relays {
 
 /// Why the service cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ListenError {
+pub(crate) enum ListenError {
     #[error("LISTEN_FDS={0} is no number of sockets")]
     Count(String),
     #[error("LISTEN_FDNAMES has {names} names for the {fds} sockets of LISTEN_FDS: {NAMING}")]
@@ -112,21 +112,12 @@ impl Handed {
     }
 
     fn take_from_systemd(&mut self, relays: &Relays) -> Result<(), ListenError> {
-        // Variables that stayed in the environment of a child are not for it.
-        let us = std::process::id().to_string();
-        if std::env::var("LISTEN_PID").is_ok_and(|pid| pid == us)
-            && let Ok(count) = std::env::var("LISTEN_FDS")
-        {
-            let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
-            for (number, port) in named_sockets(&count, &names)? {
-                let fd = inherited::take(number)
-                    .map_err(|error| ListenError::Descriptor(format!("descriptor {number}"), error.into()))?;
-                let port = match port {
-                    Port::Producer => relays.port(None),
-                    port => port,
-                };
-                self.0.push((fd, port, format!("descriptor {number}")));
-            }
+        for (fd, port, name) in sockets_of_systemd()? {
+            let port = match port {
+                Port::Producer => relays.port(None),
+                port => port,
+            };
+            self.0.push((fd, port, name));
         }
         Ok(())
     }
@@ -157,6 +148,29 @@ impl Handed {
     fn has_consumers(&self) -> bool {
         self.0.iter().any(|(_, port, _)| *port == Port::Consumer)
     }
+}
+
+/// Takes the sockets that systemd hands over, with a name for the log. To be called before the process opens descriptors that it keeps, and before it
+/// forks.
+pub(crate) fn sockets_of_systemd() -> Result<Vec<(OwnedFd, Port, String)>, ListenError> {
+    // Variables that stayed in the environment of a child are not for it.
+    let us = std::process::id().to_string();
+    let (true, Ok(count)) = (
+        std::env::var("LISTEN_PID").is_ok_and(|pid| pid == us),
+        std::env::var("LISTEN_FDS"),
+    ) else {
+        return Ok(Vec::new());
+    };
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let sockets = named_sockets(&count, &names)?.into_iter();
+    let taken = sockets.map(|(number, port)| {
+        let name = format!("descriptor {number}");
+        match inherited::take(number) {
+            Ok(fd) => Ok((fd, port, name)),
+            Err(error) => Err(ListenError::Descriptor(name, error.into())),
+        }
+    });
+    taken.collect()
 }
 
 /// Reads `LISTEN_FDS` and `LISTEN_FDNAMES`.

@@ -4,8 +4,8 @@
 
 mod descriptors;
 mod freed_memory;
-mod listeners;
-mod program;
+pub(crate) mod listeners;
+pub(crate) mod program;
 mod shell;
 pub mod tsc;
 

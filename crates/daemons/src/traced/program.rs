@@ -23,13 +23,18 @@ impl Traced {
     }
 }
 
+/// How many minutes local time is ahead of UTC now.
+pub(crate) fn local_time_offset() -> i32 {
+    chrono::Local::now().offset().local_minus_utc() / 60
+}
+
 impl Program for Traced {
     fn time_stamp_counter(&self) -> Option<u64> {
         tsc::read()
     }
 
     fn local_time_offset(&self) -> Option<i32> {
-        Some(chrono::Local::now().offset().local_minus_utc() / 60)
+        Some(local_time_offset())
     }
 
     fn info(&self, line: fmt::Arguments<'_>) {

@@ -30,6 +30,7 @@ impl Service {
             machine,
             system: Vec::new(),
             exchanges: VecDeque::new(),
+            exchanged: 0,
             gone: None,
         };
         machines.relays.insert(id, relay);
@@ -78,6 +79,7 @@ impl Service {
             relay.exchanges.pop_front();
         }
         relay.exchanges.push_back(Exchange { theirs, ours: *now });
+        relay.exchanged += 1;
         Ok(())
     }
 

@@ -6,10 +6,15 @@ use ferretto_proto::write;
 
 use super::readout::Readout;
 use super::{SERVICE_SEQUENCE_ID, Session};
-use crate::clock::Now;
+use crate::clock::{Now, clock_id};
 use crate::ids::{MachineId, RelayId, SessionId};
 use crate::limits;
 use crate::ordered::{OrderedMap, OrderedSet};
+
+/// Readers take two exchanges for one comparison if less than this lies between them on the relay's boot clock, in nanoseconds.
+const SAME_COMPARISON: u64 = 30_000_000_000;
+/// A trace gets the comparisons of a machine no more often than this, in nanoseconds. Relays compare every 30 s.
+const TOLD_AGAIN_AFTER: u64 = 20_000_000_000;
 
 /// Readings of the clocks of two machines, one right after the other.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub(crate) struct Relay {
     pub(crate) system: Vec<u8>,
     /// The latest of them.
     pub(crate) exchanges: VecDeque<Exchange>,
+    /// How many there have been.
+    pub(crate) exchanged: u64,
     /// Once the relay is gone: the last session that had begun by then. That session and earlier ones may hold data of its machine.
     pub(crate) gone: Option<SessionId>,
 }
@@ -36,6 +43,20 @@ impl Relay {
     /// get here.
     pub(crate) fn has_synced(&self) -> bool {
         self.exchanges.len() >= 2
+    }
+
+    /// The last two exchanges, if they are one comparison.
+    fn latest_comparison(&self) -> Option<[&Exchange; 2]> {
+        let mut latest = self.exchanges.iter().rev();
+        let (update, ping) = (latest.next()?, latest.next()?);
+        let boot = |exchange: &Exchange| {
+            let mut readings = exchange.theirs.iter();
+            readings
+                .find(|(id, _)| *id == clock_id::BOOTTIME)
+                .map(|(_, reading)| *reading)
+        };
+        let between = boot(update)?.checked_sub(boot(ping)?)?;
+        (between < SAME_COMPARISON).then_some([ping, update])
     }
 }
 
@@ -50,7 +71,17 @@ pub(crate) struct Machines {
 #[derive(Debug, Default)]
 pub(crate) struct MachinesTold {
     systems: OrderedSet<MachineId>,
-    clocks: OrderedSet<MachineId>,
+    clocks: OrderedMap<MachineId, Compared>,
+}
+
+/// What a trace knows of a machine's clocks.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    relay: RelayId,
+    /// [`Relay::exchanged`] at that time.
+    exchanged: u64,
+    /// Boot time.
+    at: u64,
 }
 
 impl Machines {
@@ -88,20 +119,37 @@ impl Machines {
         }
     }
 
-    /// Writes how the clocks of other machines relate to ours, of each machine once. Upstream does so at the first read-back at which a relay is
-    /// connected and never again: readers cannot place the events of machines whose clocks were not compared by then.
-    pub(crate) fn write_clocks(&self, session: &mut Session, uid: u32, out: &mut Readout) {
+    /// Writes how the clocks of other machines relate to ours: first all that is known, then each new comparison, because clocks drift, and
+    /// jump when their machine sleeps. Upstream does so at the first read-back at which a relay is connected and never again: readers cannot place the
+    /// events of machines whose clocks were not compared by then, and misplace those of long traces.
+    pub(crate) fn write_clocks(&self, session: &mut Session, uid: u32, now: &Now, out: &mut Readout) {
         let told = &mut session.notes.machines_told.clocks;
-        for relay in self.relevant_to(session.recorded_by) {
-            if !relay.has_synced() || !tell_of(relay.machine, told) {
+        for (id, relay) in self.relays.iter() {
+            if relay.gone.is_some_and(|last| session.recorded_by > last) || !relay.has_synced() {
                 continue;
             }
+            let exchanges: Vec<&Exchange> = match told.get(&relay.machine) {
+                None if told.len() < limits::MAX_MACHINES_PER_TRACE => relay.exchanges.iter().collect(),
+                Some(earlier) if self.has_news(*id, relay, earlier, now) => {
+                    relay.latest_comparison().into_iter().flatten().collect()
+                }
+                _ => continue,
+            };
+            if exchanges.is_empty() {
+                continue;
+            }
+            let compared = Compared {
+                relay: *id,
+                exchanged: relay.exchanged,
+                at: now.boot,
+            };
+            told.insert(relay.machine, compared);
             out.own_packet(|packet| {
                 write::TracePacket::new(packet)
                     .machine_id(relay.machine.0)
                     .trusted_uid(uid as i32)
                     .remote_clock_sync(|sync| {
-                        for exchange in &relay.exchanges {
+                        for exchange in exchanges {
                             sync.synced_clocks(|pair| {
                                 pair.client_clocks(|message| {
                                     write_clocks(message, exchange.theirs.iter().copied());
@@ -112,6 +160,19 @@ impl Machines {
                     });
             });
         }
+    }
+
+    /// Whether a relay has compared clocks since the trace was told of its machine's. The first relay of a machine counts for as long as it is
+    /// connected.
+    fn has_news(&self, id: RelayId, relay: &Relay, told: &Compared, now: &Now) -> bool {
+        let counts = match id == told.relay {
+            true => relay.exchanged >= told.exchanged + 2,
+            false => {
+                let earlier = self.relays.get(&told.relay);
+                id > told.relay && earlier.is_none_or(|earlier| earlier.gone.is_some())
+            }
+        };
+        counts && now.boot.saturating_sub(told.at) >= TOLD_AGAIN_AFTER
     }
 }
 

@@ -1,7 +1,7 @@
 //! The packets that the service itself writes into every trace: clocks, config, system info, life of the session; and the fields that it adds
 //! to the packets of producers. `session/reading` writes the statistics.
 
-use ferretto_proto::messages::BuiltinClock;
+use ferretto_proto::messages::{BuiltinClock, Message};
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
@@ -80,7 +80,7 @@ pub(crate) fn write_leading_packets(
     write_lifecycle_events(session, author, out);
     write_other_sessions(session, author, out);
     if !session.builtin().disable_clock_snapshotting.unwrap_or_default() {
-        machines.write_clocks(session, author.uid, out);
+        machines.write_clocks(session, author.uid, now, out);
     }
     if is_first {
         write_protovms(session, author, out);
@@ -206,32 +206,11 @@ fn write_clone_trigger(packet: &mut Writer, trigger: &CloneTrigger, author: Auth
 }
 
 fn write_system_info(packet: &mut Writer, identity: &Identity) {
-    let facts = &identity.system;
+    packet.bytes_field(
+        write::TracePacket::SYSTEM_INFO,
+        &identity.system_info().encode_to_vec(),
+    );
     let mut packet = write::TracePacket::new(packet);
-    packet.system_info(|info| {
-        info.tracing_service_version(&identity.version);
-        if let Some(minutes) = facts.timezone_offset_minutes {
-            info.timezone_off_mins(minutes);
-        }
-        if let Some([system, release, version, machine]) = &facts.utsname {
-            info.utsname(|utsname| {
-                utsname
-                    .sysname(system)
-                    .version(version)
-                    .machine(machine)
-                    .release(release);
-            });
-        }
-        if let Some(bytes) = facts.page_size {
-            info.page_size(bytes);
-        }
-        if let Some(bytes) = facts.ram_bytes {
-            info.system_ram_bytes(bytes);
-        }
-        if let Some(cpus) = facts.cpus {
-            info.num_cpus(cpus);
-        }
-    });
     service_header(&mut packet, identity.author());
 }
 

@@ -312,7 +312,7 @@ fn recording(world: &mut World, config: &TraceConfig) -> ConsumerId {
 }
 
 #[test]
-fn a_trace_records_once_how_the_clocks_of_other_machines_relate_to_ours() {
+fn a_trace_records_how_the_clocks_of_other_machines_relate_to_ours() {
     let mut world = World::new();
     let begun = world.now.boot;
     synced_relay(&mut world, GUEST, 500);
@@ -326,6 +326,44 @@ fn a_trace_records_once_how_the_clocks_of_other_machines_relate_to_ours() {
     // Other sessions have their own traces.
     let other = recording(&mut world, &config(&[]));
     assert_eq!(synced(&world.read(other)).len(), 1);
+}
+
+#[test]
+fn later_comparisons_are_recorded_one_by_one_and_not_too_often() {
+    let mut world = World::new();
+    let relay = synced_relay(&mut world, GUEST, 500);
+    let consumer = recording(&mut world, &of_all_machines());
+    assert_eq!(synced(&world.read(consumer)).len(), 1);
+    let ahead = |packets: &[TracePacket]| -> Vec<Vec<u64>> {
+        let told = synced(packets).into_iter();
+        let ahead = told.map(|(_, pairs)| pairs.iter().map(|(theirs, ours)| theirs - ours).collect());
+        ahead.collect()
+    };
+    for n in 1..5 {
+        world.jump(30_000);
+        // Half of a comparison is none, and what came half a minute before belongs to another one.
+        exchange(&mut world, relay, 500 + n);
+        assert_eq!(ahead(&world.read(consumer)), Vec::<Vec<u64>>::new());
+        exchange(&mut world, relay, 600 + n);
+        assert_eq!(ahead(&world.read(consumer)), [[500 + n, 600 + n]]);
+        // A relay that compares all the time.
+        for _ in 0..10 {
+            exchange(&mut world, relay, 7);
+        }
+        assert_eq!(ahead(&world.read(consumer)), Vec::<Vec<u64>>::new());
+    }
+    // Another relay of the machine counts once this one is gone.
+    let next = synced_relay(&mut world, GUEST, 9);
+    world.jump(30_000);
+    let of_first = ahead(&world.read(consumer));
+    assert!(of_first.iter().flatten().all(|ahead| *ahead == 7), "{of_first:?}");
+    world.service.disconnect_relay(relay);
+    for _ in 0..2 {
+        exchange(&mut world, next, 9);
+    }
+    world.jump(30_000);
+    assert_eq!(ahead(&world.read(consumer)), [[9, 9]]);
+    assert_eq!(ahead(&world.read(consumer)), Vec::<Vec<u64>>::new());
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) fn screen() -> Command {
         .after_help(MORE)
         .subcommand_value_name("SUBCOMMAND")
         .help_template(
-            "{about}\n{before-help}{usage-heading} {usage}\n\nFlags of recordings, the first few:\n{options}\n\
+            "{about}\n{before-help}{usage-heading} {usage}\nFlags of recordings, the first few:\n{options}\n\
              Subcommands:\n{subcommands}{after-help}",
         )
         .mut_args(|arg| {
@@ -39,7 +39,10 @@ pub(super) fn screen() -> Command {
             }
         })
         .mut_subcommands(|subcommand| {
-            let about = subcommand.get_about().map(ToString::to_string).unwrap_or_default();
+            let about = subcommand
+                .get_about()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             subcommand.about(in_a_line(&about).to_owned())
         })
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferretto_ipc::reactor::Reactor;
+use ferretto_ipc::retry::{FIRST, GOOD_CONNECTION, LAST};
 
 use super::*;
 
@@ -48,7 +49,7 @@ fn pause(connection: &Connection, since: u64) -> Duration {
 fn each_wait_for_a_service_is_twice_as_long_as_the_last_up_to_a_limit() {
     let mut connection = waiting();
     assert_eq!(connection.retry_at(), Some(0), "at once");
-    let mut expected = FIRST_RETRY;
+    let mut expected = FIRST;
     for _ in 0..100 {
         let before = monotonic_now();
         fail(&mut connection, "refused");
@@ -58,13 +59,13 @@ fn each_wait_for_a_service_is_twice_as_long_as_the_last_up_to_a_limit() {
             expected <= waits && waits <= expected + late,
             "{waits:?} instead of {expected:?}"
         );
-        expected = (expected * 2).min(LAST_RETRY);
+        expected = (expected * 2).min(LAST);
     }
-    assert_eq!(expected, LAST_RETRY);
+    assert_eq!(expected, LAST);
     connection.retry_soon();
     assert_eq!(connection.retry_at(), Some(0));
     // A connection that ends soon changes nothing, one that has lasted does.
-    for (lasted, expected) in [(GOOD_CONNECTION / 2, LAST_RETRY), (GOOD_CONNECTION, FIRST_RETRY)] {
+    for (lasted, expected) in [(GOOD_CONNECTION / 2, LAST), (GOOD_CONNECTION, FIRST)] {
         let before = monotonic_now();
         connection.phase = Phase::Connected {
             since: before.saturating_sub(lasted.as_nanos() as u64),

@@ -58,11 +58,7 @@ impl Farewell {
 impl Shell {
     /// Closes the listeners and begins to stop all sessions. New clients find no service, or its successor.
     pub(super) fn begin_farewell(&mut self) {
-        for (token, (listener, _)) in std::mem::take(&mut self.listeners) {
-            let _ = self.host.reactor().deregister(&listener, token);
-            listener.close();
-        }
-        self.resting = None;
+        self.listeners.close(self.host.reactor());
         let has_sessions = self.host.begin_ending();
         self.farewell = Some(Farewell::begin(monotonic_now()));
         if has_sessions {

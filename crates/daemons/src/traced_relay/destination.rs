@@ -1,0 +1,148 @@
+//! The service's address: looks up the name of its machine on another thread, because that may take long, and tries its addresses in turn.
+//!
+//! The relay's own connection goes through the addresses until one works; producers' connections take the same.
+
+use std::net::IpAddr;
+
+use ferretto_ipc::channel::{Nothing, Receiver, channel};
+use ferretto_ipc::reactor::Waker;
+use ferretto_ipc::{Address, transport};
+
+/// See the [module](self).
+pub(super) struct Destination {
+    name: Address,
+    waker: Waker,
+    /// The addresses that the name stands for, the current one first.
+    found: Vec<Address>,
+    /// How many of them have failed since the name was looked up.
+    failed: usize,
+    looking: Option<Receiver<Result<Vec<Address>, String>>>,
+}
+
+impl Destination {
+    /// The service of this name. `waker` wakes the loop that calls [`poll`](Self::poll).
+    pub(super) fn new(name: Address, waker: Waker) -> Destination {
+        let is_number = match &name {
+            Address::Tcp { host, .. } => host.parse::<IpAddr>().is_ok(),
+            _ => true,
+        };
+        Destination {
+            found: Vec::from_iter(is_number.then(|| name.clone())),
+            name,
+            waker,
+            failed: 0,
+            looking: None,
+        }
+    }
+
+    /// As people wrote it.
+    pub(super) fn name(&self) -> &Address {
+        &self.name
+    }
+
+    /// The address to connect to, if it is known.
+    pub(super) fn current(&self) -> Option<&Address> {
+        self.found.first()
+    }
+
+    /// Has the name looked up, unless that is under way.
+    ///
+    /// # Errors
+    /// If there can be no thread for it.
+    pub(super) fn look_up(&mut self) -> Result<(), String> {
+        if self.looking.is_some() {
+            return Ok(());
+        }
+        let (sender, receiver) = channel();
+        let (name, waker) = (self.name.clone(), self.waker.clone());
+        std::thread::Builder::new()
+            .name("look-up".into())
+            .spawn(move || {
+                let found = transport::look_up(&name).map_err(|error| error.to_string());
+                // The relay may have ended.
+                let _ = sender.send(found);
+                waker.wake();
+            })
+            .map_err(|error| format!("cannot look up {}: {error}", self.name))?;
+        self.looking = Some(receiver);
+        Ok(())
+    }
+
+    /// Takes what was found, if the look-up is over.
+    ///
+    /// # Errors
+    /// If the name is not known.
+    pub(super) fn poll(&mut self) -> Result<(), String> {
+        let Some(looking) = &self.looking else {
+            return Ok(());
+        };
+        let found = match looking.try_receive() {
+            Ok(found) => found,
+            Err(Nothing::SoFar) => return Ok(()),
+            Err(Nothing::EverAgain) => Err(format!("cannot look up {}", self.name)),
+        };
+        self.looking = None;
+        self.found = found?;
+        self.failed = 0;
+        match self.found.is_empty() {
+            true => Err(format!("{} stands for no address", self.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// The current address does not work: the next attempt takes another. After the last one the name is looked up again.
+    pub(super) fn failed(&mut self) {
+        let is_name = self.found.first() != Some(&self.name);
+        if self.found.is_empty() || !is_name {
+            return;
+        }
+        self.found.rotate_left(1);
+        self.failed += 1;
+        if self.failed >= self.found.len() {
+            self.found.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_ipc::Reactor;
+    use ferretto_ipc::reactor::{Deadline, Events};
+
+    use super::*;
+
+    fn destination(name: &str) -> (Destination, Reactor) {
+        let reactor = Reactor::new().expect("a reactor");
+        let destination = Destination::new(name.parse().expect("an address"), reactor.waker());
+        (destination, reactor)
+    }
+
+    #[test]
+    fn what_is_no_name_is_never_looked_up() {
+        for name in ["127.0.0.1:7", "[::1]:7", "vsock://2:7", "/tmp/x", "@x"] {
+            let (mut destination, _reactor) = destination(name);
+            for _ in 0..3 {
+                assert_eq!(destination.current(), Some(destination.name()), "{name}");
+                destination.failed();
+            }
+        }
+    }
+
+    #[test]
+    fn the_addresses_of_a_name_are_tried_in_turn_and_then_looked_up_again() {
+        let (mut destination, mut reactor) = destination("localhost:7");
+        for _ in 0..2 {
+            assert_eq!(destination.current(), None);
+            destination.look_up().unwrap();
+            let patience = Deadline::after(std::time::Duration::from_secs(60));
+            reactor.wait(&mut Events::new(), patience).unwrap();
+            destination.poll().unwrap();
+            let found = destination.found.clone();
+            assert!(!found.is_empty());
+            for address in found {
+                assert_eq!(destination.current(), Some(&address));
+                destination.failed();
+            }
+        }
+    }
+}
