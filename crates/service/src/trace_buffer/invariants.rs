@@ -21,6 +21,7 @@ impl TraceBuffer {
                     run.bytes
                 }
                 Record::Chunk(chunk) => {
+                    let chunk = self.as_read(at).unwrap_or(chunk);
                     live += 1;
                     not_done_with += u64::from(!chunk.is_drained() || chunk.payload == 0);
                     assert!(chunk.consumed <= chunk.payload && chunk.payload <= chunk.reserved);

@@ -118,6 +118,13 @@ impl TraceBuffer {
         }
     }
 
+    /// The chunk at `at`, if it is being read: the ring does not know yet how far.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn as_read(&self, at: u32) -> Option<Chunk> {
+        let front = self.walk.as_ref()?.reading.as_ref()?.front.as_ref()?;
+        (front.at == at).then_some(front.chunk)
+    }
+
     /// Finds the next packet and leaves its fragments in `spans`; returns its sequence.
     fn advance(&mut self) -> Option<Slot> {
         if let Some(slot) = self.next_in_front_chunk() {
