@@ -27,10 +27,11 @@ pub(crate) const PROGRAMS: [&str; 8] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 22] = [
+pub(crate) const SUBCOMMANDS: [&str; 23] = [
     "record",
     "profile",
     "heap",
+    "recorder",
     "open",
     "info",
     "text",
