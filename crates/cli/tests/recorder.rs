@@ -29,15 +29,21 @@ trigger_config { trigger_mode: CLONE_SNAPSHOT triggers { name: "slow.frame" } }
 /// The machine of a test: a system, and the files of a recorder.
 struct Flight<'a> {
     system: System<'a>,
+    traced: u32,
+    probes: u32,
     recorder: Option<Running>,
 }
 
 impl<'a> Flight<'a> {
     fn new(programs: &'a Programs, traced: Side, settings: &str) -> Flight<'a> {
-        let system = System::with_daemons(programs, traced, Side::Ours);
+        let mut system = System::new(programs);
+        let traced = system.start(traced, Program::Traced);
+        let probes = system.start(Side::Ours, Program::TracedProbes);
         std::fs::create_dir(system.path("recorder.d")).unwrap();
         let flight = Flight {
             system,
+            traced,
+            probes,
             recorder: None,
         };
         flight.set(settings);
@@ -314,15 +320,7 @@ fn sessions_come_back_when_the_service_was_killed() {
         return;
     };
     for traced in SIDES {
-        let mut system = System::new(&programs);
-        let mut pid = system.start(traced, Program::Traced);
-        system.start(Side::Ours, Program::TracedProbes);
-        std::fs::create_dir(system.path("recorder.d")).unwrap();
-        let mut flight = Flight {
-            system,
-            recorder: None,
-        };
-        flight.set("");
+        let mut flight = Flight::new(&programs, traced, "");
         flight.configure("meters", METERS);
         flight.start();
         for _ in 0..3 {
@@ -331,8 +329,8 @@ fn sessions_come_back_when_the_service_was_killed() {
             await_that("data come", || {
                 readings(&file) > 0 || readings(&flight.seal(&[])[0]) > 0
             });
-            flight.system.end_with(pid, Signal::KILL);
-            pid = flight.system.start(traced, Program::Traced);
+            flight.system.end_with(flight.traced, Signal::KILL);
+            flight.traced = flight.system.start(traced, Program::Traced);
         }
         flight.await_sessions(&["meters"]);
         await_that("the state tells of the ends", || {
@@ -442,7 +440,6 @@ fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
         .ok()
         .and_then(|count| count.parse().ok())
         .unwrap_or(20);
-    println!("FERRETTO_SEED={seed}");
     let mut random = Random(seed);
     let programs = Programs::ours();
     let mut flight = Flight::new(&programs, Side::Ours, "quota = \"6 MiB\"\nburst = 1000");
@@ -485,4 +482,109 @@ fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
     assert!(!others.iter().any(|name| name.contains("pftrace")), "{others:?}");
     flight.await_sessions(&["meters"]);
     assert_eq!(flight.seal(&[]).len(), 1);
+}
+
+/// The sizes of all files of a recorder together, except the small ones of its own.
+fn taken(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).unwrap().filter_map(Result::ok);
+    let is_data = |name: &str| name.ends_with(".pftrace") || name.starts_with(".ring-");
+    let data = entries.filter(|entry| is_data(entry.file_name().to_str().unwrap()));
+    // Files may vanish meanwhile.
+    data.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum()
+}
+
+/// Returns the times of all readings in a trace, in nanoseconds of boot time.
+fn times(trace: &Path) -> BTreeSet<u64> {
+    let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
+    let packets = trace.packet.iter();
+    let readings = packets.filter(|packet| matches!(packet.data, Some(trace_packet::Data::SysStats(_))));
+    readings.filter_map(|packet| packet.timestamp).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Victim {
+    Service,
+    Probes,
+    Recorder,
+}
+
+/// `FERRETTO_KILLS=1000 cargo test --release -p ferretto-cli --test integration recorder::` kills as often, and holds the second.
+#[test]
+fn of_a_crash_safe_session_at_most_the_last_second_is_missing_whatever_is_killed() {
+    let seed = seed();
+    let asked_for: Option<u64> = std::env::var("FERRETTO_KILLS")
+        .ok()
+        .and_then(|count| count.parse().ok());
+    // On a machine that does much else, nobody gets a processor in time.
+    let most_missing = Duration::from_secs(if asked_for.is_some() { 1 } else { 10 });
+    let mut random = Random(seed);
+    let programs = Programs::ours();
+    let settings = "crash_safe = [\"meters\"]\nring = \"1 MiB\"\nquota = \"6 MiB\"\nburst = 1000000";
+    let mut flight = Flight::new(&programs, Side::Ours, settings);
+    flight.configure("meters", METERS);
+    flight.start();
+    let mut worst = Duration::ZERO;
+    for round in 0..asked_for.unwrap_or(9) {
+        flight.await_sessions(&["meters", "meters.triggers"]);
+        let before = flight.files().0;
+        await_that("data come", || !times(&flight.seal(&[])[0]).is_empty());
+        let pause = Instant::now() + Duration::from_millis(random.below(1500) as u64);
+        while Instant::now() < pause {
+            std::thread::yield_now();
+        }
+        let victim = [Victim::Service, Victim::Probes, Victim::Recorder][random.below(3)];
+        let killed_at = ferretto_ipc::reactor::boot_now();
+        let file = match victim {
+            Victim::Service => {
+                flight.system.end_with(flight.traced, Signal::KILL);
+                flight.traced = flight.system.start(Side::Ours, Program::Traced);
+                None
+            }
+            Victim::Probes => {
+                flight.system.end_with(flight.probes, Signal::KILL);
+                flight.probes = flight.system.start(Side::Ours, Program::TracedProbes);
+                Some(flight.seal(&[]).remove(0))
+            }
+            Victim::Recorder => {
+                flight.kill();
+                flight.start();
+                None
+            }
+        };
+        let file = file.unwrap_or_else(|| {
+            let mut found = None;
+            await_that("the ring is sealed", || {
+                let files = flight.files().0;
+                let mut new = files.into_iter().filter(|file| !before.contains(file));
+                found = new.rfind(|file| file.to_str().unwrap().ends_with("-recovered.pftrace"));
+                found.is_some()
+            });
+            found.unwrap()
+        });
+        let times = times(&file);
+        let last = times.range(..=killed_at).next_back().copied().unwrap_or_default();
+        let missing = Duration::from_nanos(killed_at - last);
+        worst = worst.max(missing);
+        assert!(
+            missing <= most_missing,
+            "round {round}, {victim:?}: {missing:?} are missing in {}",
+            file.display()
+        );
+        assert!(taken(&flight.system.path("sealed")) <= 6 << 20);
+    }
+    println!("at most {worst:?} were missing");
+    // Its triggers work, too.
+    flight.await_sessions(&["meters", "meters.triggers"]);
+    flight.trigger("slow.frame");
+    flight.await_file("meters", "slow.frame");
+}
+
+/// The seed of a test, to be given again after a failure.
+fn seed() -> u64 {
+    let seed = std::env::var("FERRETTO_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
+    println!("FERRETTO_SEED={seed}");
+    seed
 }

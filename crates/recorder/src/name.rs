@@ -185,7 +185,7 @@ mod tests {
             };
             let mut names: Vec<_> = times.into_iter().map(name).collect();
             for name in &names {
-                prop_assert_eq!(FileName::parse(&name.to_string()).as_ref(), Some(name));
+                prop_assert_eq!(FileName::parse(&name.to_string()), Some(name.clone()));
             }
             names.sort();
             let texts: Vec<_> = names.iter().map(FileName::to_string).collect();

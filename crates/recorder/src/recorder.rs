@@ -144,6 +144,8 @@ struct Session {
     supervisor: Supervisor,
     /// The room that a file of it needs.
     room: u64,
+    /// The room of its ring on the disk, if it has one.
+    ring: u64,
 }
 
 /// A request without an outcome.
@@ -224,7 +226,12 @@ impl Recorder {
         self.remove_session(&name);
         self.shelf.set_ring(&name, ring);
         let supervisor = Supervisor::new(now.monotonic);
-        self.sessions.insert(name, Session { supervisor, room });
+        let session = Session {
+            supervisor,
+            room,
+            ring,
+        };
+        self.sessions.insert(name, session);
         self.is_changed = true;
     }
 
@@ -330,16 +337,20 @@ impl Recorder {
         if self.waiting.len() >= MOST_WAITING {
             return Some(Refusal::Crowded);
         }
+        let is_limited = asker == Asker::Machine && self.is_limited(session, reason, now);
+        is_limited.then_some(Refusal::Limited)
+    }
+
+    /// Whether the reason has had its share. If not, that counts.
+    fn is_limited(&mut self, session: &SessionName, reason: &Reason, now: &Now) -> bool {
         let key = (session.clone(), reason.clone());
         let (burst, period) = (self.burst, self.period);
         let limiter = || Limiter::new(burst, period, now.monotonic);
-        let is_limited = asker == Asker::Machine
-            && !self
-                .limiters
-                .entry(key)
-                .or_insert_with(limiter)
-                .admit(now.monotonic);
-        is_limited.then_some(Refusal::Limited)
+        !self
+            .limiters
+            .entry(key)
+            .or_insert_with(limiter)
+            .admit(now.monotonic)
     }
 
     /// Returns a name that no file has or will have.
@@ -386,6 +397,7 @@ impl Recorder {
     }
 
     fn end(&mut self, id: SealId, request: Request, outcome: Outcome) {
+        self.shelf.end_leftover(id);
         self.counters
             .count(&request.file.session, &request.file.reason, &outcome);
         self.actions.push_back(Action::Tell(id, outcome));
@@ -402,8 +414,9 @@ impl Recorder {
             self.shelf.leave(&name);
             return Some(Action::Remove(name));
         }
+        let has_room = !self.shelf.is_over();
         for (name, session) in &mut self.sessions {
-            if session.supervisor.start(now.monotonic) {
+            if (session.ring == 0 || has_room) && session.supervisor.start(now.monotonic) {
                 self.is_changed = true;
                 return Some(Action::Start(name.clone()));
             }
@@ -461,10 +474,12 @@ impl Recorder {
 
     /// Returns the time at which to poll again even if nothing happens.
     pub fn next_deadline(&self, now: &Now) -> Option<Duration> {
-        let starts = self
+        let has_room = !self.shelf.is_over();
+        let ready = self
             .sessions
             .values()
-            .filter_map(|session| session.supervisor.deadline());
+            .filter(|session| session.ring == 0 || has_room);
+        let starts = ready.filter_map(|session| session.supervisor.deadline());
         let save = self.is_changed.then_some(self.save_from);
         let expiry = self.keep.zip(self.shelf.oldest()).map(|(keep, oldest)| {
             let left = oldest.saturating_add(millis(keep)).saturating_sub(now.wall);

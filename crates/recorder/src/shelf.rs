@@ -133,6 +133,11 @@ impl Shelf {
         self.files().filter(|(name, _)| !self.stuck.contains(*name))
     }
 
+    /// Whether there is more than the quota allows. Then no ring may begin, until what is left of others has been sealed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used() + self.reserved() + self.of_rings() > self.quota
+    }
+
     /// Returns the oldest file, if it is too many for the quota or from before this time.
     pub(crate) fn surplus(&self, before: i64) -> Option<FileName> {
         let mut candidates = self.deletable().filter(|(name, _)| !self.leaving.contains(*name));

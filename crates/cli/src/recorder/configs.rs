@@ -61,8 +61,13 @@ pub(super) type Configs = BTreeMap<String, Result<(SessionName, Config), String>
 pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
     let mut configs = Configs::new();
     let mut rings = 0;
+    let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
+        paths.push(entry?.path());
+    }
+    // In the same order each time, because the first have room for their rings.
+    paths.sort();
+    for path in paths {
         let is_hidden = path
             .file_name()
             .is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
@@ -78,10 +83,16 @@ pub(super) fn read(folder: &Path, settings: &Settings) -> io::Result<Configs> {
         let config = session.and_then(|session| {
             let text =
                 std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-            Ok((
-                session.clone(),
-                prepare(&path.display().to_string(), &text, &session)?,
-            ))
+            let file = path.display().to_string();
+            let ring = settings.crash_safe.contains(&session).then_some(settings.ring);
+            rings += ring.unwrap_or(0);
+            if ring.is_some() && RINGS_SHARE.saturating_mul(rings) > settings.quota {
+                return Err(format!(
+                    "{file}: error: the quota has no room for its ring: raise quota in the settings to {RINGS_SHARE} times all rings, or \
+                     lower ring"
+                ));
+            }
+            Ok((session.clone(), prepare(&file, &text, &session, ring)?))
         });
         configs.insert(name, config);
     }

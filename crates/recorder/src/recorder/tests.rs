@@ -116,7 +116,8 @@ impl Machine {
 
     /// The same, with the rings at their largest.
     fn accounted(&self) -> u64 {
-        let rings = self.rings.values().map(|(room, bytes)| room - bytes);
+        let running = self.rings.iter().filter(|(name, _)| self.running.contains(*name));
+        let rings = running.map(|(_, (room, bytes))| room - bytes);
         self.occupied() + rings.sum::<u64>()
     }
 
@@ -202,6 +203,7 @@ impl Machine {
                         "a name twice"
                     );
                 }
+                self.leftovers.remove(&id);
                 self.recorder
                     .seal_ended(id, result.ok_or_else(|| "no".to_owned()));
             }
