@@ -445,7 +445,7 @@ fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
     let mut flight = Flight::new(&programs, Side::Ours, "quota = \"6 MiB\"\nburst = 1000");
     flight.configure("meters", METERS);
     let mut files = 0;
-    for round in 0..rounds {
+    for _ in 0..rounds {
         flight.start();
         let (_, others) = flight.files();
         assert!(!others.iter().any(|name| name.contains("pftrace")), "{others:?}");

@@ -34,7 +34,7 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, String> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
     }
-    let private: SocketPermissions = ":0600".parse().map_err(|error| failed(&error))?;
+    let private: SocketPermissions = "-1:0600".parse().map_err(|error| failed(&error))?;
     let listener = Listener::bind_with(&Address::Unix(path.to_owned()), &private);
     let listener = listener.map_err(|error| failed(&error))?;
     let listener = listener.as_fd().try_clone_to_owned().map(UnixListener::from);

@@ -88,7 +88,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         }
     };
     let done = match matches.subcommand() {
-        Some(("run", matches)) => run::run(settings_file(matches)).map(|()| SUCCESS),
+        Some(("run", matches)) => Ok(run::run(settings_file(matches))),
         Some(("status", matches)) => read_settings(settings_file(matches)).and_then(|it| report::status(&it)),
         Some(("seal", matches)) => seal_now(matches),
         Some(("list", matches)) => read_settings(settings_file(matches)).and_then(|it| report::list(&it)),

@@ -30,7 +30,8 @@ use super::journal::{self, Journal, Reports};
 use super::live::{Event, LiveSession};
 use super::report::{self, SessionState};
 use super::ring::{self, Leftover, Ring};
-use super::{read_settings, seal, sensors};
+use super::{FAILURE, NAME, SUCCESS, read_settings, seal, sensors};
+use crate::figures::Counted;
 
 /// The variable with the number of a descriptor that gets a byte once the recorder is ready.
 const NOTIFY: &str = "FERRETTO_RECORDER_NOTIFY_FD";
@@ -46,28 +47,27 @@ const SETTLING: Duration = Duration::from_millis(100);
 /// How long seals that are under way may take after a signal to end.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Runs until a signal ends it.
-///
-/// # Errors
-/// If it cannot start, or its event loop fails.
-pub(super) fn run(settings_file: &Path) -> Result<(), String> {
-    let notify = named_by(NOTIFY).map_err(|error| error.to_string())?;
-    let mut daemon = Daemon::start(settings_file)?;
-    let count = daemon.recorder.sessions().count();
-    log::info(format_args!(
-        "records {count} sessions; sealed files go into {}",
-        daemon.settings.folder.display()
-    ));
-    if let Some(service_manager) = ServiceManager::of_this_process()
-        && let Err(error) = service_manager.ready("records")
-    {
-        log::warning(format_args!("cannot tell systemd that all is ready: {error}"));
+/// Runs until a signal ends it; returns the exit code. An error is the last line of its log.
+pub(super) fn run(settings_file: &Path) -> u8 {
+    let mut notify = None;
+    let served = named_by(NOTIFY)
+        .map_err(|error| error.to_string())
+        .and_then(|named| {
+            notify = named;
+            Daemon::start(settings_file)
+        })
+        .and_then(|mut daemon| {
+            daemon.report_start(notify.as_ref());
+            daemon.serve().map_err(|error| error.to_string())
+        });
+    // `notify` lives until the error is logged: a process that waits for the start sees its descriptor close, and may kill the recorder then.
+    match served {
+        Ok(()) => SUCCESS,
+        Err(error) => {
+            log::error(format_args!("{NAME}: {error}"));
+            FAILURE
+        }
     }
-    if let Some(notify) = notify {
-        // A starter that is gone needs no word.
-        let _ = rustix::io::write(&notify, b"1");
-    }
-    daemon.serve().map_err(|error| error.to_string())
 }
 
 /// A running recorder.
@@ -182,6 +182,25 @@ impl Daemon {
         daemon.salvage();
         daemon.read_configs();
         Ok(daemon)
+    }
+
+    /// Tells whoever waits that sessions are being started.
+    fn report_start(&self, notify: Option<&OwnedFd>) {
+        let count = self.recorder.sessions().count();
+        log::info(format_args!(
+            "records {}; sealed files go into {}",
+            Counted(count as u64, "session"),
+            self.settings.folder.display()
+        ));
+        if let Some(service_manager) = ServiceManager::of_this_process()
+            && let Err(error) = service_manager.ready("records")
+        {
+            log::warning(format_args!("cannot tell systemd that all is ready: {error}"));
+        }
+        if let Some(notify) = notify {
+            // A starter that is gone needs no word.
+            let _ = rustix::io::write(notify, b"1");
+        }
     }
 
     fn now(&self) -> Now {
