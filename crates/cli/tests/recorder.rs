@@ -308,6 +308,7 @@ fn a_mistake_in_one_file_stops_no_other_and_changed_files_count_at_once() {
     flight.set("quota = 5");
     flight.recorder.as_ref().unwrap().signal(Signal::HUP);
     flight.await_said("the settings stay as they were");
+    flight.set("");
     assert_eq!(flight.seal(&[]).len(), 1);
     // A second recorder is refused.
     let second = flight.ask(&["run"]);

@@ -45,6 +45,8 @@ pub struct Settings {
     /// The room on the disk for the data of each crash-safe session.
     #[serde(deserialize_with = "size")]
     pub ring: u64,
+    /// The loopback port of the metrics; there are none if not given.
+    pub metrics: Option<u16>,
     /// When sessions are sealed by themselves.
     #[serde(rename = "trigger")]
     pub conditions: Vec<Condition>,
@@ -63,6 +65,7 @@ impl Default for Settings {
             period: Duration::from_secs(600),
             crash_safe: Vec::new(),
             ring: 128 << 20,
+            metrics: None,
             conditions: Vec::new(),
         }
     }
@@ -326,6 +329,7 @@ mod tests {
             period = "90 s"
             crash_safe = ["io"]
             ring = "64 MiB"
+            metrics = 9464
 
             [[trigger]]
             name = "pressure"
@@ -377,6 +381,7 @@ mod tests {
             period: Duration::from_secs(90),
             crash_safe: vec![SessionName::new("io").unwrap()],
             ring: 64 << 20,
+            metrics: Some(9464),
             conditions: vec![
                 condition("pressure", &["sched", "io"], pressure),
                 condition("low", &[], Kind::MemoryBelow(0.05)),

@@ -9,6 +9,7 @@ use ferretto_ipc::Address;
 use ferretto_ipc::client::CallError;
 use ferretto_ipc::ports::ConsumerMethod;
 use ferretto_ipc::reactor::{Reactor, Token, Watch};
+use ferretto_proto::messages::TraceStats;
 use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as ObservableEventType};
 
 use crate::service::unreachable;
@@ -18,6 +19,8 @@ use crate::service::unreachable;
 pub(super) enum Event {
     /// A trigger of its config was activated.
     Triggered(CloneTriggerHit),
+    /// Its statistics, which were asked for.
+    Stats(Box<TraceStats>),
     /// It has ended, for this reason. This is the last event.
     Ended(String),
 }
@@ -59,6 +62,13 @@ impl LiveSession {
             .update(reactor, Some((self.endpoint.as_fd(), self.endpoint.interest())));
     }
 
+    /// Asks for its statistics.
+    pub(super) fn ask_for_stats(&mut self) {
+        // A service that does not read will not answer either.
+        let _ = self.endpoint.trace_stats();
+        self.endpoint.flush();
+    }
+
     /// Reads what has come; returns what it means.
     pub(super) fn on_ready(&mut self) -> Vec<Event> {
         self.endpoint.on_readable();
@@ -70,6 +80,10 @@ impl LiveSession {
                     reply: Ok(ConsumerReply::Observed(observed)),
                     ..
                 } => events.extend(observed.clone_trigger_hit.into_option().map(Event::Triggered)),
+                ConsumerEvent::Reply {
+                    reply: Ok(ConsumerReply::TraceStats(stats)),
+                    ..
+                } => events.push(Event::Stats(stats)),
                 ConsumerEvent::Reply {
                     reply: Ok(ConsumerReply::TracingDisabled { error }),
                     ..

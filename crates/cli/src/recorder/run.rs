@@ -16,7 +16,7 @@ use ferretto_ipc::reactor::{
 };
 use ferretto_ipc::socket_names::consumer_address;
 use ferretto_proto::messages::observable_events::CloneTriggerHit;
-use ferretto_proto::messages::{CloneSessionRequest, clone_session_request};
+use ferretto_proto::messages::{CloneSessionRequest, TraceStats, clone_session_request};
 use ferretto_recorder::{
     Action, Asker, Conditions, Counters, Now, Order, Outcome, Reason, Recorder, SealId, SessionName,
     Settings, Written,
@@ -28,6 +28,7 @@ use super::control::{self, Client, Heard, MOST_CLIENTS};
 use super::folder::{self, Folder};
 use super::journal::{self, Journal, Reports};
 use super::live::{Event, LiveSession};
+use super::metrics::{self, Board, Page};
 use super::report::{self, SessionState};
 use super::ring::{self, Leftover, Ring};
 use super::{FAILURE, NAME, SUCCESS, read_settings, seal, sensors};
@@ -42,6 +43,8 @@ const CONFIGS: Token = Token(1);
 const FIRST_TOKEN: u64 = 16;
 /// How often the machine is looked at for conditions.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
+/// How often sessions are asked for their statistics, for metrics.
+const STATS_PERIOD: Duration = Duration::from_secs(10);
 /// Changes of files within this time are read together.
 const SETTLING: Duration = Duration::from_millis(100);
 /// How long seals that are under way may take after a signal to end.
@@ -99,6 +102,11 @@ struct Daemon {
     ends: (Sender<(u64, String)>, Receiver<(u64, String)>),
     /// What is left of the rings of earlier runs, until it is sealed.
     salvages: HashMap<SealId, Leftover>,
+    board: Board,
+    /// When sessions are asked for their statistics, if there are metrics.
+    ask_stats_at: Option<u64>,
+    /// The latest statistics of sessions in memory.
+    stats: BTreeMap<String, TraceStats>,
     /// When the recorder ends even if seals are under way.
     ends_at: Option<u64>,
 }
@@ -178,7 +186,15 @@ impl Daemon {
             ends: channel(),
             salvages: HashMap::new(),
             ends_at: None,
+            board: Board::default(),
+            ask_stats_at: None,
+            stats: BTreeMap::new(),
         };
+        if let Some(port) = daemon.settings.metrics {
+            let served = daemon.board.serve(port);
+            served.map_err(|error| format!("cannot serve metrics on port {port}: {error}"))?;
+            daemon.ask_stats_at = Some(monotonic_now());
+        }
         daemon.salvage();
         daemon.read_configs();
         Ok(daemon)
@@ -229,7 +245,13 @@ impl Daemon {
             }
             let next = self.recorder.next_deadline(&self.now());
             let next = next.map(|at| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX));
-            let deadlines = [next, self.look_at, self.reload_at, self.ends_at];
+            let deadlines = [
+                next,
+                self.look_at,
+                self.reload_at,
+                self.ask_stats_at,
+                self.ends_at,
+            ];
             let deadline = deadlines.into_iter().flatten().min();
             self.reactor
                 .wait(&mut events, deadline.map(Deadline::Monotonic))?;
@@ -264,6 +286,15 @@ impl Daemon {
         let now = monotonic_now();
         if self.reload_at.is_some_and(|at| at <= now) {
             self.read_configs();
+        }
+        if self.ask_stats_at.is_some_and(|at| at <= now) {
+            self.ask_stats_at = Some(now + STATS_PERIOD.as_nanos() as u64);
+            for live in self.live.values_mut() {
+                if let Live::InMemory(session) = live {
+                    session.ask_for_stats();
+                }
+            }
+            self.publish();
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = Some(now + LOOK_PERIOD.as_nanos() as u64);
@@ -519,6 +550,52 @@ impl Daemon {
         if let Err(error) = self.folder.save(&state) {
             log::warning(format_args!("cannot write the state file: {error}"));
         }
+        self.publish();
+    }
+
+    /// Renews the metrics, if there are some.
+    fn publish(&self) {
+        if self.settings.metrics.is_none() {
+            return;
+        }
+        let mut page = Page::default();
+        for (name, life) in self.recorder.sessions() {
+            let running = u8::from(life.is_running());
+            page.add(
+                "ferretto_recorder_session_running",
+                &[("session", name.as_str())],
+                running,
+            );
+        }
+        for (name, life) in self.recorder.sessions() {
+            page.add(
+                "ferretto_recorder_session_ends_total",
+                &[("session", name.as_str())],
+                life.ends(),
+            );
+        }
+        for (of, tally) in self.recorder.counters().iter() {
+            page.add("ferretto_recorder_seals_total", &[("of", of)], tally.sealed);
+        }
+        for (of, tally) in self.recorder.counters().iter() {
+            page.add("ferretto_recorder_seals_cut_total", &[("of", of)], tally.cut);
+        }
+        for (of, tally) in self.recorder.counters().iter() {
+            for (why, count) in &tally.refused {
+                page.add(
+                    "ferretto_recorder_refusals_total",
+                    &[("of", of), ("why", why)],
+                    count,
+                );
+            }
+        }
+        let shelf = self.recorder.shelf();
+        page.add("ferretto_recorder_sealed_files", &[], shelf.files().count());
+        page.add("ferretto_recorder_sealed_bytes", &[], shelf.used());
+        page.add("ferretto_recorder_reserved_bytes", &[], shelf.reserved());
+        page.add("ferretto_recorder_quota_bytes", &[], self.settings.quota);
+        metrics::add_stats(&mut page, &self.stats);
+        self.board.put(page);
     }
 
     /// Reads the settings and the configs again.
@@ -550,7 +627,10 @@ impl Daemon {
                     ..settings
                 };
             }
-            Err(mistake) => log::error(format_args!("the settings stay as they were: {mistake}")),
+            Err(mistake) => {
+                tell_mistake(&mistake);
+                log::error(format_args!("the settings stay as they were"));
+            }
         }
         self.read_configs();
     }
@@ -577,7 +657,8 @@ impl Daemon {
                 }
                 (_, None) => {}
                 (Ok(_), Some(Err(mistake))) => {
-                    log::error(format_args!("{mistake}; {name} goes on as it was"));
+                    tell_mistake(mistake);
+                    log::error(format_args!("{name} goes on as it was"));
                     self.configs.insert(name, config);
                 }
                 (_, Some(_)) => {
@@ -597,7 +678,7 @@ impl Daemon {
                 }
                 Err(_) if matches!(before, Some(Ok(_))) => {}
                 Err(mistake) => {
-                    log::error(format_args!("{mistake}"));
+                    tell_mistake(mistake);
                     self.configs.insert(name, config);
                 }
             }
@@ -634,6 +715,7 @@ impl Daemon {
                     let id = self.recorder.request(&name, &reason, Asker::Machine, &now);
                     self.hits.insert(id, hit);
                 }
+                Event::Stats(stats) => drop(self.stats.insert(name.to_string(), *stats)),
                 Event::Ended(reason) => self.session_ended(&name, reason),
             }
         }
@@ -680,6 +762,13 @@ impl Daemon {
     fn next_token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
+    }
+}
+
+/// Logs a mistake, which may have several lines that show its place.
+fn tell_mistake(mistake: &str) {
+    for line in mistake.lines().filter(|line| !line.trim().is_empty()) {
+        log::error(format_args!("{line}"));
     }
 }
 
