@@ -2,6 +2,7 @@
 //! machine, the quota, and kills at random moments.
 
 use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -588,4 +589,44 @@ fn seed() -> u64 {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
     println!("FERRETTO_SEED={seed}");
     seed
+}
+
+#[test]
+fn metrics_tell_of_sessions_seals_and_the_service_if_they_are_asked_for() {
+    let programs = Programs::ours();
+    let mut flight = Flight::new(&programs, Side::Ours, "metrics = 0");
+    flight.configure("meters", METERS);
+    flight.start();
+    flight.await_sessions(&["meters"]);
+    flight.seal(&[]);
+    flight.await_said("metrics are at http://");
+    let log = std::fs::read_to_string(flight.system.path("recorder.log")).unwrap();
+    let (_, rest) = log.split_once("metrics are at http://").unwrap();
+    let (address, _) = rest.split_once("/metrics").unwrap();
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    let expected = [
+        "ferretto_service_up 1\n",
+        "ferretto_service_sessions 1\n",
+        "ferretto_recorder_session_running{session=\"meters\"} 1\n",
+        "ferretto_recorder_seals_total{of=\"meters/command\"} 1\n",
+        "ferretto_recorder_sealed_files 1\n",
+        "ferretto_buffer_written_bytes_total{session=\"meters\",buffer=\"0\"}",
+        "ferretto_producer_resident_memory_bytes{producer=\"perfetto.traced_probes\"",
+    ];
+    // Statistics come a while after the seal.
+    let mut page = String::new();
+    await_that("all figures are there", || {
+        page = get("/metrics");
+        expected.iter().all(|line| page.contains(line))
+    });
+    assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+    assert!(get("/").starts_with("HTTP/1.1 404"));
 }

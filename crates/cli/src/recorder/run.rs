@@ -2,6 +2,9 @@
 //!
 //! [`recorder`](super) calls it. Everything that may take long happens elsewhere: the tracing service has the buffers, and each seal has a thread.
 
+mod reading;
+mod telling;
+
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -480,211 +483,6 @@ impl Daemon {
             .map_err(|error| format!("cannot start a thread: {error}"))
     }
 
-    fn tell(&mut self, id: SealId, outcome: &Outcome) {
-        // Of a leftover that is refused there would never be a file.
-        if let Some(leftover) = self.salvages.remove(&id) {
-            leftover.delete();
-        }
-        let asker = self.askers.remove(&id);
-        match outcome {
-            Outcome::Sealed { file, written } => {
-                let cut = if written.is_cut {
-                    ", cut: there was no room for more"
-                } else {
-                    ""
-                };
-                log::info(format_args!("sealed {file}: {} bytes{cut}", written.bytes));
-            }
-            Outcome::Refused(refusal) => {
-                let trigger = self
-                    .hits
-                    .remove(&id)
-                    .and_then(|hit| hit.trigger_name)
-                    .unwrap_or_default();
-                log::warning(format_args!(
-                    "not sealed ({}) {trigger}: {refusal}",
-                    refusal.word()
-                ));
-            }
-        }
-        let Some((token, session)) = asker else { return };
-        let line = match outcome {
-            Outcome::Sealed { file, written } => {
-                format!("sealed {} {}", self.folder.path(file).display(), written.bytes)
-            }
-            Outcome::Refused(refusal) => format!("refused {session}: {refusal}"),
-        };
-        if let Some(client) = self.clients.get_mut(&token) {
-            client.tell(&line);
-        }
-        if self.askers.values().all(|(other, _)| *other != token) {
-            self.clients.remove(&token);
-        }
-    }
-
-    fn save(&self) {
-        let mut sessions: BTreeMap<String, SessionState> = BTreeMap::new();
-        for (name, supervisor) in self.recorder.sessions() {
-            let state = SessionState {
-                state: if supervisor.is_running() {
-                    "running"
-                } else {
-                    "waiting"
-                },
-                ends: supervisor.ends(),
-                reason: self.reasons.get(name.as_str()).cloned(),
-            };
-            sessions.insert(name.to_string(), state);
-        }
-        for (name, config) in &self.configs {
-            if let Err(mistake) = config {
-                let refused = SessionState {
-                    state: "refused",
-                    ends: 0,
-                    reason: Some(mistake.clone()),
-                };
-                sessions.entry(name.clone()).or_insert(refused);
-            }
-        }
-        let state = report::encode(&sessions, self.recorder.counters(), self.recorder.shelf().used());
-        if let Err(error) = self.folder.save(&state) {
-            log::warning(format_args!("cannot write the state file: {error}"));
-        }
-        self.publish();
-    }
-
-    /// Renews the metrics, if there are some.
-    fn publish(&self) {
-        if self.settings.metrics.is_none() {
-            return;
-        }
-        let mut page = Page::default();
-        for (name, life) in self.recorder.sessions() {
-            let running = u8::from(life.is_running());
-            page.add(
-                "ferretto_recorder_session_running",
-                &[("session", name.as_str())],
-                running,
-            );
-        }
-        for (name, life) in self.recorder.sessions() {
-            page.add(
-                "ferretto_recorder_session_ends_total",
-                &[("session", name.as_str())],
-                life.ends(),
-            );
-        }
-        for (of, tally) in self.recorder.counters().iter() {
-            page.add("ferretto_recorder_seals_total", &[("of", of)], tally.sealed);
-        }
-        for (of, tally) in self.recorder.counters().iter() {
-            page.add("ferretto_recorder_seals_cut_total", &[("of", of)], tally.cut);
-        }
-        for (of, tally) in self.recorder.counters().iter() {
-            for (why, count) in &tally.refused {
-                page.add(
-                    "ferretto_recorder_refusals_total",
-                    &[("of", of), ("why", why)],
-                    count,
-                );
-            }
-        }
-        let shelf = self.recorder.shelf();
-        page.add("ferretto_recorder_sealed_files", &[], shelf.files().count());
-        page.add("ferretto_recorder_sealed_bytes", &[], shelf.used());
-        page.add("ferretto_recorder_reserved_bytes", &[], shelf.reserved());
-        page.add("ferretto_recorder_quota_bytes", &[], self.settings.quota);
-        metrics::add_stats(&mut page, &self.stats);
-        self.board.put(page);
-    }
-
-    /// Reads the settings and the configs again.
-    fn reload(&mut self) {
-        match read_settings(&self.settings_file) {
-            Ok(settings) => {
-                let fixed = |settings: &Settings| {
-                    let Settings {
-                        sessions,
-                        folder,
-                        socket,
-                        ..
-                    } = settings.clone();
-                    (sessions, folder, socket)
-                };
-                if fixed(&settings) != fixed(&self.settings) {
-                    log::warning(format_args!(
-                        "changes of sessions, folder and socket count when the recorder is started again"
-                    ));
-                }
-                self.recorder.set_settings(&settings);
-                self.conditions = Conditions::new(settings.conditions.clone());
-                self.look_at = (self.conditions.all().count() > 0).then(monotonic_now);
-                let (sessions, folder, socket) = fixed(&self.settings);
-                self.settings = Settings {
-                    sessions,
-                    folder,
-                    socket,
-                    ..settings
-                };
-            }
-            Err(mistake) => {
-                tell_mistake(&mistake);
-                log::error(format_args!("the settings stay as they were"));
-            }
-        }
-        self.read_configs();
-    }
-
-    /// Reads the configs. Sessions whose file is unchanged are left alone, and so are those whose file has a mistake now.
-    fn read_configs(&mut self) {
-        self.reload_at = None;
-        let now = self.now();
-        let found = match configs::read(&self.settings.sessions, &self.settings) {
-            Ok(found) => found,
-            Err(error) => {
-                let folder = self.settings.sessions.display();
-                return log::error(format_args!(
-                    "cannot read the folder of sessions {folder}: {error}"
-                ));
-            }
-        };
-        for (name, config) in std::mem::take(&mut self.configs) {
-            match (&config, found.get(&name)) {
-                (Ok((session, _)), None) => {
-                    log::info(format_args!("{name}: its file is gone"));
-                    self.recorder.remove_session(session);
-                    self.reasons.remove(&name);
-                }
-                (_, None) => {}
-                (Ok(_), Some(Err(mistake))) => {
-                    tell_mistake(mistake);
-                    log::error(format_args!("{name} goes on as it was"));
-                    self.configs.insert(name, config);
-                }
-                (_, Some(_)) => {
-                    self.configs.insert(name, config);
-                }
-            }
-        }
-        for (name, config) in found {
-            let before = self.configs.get(&name);
-            match &config {
-                _ if before == Some(&config) => {}
-                Ok((session, ready)) => {
-                    let ring = ready.crash_safe.as_ref().map_or(0, |crash_safe| crash_safe.ring);
-                    self.recorder.add_session(session.clone(), ready.room, ring, &now);
-                    self.reasons.remove(&name);
-                    self.configs.insert(name, config);
-                }
-                Err(_) if matches!(before, Some(Ok(_))) => {}
-                Err(mistake) => {
-                    tell_mistake(mistake);
-                    self.configs.insert(name, config);
-                }
-            }
-        }
-    }
-
     fn hear(&mut self, ready: &Ready) {
         match ready.token {
             LISTENER => self.accept(),
@@ -762,13 +560,6 @@ impl Daemon {
     fn next_token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
-    }
-}
-
-/// Logs a mistake, which may have several lines that show its place.
-fn tell_mistake(mistake: &str) {
-    for line in mistake.lines().filter(|line| !line.trim().is_empty()) {
-        log::error(format_args!("{line}"));
     }
 }
 
