@@ -8,12 +8,14 @@ mod sched;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use sched::load::{Load, Rate, cpus};
 use sched::process::{Memory, cpu_time};
+use sched::traced_events::TracedEvents;
 use support::tracefs::Tracefs;
 use support::{Program, Programs, Side, System, spawn_and_await};
 
@@ -58,8 +60,8 @@ fn main() {
     };
     let Some(_tracefs) = Tracefs::lock() else { return };
     println!(
-        "{:>3}  {:<10}{:>10}{:>10}{:>10}{:>10}  memory in KB: {:>8}{:>8}{:>8}",
-        "run", "kind", "service", "probes", "recorder", "all", "service", "probes", "recorder"
+        "{:>3}  {:<10}{:>10}{:>10}{:>10}{:>10}{:>10}  memory in KB: {:>8}{:>8}{:>9}",
+        "run", "kind", "events/s", "service", "probes", "recorder", "all", "service", "probes", "recorder"
     );
     let load = Load::new(2, &cpus(), Rate::EventsPerSecond(args.rate));
     for run in 0..args.runs {
@@ -89,12 +91,14 @@ fn measure(args: &Args, load: &Load, programs: &Programs, kind: Kind, run: u32) 
     };
     let pids = [service, probes, recorder_pid];
     load.run();
+    let running = Instant::now();
     // The start is no part of what runs all the time.
     std::thread::sleep(Duration::from_secs(2));
     let (began, before) = (Instant::now(), pids.map(cpu_time));
     std::thread::sleep(Duration::from_secs(args.seconds.into()));
     let (after, elapsed) = (pids.map(cpu_time), began.elapsed());
     load.rest();
+    let loaded = running.elapsed();
     let percent = |time: Duration| 100.0 * time.as_secs_f64() / elapsed.as_secs_f64();
     let shares: Vec<f64> = (0..3)
         .map(|which| percent(after[which] - before[which]))
@@ -107,9 +111,14 @@ fn measure(args: &Args, load: &Load, programs: &Programs, kind: Kind, run: u32) 
         .map(|kb| u64::from(*kb))
         .sum();
     let memory = pids.map(|pid| Memory::of(pid).map_or(0, |memory| memory.anonymous));
+    let trace = match recording {
+        Some(recording) => recording.interrupt(),
+        None => seal(&system),
+    };
+    let rate = TracedEvents::of(&trace).events() as f64 / loaded.as_secs_f64();
     let kind = format!("{kind:?}");
     println!(
-        "{run:>3}  {kind:<10}{:>9.3}%{:>9.3}%{:>9.3}%{:>9.3}%  buffers {used:>5}{:>8}{:>8}{:>8}",
+        "{run:>3}  {kind:<10}{rate:>10.0}{:>9.3}%{:>9.3}%{:>9.3}%{:>9.3}%  buffers {used:>5}{:>8}{:>8}{:>9}",
         shares[0],
         shares[1],
         shares[2],
@@ -118,9 +127,17 @@ fn measure(args: &Args, load: &Load, programs: &Programs, kind: Kind, run: u32) 
         memory[1],
         memory[2],
     );
-    if let Some(recording) = recording {
-        recording.interrupt();
-    }
+}
+
+/// Has the recorder seal; returns the file.
+fn seal(system: &System<'_>) -> PathBuf {
+    let mut command = system.command(Path::new(env!("CARGO_BIN_EXE_ferretto")), "seal.log");
+    command
+        .args(["recorder", "seal", "--settings"])
+        .arg(system.path("recorder.toml"));
+    let output = command.stdout(Stdio::piped()).output().expect("a command");
+    let path = String::from_utf8(output.stdout).expect("a path");
+    path.trim_end().into()
 }
 
 /// Starts our recorder with one session, and waits until it records.

@@ -102,7 +102,7 @@ struct Daemon {
     askers: HashMap<SealId, (Token, SessionName)>,
     results: (Sender<SealResult>, Receiver<SealResult>),
     /// The ends of crash-safe sessions, by their tokens.
-    ends: (Sender<(u64, String)>, Receiver<(u64, String)>),
+    ends: (Sender<SessionEnd>, Receiver<SessionEnd>),
     /// What is left of the rings of earlier runs, until it is sealed.
     salvages: HashMap<SealId, Leftover>,
     board: Board,
@@ -115,6 +115,8 @@ struct Daemon {
 }
 
 type SealResult = (SealId, Result<Written, String>);
+/// The token of a session, and the reason of its end.
+type SessionEnd = (u64, String);
 
 /// A session that runs.
 #[derive(Debug)]
