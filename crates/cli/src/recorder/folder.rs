@@ -78,14 +78,14 @@ impl Folder {
         })
     }
 
-    /// Replaces the state file.
+    /// Replaces the state file. It survives the end of any process, but perhaps not a loss of power: the loop that saves must not wait for the disk.
     ///
     /// # Errors
     /// If it cannot be written; the old one is there then.
     pub(super) fn save(&self, state: &[u8]) -> io::Result<()> {
         let mut draft = self.draft(STATE)?;
         draft.file.write_all(state)?;
-        draft.keep()
+        draft.rename()
     }
 
     /// Returns the bytes of the disk that this user may still write.
@@ -114,12 +114,21 @@ impl Draft {
     /// If the disk did not take it.
     pub(super) fn keep(mut self) -> io::Result<()> {
         self.file.sync_data()?;
-        let Some(path) = &self.path else { return Ok(()) };
-        std::fs::rename(path, &self.target)?;
-        self.path = None;
+        self.rename()?;
         if let Some(folder) = self.target.parent() {
             // The name is there in any case; some filesystems cannot tell when it is on the disk.
             let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        }
+        Ok(())
+    }
+}
+
+impl Draft {
+    /// Gives it its final name.
+    fn rename(&mut self) -> io::Result<()> {
+        if let Some(path) = &self.path {
+            std::fs::rename(path, &self.target)?;
+            self.path = None;
         }
         Ok(())
     }
