@@ -22,7 +22,7 @@ pub struct Observed {
     pub touched: BTreeMap<PathBuf, i128>,
 }
 
-/// The conditions and their states, see the [module](self).
+/// The conditions and their states.
 #[derive(Debug, Default)]
 pub struct Conditions {
     watched: Vec<Watched>,

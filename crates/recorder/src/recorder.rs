@@ -1,4 +1,4 @@
-//! The recorder as a state machine, see the [crate](crate).
+//! The recorder as a state machine.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -165,7 +165,7 @@ enum Source {
     Leftover,
 }
 
-/// The recorder, see the [crate](crate).
+/// The recorder.
 #[derive(Debug)]
 pub struct Recorder {
     sessions: BTreeMap<SessionName, Session>,

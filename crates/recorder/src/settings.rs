@@ -15,7 +15,7 @@ use crate::name::{Reason, SessionName};
 #[error("{0}")]
 pub struct SettingsError(#[from] toml::de::Error);
 
-/// The settings, see the [module](self).
+/// The settings.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {

@@ -22,7 +22,7 @@ pub(crate) enum Room {
     Never,
 }
 
-/// The sealed files, see the [module](self).
+/// The sealed files.
 #[derive(Debug)]
 pub struct Shelf {
     quota: u64,

@@ -10,7 +10,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A session that ran this long was in order.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// The life of a session, see the [module](self).
+/// The life of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Supervisor {
     state: State,

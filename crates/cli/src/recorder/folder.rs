@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(sealed_files(&path).unwrap(), []);
         draft.keep().unwrap();
         let expected = (FileName::parse(NAME).unwrap(), 5);
-        assert_eq!(sealed_files(&path).unwrap(), [expected.clone()]);
+        assert_eq!(sealed_files(&path).unwrap(), std::slice::from_ref(&expected));
         let mode = std::fs::metadata(path.join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         drop(folder.draft("given-up").unwrap());

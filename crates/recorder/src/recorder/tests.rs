@@ -475,3 +475,38 @@ fn a_full_disk_refuses_seals_and_nothing_else() {
     );
     assert!(recorder.sessions().all(|(_, life)| life.is_running()));
 }
+
+#[test]
+fn what_is_left_of_a_ring_takes_its_room_until_it_is_sealed() {
+    let settings = Settings {
+        quota: 300,
+        ..Settings::default()
+    };
+    let (mut recorder, now, name) = running(&settings);
+    let crash = Reason::new("crash");
+    let id = recorder.salvage(&name, &crash, 100, &now);
+    // Two such and a third one: there is no room for both the leftovers and a file.
+    let second = recorder.salvage(&name, &crash, 100, &now);
+    let third = recorder.salvage(&name, &crash, 101, &now);
+    let no_room = Outcome::Refused(Refusal::NoRoom);
+    assert_eq!(recorder.poll(&now), Some(Action::Tell(third, no_room)));
+    for expected in [id, second] {
+        let Some(Action::Seal(order)) = recorder.poll(&now) else {
+            panic!("{expected:?} has room")
+        };
+        assert_eq!((order.id, order.most), (expected, 100));
+        // With both leftovers, the first file has all the room that is left.
+        let written = Written {
+            bytes: 50,
+            is_cut: false,
+        };
+        recorder.seal_ended(order.id, Ok(written));
+        assert!(matches!(recorder.poll(&now), Some(Action::Tell(..))));
+    }
+    assert_eq!(recorder.shelf().used(), 100);
+    // The leftovers are gone, so two hundred are free.
+    recorder.add_session(SessionName::new("b").unwrap(), 200, 0, &now);
+    while recorder.poll(&now).is_some() {}
+    recorder.request(&SessionName::new("b").unwrap(), &crash, Asker::Person, &now);
+    assert!(matches!(recorder.poll(&now), Some(Action::Seal(order)) if order.most == 200));
+}
