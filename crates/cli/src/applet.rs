@@ -18,8 +18,8 @@ use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes};
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status, symbolize, text,
-    tracebox, trigger_perfetto, websocket_bridge,
+    autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
+    symbolize, text, tracebox, trigger_perfetto, websocket_bridge,
 };
 
 /// A program, or a subcommand of `ferretto`.

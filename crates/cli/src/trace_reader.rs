@@ -19,7 +19,9 @@ use std::ops::ControlFlow;
 
 use ferretto_proto::write::{Trace, TracePacket};
 use ferretto_service::compression::{ExpandError, Expander, expander};
-use ferretto_wire::{MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, encode_varint, tag, take_varint};
+use ferretto_wire::{
+    MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, encode_varint, tag, take_varint,
+};
 
 pub(crate) use expand::{Broken, Compression};
 pub(crate) use follow::{Follower, Reached};
