@@ -18,8 +18,8 @@ use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_rel
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, heap, info, list, open, profile, service, status, symbolize, text,
-    tracebox, trigger_perfetto, websocket_bridge,
+    autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
+    symbolize, text, tracebox, trigger_perfetto, websocket_bridge,
 };
 
 /// A program, or a subcommand of `ferretto`.
@@ -201,6 +201,13 @@ const HEAP: Applet = Applet {
     run: run_heap,
 };
 
+/// Records all the time.
+const RECORDER: Applet = Applet {
+    name: "recorder",
+    command: recorder::command,
+    run: recorder::run,
+};
+
 /// Writes the names of functions into a trace.
 const SYMBOLIZE: Applet = Applet {
     name: "symbolize",
@@ -234,6 +241,7 @@ const WORDS: &[Applet] = &[
     RECORD,
     PROFILE,
     HEAP,
+    RECORDER,
     OPEN,
     INFO,
     TEXT,

@@ -26,6 +26,7 @@ pub mod perfetto;
 mod private_file;
 mod profile;
 mod profiling;
+mod recorder;
 mod running;
 mod samples;
 pub mod service;

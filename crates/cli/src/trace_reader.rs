@@ -19,7 +19,9 @@ use std::ops::ControlFlow;
 
 use ferretto_proto::write::{Trace, TracePacket};
 use ferretto_service::compression::{ExpandError, Expander, expander};
-use ferretto_wire::{MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, tag, take_varint};
+use ferretto_wire::{
+    MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, encode_varint, tag, take_varint,
+};
 
 pub(crate) use expand::{Broken, Compression};
 pub(crate) use follow::{Follower, Reached};
@@ -43,6 +45,14 @@ pub(crate) const MAX_PREAMBLE: usize = 1 + MAX_VARINT_LEN;
 const BUFFER: usize = 256 << 10;
 /// The largest packet that is recognised after damage. The limit bounds the work for each byte that could begin a packet.
 const MAX_RECOGNIZED: usize = 64 << 10;
+
+/// Encodes the preamble of a packet: its tag and its length.
+pub(crate) fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
+    let [tag, varint @ ..] = buffer;
+    *tag = PACKET_TAG;
+    let len = encode_varint(length, varint).len();
+    &buffer[..1 + len]
+}
 
 /// A piece of a trace.
 #[derive(Debug)]

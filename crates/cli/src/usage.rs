@@ -32,6 +32,7 @@ pub(crate) const SUBCOMMANDS: [&str; 23] = [
     "record",
     "profile",
     "heap",
+    "recorder",
     "open",
     "info",
     "text",

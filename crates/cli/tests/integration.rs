@@ -57,6 +57,7 @@ mod perfetto;
 mod private_files;
 mod probes;
 mod profile;
+mod recorder;
 mod rescued;
 mod sdk_data_sources;
 mod sdk_examples;

@@ -57,7 +57,7 @@ fn judged(name: &str, written: &WrittenConfig) -> (String, u8) {
 }
 
 /// Returns the command line's or the service's refusal, with the place in front.
-fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Option<String> {
+pub(crate) fn refusal(name: &str, written: &WrittenConfig, machine: &RecordedMachine) -> Option<String> {
     let config = &written.config;
     match check_config(config, &written.origin) {
         // This message has its place in the text already.

@@ -5,7 +5,7 @@
 
 pub(crate) mod advice;
 pub(crate) mod categories;
-mod check;
+pub(crate) mod check;
 pub(crate) mod config_source;
 pub(crate) mod event_names;
 pub(crate) mod length;

@@ -1,6 +1,7 @@
 //! HTTP on this machine's loopback addresses: one listener, one reader of requests, and one event loop for connections.
 //!
-//! [`open`](crate::open), which serves files, and [`websocket_bridge`](crate::websocket_bridge), which turns connections into WebSockets, use it.
+//! [`open`](crate::open), which serves files, [`websocket_bridge`](crate::websocket_bridge), which turns connections into WebSockets, and
+//! [`recorder`](crate::recorder), which serves its metrics, use it.
 //! Each implements [`Application`], which judges requests and drives the exchanges that follow. [`server`] has the event loop and the limits,
 //! [`browser`] the socket of a connection, [`head`] the heads of requests and answers.
 //!

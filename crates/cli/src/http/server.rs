@@ -169,6 +169,14 @@ pub(crate) struct Server<E> {
 impl<E: Exchange> Server<E> {
     /// Listens on this port of 127.0.0.1, or on any free port for 0. From now on [`serve`](Server::serve) receives the signals that end a program.
     pub(crate) fn bind(port: u16) -> io::Result<Self> {
+        let mut server = Self::bind_beside_others(port)?;
+        let signals = [Signal::Interrupt, Signal::Terminate, Signal::HangUp];
+        server.reactor.watch_signals(&signals).map_err(io::Error::other)?;
+        Ok(server)
+    }
+
+    /// The same, for a thread of a program that receives signals elsewhere.
+    pub(crate) fn bind_beside_others(port: u16) -> io::Result<Self> {
         let mut server = Server {
             reactor: Reactor::new().map_err(io::Error::other)?,
             listeners: Vec::new(),
@@ -178,8 +186,6 @@ impl<E: Exchange> Server<E> {
             next: FIRST_CONNECTION,
         };
         server.listen(Ipv4Addr::LOCALHOST.into())?;
-        let signals = [Signal::Interrupt, Signal::Terminate, Signal::HangUp];
-        server.reactor.watch_signals(&signals).map_err(io::Error::other)?;
         Ok(server)
     }
 

@@ -14,14 +14,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use ferretto_wire::{decode_varint, encode_varint};
+use ferretto_wire::decode_varint;
 
 use super::pipe::Pipe;
 use super::plan::{ExistingFile, Sink};
 use super::session::Writer;
 use super::signals::Interrupted;
 use crate::private_file;
-use crate::trace_reader::{self, Cut, End, MAX_PREAMBLE, PACKET_TAG, Piece};
+use crate::trace_reader::{self, Cut, End, MAX_PREAMBLE, Piece, packet_preamble};
 
 /// Bytes collected before a write.
 const BUFFER: usize = 256 * 1024;
@@ -378,14 +378,6 @@ fn is_at(file: &File, path: &Path) -> bool {
 fn framed_length(packets: &[u8]) -> Option<usize> {
     let (payload, len) = decode_varint(packets.get(1..)?).ok()?;
     Some(1 + len + usize::try_from(payload).ok()?)
-}
-
-/// Encodes the preamble of a packet: its tag and its length.
-fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
-    let [tag, varint @ ..] = buffer;
-    *tag = PACKET_TAG;
-    let len = encode_varint(length, varint).len();
-    &buffer[..1 + len]
 }
 
 #[cfg(test)]

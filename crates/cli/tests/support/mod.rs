@@ -535,7 +535,7 @@ pub(crate) fn copy_program(program: &Path, to: &Path) {
 }
 
 /// Runs `command`, which writes a byte to a descriptor when it is ready; `pass` tells the command the descriptor's number. Returns that byte.
-fn spawn_and_await(
+pub(crate) fn spawn_and_await(
     command: &mut Command,
     pass: impl FnOnce(&mut Command, i32),
 ) -> Result<(Running, u8), String> {

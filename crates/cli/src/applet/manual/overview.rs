@@ -7,7 +7,7 @@ use clap::Command;
 use super::tree;
 
 /// Flags that the first recordings need, in the order of the screen. `ferretto help record` has the others.
-const FIRST_FLAGS: &[&str] = &["time", "out", "config"];
+const FIRST_FLAGS: &[&str] = &["time", "out"];
 
 pub(super) const FIRST_STEPS: &str = "\
 Start here (without sudo: leave out the events, and processes and counters are recorded):

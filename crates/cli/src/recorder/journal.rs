@@ -1,0 +1,350 @@
+//! A crash-safe session: it reads the data of its session all the time and appends them to a [`Ring`] on the disk.
+//!
+//! [`run`](super::run) starts a thread for each such session, because a disk may hold it up; meanwhile the data wait in the buffers of the service.
+//! Producers commit their data every [`FLUSH_PERIOD`] and the thread reads every [`READ_PERIOD`]. So when the service, a producer or the recorder is
+//! killed, at most the last second is missing. The clones by which other sessions are sealed would miss what has been read, so a seal copies the ring.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
+use ferretto_daemons::log;
+use ferretto_ipc::Address;
+use ferretto_ipc::client::More;
+use ferretto_ipc::ports::ConsumerMethod;
+use ferretto_ipc::reactor::Waker;
+use ferretto_recorder::{SealId, Written};
+
+use super::folder::Draft;
+use super::ring::{Ring, whole};
+use crate::ask::{Conversation, Silence};
+use crate::service::unreachable;
+use crate::trace_reader::{MAX_PREAMBLE, packet_preamble};
+
+/// How often producers commit their data, in milliseconds.
+pub(super) const FLUSH_PERIOD: u32 = 400;
+/// How often the data are read.
+const READ_PERIOD: Duration = Duration::from_millis(250);
+/// The longest silence of the service while the data are read.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a flush before a seal may take, in milliseconds.
+const FLUSH_TIMEOUT: u32 = 500;
+/// Upstream's `FlushFlags`: the command line asks, because of a clone.
+const FLUSH_FLAGS: u64 = 2 << 4 | 2;
+/// Bytes that are collected before they are written.
+const BUFFER: usize = 256 << 10;
+
+/// A seal that the thread is to carry out.
+#[derive(Debug)]
+struct Order {
+    id: SealId,
+    draft: Draft,
+    most: u64,
+}
+
+/// The thread of a crash-safe session, see the [module](self). Dropping this ends it.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// Dropping it ends the thread, within the period of reading.
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Where the thread reports.
+#[derive(Debug, Clone)]
+pub(super) struct Reports {
+    /// The ends of seals.
+    pub(super) seals: Sender<(SealId, Result<Written, String>)>,
+    /// The end of the session, by its token, with the reason.
+    pub(super) ends: Sender<(u64, String)>,
+    pub(super) waker: Waker,
+}
+
+impl Journal {
+    /// Starts a session. Its end is reported with `token`.
+    ///
+    /// # Errors
+    /// If there is no service, or no thread to be had.
+    pub(super) fn start(
+        socket: &Address,
+        config: &[u8],
+        ring: Ring,
+        token: u64,
+        reports: Reports,
+    ) -> Result<Journal, String> {
+        let mut endpoint = ConsumerEndpoint::connect(socket).map_err(|error| unreachable(socket, &error))?;
+        endpoint
+            .enable_tracing(config, None)
+            .map_err(|error| format!("cannot ask the service: {error}"))?;
+        let conversation = Conversation::over(endpoint).map_err(|error| error.to_string())?;
+        let (orders, received) = channel();
+        let thread = Thread {
+            conversation,
+            ring,
+            orders: received,
+            reports,
+            pending: Vec::new(),
+            is_failing: false,
+        };
+        let thread = std::thread::Builder::new()
+            .name("journal".to_owned())
+            .spawn(move || thread.run(token))
+            .map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Journal {
+            orders: Some(orders),
+            thread: Some(thread),
+        })
+    }
+
+    /// Seals what the ring has.
+    ///
+    /// # Errors
+    /// If the session has ended.
+    pub(super) fn seal(&self, id: SealId, draft: Draft, most: u64) -> Result<(), String> {
+        let order = Order { id, draft, most };
+        let sent = self.orders.as_ref().map(|orders| orders.send(order));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err("the session has just ended".to_owned()),
+        }
+    }
+}
+
+impl Drop for Journal {
+    /// Waits for the thread, so that nobody writes into the ring any more. This happens only when a config has changed or a session has ended.
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic has been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Thread {
+    conversation: Conversation,
+    ring: Ring,
+    orders: Receiver<Order>,
+    reports: Reports,
+    /// Whole packets that are still to be written.
+    pending: Vec<u8>,
+    /// Whether the last write failed.
+    is_failing: bool,
+}
+
+impl Thread {
+    fn run(mut self, token: u64) {
+        let end = self.record();
+        if let Err(reason) = end {
+            // It fails only when the recorder has ended.
+            let _ = self.reports.ends.send((token, reason));
+            self.reports.waker.wake();
+        }
+    }
+
+    /// Records until the session is to end, or ends by itself for the returned reason.
+    fn record(&mut self) -> Result<(), String> {
+        let mut next = Instant::now() + READ_PERIOD;
+        let mut is_first = true;
+        loop {
+            self.wait(next)?;
+            let order = match self.orders.try_recv() {
+                Ok(order) => Some(order),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => return Ok(()),
+            };
+            if order.is_some() {
+                self.flush()?;
+            }
+            self.read()?;
+            if std::mem::take(&mut is_first) {
+                self.ring.rotate();
+            }
+            next = Instant::now() + READ_PERIOD;
+            if let Some(order) = order {
+                self.seal(order);
+            }
+        }
+    }
+
+    /// Waits until this time; fails if the session ends meanwhile.
+    fn wait(&mut self, until: Instant) -> Result<(), String> {
+        loop {
+            match self
+                .conversation
+                .next_event(until.saturating_duration_since(Instant::now()))
+            {
+                Err(Silence::TooLong) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+                Ok(event) => check(event)?,
+            };
+        }
+    }
+
+    /// Has producers commit their data.
+    fn flush(&mut self) -> Result<(), String> {
+        let endpoint = &mut self.conversation.endpoint;
+        let call = endpoint
+            .flush_producers(FLUSH_TIMEOUT, FLUSH_FLAGS)
+            .map_err(|error| format!("cannot ask the service: {error}"))?;
+        loop {
+            match self
+                .conversation
+                .next_event(PATIENCE)
+                .map_err(|error| error.to_string())?
+            {
+                // A producer that did not answer loses only what it has not committed.
+                ConsumerEvent::Reply { request, .. } if request == call => return Ok(()),
+                event => check(event)?,
+            };
+        }
+    }
+
+    /// Reads what the buffers have, and writes it into the ring.
+    fn read(&mut self) -> Result<(), String> {
+        let endpoint = &mut self.conversation.endpoint;
+        endpoint
+            .read_buffers()
+            .map_err(|error| format!("cannot ask the service: {error}"))?;
+        loop {
+            let event = self
+                .conversation
+                .next_event(PATIENCE)
+                .map_err(|error| error.to_string())?;
+            let Some((packets, more)) = check(event)? else {
+                continue;
+            };
+            for packet in packets.iter() {
+                let mut buffer = [0; MAX_PREAMBLE];
+                self.pending
+                    .extend_from_slice(packet_preamble(packet.len() as u64, &mut buffer));
+                self.pending.extend_from_slice(packet);
+            }
+            if self.pending.len() >= BUFFER || more == More::Last {
+                self.write();
+            }
+            if more == More::Last {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let dropped = self.ring.dropped();
+        let written = self.ring.append(&self.pending);
+        let failure = match written {
+            Err(error) => Some(format!("cannot write the ring, so data are missing: {error}")),
+            Ok(()) if self.ring.dropped() > dropped => {
+                Some("the ring is too small, so data are missing".to_owned())
+            }
+            Ok(()) => None,
+        };
+        if let Some(failure) = &failure
+            && !self.is_failing
+        {
+            log::warning(format_args!("{failure}"));
+        }
+        self.is_failing = failure.is_some();
+        self.pending.clear();
+    }
+
+    /// Has another thread copy the segments, which do not change after this.
+    fn seal(&mut self, order: Order) {
+        self.ring.rotate();
+        // Open files stay readable when the ring goes on and deletes them.
+        let segments: Vec<_> = self
+            .ring
+            .segments()
+            .map(|segment| File::open(&segment.path))
+            .collect();
+        let reports = self.reports.clone();
+        let id = order.id;
+        let copying = std::thread::Builder::new()
+            .name("seal".to_owned())
+            .spawn(move || {
+                let result = segments
+                    .into_iter()
+                    .collect::<Result<Vec<File>, _>>()
+                    .map_err(|error| format!("cannot read the ring: {error}"))
+                    .and_then(|segments| copy(segments, order.draft, order.most));
+                let _ = reports.seals.send((id, result));
+                reports.waker.wake();
+            });
+        if let Err(error) = copying {
+            let reason = format!("cannot start a thread: {error}");
+            let _ = self.reports.seals.send((id, Err(reason)));
+            self.reports.waker.wake();
+        }
+    }
+}
+
+/// Returns the data in an event, if it has some. Fails if the session has ended.
+fn check(event: ConsumerEvent) -> Result<Option<(ferretto_client::consumer::Packets, More)>, String> {
+    match event {
+        ConsumerEvent::Reply {
+            reply: Ok(ConsumerReply::TraceData { packets, more }),
+            ..
+        } => Ok(Some((packets, more))),
+        ConsumerEvent::Reply {
+            reply: Ok(ConsumerReply::TracingDisabled { error }),
+            ..
+        } => Err(error.unwrap_or_else(|| "the service has ended it".to_owned())),
+        ConsumerEvent::Reply {
+            method: ConsumerMethod::EnableTracing | ConsumerMethod::ReadBuffers,
+            reply: Err(error),
+            ..
+        } => Err(error.to_string()),
+        ConsumerEvent::Disconnected(reason) => Err(reason.to_string()),
+        ConsumerEvent::Connected | ConsumerEvent::Reply { .. } => Ok(None),
+    }
+}
+
+/// Copies segments into a file of at most `most` bytes. Of a segment that was cut off, the whole packets count.
+///
+/// # Errors
+/// If a segment cannot be read, or the disk does not take the file.
+pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<Written, String> {
+    let mut written = Written {
+        bytes: 0,
+        is_cut: false,
+    };
+    let cannot_write = |error: std::io::Error| format!("cannot write the file: {error}");
+    for mut segment in segments {
+        // Whole packets from a buffer that moves over the segment.
+        let mut buffer = Vec::new();
+        loop {
+            let read = (&mut segment).take(BUFFER as u64).read_to_end(&mut buffer);
+            let is_over = read.map_err(|error| format!("cannot read the ring: {error}"))? == 0;
+            let packets = &buffer[..whole(&buffer)];
+            if written.bytes + packets.len() as u64 > most {
+                written.is_cut = true;
+                break;
+            }
+            draft.file.write_all(packets).map_err(cannot_write)?;
+            written.bytes += packets.len() as u64;
+            let taken = packets.len();
+            buffer.drain(..taken);
+            if is_over {
+                break;
+            }
+        }
+    }
+    draft.keep().map_err(cannot_write)?;
+    Ok(written)
+}
+
+/// Opens the segments of a leftover.
+///
+/// # Errors
+/// If one cannot be read.
+pub(super) fn open(segments: &[PathBuf]) -> Result<Vec<File>, String> {
+    let opened: Result<Vec<File>, _> = segments.iter().map(File::open).collect();
+    opened.map_err(|error| format!("cannot read the ring: {error}"))
+}

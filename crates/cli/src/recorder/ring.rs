@@ -1,0 +1,320 @@
+//! The last data of a crash-safe session, in files: a ring of segments.
+//!
+//! [`journal`](super::journal) appends the packets that it reads from the service. What is written survives the end of any process, because the kernel has
+//! it. The oldest segment makes room for a new one; only the first segment of a run stays, because it has the packets that come once: the config, the
+//! machine, the first clocks. A segment holds whole packets, but its last write may be cut off if the recorder is killed: [`whole`] finds the end.
+//!
+//! Guarantee: the files of a run have at most the bytes that were allowed, at every moment.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use ferretto_recorder::SessionName;
+use ferretto_wire::decode_varint;
+
+use crate::private_file;
+use crate::trace_reader::PACKET_TAG;
+
+/// The beginning of the names of segments: `.ring-NAME-RUN-NUMBER`.
+const PREFIX: &str = ".ring-";
+/// A ring has about so many segments.
+const SEGMENTS: u64 = 8;
+
+/// A file with a part of the data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub(super) path: PathBuf,
+    bytes: u64,
+}
+
+/// The ring of a run of a session, see the [module](self).
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// The path of a segment without its number.
+    stem: PathBuf,
+    limit: u64,
+    next: u64,
+    head: Option<Segment>,
+    /// The oldest first; the last one is open.
+    segments: VecDeque<Segment>,
+    open: Option<File>,
+    /// Bytes that were too many for the ring.
+    dropped: u64,
+}
+
+impl Ring {
+    /// Begins a run, which is told apart from others by the time of its start.
+    pub(super) fn new(folder: &Path, session: &SessionName, run: i64, limit: u64) -> Ring {
+        Ring {
+            stem: folder.join(format!("{PREFIX}{session}-{run:015}")),
+            limit,
+            next: 0,
+            head: None,
+            segments: VecDeque::new(),
+            open: None,
+            dropped: 0,
+        }
+    }
+
+    /// Appends whole packets.
+    ///
+    /// # Errors
+    /// If the disk does not take them. They are missing then, and the ring is as it was.
+    pub(super) fn append(&mut self, packets: &[u8]) -> io::Result<()> {
+        let bytes = packets.len() as u64;
+        let head = self.head.as_ref().map_or(0, |head| head.bytes);
+        if head + bytes > self.limit {
+            self.dropped += bytes;
+            return Ok(());
+        }
+        if self
+            .segments
+            .back()
+            .is_none_or(|last| last.bytes >= self.limit / SEGMENTS)
+        {
+            self.open = None;
+        }
+        while head + self.segments.iter().map(|segment| segment.bytes).sum::<u64>() + bytes > self.limit {
+            let Some(oldest) = self.segments.pop_front() else {
+                break;
+            };
+            if self.segments.is_empty() {
+                self.open = None;
+            }
+            match std::fs::remove_file(&oldest.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    self.segments.push_front(oldest);
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        if self.open.is_none() {
+            let path = self.path(self.next);
+            self.open = Some(private_file::create_new(File::options().append(true), &path)?);
+            self.next += 1;
+            self.segments.push_back(Segment { path, bytes: 0 });
+        }
+        let (Some(file), Some(segment)) = (&mut self.open, self.segments.back_mut()) else {
+            return Ok(());
+        };
+        if let Err(error) = file.write_all(packets) {
+            // A part may be there; shortening a file always works.
+            let _ = file.set_len(segment.bytes);
+            return Err(error);
+        }
+        segment.bytes += bytes;
+        Ok(())
+    }
+
+    /// Ends the present segment, so that it does not change any more. The first one becomes the head, unless it has most of the room.
+    pub(super) fn rotate(&mut self) {
+        self.open = None;
+        if self.next == 1
+            && self
+                .segments
+                .front()
+                .is_some_and(|first| first.bytes <= self.limit / 2)
+        {
+            self.head = self.segments.pop_front();
+        }
+    }
+
+    /// Returns the segments, the oldest first.
+    pub(super) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        self.head.iter().chain(&self.segments)
+    }
+
+    /// Returns the bytes that were too many for the ring.
+    pub(super) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        let mut path = self.stem.clone().into_os_string();
+        path.push(format!("-{number:010}"));
+        path.into()
+    }
+}
+
+/// The segments of a run whose session has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Leftover {
+    pub(super) session: SessionName,
+    /// The oldest first.
+    pub(super) segments: Vec<PathBuf>,
+    /// What they take.
+    pub(super) bytes: u64,
+}
+
+impl Leftover {
+    /// Deletes it.
+    pub(super) fn delete(&self) {
+        for segment in &self.segments {
+            // What cannot be deleted now is found again at the next start.
+            let _ = std::fs::remove_file(segment);
+        }
+    }
+}
+
+/// Returns the runs in a folder, except those whose segments are in use.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub(super) fn leftovers(folder: &Path, in_use: impl Fn(&Path) -> bool) -> io::Result<Vec<Leftover>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let parts = name.strip_prefix(PREFIX).and_then(|rest| {
+            let (rest, number) = rest.rsplit_once('-')?;
+            let (session, run) = rest.rsplit_once('-')?;
+            Some((
+                session.to_owned(),
+                run.parse::<i64>().ok()?,
+                number.parse::<u64>().ok()?,
+            ))
+        });
+        if let Some(parts) = parts
+            && !in_use(&path)
+        {
+            names.push((parts, path));
+        }
+    }
+    names.sort();
+    let mut leftovers: Vec<(i64, Leftover)> = Vec::new();
+    for ((session, run, _), path) in names {
+        let Ok(session) = SessionName::new(&session) else {
+            continue;
+        };
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        match leftovers.last_mut() {
+            Some((of, leftover)) if *of == run && leftover.session == session => {
+                leftover.segments.push(path);
+                leftover.bytes += bytes;
+            }
+            _ => {
+                let leftover = Leftover {
+                    session,
+                    segments: vec![path],
+                    bytes,
+                };
+                leftovers.push((run, leftover));
+            }
+        }
+    }
+    Ok(leftovers.into_iter().map(|(_, leftover)| leftover).collect())
+}
+
+/// Returns how much of a segment's bytes are whole packets.
+pub(super) fn whole(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some((PACKET_TAG, rest)) = bytes[end..].split_first().map(|(tag, rest)| (*tag, rest)) {
+        let Ok((payload, length)) = decode_varint(rest) else {
+            break;
+        };
+        let next = usize::try_from(payload)
+            .ok()
+            .and_then(|payload| payload.checked_add(end + 1 + length));
+        match next {
+            Some(next) if next <= bytes.len() => end = next,
+            _ => break,
+        }
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::trace_reader::{MAX_PREAMBLE, packet_preamble};
+
+    fn packet(length: usize, fill: u8) -> Vec<u8> {
+        let mut packet = packet_preamble(length as u64, &mut [0; MAX_PREAMBLE]).to_vec();
+        packet.extend(std::iter::repeat_n(fill, length));
+        packet
+    }
+
+    fn content(segments: &[PathBuf]) -> Vec<u8> {
+        segments
+            .iter()
+            .flat_map(|path| std::fs::read(path).unwrap())
+            .collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_ring_has_the_first_and_the_last_packets_and_never_more_than_its_limit(
+            first in 1..100usize,
+            lengths in prop::collection::vec(1..300usize, 0..100),
+            limit in 1000..4000u64,
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let session = SessionName::new("a-b").unwrap();
+            let mut ring = Ring::new(folder.path(), &session, 17, limit);
+            let head = packet(first, 0);
+            ring.append(&head).unwrap();
+            ring.rotate();
+            let mut all = Vec::new();
+            for (number, length) in lengths.iter().enumerate() {
+                let packet = packet(*length, number as u8);
+                ring.append(&packet).unwrap();
+                all.extend_from_slice(&packet);
+                let found = leftovers(folder.path(), |_| false).unwrap();
+                prop_assert_eq!(found.len(), 1);
+                let content = content(&found[0].segments);
+                prop_assert_eq!(content.len() as u64, found[0].bytes);
+                prop_assert!(found[0].bytes <= limit);
+                prop_assert_eq!(whole(&content), content.len());
+                let tail = content.strip_prefix(head.as_slice()).unwrap();
+                prop_assert!(all.ends_with(tail));
+                // At most a segment and a packet less than what has room.
+                let least = (limit - limit / SEGMENTS).saturating_sub(head.len() as u64 + 700);
+                prop_assert!(tail.len() as u64 >= least.min(all.len() as u64), "{} of {}", tail.len(), all.len());
+            }
+            prop_assert_eq!(ring.dropped(), 0);
+        }
+    }
+
+    #[test]
+    fn a_write_that_was_cut_off_ends_before_the_packet() {
+        let mut bytes = [packet(5, 1), packet(300, 2)].concat();
+        let end = bytes.len();
+        let third = packet(200, 3);
+        for cut in 0..third.len() {
+            bytes.truncate(end);
+            bytes.extend_from_slice(&third[..cut]);
+            assert_eq!(whole(&bytes), end);
+        }
+        assert_eq!(whole(b"x"), 0);
+        assert_eq!(whole(b""), 0);
+    }
+
+    #[test]
+    fn runs_are_told_apart_and_those_in_use_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = |name| SessionName::new(name).unwrap();
+        for (session, run) in [("a", 1), ("a", 2), ("b", 1)] {
+            let mut ring = Ring::new(folder.path(), &name(session), run, 1000);
+            ring.append(&packet(run as usize, 0)).unwrap();
+        }
+        let mut live = Ring::new(folder.path(), &name("a"), 3, 1000);
+        live.append(&packet(1, 0)).unwrap();
+        let in_use = |path: &Path| live.segments().any(|segment| segment.path == path);
+        let found = leftovers(folder.path(), in_use).unwrap();
+        let found: Vec<_> = found
+            .iter()
+            .map(|leftover| (leftover.session.as_str(), leftover.bytes))
+            .collect();
+        assert_eq!(found, [("a", 3), ("a", 4), ("b", 3)]);
+    }
+}

@@ -1,0 +1,498 @@
+//! The recorder as a state machine.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use crate::counters::Counters;
+use crate::limiter::Limiter;
+use crate::name::{FileName, Reason, SessionName};
+use crate::settings::Settings;
+use crate::shelf::{Room, Shelf};
+use crate::supervisor::Supervisor;
+
+/// The most files that are written at the same time. Clones are copies of buffers in the service, so this bounds its memory too.
+const MOST_AT_ONCE: usize = 4;
+/// The most requests that wait for room.
+const MOST_WAITING: usize = 64;
+/// The state file is written at most once in this time.
+const SAVE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The time and the room on the disk, when something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Now {
+    /// Since any fixed moment, on a clock that never goes back.
+    pub monotonic: Duration,
+    /// Milliseconds since 1970.
+    pub wall: i64,
+    /// The bytes that the recorder may still put on the disk.
+    pub free: u64,
+}
+
+/// The number of a request to seal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SealId(pub u64);
+
+/// Who asks for a seal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asker {
+    /// A trigger or a condition, whose number is limited.
+    Machine,
+    /// Somebody who waits for the file.
+    Person,
+}
+
+/// A seal to carry out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The request.
+    pub id: SealId,
+    /// The name of the file, which is free.
+    pub file: FileName,
+    /// The most bytes that the file may have.
+    pub most: u64,
+}
+
+/// A written file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Its size.
+    pub bytes: u64,
+    /// Whether it ends before the last packet, because there was no room for more.
+    pub is_cut: bool,
+}
+
+/// The reason why there is no file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The same reason has had its share of files.
+    Limited,
+    /// The session is being sealed already.
+    UnderWay,
+    /// The session does not run.
+    NotRunning,
+    /// Neither the quota nor the disk has the room.
+    NoRoom,
+    /// Too many requests wait.
+    Crowded,
+    /// It was tried, and failed for this reason.
+    Failed(String),
+}
+
+impl Refusal {
+    /// Returns one word for it, for counters.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Refusal::Limited => "limited",
+            Refusal::UnderWay => "under_way",
+            Refusal::NotRunning => "not_running",
+            Refusal::NoRoom => "no_room",
+            Refusal::Crowded => "crowded",
+            Refusal::Failed(_) => "failed",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::Limited => "this reason has had its share of files (burst and period in the settings)",
+            Refusal::UnderWay => "it is being sealed already",
+            Refusal::NotRunning => "the session does not run",
+            Refusal::NoRoom => {
+                "its buffers have no room: raise quota in the settings, make the buffers smaller, or free some of the disk"
+            }
+            Refusal::Crowded => "too many requests wait already",
+            Refusal::Failed(reason) => reason,
+        })
+    }
+}
+
+/// The end of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// There is a file.
+    Sealed {
+        /// Its name.
+        file: FileName,
+        /// Its contents.
+        written: Written,
+    },
+    /// There is none.
+    Refused(Refusal),
+}
+
+/// Something for the driver to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Start the session; report its end with [`Recorder::session_ended`].
+    Start(SessionName),
+    /// Stop the session, which has no place any more. Nothing is to be reported.
+    Stop(SessionName),
+    /// Seal; report the end with [`Recorder::seal_ended`].
+    Seal(Order),
+    /// Delete a file; report the end with [`Recorder::removed`].
+    Remove(FileName),
+    /// Tell whoever asked.
+    Tell(SealId, Outcome),
+    /// Write the state file.
+    Save,
+}
+
+#[derive(Debug)]
+struct Session {
+    supervisor: Supervisor,
+    /// The room that a file of it needs.
+    room: u64,
+    /// The room of its ring on the disk, if it has one.
+    ring: u64,
+}
+
+/// A request without an outcome.
+#[derive(Debug)]
+struct Request {
+    file: FileName,
+    room: u64,
+    source: Source,
+}
+
+/// Where the data of a file come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The running session.
+    Session,
+    /// The ring of an earlier run.
+    Leftover,
+}
+
+/// The recorder.
+#[derive(Debug)]
+pub struct Recorder {
+    sessions: BTreeMap<SessionName, Session>,
+    shelf: Shelf,
+    keep: Option<Duration>,
+    burst: u32,
+    period: Duration,
+    limiters: BTreeMap<(SessionName, Reason), Limiter>,
+    counters: Counters,
+    next: u64,
+    waiting: VecDeque<(SealId, Request)>,
+    under_way: BTreeMap<SealId, Request>,
+    actions: VecDeque<Action>,
+    is_changed: bool,
+    /// When the state file may be written again.
+    save_from: Duration,
+}
+
+impl Recorder {
+    /// A recorder without sessions, with these sealed files and the counters of the state file.
+    pub fn new(
+        settings: &Settings,
+        files: impl IntoIterator<Item = (FileName, u64)>,
+        counters: Counters,
+    ) -> Recorder {
+        Recorder {
+            sessions: BTreeMap::new(),
+            shelf: Shelf::new(settings.quota, files),
+            keep: settings.keep,
+            burst: settings.burst,
+            period: settings.period,
+            limiters: BTreeMap::new(),
+            counters,
+            next: 0,
+            waiting: VecDeque::new(),
+            under_way: BTreeMap::new(),
+            actions: VecDeque::new(),
+            is_changed: true,
+            save_from: Duration::ZERO,
+        }
+    }
+
+    /// Takes over changed settings.
+    pub fn set_settings(&mut self, settings: &Settings) {
+        self.shelf.set_quota(settings.quota);
+        self.shelf.forgive();
+        self.keep = settings.keep;
+        if (self.burst, self.period) != (settings.burst, settings.period) {
+            (self.burst, self.period) = (settings.burst, settings.period);
+            self.limiters.clear();
+        }
+        self.is_changed = true;
+    }
+
+    /// Adds a session, or starts it anew because its config has changed. Its files need up to `room` bytes, and its ring on the disk, if it has one, up
+    /// to `ring`. The rings of all sessions may take a third of the quota at most, because what is left of them and the files made of that need the rest.
+    pub fn add_session(&mut self, name: SessionName, room: u64, ring: u64, now: &Now) {
+        self.remove_session(&name);
+        self.shelf.set_ring(&name, ring);
+        let supervisor = Supervisor::new(now.monotonic);
+        let session = Session {
+            supervisor,
+            room,
+            ring,
+        };
+        self.sessions.insert(name, session);
+        self.is_changed = true;
+    }
+
+    /// Removes a session.
+    pub fn remove_session(&mut self, name: &SessionName) {
+        if let Some(session) = self.sessions.remove(name) {
+            if session.supervisor.is_running() {
+                self.actions.push_back(Action::Stop(name.clone()));
+            }
+            self.limiters.retain(|(session, _), _| session != name);
+            self.shelf.set_ring(name, 0);
+            self.is_changed = true;
+        }
+    }
+
+    /// Notes that a started session has ended, or could not be started.
+    pub fn session_ended(&mut self, name: &SessionName, now: &Now) {
+        if let Some(session) = self.sessions.get_mut(name) {
+            session.supervisor.ended(now.monotonic);
+            self.is_changed = true;
+        }
+    }
+
+    /// Returns the sessions and their lives.
+    pub fn sessions(&self) -> impl Iterator<Item = (&SessionName, &Supervisor)> {
+        self.sessions
+            .iter()
+            .map(|(name, session)| (name, &session.supervisor))
+    }
+
+    /// Returns the sealed files.
+    pub fn shelf(&self) -> &Shelf {
+        &self.shelf
+    }
+
+    /// Returns the outcomes so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns the number of requests without an outcome.
+    pub fn open_requests(&self) -> usize {
+        self.waiting.len() + self.under_way.len()
+    }
+
+    /// Asks for a seal. An [`Action::Tell`] has the outcome.
+    pub fn request(&mut self, session: &SessionName, reason: &Reason, asker: Asker, now: &Now) -> SealId {
+        let id = SealId(self.next);
+        self.next += 1;
+        let file = self.free_name(session, reason, now.wall);
+        let refusal = match self.sessions.get(session) {
+            Some(known) if known.supervisor.is_running() => self.refusal(session, reason, asker, now),
+            _ => Some(Refusal::NotRunning),
+        };
+        let room = self.sessions.get(session).map_or(0, |session| session.room);
+        let request = Request {
+            file,
+            room,
+            source: Source::Session,
+        };
+        match refusal {
+            Some(refusal) => self.end(id, request, Outcome::Refused(refusal)),
+            None => self.waiting.push_back((id, request)),
+        }
+        id
+    }
+
+    /// Asks for a seal of what is left of the ring of an earlier run: `bytes`. An [`Action::Tell`] has the outcome. In any case the driver deletes the
+    /// leftover before it reports the end of a seal, or after a refusal.
+    pub fn salvage(&mut self, session: &SessionName, reason: &Reason, bytes: u64, now: &Now) -> SealId {
+        let id = SealId(self.next);
+        self.next += 1;
+        let request = Request {
+            file: self.free_name(session, reason, now.wall),
+            room: bytes,
+            source: Source::Leftover,
+        };
+        let refusal = match self.is_limited(session, reason, now) {
+            true => Some(Refusal::Limited),
+            false if self.waiting.len() >= MOST_WAITING => Some(Refusal::Crowded),
+            false => (!self.shelf.add_leftover(id, bytes)).then_some(Refusal::NoRoom),
+        };
+        match refusal {
+            Some(refusal) => self.end(id, request, Outcome::Refused(refusal)),
+            None => self.waiting.push_back((id, request)),
+        }
+        id
+    }
+
+    /// Returns the reason why a running session cannot be sealed now.
+    fn refusal(
+        &mut self,
+        session: &SessionName,
+        reason: &Reason,
+        asker: Asker,
+        now: &Now,
+    ) -> Option<Refusal> {
+        let waiting = self.waiting.iter().map(|(_, request)| request);
+        let mut open = waiting.chain(self.under_way.values());
+        if open.any(|request| request.file.session == *session && request.source == Source::Session) {
+            return Some(Refusal::UnderWay);
+        }
+        if self.waiting.len() >= MOST_WAITING {
+            return Some(Refusal::Crowded);
+        }
+        let is_limited = asker == Asker::Machine && self.is_limited(session, reason, now);
+        is_limited.then_some(Refusal::Limited)
+    }
+
+    /// Whether the reason has had its share. If not, that counts.
+    fn is_limited(&mut self, session: &SessionName, reason: &Reason, now: &Now) -> bool {
+        let key = (session.clone(), reason.clone());
+        let (burst, period) = (self.burst, self.period);
+        let limiter = || Limiter::new(burst, period, now.monotonic);
+        !self
+            .limiters
+            .entry(key)
+            .or_insert_with(limiter)
+            .admit(now.monotonic)
+    }
+
+    /// Returns a name that no file has or will have.
+    fn free_name(&self, session: &SessionName, reason: &Reason, time: i64) -> FileName {
+        let mut name = FileName {
+            time,
+            session: session.clone(),
+            reason: reason.clone(),
+        };
+        let waiting = self.waiting.iter().map(|(_, request)| &request.file);
+        let open: BTreeSet<&FileName> = waiting
+            .chain(self.under_way.values().map(|request| &request.file))
+            .collect();
+        while self.shelf.has(&name) || open.contains(&name) {
+            name.time += 1;
+        }
+        name
+    }
+
+    /// Notes the end of a seal: the file, or the reason why there is none.
+    pub fn seal_ended(&mut self, id: SealId, result: Result<Written, String>) {
+        let Some(request) = self.under_way.remove(&id) else {
+            return;
+        };
+        let outcome = match result {
+            Ok(written) => Outcome::Sealed {
+                file: request.file.clone(),
+                written,
+            },
+            Err(reason) => Outcome::Refused(Refusal::Failed(reason)),
+        };
+        let file = match &outcome {
+            Outcome::Sealed { file, written } => Some((file.clone(), written.bytes)),
+            Outcome::Refused(_) => None,
+        };
+        self.shelf.written(id, file);
+        self.end(id, request, outcome);
+    }
+
+    /// Notes that a file is gone, or could not be deleted.
+    pub fn removed(&mut self, name: &FileName, is_gone: bool) {
+        self.shelf.left(name, is_gone);
+        self.is_changed = true;
+    }
+
+    fn end(&mut self, id: SealId, request: Request, outcome: Outcome) {
+        self.shelf.end_leftover(id);
+        self.counters
+            .count(&request.file.session, &request.file.reason, &outcome);
+        self.actions.push_back(Action::Tell(id, outcome));
+        self.is_changed = true;
+    }
+
+    /// Returns the next thing to do, if any.
+    pub fn poll(&mut self, now: &Now) -> Option<Action> {
+        if let Some(action) = self.actions.pop_front() {
+            return Some(action);
+        }
+        // Before sessions start, because a ring needs its room.
+        if let Some(name) = self.shelf.surplus(self.expired(now)) {
+            self.shelf.leave(&name);
+            return Some(Action::Remove(name));
+        }
+        let has_room = !self.shelf.is_over();
+        for (name, session) in &mut self.sessions {
+            if (session.ring == 0 || has_room) && session.supervisor.start(now.monotonic) {
+                self.is_changed = true;
+                return Some(Action::Start(name.clone()));
+            }
+        }
+        if let Some(action) = self.next_seal(now) {
+            return Some(action);
+        }
+        if self.is_changed && self.save_from <= now.monotonic {
+            self.is_changed = false;
+            self.save_from = now.monotonic + SAVE_PERIOD;
+            return Some(Action::Save);
+        }
+        None
+    }
+
+    /// Returns the next step for the oldest request that waits.
+    fn next_seal(&mut self, now: &Now) -> Option<Action> {
+        if self.under_way.len() >= MOST_AT_ONCE {
+            return None;
+        }
+        let (id, request) = self.waiting.front()?;
+        let (id, most) = (*id, request.room);
+        let session = self.sessions.get(&request.file.session);
+        let is_running = session.is_some_and(|session| session.supervisor.is_running());
+        if request.source == Source::Session && !is_running {
+            let (id, request) = self.waiting.pop_front()?;
+            self.end(id, request, Outcome::Refused(Refusal::NotRunning));
+            return self.actions.pop_front();
+        }
+        match self.shelf.reserve(id, most, now.free) {
+            Room::Later => None,
+            Room::After(name) => {
+                self.shelf.leave(&name);
+                Some(Action::Remove(name))
+            }
+            Room::Never => {
+                let (id, request) = self.waiting.pop_front()?;
+                self.end(id, request, Outcome::Refused(Refusal::NoRoom));
+                self.actions.pop_front()
+            }
+            Room::Reserved => {
+                let (id, request) = self.waiting.pop_front()?;
+                let file = request.file.clone();
+                self.under_way.insert(id, request);
+                Some(Action::Seal(Order { id, file, most }))
+            }
+        }
+    }
+
+    /// Returns the time before which files are too old.
+    fn expired(&self, now: &Now) -> i64 {
+        self.keep
+            .map_or(i64::MIN, |keep| now.wall.saturating_sub(millis(keep)))
+    }
+
+    /// Returns the time at which to poll again even if nothing happens.
+    pub fn next_deadline(&self, now: &Now) -> Option<Duration> {
+        let has_room = !self.shelf.is_over();
+        let ready = self
+            .sessions
+            .values()
+            .filter(|session| session.ring == 0 || has_room);
+        let starts = ready.filter_map(|session| session.supervisor.deadline());
+        let save = self.is_changed.then_some(self.save_from);
+        let expiry = self.keep.zip(self.shelf.oldest()).map(|(keep, oldest)| {
+            let left = oldest.saturating_add(millis(keep)).saturating_sub(now.wall);
+            // A file is too old one millisecond later.
+            now.monotonic + Duration::from_millis(u64::try_from(left).unwrap_or_default() + 1)
+        });
+        starts.chain(save).chain(expiry).min()
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

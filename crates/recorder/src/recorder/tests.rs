@@ -1,0 +1,512 @@
+//! The recorder in a machine of its own: sessions, a disk, and a clock, all from random events.
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// An event outside of the recorder.
+#[derive(Debug, Clone)]
+enum Event {
+    Pass(u64),
+    /// A session with the room that its files and its ring need.
+    Add(u8, u64, u64),
+    /// The ring of a session takes this share of its room.
+    Fill(u8, u8),
+    Leave(u8),
+    End(u8),
+    Request(u8, u8, bool),
+    /// A seal that is under way ends: with this share of its room, or with a failure.
+    Finish(usize, Option<u8>),
+    /// Files can be deleted, or not, from now on.
+    Deletable(bool),
+    /// The other users of the disk take so much.
+    Others(u64),
+    Quota(u64),
+    Keep(Option<u64>),
+    /// The clock on the wall is set.
+    ClockSet(i64),
+    /// The recorder is killed and starts again.
+    Kill,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..5000u64).prop_map(Event::Pass),
+        2 => (0..3u8, 1..400u64, prop_oneof![Just(0), 0..200u64]).prop_map(|(name, room, ring)| Event::Add(name, room, ring)),
+        4 => (0..3u8, 0..=100u8).prop_map(|(name, share)| Event::Fill(name, share)),
+        1 => (0..3u8).prop_map(Event::Leave),
+        1 => (0..3u8).prop_map(Event::End),
+        8 => (0..4u8, 0..3u8, any::<bool>()).prop_map(|(name, reason, person)| Event::Request(name, reason, person)),
+        6 => (0..4usize, prop::option::weighted(0.8, 0..=100u8)).prop_map(|(which, share)| Event::Finish(which, share)),
+        1 => any::<bool>().prop_map(Event::Deletable),
+        1 => (0..900u64).prop_map(Event::Others),
+        1 => (0..1500u64).prop_map(Event::Quota),
+        1 => prop::option::of(0..20_000u64).prop_map(Event::Keep),
+        1 => (-100_000..100_000i64).prop_map(Event::ClockSet),
+        1 => Just(Event::Kill),
+    ]
+}
+
+const DISK: u64 = 1000;
+
+struct Machine {
+    recorder: Recorder,
+    settings: Settings,
+    now: Duration,
+    wall: i64,
+    /// The disk. Files that are being written count with all that they may take.
+    files: BTreeMap<FileName, u64>,
+    writing: BTreeMap<SealId, Order>,
+    others: u64,
+    deletable: bool,
+    /// The sessions that were started and have not ended.
+    running: BTreeSet<SessionName>,
+    known: BTreeSet<SessionName>,
+    /// The rooms of rings, and what is in them.
+    rings: BTreeMap<SessionName, (u64, u64)>,
+    leftovers: BTreeMap<SealId, u64>,
+    asked: BTreeSet<SealId>,
+    requests: u64,
+    told: u64,
+    /// After the quota was lowered, the disk may have more than it until files are deleted.
+    is_settled: bool,
+}
+
+impl Machine {
+    fn new() -> Machine {
+        let settings = Settings {
+            quota: 700,
+            burst: 2,
+            period: Duration::from_secs(3),
+            ..Settings::default()
+        };
+        Machine {
+            recorder: Recorder::new(&settings, [], Counters::default()),
+            settings,
+            now: Duration::ZERO,
+            wall: 1_000_000_000,
+            files: BTreeMap::new(),
+            writing: BTreeMap::new(),
+            others: 0,
+            deletable: true,
+            running: BTreeSet::new(),
+            known: BTreeSet::new(),
+            rings: BTreeMap::new(),
+            leftovers: BTreeMap::new(),
+            asked: BTreeSet::new(),
+            requests: 0,
+            told: 0,
+            is_settled: true,
+        }
+    }
+
+    fn now(&self) -> Now {
+        let taken = self.others + self.files.values().sum::<u64>() + self.in_rings();
+        Now {
+            monotonic: self.now,
+            wall: self.wall,
+            free: DISK.saturating_sub(taken),
+        }
+    }
+
+    fn occupied(&self) -> u64 {
+        let writing: u64 = self.writing.values().map(|order| order.most).sum();
+        self.files.values().sum::<u64>() + writing + self.in_rings()
+    }
+
+    /// The same, with the rings at their largest.
+    fn accounted(&self) -> u64 {
+        let running = self.rings.iter().filter(|(name, _)| self.running.contains(*name));
+        let rings = running.map(|(_, (room, bytes))| room - bytes);
+        self.occupied() + rings.sum::<u64>()
+    }
+
+    fn in_rings(&self) -> u64 {
+        let rings: u64 = self.rings.values().map(|(_, bytes)| bytes).sum();
+        rings + self.leftovers.values().sum::<u64>()
+    }
+
+    fn salvage(&mut self, name: &SessionName, bytes: u64) {
+        let now = self.now();
+        let id = self.recorder.salvage(name, &Reason::new("crash"), bytes, &now);
+        self.leftovers.insert(id, bytes);
+        assert!(self.asked.insert(id));
+        self.requests += 1;
+    }
+
+    fn rings_fit(&self, quota: u64) -> bool {
+        3 * self.rings.values().map(|(room, _)| room).sum::<u64>() <= quota
+    }
+
+    fn happen(&mut self, event: Event) {
+        let name = |number: u8| SessionName::new(&format!("s{number}")).unwrap();
+        let now = self.now();
+        match event {
+            Event::Pass(ms) => {
+                self.now += Duration::from_millis(ms);
+                self.wall += ms as i64;
+            }
+            Event::Add(number, room, ring) => {
+                self.happen(Event::Leave(number));
+                self.settle();
+                self.rings.insert(name(number), (ring, 0));
+                if !self.rings_fit(self.settings.quota) {
+                    self.rings.remove(&name(number));
+                }
+                let ring = self.rings.get(&name(number)).map_or(0, |(room, _)| *room);
+                self.recorder.add_session(name(number), room, ring, &now);
+                self.known.insert(name(number));
+            }
+            Event::Leave(number) => {
+                self.recorder.remove_session(&name(number));
+                self.known.remove(&name(number));
+                self.settle();
+                self.rings.remove(&name(number));
+            }
+            Event::End(number) => {
+                if self.running.remove(&name(number)) {
+                    let ring = self.rings.get_mut(&name(number));
+                    let bytes = ring.map_or(0, |(_, bytes)| std::mem::take(bytes));
+                    self.recorder.session_ended(&name(number), &now);
+                    if bytes > 0 {
+                        self.salvage(&name(number), bytes);
+                    }
+                }
+            }
+            Event::Fill(number, share) => {
+                let left = DISK - self.others - self.occupied();
+                if self.running.contains(&name(number))
+                    && let Some((room, bytes)) = self.rings.get_mut(&name(number))
+                {
+                    *bytes = (*room * u64::from(share) / 100).min(*bytes + left);
+                }
+            }
+            Event::Request(number, reason, person) => {
+                let asker = if person { Asker::Person } else { Asker::Machine };
+                let reason = Reason::new(&format!("r{reason}"));
+                let id = self.recorder.request(&name(number), &reason, asker, &now);
+                assert!(self.asked.insert(id));
+                self.requests += 1;
+            }
+            Event::Finish(which, share) => {
+                let Some(id) = self.writing.keys().nth(which).copied() else {
+                    return;
+                };
+                let order = self.writing.remove(&id).unwrap();
+                let result = share.map(|share| Written {
+                    bytes: order.most * u64::from(share) / 100,
+                    is_cut: false,
+                });
+                if let Some(written) = result {
+                    assert!(
+                        self.files.insert(order.file.clone(), written.bytes).is_none(),
+                        "a name twice"
+                    );
+                }
+                self.leftovers.remove(&id);
+                self.recorder
+                    .seal_ended(id, result.ok_or_else(|| "no".to_owned()));
+            }
+            Event::Deletable(deletable) => self.deletable = deletable,
+            Event::Others(bytes) => {
+                let ours = self.occupied();
+                self.others = bytes.min(DISK.saturating_sub(ours));
+            }
+            Event::Quota(quota) => {
+                // The driver refuses a quota that is too small for the rings.
+                if !self.rings_fit(quota) {
+                    return;
+                }
+                self.is_settled &= quota >= self.accounted();
+                self.settings.quota = quota;
+                self.recorder.set_settings(&self.settings);
+            }
+            Event::Keep(ms) => {
+                self.settings.keep = ms.map(Duration::from_millis);
+                self.recorder.set_settings(&self.settings);
+            }
+            Event::ClockSet(by) => self.wall += by,
+            Event::Kill => {
+                // Files under way are swept away at the start; those who asked are gone.
+                self.writing.clear();
+                self.asked.clear();
+                self.running.clear();
+                self.known.clear();
+                let files: Vec<_> = self
+                    .files
+                    .iter()
+                    .map(|(name, size)| (name.clone(), *size))
+                    .collect();
+                let counters = self.recorder.counters().clone();
+                self.requests = counters.total();
+                self.told = self.requests;
+                self.recorder = Recorder::new(&self.settings, files, counters);
+                let rings = std::mem::take(&mut self.rings)
+                    .into_values()
+                    .map(|(_, bytes)| bytes);
+                let left: Vec<u64> = rings
+                    .chain(std::mem::take(&mut self.leftovers).into_values())
+                    .collect();
+                for bytes in left.into_iter().filter(|bytes| *bytes > 0) {
+                    self.salvage(&name(0), bytes);
+                }
+            }
+        }
+    }
+
+    /// Does all that the recorder wants, and checks each step.
+    fn settle(&mut self) {
+        for step in 0.. {
+            assert!(step < 10_000, "it never ends");
+            let now = self.now();
+            let Some(action) = self.recorder.poll(&now) else {
+                break;
+            };
+            match action {
+                Action::Start(name) => {
+                    assert!(self.known.contains(&name));
+                    assert!(self.running.insert(name), "it runs already");
+                }
+                Action::Stop(name) => {
+                    assert!(self.running.remove(&name), "it does not run");
+                    if let Some((_, bytes)) = self.rings.get_mut(&name) {
+                        *bytes = 0;
+                    }
+                }
+                Action::Seal(order) => {
+                    let is_salvaged = self.leftovers.contains_key(&order.id);
+                    assert!(is_salvaged || self.running.contains(&order.file.session));
+                    let mut writing = self.writing.values();
+                    assert!(
+                        is_salvaged
+                            || writing.all(|other| {
+                                other.file.session != order.file.session
+                                    || self.leftovers.contains_key(&other.id)
+                            })
+                    );
+                    assert!(!self.files.contains_key(&order.file));
+                    let most = self.occupied() + order.most;
+                    assert!(most <= self.settings.quota, "{most} of {}", self.settings.quota);
+                    assert!(most + self.others <= DISK, "the disk would be full");
+                    self.writing.insert(order.id, order);
+                }
+                Action::Remove(name) => {
+                    let size = self.files.get(&name).copied().expect("it is there");
+                    if self.deletable {
+                        let deletable = self.files.keys().next().unwrap();
+                        assert!(
+                            *deletable == name
+                                || !self.recorder.shelf.has(deletable)
+                                || self.is_stuck(deletable)
+                        );
+                        self.files.remove(&name);
+                    }
+                    let _ = size;
+                    self.recorder.removed(&name, self.deletable);
+                }
+                Action::Tell(id, outcome) => {
+                    assert!(self.asked.remove(&id), "nobody asked, or it was told before");
+                    self.told += 1;
+                    self.leftovers.remove(&id);
+                    if let Outcome::Sealed { file, written } = outcome {
+                        // Unless it had to go at once.
+                        assert!(self.files.get(&file).is_none_or(|size| *size == written.bytes));
+                    }
+                }
+                Action::Save => {}
+            }
+        }
+        if self.accounted() <= self.settings.quota {
+            self.is_settled = true;
+        }
+        if self.is_settled {
+            assert!(self.occupied() <= self.settings.quota);
+        }
+        let on_shelf: Vec<_> = self
+            .recorder
+            .shelf()
+            .files()
+            .map(|(name, size)| (name.clone(), size))
+            .collect();
+        let on_disk: Vec<_> = self
+            .files
+            .iter()
+            .map(|(name, size)| (name.clone(), *size))
+            .collect();
+        assert_eq!(on_shelf, on_disk);
+        assert_eq!(self.recorder.counters().total(), self.told);
+        assert_eq!(self.requests, self.told + self.recorder.open_requests() as u64);
+        assert_eq!(self.recorder.open_requests(), self.asked.len());
+    }
+
+    fn is_stuck(&self, name: &FileName) -> bool {
+        let mut deletable = self.recorder.shelf.files();
+        deletable.any(|(other, _)| other == name)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn the_quota_holds_and_each_request_has_one_outcome(events in prop::collection::vec(event(), 1..150)) {
+        let mut machine = Machine::new();
+        for event in events {
+            machine.happen(event);
+            machine.settle();
+        }
+        // Once all seals have ended and nothing stands in the way, nobody is left without an answer.
+        machine.happen(Event::Deletable(true));
+        machine.happen(Event::Others(0));
+        machine.recorder.set_settings(&machine.settings.clone());
+        machine.settle();
+        while !machine.writing.is_empty() {
+            machine.happen(Event::Finish(0, Some(50)));
+            machine.settle();
+        }
+        prop_assert_eq!(machine.recorder.open_requests(), 0);
+        // And what is too old is gone.
+        if let Some(keep) = machine.settings.keep {
+            let now = machine.now();
+            let oldest = machine.files.keys().next().map_or(i64::MAX, |name| name.time);
+            prop_assert!(oldest >= now.wall - keep.as_millis() as i64);
+            if oldest < i64::MAX {
+                prop_assert!(machine.recorder.next_deadline(&now).is_some());
+            }
+        }
+    }
+}
+
+fn running(settings: &Settings) -> (Recorder, Now, SessionName) {
+    let mut recorder = Recorder::new(settings, [], Counters::default());
+    let now = Now {
+        monotonic: Duration::from_secs(1),
+        wall: 1_000_000,
+        free: u64::MAX,
+    };
+    let name = SessionName::new("a").unwrap();
+    recorder.add_session(name.clone(), 100, 0, &now);
+    assert_eq!(recorder.poll(&now), Some(Action::Start(name.clone())));
+    assert_eq!(recorder.poll(&now), Some(Action::Save));
+    (recorder, now, name)
+}
+
+fn sealed(recorder: &mut Recorder, now: &Now) -> Option<FileName> {
+    let Some(Action::Seal(order)) = recorder.poll(now) else {
+        return None;
+    };
+    let written = Written {
+        bytes: 100,
+        is_cut: false,
+    };
+    recorder.seal_ended(order.id, Ok(written));
+    assert!(matches!(recorder.poll(now), Some(Action::Tell(id, _)) if id == order.id));
+    Some(order.file)
+}
+
+#[test]
+fn a_storm_of_one_reason_leaves_the_files_of_others_and_a_person_is_never_limited() {
+    let settings = Settings {
+        quota: 1000,
+        burst: 2,
+        ..Settings::default()
+    };
+    let (mut recorder, now, name) = running(&settings);
+    let (storm, other) = (Reason::new("storm"), Reason::new("other"));
+    let mut files = 0;
+    for _ in 0..100 {
+        recorder.request(&name, &storm, Asker::Machine, &now);
+        files += usize::from(sealed(&mut recorder, &now).is_some());
+        while recorder.poll(&now).is_some() {}
+    }
+    assert_eq!(files, 2);
+    for (reason, asker) in [(&other, Asker::Machine), (&storm, Asker::Person)] {
+        recorder.request(&name, reason, asker, &now);
+        assert!(sealed(&mut recorder, &now).is_some());
+    }
+    let tallies: Vec<_> = recorder
+        .counters()
+        .iter()
+        .map(|(key, tally)| (key, tally.sealed))
+        .collect();
+    assert_eq!(tallies, [("a/other", 1), ("a/storm", 3)]);
+}
+
+#[test]
+fn the_oldest_file_makes_room_and_a_file_larger_than_the_quota_costs_no_other() {
+    let settings = Settings {
+        quota: 250,
+        ..Settings::default()
+    };
+    let (mut recorder, mut now, name) = running(&settings);
+    let reason = Reason::new("r");
+    let mut files = Vec::new();
+    for _ in 0..2 {
+        now.wall += 1000;
+        recorder.request(&name, &reason, Asker::Person, &now);
+        files.push(sealed(&mut recorder, &now).unwrap());
+    }
+    recorder.request(&name, &reason, Asker::Person, &now);
+    assert_eq!(recorder.poll(&now), Some(Action::Remove(files[0].clone())));
+    // Until it is gone there is no room.
+    assert_eq!(recorder.poll(&now), None);
+    recorder.removed(&files[0], true);
+    assert!(sealed(&mut recorder, &now).is_some());
+
+    let big = SessionName::new("big").unwrap();
+    recorder.add_session(big.clone(), 251, 0, &now);
+    assert_eq!(recorder.poll(&now), Some(Action::Start(big.clone())));
+    let id = recorder.request(&big, &reason, Asker::Person, &now);
+    assert_eq!(
+        recorder.poll(&now),
+        Some(Action::Tell(id, Outcome::Refused(Refusal::NoRoom)))
+    );
+    assert_eq!(recorder.shelf().used(), 200);
+}
+
+#[test]
+fn a_full_disk_refuses_seals_and_nothing_else() {
+    let (mut recorder, mut now, name) = running(&Settings::default());
+    now.free = 99;
+    let id = recorder.request(&name, &Reason::new("r"), Asker::Machine, &now);
+    assert_eq!(
+        recorder.poll(&now),
+        Some(Action::Tell(id, Outcome::Refused(Refusal::NoRoom)))
+    );
+    assert!(recorder.sessions().all(|(_, life)| life.is_running()));
+}
+
+#[test]
+fn what_is_left_of_a_ring_takes_its_room_until_it_is_sealed() {
+    let settings = Settings {
+        quota: 300,
+        ..Settings::default()
+    };
+    let (mut recorder, now, name) = running(&settings);
+    let crash = Reason::new("crash");
+    let id = recorder.salvage(&name, &crash, 100, &now);
+    // Two such and a third one: there is no room for both the leftovers and a file.
+    let second = recorder.salvage(&name, &crash, 100, &now);
+    let third = recorder.salvage(&name, &crash, 101, &now);
+    let no_room = Outcome::Refused(Refusal::NoRoom);
+    assert_eq!(recorder.poll(&now), Some(Action::Tell(third, no_room)));
+    for expected in [id, second] {
+        let Some(Action::Seal(order)) = recorder.poll(&now) else {
+            panic!("{expected:?} has room")
+        };
+        assert_eq!((order.id, order.most), (expected, 100));
+        // With both leftovers, the first file has all the room that is left.
+        let written = Written {
+            bytes: 50,
+            is_cut: false,
+        };
+        recorder.seal_ended(order.id, Ok(written));
+        assert!(matches!(recorder.poll(&now), Some(Action::Tell(..))));
+    }
+    assert_eq!(recorder.shelf().used(), 100);
+    // The leftovers are gone, so two hundred are free.
+    recorder.add_session(SessionName::new("b").unwrap(), 200, 0, &now);
+    while recorder.poll(&now).is_some() {}
+    recorder.request(&SessionName::new("b").unwrap(), &crash, Asker::Person, &now);
+    assert!(matches!(recorder.poll(&now), Some(Action::Seal(order)) if order.most == 200));
+}

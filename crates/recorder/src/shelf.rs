@@ -1,0 +1,182 @@
+//! The sealed files, and the room for more.
+//!
+//! [`Recorder`](crate::Recorder) asks it before each seal. The files on the shelf and the room reserved for files that are being written never
+//! exceed the quota together, nor do they with the rings of crash-safe sessions and what is left of such rings. A file that should be deleted counts
+//! until it is known to be gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::name::{FileName, SessionName};
+use crate::recorder::SealId;
+
+/// The answer to a request for room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It is reserved.
+    Reserved,
+    /// There will be room once this file is gone.
+    After(FileName),
+    /// There may be room once the files that are being written or deleted are done.
+    Later,
+    /// There is none: the quota is smaller, or the disk is full of the files of others.
+    Never,
+}
+
+/// The sealed files.
+#[derive(Debug)]
+pub struct Shelf {
+    quota: u64,
+    /// The sizes of the files.
+    files: BTreeMap<FileName, u64>,
+    /// The files that are being deleted; all are in `files`.
+    leaving: BTreeSet<FileName>,
+    /// The files that could not be deleted; all are in `files`.
+    stuck: BTreeSet<FileName>,
+    /// The room of the files that are being written.
+    reserved: BTreeMap<SealId, u64>,
+    /// The room of rings on the disk.
+    rings: BTreeMap<SessionName, u64>,
+    /// What is left of the rings of earlier runs, until it has been sealed.
+    leftovers: BTreeMap<SealId, u64>,
+}
+
+impl Shelf {
+    pub(crate) fn new(quota: u64, files: impl IntoIterator<Item = (FileName, u64)>) -> Shelf {
+        Shelf {
+            quota,
+            files: files.into_iter().collect(),
+            leaving: BTreeSet::new(),
+            stuck: BTreeSet::new(),
+            reserved: BTreeMap::new(),
+            rings: BTreeMap::new(),
+            leftovers: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn set_quota(&mut self, quota: u64) {
+        self.quota = quota;
+    }
+
+    /// Returns the size of all files.
+    pub fn used(&self) -> u64 {
+        self.files.values().sum()
+    }
+
+    /// Returns the room that is reserved for files that are being written.
+    pub fn reserved(&self) -> u64 {
+        self.reserved.values().sum()
+    }
+
+    /// Returns the files with their sizes, the oldest first.
+    pub fn files(&self) -> impl Iterator<Item = (&FileName, u64)> {
+        self.files.iter().map(|(name, size)| (name, *size))
+    }
+
+    /// Returns the room of rings, and of what is left of some.
+    fn of_rings(&self) -> u64 {
+        self.rings.values().chain(self.leftovers.values()).sum()
+    }
+
+    /// Sets the room of a session's ring.
+    pub(crate) fn set_ring(&mut self, session: &SessionName, bytes: u64) {
+        match bytes {
+            0 => self.rings.remove(session),
+            bytes => self.rings.insert(session.clone(), bytes),
+        };
+    }
+
+    /// Counts what is left of a ring, until its seal has ended. Returns whether there is room for it.
+    pub(crate) fn add_leftover(&mut self, id: SealId, bytes: u64) -> bool {
+        let has_room = self.of_rings() + self.reserved() + bytes <= self.quota;
+        if has_room {
+            self.leftovers.insert(id, bytes);
+        }
+        has_room
+    }
+
+    /// Stops counting what was left of a ring: it is gone.
+    pub(crate) fn end_leftover(&mut self, id: SealId) {
+        self.leftovers.remove(&id);
+    }
+
+    /// Whether a file of this name is there.
+    pub(crate) fn has(&self, name: &FileName) -> bool {
+        self.files.contains_key(name)
+    }
+
+    /// Reserves `bytes` for a file, or says what has to happen before. `free` is how much the disk can take besides what is reserved.
+    pub(crate) fn reserve(&mut self, id: SealId, bytes: u64, free: u64) -> Room {
+        if bytes + self.rings.values().sum::<u64>() > self.quota {
+            return Room::Never;
+        }
+        let after = self.used() + self.reserved() + self.of_rings() + bytes;
+        if after <= self.quota && bytes <= free.saturating_sub(self.reserved()) {
+            self.reserved.insert(id, bytes);
+            return Room::Reserved;
+        }
+        if !self.leaving.is_empty() {
+            return Room::Later;
+        }
+        // Deleting is of no use if it could not make enough room.
+        let deletable: u64 = self.deletable().map(|(_, size)| size).sum();
+        let in_way = after.saturating_sub(self.quota);
+        let lacking = (bytes + self.reserved()).saturating_sub(free);
+        let oldest = self.deletable().next().map(|(name, _)| name.clone());
+        match oldest {
+            Some(oldest) if deletable >= in_way.max(lacking) => Room::After(oldest),
+            _ if !self.reserved.is_empty() => Room::Later,
+            _ => Room::Never,
+        }
+    }
+
+    fn deletable(&self) -> impl Iterator<Item = (&FileName, u64)> {
+        self.files().filter(|(name, _)| !self.stuck.contains(*name))
+    }
+
+    /// Whether there is more than the quota allows. Then no ring may begin, until what is left of others has been sealed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used() + self.reserved() + self.of_rings() > self.quota
+    }
+
+    /// Returns the oldest file, if it is too many for the quota or from before this time.
+    pub(crate) fn surplus(&self, before: i64) -> Option<FileName> {
+        let mut candidates = self.deletable().filter(|(name, _)| !self.leaving.contains(*name));
+        let (oldest, _) = candidates.next()?;
+        let leaving: u64 = self.leaving.iter().filter_map(|name| self.files.get(name)).sum();
+        let is_over = self.used() - leaving + self.reserved() + self.of_rings() > self.quota;
+        (is_over || oldest.time < before).then(|| oldest.clone())
+    }
+
+    /// Returns the time of the oldest file that can be deleted.
+    pub(crate) fn oldest(&self) -> Option<i64> {
+        let mut candidates = self.deletable().filter(|(name, _)| !self.leaving.contains(*name));
+        candidates.next().map(|(name, _)| name.time)
+    }
+
+    /// Notes that a file is being deleted.
+    pub(crate) fn leave(&mut self, name: &FileName) {
+        self.leaving.insert(name.clone());
+    }
+
+    /// Notes that a file is gone, or that it cannot be deleted.
+    pub(crate) fn left(&mut self, name: &FileName, is_gone: bool) {
+        self.leaving.remove(name);
+        if is_gone {
+            self.files.remove(name);
+            self.stuck.remove(name);
+        } else if self.files.contains_key(name) {
+            self.stuck.insert(name.clone());
+        }
+    }
+
+    /// Lets files be tried again that could not be deleted.
+    pub(crate) fn forgive(&mut self) {
+        self.stuck.clear();
+    }
+
+    /// Turns a reservation into a file of this size, or into nothing.
+    pub(crate) fn written(&mut self, id: SealId, file: Option<(FileName, u64)>) {
+        self.reserved.remove(&id);
+        self.files.extend(file);
+    }
+}
