@@ -58,6 +58,8 @@ mod private_files;
 mod probes;
 mod profile;
 mod rescued;
+#[cfg(target_arch = "x86_64")]
+mod sandbox;
 mod sdk_data_sources;
 mod sdk_examples;
 mod sdk_interop;
