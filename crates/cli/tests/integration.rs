@@ -63,6 +63,7 @@ mod sandbox;
 mod sdk_data_sources;
 mod sdk_examples;
 mod sdk_interop;
+mod security;
 mod sysfs_power;
 mod terminal;
 mod trace_files;

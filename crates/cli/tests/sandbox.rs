@@ -1,5 +1,6 @@
 //! What the daemons give up by themselves: capabilities, system calls, files. The daemons are the binaries that are shipped; calls that they never make
 //! are injected into them.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -212,11 +213,7 @@ fn traced_reaches_no_file_but_its_own() {
     if !can_inject() {
         return;
     }
-    let has_landlock = std::fs::read_to_string("/sys/kernel/security/lsm").map_or_else(
-        |_| landlock_version() >= 1,
-        |modules| modules.contains("landlock"),
-    );
-    if !has_landlock {
+    if !has_landlock() {
         return println!("skipped: this kernel has no Landlock");
     }
     let programs = Programs::ours();
@@ -251,6 +248,57 @@ fn traced_reaches_no_file_but_its_own() {
     }
     system.assert_running();
     system.state();
+}
+
+#[test]
+fn traced_makes_files_in_its_folders_only() {
+    if !has_landlock() {
+        return println!("skipped: this kernel has no Landlock");
+    }
+    let programs = Programs::ours();
+    // Everybody's folders for temporary files are always there.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let is_temporary = ["/tmp", "/var/tmp"].iter().any(|usual| folder.path().starts_with(usual));
+    if is_temporary {
+        return println!("skipped: this kernel's tests are built in a folder for temporary files");
+    }
+    let other = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (number, (started_in, listed, is_made)) in [
+        (Path::new("/"), None, false),
+        (folder.path(), None, true),
+        (folder.path(), Some(other.path()), false),
+        (other.path(), Some(folder.path()), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut system = System::new(&programs);
+        system.start_with(Side::Ours, Program::Traced, |command| {
+            command.current_dir(started_in).env_remove("TMPDIR");
+            if let Some(listed) = listed {
+                command.env("FERRETTO_OUTPUT_FOLDERS", listed);
+            }
+        });
+        let file = folder.path().join(format!("{number}.pftrace"));
+        let config = system.path("config");
+        std::fs::write(
+            &config,
+            format!(
+                "buffers {{ size_kb: 64 }} duration_ms: 1 write_into_file: true output_path: \"{}\"",
+                file.display()
+            ),
+        )
+        .unwrap();
+        let mut perfetto = system.command(&system.program(Side::Ours, Program::Perfetto), "perfetto.log");
+        let status = perfetto.arg("--txt").arg("-c").arg(&config).status().unwrap();
+        let said = format!("{}{}", system.log("perfetto.log"), system.log("traced.log"));
+        assert_eq!((status.success(), file.exists()), (is_made, is_made), "{number}: {said}");
+        assert!(is_made || said.contains("FERRETTO_OUTPUT_FOLDERS"), "{number}: {said}");
+    }
+}
+
+fn has_landlock() -> bool {
+    landlock_version() >= 1
 }
 
 /// The version of Landlock; an error is a negative number.
