@@ -17,7 +17,10 @@ fn named(document: &str, column: &str) -> BTreeSet<String> {
         if is_wanted {
             let spans = last.split('`').skip(1).step_by(2);
             names.extend(spans.map(str::to_owned));
-            assert!(last == column || last.contains('`') || last == "---", "nothing holds: {line}");
+            assert!(
+                last == column || last.contains('`') || last == "---",
+                "nothing holds: {line}"
+            );
         }
     }
     names
@@ -53,7 +56,16 @@ fn each_line_names_tests_and_fuzz_targets_that_exist() {
 
     let targets: BTreeSet<String> = std::fs::read_dir(root.join("fuzz/fuzz_targets"))
         .unwrap()
-        .map(|target| target.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned())
+        .map(|target| {
+            target
+                .unwrap()
+                .path()
+                .file_stem()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .to_owned()
+        })
         .collect();
     assert_eq!(named(&document, "fuzz target"), targets);
 }

@@ -12,17 +12,18 @@ use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_service::PriorityBoost;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-/// Lets this process boost its threads without `CAP_SYS_NICE`, if it may grant itself that. To be called before it gives up capabilities.
-pub(crate) fn keep_boosts_without_capability() {
+/// Lets this process boost its threads without `CAP_SYS_NICE`, if it may grant itself that; returns whether it can. To be called before it gives up
+/// capabilities.
+pub(crate) fn keep_boosts_without_capability() -> bool {
     // All of `nice`, which counts from 20 down to 1 here, and all priorities of real-time policies.
-    for (limit, most) in [(Resource::Nice, 40), (Resource::Rtprio, 99)] {
+    let raised = [(Resource::Nice, 40), (Resource::Rtprio, 99)].map(|(limit, most)| {
         let all = Rlimit {
             current: Some(most),
             maximum: Some(most),
         };
-        // Others than root keep the limits that they have.
-        let _ = setrlimit(limit, all);
-    }
+        setrlimit(limit, all).is_ok()
+    });
+    raised == [true; 2]
 }
 
 /// The scheduling of a thread.

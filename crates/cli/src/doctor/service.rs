@@ -2,10 +2,10 @@
 //!
 //! [`examine`](super::examine) calls it first, because other checks need the service's state. It asks only the service that recordings would use.
 
+use ferretto_daemons::GROUP;
 use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 use ferretto_ipc::transport::PeerCredentials;
-use ferretto_daemons::GROUP;
 use ferretto_proto::messages::TracingServiceState;
 
 use super::finding::Finding;
@@ -199,7 +199,8 @@ impl Search<'_> {
 
     /// Returns the command that lets this user offer data. The service trusts no producer, so everybody may.
     fn opened_to_producers(&self, path: &str) -> String {
-        self.joined(path).unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
+        self.joined(path)
+            .unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
     }
 
     /// Returns the commands that let this user record. Who records sees what all processes do, so the socket is opened to a group.

@@ -135,7 +135,10 @@ fn sockets_of_root_are_for_everybodys_data_and_for_recordings_of_the_group() {
     const NOBODY: u32 = 65534;
     let programs = Programs::ours();
     for (groups, expected) in [
-        (format!("root:x:0:\nferretto:x:{GROUP}:\n"), [(0, 0o666), (GROUP, 0o660), (0, 0o666)]),
+        (
+            format!("root:x:0:\nferretto:x:{GROUP}:\n"),
+            [(0, 0o666), (GROUP, 0o660), (0, 0o666)],
+        ),
         ("root:x:0:\n".to_owned(), [(0, 0o755); 3]),
     ] {
         let mut system = System::new(&programs);
@@ -166,7 +169,12 @@ fn sockets_of_root_are_for_everybodys_data_and_for_recordings_of_the_group() {
             query.arg("--query").uid(NOBODY).gid(group);
             let may_record = query.status().unwrap().success();
             let (_, mode) = expected[1];
-            assert_eq!(may_record, mode == 0o660 && group == GROUP, "{}", system.log("query.log"));
+            assert_eq!(
+                may_record,
+                mode == 0o660 && group == GROUP,
+                "{}",
+                system.log("query.log")
+            );
         }
     }
 }

@@ -62,7 +62,9 @@ pub(crate) fn inject(pid: u32, number: i64, arguments: &[Argument]) -> Outcome {
             }
         };
     }
-    [during.rdi, during.rsi, during.rdx, during.r10, during.r8, during.r9] = values;
+    [
+        during.rdi, during.rsi, during.rdx, during.r10, during.r8, during.r9,
+    ] = values;
     ptrace(libc::PTRACE_SETREGS, pid, (&raw const during).cast_mut().cast()).unwrap();
     ptrace(libc::PTRACE_SINGLESTEP, pid, std::ptr::null_mut()).unwrap();
     if let Some(signal) = await_stop(pid) {

@@ -105,7 +105,8 @@ impl Calls {
     /// Opening sockets.
     pub(crate) fn and_sockets(self, families: Families) -> Calls {
         let unix = [libc::AF_UNIX as u64];
-        let network = [libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK, libc::AF_NETLINK].map(|family| family as u64);
+        let network =
+            [libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK, libc::AF_NETLINK].map(|family| family as u64);
         let calls = self
             .and_if(calls![SYS_socket], 0, INT, &unix)
             .and(calls![SYS_connect]);

@@ -34,8 +34,12 @@ pub(crate) struct Policy {
 impl Policy {
     /// Gives up everything else, as far as the system allows. To be called while the process has one thread.
     pub(crate) fn enforce(self) {
-        crate::priority::keep_boosts_without_capability();
-        if let Err(error) = capabilities::keep(self.capabilities) {
+        let for_boosts = match crate::priority::keep_boosts_without_capability() {
+            true => Capabilities::empty(),
+            // Without CAP_SYS_RESOURCE, as in containers: then it is needed, where it is there.
+            false => Capabilities::SYS_NICE,
+        };
+        if let Err(error) = capabilities::keep(self.capabilities | for_boosts) {
             log::warning(format_args!("sandbox: cannot give up capabilities: {error}"));
         }
         if let Some(files) = self.files {

@@ -282,7 +282,9 @@ fn bind_all(
         };
         listeners.push(listener, port, &address);
         let path = address.path().and_then(|path| std::path::absolute(path).ok());
-        listeners.folders.extend(path.as_deref().and_then(Path::parent).map(Path::to_owned));
+        listeners
+            .folders
+            .extend(path.as_deref().and_then(Path::parent).map(Path::to_owned));
     }
     Ok(())
 }

@@ -66,7 +66,10 @@ fn chosen_folders(list: Option<OsString>, started_in: Option<PathBuf>) -> Vec<Pa
         Some(list) => std::env::split_paths(&list)
             .filter(|path| path.is_absolute())
             .collect(),
-        None => started_in.into_iter().filter(|folder| folder != Path::new("/")).collect(),
+        None => started_in
+            .into_iter()
+            .filter(|folder| folder != Path::new("/"))
+            .collect(),
     }
 }
 
@@ -81,7 +84,10 @@ mod tests {
         };
         assert_eq!(chosen(None, "/home/me"), [PathBuf::from("/home/me")]);
         assert_eq!(chosen(None, "/"), [PathBuf::new(); 0]);
-        assert_eq!(chosen(Some("/a:b:/c"), "/home/me"), [PathBuf::from("/a"), "/c".into()]);
+        assert_eq!(
+            chosen(Some("/a:b:/c"), "/home/me"),
+            [PathBuf::from("/a"), "/c".into()]
+        );
         assert_eq!(chosen(Some(""), "/home/me"), [PathBuf::new(); 0]);
     }
 }

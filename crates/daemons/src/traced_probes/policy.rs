@@ -34,10 +34,21 @@ fn calls(service: &Address, tracefs: TracefsPolicy) -> Calls {
         // libsystemd is loaded when a recording reads the journal.
         .and_code()
         // The journal of changes to ftrace; libsystemd's files.
-        .and(calls![SYS_flock, SYS_fsync, SYS_fdatasync, SYS_mkdirat, SYS_fchmod, SYS_statfs])
+        .and(calls![
+            SYS_flock,
+            SYS_fsync,
+            SYS_fdatasync,
+            SYS_mkdirat,
+            SYS_fchmod,
+            SYS_statfs
+        ])
         .and(old_calls![SYS_mkdir, SYS_epoll_create])
         // libsystemd notices new files of the journal.
-        .and(calls![SYS_inotify_init1, SYS_inotify_add_watch, SYS_inotify_rm_watch])
+        .and(calls![
+            SYS_inotify_init1,
+            SYS_inotify_add_watch,
+            SYS_inotify_rm_watch
+        ])
         // Who else changes ftrace.
         .and(calls![SYS_fanotify_init, SYS_fanotify_mark])
         // Walks that stay in one file system.

@@ -36,8 +36,19 @@ impl Calls {
             .and(THREADS)
             .and(DESCRIPTORS)
             .and(old_calls![
-                SYS_poll, SYS_epoll_wait, SYS_pipe, SYS_dup2, SYS_time, SYS_getrlimit, SYS_getdents,
-                SYS_open, SYS_stat, SYS_lstat, SYS_access, SYS_readlink, SYS_unlink,
+                SYS_poll,
+                SYS_epoll_wait,
+                SYS_pipe,
+                SYS_dup2,
+                SYS_time,
+                SYS_getrlimit,
+                SYS_getdents,
+                SYS_open,
+                SYS_stat,
+                SYS_lstat,
+                SYS_access,
+                SYS_readlink,
+                SYS_unlink,
             ])
             .and(SOCKETS)
             .and(FILES)
@@ -52,7 +63,12 @@ impl Calls {
                 calls![SYS_prctl],
                 0,
                 INT,
-                &[libc::PR_SET_NAME as u64, PR_SET_VMA, PR_GET_AUXV, libc::PR_CAPBSET_READ as u64],
+                &[
+                    libc::PR_SET_NAME as u64,
+                    PR_SET_VMA,
+                    PR_GET_AUXV,
+                    libc::PR_CAPBSET_READ as u64,
+                ],
             )
             .and(LIBC_SIGNALS)
             // Descriptors that do not wait; whether one is a terminal.
@@ -60,10 +76,20 @@ impl Calls {
                 calls![SYS_ioctl],
                 1,
                 INT,
-                &[libc::FIONBIO as u64, libc::FIOCLEX as u64, libc::TCGETS as u64, libc::TIOCGWINSZ as u64],
+                &[
+                    libc::FIONBIO as u64,
+                    libc::FIOCLEX as u64,
+                    libc::TCGETS as u64,
+                    libc::TIOCGWINSZ as u64,
+                ],
             )
             // Its own limits, and the priority of its own threads.
-            .and_if(calls![SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setattr], 0, INT, ITSELF)
+            .and_if(
+                calls![SYS_prlimit64, SYS_sched_setscheduler, SYS_sched_setattr],
+                0,
+                INT,
+                ITSELF,
+            )
             .and_if(calls![SYS_setpriority], 1, INT, ITSELF)
     }
 
@@ -91,9 +117,15 @@ impl Calls {
 }
 
 /// With musl, `abort` sends its signal to a thread of any process; Landlock and the user bound it.
-#[cfg(all(target_env = "musl", any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+#[cfg(all(
+    target_env = "musl",
+    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
+))]
 const LIBC_SIGNALS: &[c_long] = &[libc::SYS_tkill];
-#[cfg(not(all(target_env = "musl", any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))))]
+#[cfg(not(all(
+    target_env = "musl",
+    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
+)))]
 const LIBC_SIGNALS: &[c_long] = &[];
 
 /// Without `mmap` and `mprotect`.

@@ -94,7 +94,10 @@ impl Group {
         let reserved = reserved().pop();
         let is_reserved = reserved.is_some();
         let fanotify = Some(reserved.or_else(make)?);
-        Some(Group { fanotify, is_reserved })
+        Some(Group {
+            fanotify,
+            is_reserved,
+        })
     }
 }
 
