@@ -9,7 +9,7 @@ use libc::{EACCES, ENOSYS, EPERM, SIGSYS};
 
 use crate::support::injection::Argument::{self, Number, Text};
 use crate::support::injection::{Outcome, inject};
-use crate::support::{Program, Programs, Side, System};
+use crate::support::{Program, Programs, Side, System, await_that};
 
 const DAEMONS: [Program; 4] = [
     Program::Traced,
@@ -33,7 +33,10 @@ fn can_inject() -> bool {
 
 /// A line of a `status` file.
 fn status_of(file: impl AsRef<Path>, name: &str) -> Option<String> {
-    let status = std::fs::read_to_string(file).ok()?;
+    line_of(&std::fs::read_to_string(file).ok()?, name)
+}
+
+fn line_of(status: &str, name: &str) -> Option<String> {
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -588,10 +591,26 @@ fn assert_kept(daemon: Program, system: &System<'_>, pid: u32, capabilities: u64
                   perf_event_config { timebase { frequency: 10 counter: SW_CPU_CLOCK } } } }";
     let recording = system.record(Side::Ours, config);
     let expected = format!("{capabilities:016x}");
+    let tasks = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        tasks.map(|task| task.unwrap().path().join("status"))
+    };
+    let of_later = match daemon {
+        Program::Traced => Some("trace-file"),
+        Program::TracedPerf => Some("perf_reader"),
+        _ => None,
+    };
+    await_that("the recording has its thread", || {
+        let mut names = tasks().filter_map(|file| status_of(file, "Name"));
+        of_later.is_none_or(|wanted| names.any(|name| name == wanted))
+    });
     let mut names = BTreeSet::new();
-    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
-        let file = task.unwrap().path().join("status");
-        let line = |name| status_of(&file, name).unwrap();
+    for file in tasks() {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(file) else {
+            continue;
+        };
+        let line = |name| line_of(&status, name).unwrap();
         names.insert(line("Name"));
         for set in ["CapEff", "CapPrm", "CapBnd"] {
             assert_eq!(line(set), expected, "{daemon:?} {set} {names:?}");
@@ -606,12 +625,6 @@ fn assert_kept(daemon: Program, system: &System<'_>, pid: u32, capabilities: u64
             "{daemon:?}"
         );
     }
-    let of_later = match daemon {
-        Program::Traced => Some("trace-file"),
-        Program::TracedPerf => Some("perf_reader"),
-        _ => None,
-    };
-    assert!(of_later.is_none_or(|name| names.contains(name)), "{names:?}");
     drop(recording);
 }
 

@@ -83,11 +83,11 @@ mod tests {
             chosen_folders(list.map(OsString::from), Some(started_in.into()))
         };
         assert_eq!(chosen(None, "/home/me"), [PathBuf::from("/home/me")]);
-        assert_eq!(chosen(None, "/"), [PathBuf::new(); 0]);
+        assert!(chosen(None, "/").is_empty());
         assert_eq!(
             chosen(Some("/a:b:/c"), "/home/me"),
             [PathBuf::from("/a"), "/c".into()]
         );
-        assert_eq!(chosen(Some(""), "/home/me"), [PathBuf::new(); 0]);
+        assert!(chosen(Some(""), "/home/me").is_empty());
     }
 }
