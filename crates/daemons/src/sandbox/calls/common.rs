@@ -27,7 +27,10 @@ pub(super) const REFUSED: &[c_long] = calls![
 /// The calls of every daemon.
 impl Calls {
     /// See the [module](self).
-    #[allow(clippy::unnecessary_cast, reason = "musl's numbers of ioctls have another type")]
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "musl's numbers of ioctls have another type"
+    )]
     pub(crate) fn common() -> Calls {
         const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD) as u64;
         const ITSELF: &[u64] = &[0];
