@@ -28,7 +28,7 @@ pub(crate) const PROGRAMS: [&str; 9] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 23] = [
+pub(crate) const SUBCOMMANDS: [&str; 24] = [
     "record",
     "profile",
     "heap",

@@ -59,9 +59,12 @@ mod probes;
 mod profile;
 mod recorder;
 mod rescued;
+#[cfg(target_arch = "x86_64")]
+mod sandbox;
 mod sdk_data_sources;
 mod sdk_examples;
 mod sdk_interop;
+mod security;
 mod sysfs_power;
 mod terminal;
 mod trace_files;

@@ -20,6 +20,7 @@ use rustix::process::{Pid, WaitOptions};
 use crate::background::{self, Forked};
 use crate::inherited::{self, ServiceManager};
 use crate::log::{self, Level};
+use crate::sandbox::Policy;
 use crate::starter;
 
 /// The flags of every daemon. `--version` and `--help` take effect where they stand, as in upstream's `getopt_long`, and all later words are ignored.
@@ -31,12 +32,25 @@ pub(crate) struct Flags {
     /// Say only what somebody has to know: warnings and errors.
     #[arg(long)]
     quiet: bool,
+    /// Keep all rights that the user has. Without this flag, a daemon gives up what it does not need: capabilities, system calls, and where it can, files
+    #[arg(long)]
+    no_sandbox: bool,
     /// Print the version.
     #[arg(long, action = ArgAction::Version)]
     version: Option<bool>,
     /// Upstream's daemons do not look at words that are no flags.
     #[arg(hide = true)]
     words: Vec<OsString>,
+}
+
+impl Flags {
+    /// Gives up all rights but those of the policy, unless the flags say otherwise. To be called while the process has one thread, and before it
+    /// reads anything that a client sends.
+    pub(crate) fn confine(&self, policy: Policy) {
+        if !self.no_sandbox {
+            policy.enforce();
+        }
+    }
 }
 
 /// Returns the part of `--help` about the environment: these variables, then the variables that every daemon heeds.
@@ -127,7 +141,7 @@ impl Startup {
         starter::end_with_starter()?;
         Ok(Startup {
             notify: inherited::named_by(notify)?.map(File::from),
-            service_manager: ServiceManager::of_this_process(),
+            service_manager: service_manager(),
             parent: None,
         })
     }
@@ -181,6 +195,14 @@ impl Startup {
             log::warning(format_args!("cannot tell systemd that all is ready: {error}"));
         }
     }
+}
+
+/// The service manager that waits for this process, if one does.
+fn service_manager() -> Option<ServiceManager> {
+    ServiceManager::of_this_process().unwrap_or_else(|error| {
+        log::warning(format_args!("cannot tell systemd when all is ready: {error}"));
+        None
+    })
 }
 
 /// Returns the exit code of a child that failed.

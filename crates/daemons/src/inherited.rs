@@ -4,7 +4,6 @@
 //! Called by the start-up code of applets.
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -81,27 +80,35 @@ fn replaced(stream: BorrowedFd<'_>, replace: fn(OwnedFd) -> rustix::io::Result<(
 /// systemd, if it started this process and waits to hear that it is ready (`Type=notify`).
 #[derive(Debug)]
 pub struct ServiceManager {
-    socket: OsString,
+    /// Connected from the start, because a daemon may give up the right to connect to anybody.
+    socket: UnixDatagram,
 }
 
 impl ServiceManager {
-    /// Returns the service manager that `NOTIFY_SOCKET` names.
-    pub fn of_this_process() -> Option<ServiceManager> {
-        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
-        Some(ServiceManager { socket })
+    /// Connects to the service manager that `NOTIFY_SOCKET` names.
+    ///
+    /// # Errors
+    /// If the name is none of a socket, or nobody is there.
+    pub fn of_this_process() -> io::Result<Option<ServiceManager>> {
+        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Ok(None);
+        };
+        let address = match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        Ok(Some(ServiceManager { socket }))
     }
 
     /// Reports that this process is ready, with its status: the protocol of sd_notify(3), one datagram of lines.
     ///
     /// # Errors
-    /// If the socket that the service manager named does not take it.
+    /// If the service manager does not take it.
     pub fn ready(&self, status: &str) -> io::Result<()> {
-        let address = match self.socket.as_bytes().strip_prefix(b"@") {
-            Some(name) => SocketAddr::from_abstract_name(name)?,
-            None => SocketAddr::from_pathname(&self.socket)?,
-        };
         let message = format!("READY=1\nSTATUS={}\n", status.replace('\n', " "));
-        UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &address)?;
+        self.socket.send(message.as_bytes())?;
         Ok(())
     }
 }

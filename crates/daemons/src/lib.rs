@@ -14,11 +14,15 @@ pub mod log;
 mod open_files;
 mod priority;
 mod producer_daemon;
+mod sandbox;
+mod socket_groups;
 pub mod starter;
 pub mod traced;
 pub mod traced_perf;
 pub mod traced_probes;
 pub mod traced_relay;
+
+pub use socket_groups::GROUP;
 
 /// The version that `--version` prints, and that traces give for the service that recorded them: the release of Perfetto that we are compatible with,
 /// where scripts look for it, and our own.

@@ -1,7 +1,8 @@
 //! The scheduling policy and priority of a daemon's thread, which `priority_boost` of a config raises: that of a session the
 //! service's, that of a data source the probes'.
 //!
-//! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it.
+//! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it. Daemons of root [raise the limits](keep_boosts_without_capability)
+//! before they give up the capability.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -9,6 +10,21 @@ use std::io;
 
 use ferretto_proto::messages::PriorityBoostConfig;
 use ferretto_service::PriorityBoost;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// Lets this process boost its threads without `CAP_SYS_NICE`, if it may grant itself that; returns whether it can. To be called before it gives up
+/// capabilities.
+pub(crate) fn keep_boosts_without_capability() -> bool {
+    // All of `nice`, which counts from 20 down to 1 here, and all priorities of real-time policies.
+    let raised = [(Resource::Nice, 40), (Resource::Rtprio, 99)].map(|(limit, most)| {
+        let all = Rlimit {
+            current: Some(most),
+            maximum: Some(most),
+        };
+        setrlimit(limit, all).is_ok()
+    });
+    raised == [true; 2]
+}
 
 /// The scheduling of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,6 +46,10 @@ impl TraceFile {
         let failed = |error: io::Error| {
             let hint = match error.kind() {
                 io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
+                io::ErrorKind::PermissionDenied => {
+                    "; the service may make no file there: have the client pass a descriptor (perfetto -o), or add the folder to traced's \
+                     FERRETTO_OUTPUT_FOLDERS"
+                }
                 _ => "",
             };
             format!("cannot create the trace file {}: {error}{hint}", path.display())

@@ -2,6 +2,7 @@
 //!
 //! [`examine`](super::examine) calls it first, because other checks need the service's state. It asks only the service that recordings would use.
 
+use ferretto_daemons::GROUP;
 use ferretto_ipc::Address;
 use ferretto_ipc::socket_names::{CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 use ferretto_ipc::transport::PeerCredentials;
@@ -183,18 +184,36 @@ impl Search<'_> {
                 findings.push(
                     Finding::note("producers", format!("{path} is closed to this user"))
                         .costs("programs of this user cannot bring their own events")
-                        .mend(self.opened(&path)),
+                        .mend(self.opened_to_producers(&path)),
                 );
             }
         }
         findings
     }
 
-    /// Returns the command that lets this user use a socket.
-    fn opened(&self, path: &str) -> String {
+    /// Returns the command that lets this user join the group to which a socket is open.
+    fn joined(&self, path: &str) -> Option<String> {
         const GROUP_WRITES: u32 = 0o020;
-        let group = self.identity.join_group(self.machine, path, GROUP_WRITES);
-        group.unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
+        self.identity.join_group(self.machine, path, GROUP_WRITES)
+    }
+
+    /// Returns the command that lets this user offer data. The service trusts no producer, so everybody may.
+    fn opened_to_producers(&self, path: &str) -> String {
+        self.joined(path)
+            .unwrap_or_else(|| format!("sudo chmod o+rw {path}"))
+    }
+
+    /// Returns the commands that let this user record. Who records sees what all processes do, so the socket is opened to a group.
+    fn opened_to_consumers(&self, path: &str) -> Vec<String> {
+        if let Some(join) = self.joined(path) {
+            return vec![join];
+        }
+        vec![
+            format!("sudo groupadd --system --force {GROUP}"),
+            format!("sudo usermod -aG {GROUP} $USER"),
+            format!("sudo chgrp {GROUP} {path}"),
+            format!("sudo chmod 0660 {path}"),
+        ]
     }
 
     /// Returns the command that starts an applet as root in the background.
@@ -328,8 +347,10 @@ impl Search<'_> {
             }
             Err(error) => error.to_string(),
         };
-        Finding::problem("service", format!("this user may not connect to {path}: {whose}"))
-            .mend(self.opened(&path))
+        let finding = Finding::problem("service", format!("this user may not connect to {path}: {whose}"));
+        self.opened_to_consumers(&path)
+            .into_iter()
+            .fold(finding, Finding::mend)
     }
 
     fn useless(&self, address: &Address, reason: &str) -> Finding {

@@ -191,3 +191,31 @@ fn systemd_accepts_the_units() {
         }
     }
 }
+
+#[test]
+fn the_units_leave_the_daemons_little() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    // As `systemd-analyze security` counts: 0 is nothing, 10 everything. Producers are root's.
+    for (unit, most) in [
+        ("traced.service", "1.0"),
+        ("traced-probes.service", "3.0"),
+        ("traced-perf.service", "3.0"),
+        ("heapprofd.service", "3.0"),
+    ] {
+        let mut analyze = Command::new("systemd-analyze");
+        analyze
+            .args(["security", "--offline=true", "--no-pager"])
+            // In tenths.
+            .arg(format!("--threshold={}", most.replace('.', "")))
+            .arg(units.join(unit));
+        let output = match analyze.output() {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return println!("skipped: systemd-analyze is not installed");
+            }
+            output => output.unwrap(),
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains("Overall exposure level"), "{unit}: {said}");
+        assert!(output.status.success(), "{unit} is above {most}: {said}");
+    }
+}

@@ -127,6 +127,59 @@ fn the_umask_decides_about_sockets_otherwise() {
 }
 
 #[test]
+fn sockets_of_root_are_for_everybodys_data_and_for_recordings_of_the_group() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root's sockets have permissions by themselves");
+    }
+    const GROUP: u32 = 54321;
+    const NOBODY: u32 = 65534;
+    let programs = Programs::ours();
+    for (groups, expected) in [
+        (
+            format!("root:x:0:\nferretto:x:{GROUP}:\n"),
+            [(0, 0o666), (GROUP, 0o660), (0, 0o666)],
+        ),
+        ("root:x:0:\n".to_owned(), [(0, 0o755); 3]),
+    ] {
+        let mut system = System::new(&programs);
+        std::fs::set_permissions(system.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+        let file = system.path("group");
+        std::fs::write(&file, groups).unwrap();
+        for program in [Program::Traced, Program::Heapprofd] {
+            let daemon = system.program(Side::Ours, program);
+            // These groups are there for the daemon only.
+            let script = format!(
+                "umask 022; mount --bind {} /etc/group && exec {}",
+                file.display(),
+                daemon.display()
+            );
+            system.start_copy(Path::new("unshare"), program, |command| {
+                command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
+            });
+        }
+        let [producers, consumers] = sockets(&system);
+        let found = [producers, consumers, system.heap_socket()].map(|socket| {
+            let gid = std::fs::metadata(&socket).unwrap().gid();
+            (gid, mode(&socket))
+        });
+        assert_eq!(found, expected);
+        let perfetto = system.copy_of(Side::Ours, Program::Perfetto);
+        for group in [GROUP, NOBODY] {
+            let mut query = system.command(&perfetto, "query.log");
+            query.arg("--query").uid(NOBODY).gid(group);
+            let may_record = query.status().unwrap().success();
+            let (_, mode) = expected[1];
+            assert_eq!(
+                may_record,
+                mode == 0o660 && group == GROUP,
+                "{}",
+                system.log("query.log")
+            );
+        }
+    }
+}
+
+#[test]
 fn socket_names_that_cannot_be_end_the_daemon() {
     let Some(programs) = Programs::of_both() else {
         return;

@@ -171,6 +171,18 @@ pub(crate) const CASES: &[Case] = &[
         "traced.cfg:0
          probes.cfg:0",
     ),
+    Case::ours(
+        "daemons that keep their rights",
+        "upstream's have no such flag",
+        "export PERFETTO_CONSUMER_SOCK_NAME=$PWD/consumer PERFETTO_PRODUCER_SOCK_NAME=$PWD/producer
+         rights() { awk '/NoNewPrivs/ { print $2 }' /proc/$1/status; }
+         traced --no-sandbox 2>/dev/null & service=$!; until_sessions 0; rights $service
+         traced_probes --no-sandbox 2>/dev/null & probes=$!
+         until \"$OURS\" --query | grep -q perfetto.traced_probes; do :; done; rights $probes
+         kill -TERM $probes; wait $probes; kill -TERM $service; wait $service; true",
+        "0
+         0",
+    ),
     Case::differs(
         "a second service of the same names",
         OCCUPIED,

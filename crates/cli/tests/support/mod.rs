@@ -13,6 +13,8 @@ pub(crate) mod dialect;
 pub(crate) mod example;
 pub(crate) mod heap_client;
 pub(crate) mod heap_trace;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod injection;
 pub(crate) mod journal;
 mod machine_lock;
 pub(crate) mod peers;

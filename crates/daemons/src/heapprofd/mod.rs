@@ -3,6 +3,8 @@
 //! `ferretto-heap` has the data source and the socket for programs that carry the client, and the runtime of `ferretto-client` connects them with the
 //! service. This module has the flags.
 
+mod policy;
+
 use std::error::Error;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -17,6 +19,7 @@ use ferretto_ipc::transport::SocketPermissions;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::producer_daemon::{self, Recorder};
+use crate::socket_groups::{self, Users};
 
 /// Heap profiles of programs on this machine, for a tracing service: the data source android.heapprofd.
 ///
@@ -26,7 +29,9 @@ use crate::producer_daemon::{self, Recorder};
 #[command(name = "heapprofd", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
 #[command(infer_long_args = true, after_long_help = environment())]
 struct Args {
-    /// Gives the socket for programs this group and mode, such as perfetto:0660. The umask decides otherwise
+    /// Gives the socket for programs this group and mode, such as ferretto:0660
+    ///
+    /// Otherwise the umask decides; but root's socket is for everybody if the machine has the group ferretto.
     #[arg(long, value_name = "GROUP:MODE")]
     set_socket_permissions: Option<SocketPermissions>,
 
@@ -63,9 +68,14 @@ impl Daemon for Args {
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         // Before this process goes into the background, so that its starter hears of a name that is taken.
         let heap_address = listener::address()?.absolute();
-        let socket = ClientSocket::bind(&heap_address, self.set_socket_permissions.as_ref())?;
+        let permissions = self
+            .set_socket_permissions
+            .clone()
+            .or_else(|| socket_groups::permissions(&heap_address, Users::Everybody));
+        let socket = ClientSocket::bind(&heap_address, permissions.as_ref())?;
         let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
+        self.common.confine(policy::policy(&recorder.address));
         let sessions = Arc::new(Sessions::default());
         let clients = socket.serve(recorder.program.clone(), sessions.clone())?;
         let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());

@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ferretto_host::Port;
@@ -13,6 +14,7 @@ use ferretto_ipc::socket_names::{self, CONSUMER_SOCK_NAME, PRODUCER_SOCK_NAME};
 use ferretto_ipc::transport::{PermissionsError, SocketPermissions, TransportError};
 use ferretto_ipc::{Address, Listener};
 
+use crate::socket_groups::{self, Users};
 use crate::{inherited, log};
 
 /// The first descriptor that systemd hands over, sd_listen_fds(3).
@@ -206,6 +208,8 @@ pub(super) struct Listeners {
     pub(super) sockets: Vec<(Listener, Port)>,
     /// For the log.
     pub(super) names: Vec<String>,
+    /// The folders of sockets that are files, which the service removes at its end.
+    pub(super) folders: Vec<PathBuf>,
 }
 
 impl Listeners {
@@ -276,17 +280,25 @@ fn bind_all(
         listeners.push(listener, port, &name);
     }
     for (address, port) in wanted {
-        let permissions = permissions.and_then(|permissions| match port {
-            Port::Producer | Port::ProducerOrRelay => {
-                Some(&permissions.producers).filter(|_| address.is_unix())
+        let permissions = match (permissions, port) {
+            (Some(permissions), Port::Producer | Port::ProducerOrRelay) => {
+                Some(permissions.producers.clone()).filter(|_| address.is_unix())
             }
-            Port::Consumer => Some(&permissions.consumers),
-        });
+            (Some(permissions), Port::Consumer) => Some(permissions.consumers.clone()),
+            (None, Port::Producer | Port::ProducerOrRelay) => {
+                socket_groups::permissions(&address, Users::Everybody)
+            }
+            (None, Port::Consumer) => socket_groups::permissions(&address, Users::Members),
+        };
         let listener = match permissions {
-            Some(permissions) => Listener::bind_with(&address, permissions)?,
+            Some(permissions) => Listener::bind_with(&address, &permissions)?,
             None => Listener::bind(&address)?,
         };
         listeners.push(listener, port, &address);
+        let path = address.path().and_then(|path| std::path::absolute(path).ok());
+        listeners
+            .folders
+            .extend(path.as_deref().and_then(Path::parent).map(Path::to_owned));
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 mod descriptors;
 mod freed_memory;
 pub(crate) mod listeners;
+mod policy;
 pub(crate) mod program;
 mod shell;
 pub mod tsc;
@@ -37,7 +38,8 @@ struct Args {
     /// Groups and modes of the sockets, for example traced-producer:0660:traced-consumer:0660
     ///
     /// Nobody can connect before the sockets have them. A group is a name or a number, a mode four octal digits. Without this,
-    /// sockets have the daemon's group, and the umask decides about the mode.
+    /// sockets have the daemon's group, and the umask decides about the mode. Root's sockets on a machine with the group ferretto are for everybody's
+    /// data, and for that group's recordings.
     #[arg(long, value_name = "GROUP:MODE:GROUP:MODE", allow_hyphen_values = true)]
     set_socket_permissions: Option<Permissions>,
     /// Let relays of other machines connect to every producer socket
@@ -78,6 +80,11 @@ fn environment() -> String {
             "FERRETTO_EXTENSION_DESCRIPTORS",
             "Files with descriptors of extensions, which go into every trace",
         ),
+        (
+            policy::OUTPUT_FOLDERS,
+            "Folders, as in PATH, in which configs may have trace files made (output_path), besides those for\n          \
+             temporary files. Without it, the folder in which the daemon is started, unless that is /",
+        ),
     ])
 }
 
@@ -101,7 +108,10 @@ impl Daemon for Args {
         signal_hook::flag::register(SIGXFSZ, Arc::default())?;
         let shell = Shell::new(listeners.sockets)?;
         let status = format!("listening on {}", listeners.names.join(" "));
+        // Before the daemon leaves the folder in which it was started.
+        let policy = policy::policy(listeners.folders);
         startup.started()?;
+        self.common.confine(policy);
         log::info(format_args!("traced is {status}"));
         startup.ready(&status);
         Ok(shell.run()?)

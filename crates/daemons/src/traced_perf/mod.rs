@@ -2,6 +2,8 @@
 //!
 //! `ferretto-profile` has the data source, and the runtime of `ferretto-client` connects it with the service. This module has the flags.
 
+mod policy;
+
 use std::error::Error;
 use std::ffi::OsString;
 
@@ -48,6 +50,7 @@ impl Daemon for Args {
     fn serve(&self, startup: &mut Startup) -> Result<(), Box<dyn Error>> {
         let mut recorder = Recorder::new(&self.common, startup)?;
         startup.started()?;
+        self.common.confine(policy::policy(&recorder.address));
         let mut runtime = recorder.runtime(producer::PRODUCER_NAME, MemoryOptions::default());
         producer::add_sources(&mut runtime, &recorder.program);
         recorder.serve(&mut runtime, startup, |_| {})

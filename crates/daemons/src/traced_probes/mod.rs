@@ -3,6 +3,8 @@
 //! `ferretto-probes` has the data sources, and the runtime of `ferretto-client` connects them with the service. This module has the flags, the event
 //! loop and the repair of tracefs at the start.
 
+mod policy;
+
 use std::error::Error;
 use std::ffi::OsString;
 
@@ -10,11 +12,13 @@ use clap::{CommandFactory, Parser};
 use ferretto_ipc::reactor::{Interest, Token};
 use ferretto_probes::ftrace::instances::TracefsPolicy;
 use ferretto_probes::ftrace::restore::{JournalDir, hard_reset, replay};
+use ferretto_probes::ftrace::watch::writers;
 use ferretto_probes::producer;
 
 use crate::daemon::{self, Daemon, Startup};
 use crate::log;
 use crate::producer_daemon::{self, Recorder};
+use crate::sandbox::{self, Capabilities};
 
 /// The kernel's buffers.
 const WATERMARKS: Token = Token(1);
@@ -72,8 +76,17 @@ impl Daemon for Args {
         }
         let recorder = Recorder::new(&self.common, startup)?;
         let journal_dir = journals();
+        let tracefs = match std::env::var_os(crate::starter::MOUNT_TRACEFS) {
+            Some(_) => TracefsPolicy::MountIfMissing,
+            None => TracefsPolicy::AsFound,
+        };
         startup.started()?;
-        record(recorder, journal_dir, startup)
+        // Others learn who writes only as long as they have this capability.
+        if sandbox::held().contains(Capabilities::SYS_ADMIN) {
+            writers::reserve();
+        }
+        self.common.confine(policy::policy(&recorder.address, tracefs));
+        record(recorder, journal_dir, tracefs, startup)
     }
 }
 
@@ -90,12 +103,9 @@ fn reset() -> Result<(), Box<dyn Error>> {
 fn record(
     mut recorder: Recorder,
     journal_dir: Option<JournalDir>,
+    tracefs: TracefsPolicy,
     startup: &mut Startup,
 ) -> Result<(), Box<dyn Error>> {
-    let tracefs = match std::env::var_os(crate::starter::MOUNT_TRACEFS) {
-        Some(_) => TracefsPolicy::MountIfMissing,
-        None => TracefsPolicy::AsFound,
-    };
     // Its data sources restore the settings that sessions have changed in tracefs when it is dropped.
     let mut runtime = recorder.runtime(producer::PRODUCER_NAME, producer::MEMORY);
     let ftrace = producer::add_sources(&mut runtime, &recorder.program, journal_dir, tracefs);

@@ -119,7 +119,13 @@ fn an_unreachable_service_is_a_problem() {
         finding.what.ends_with("it belongs to root (mode 0600)"),
         "{finding:?}"
     );
-    assert_eq!(finding.mend, [format!("sudo chmod o+rw {CONSUMER}")]);
+    let to_a_group = [
+        "sudo groupadd --system --force ferretto".to_owned(),
+        "sudo usermod -aG ferretto $USER".to_owned(),
+        format!("sudo chgrp ferretto {CONSUMER}"),
+        format!("sudo chmod 0660 {CONSUMER}"),
+    ];
+    assert_eq!(finding.mend, to_a_group);
     // The socket has a group of its own.
     fake.own_by_group(CONSUMER, 500, 0o660);
     assert_eq!(
@@ -129,10 +135,7 @@ fn an_unreachable_service_is_a_problem() {
     // Maria is in the group already, or it has no name.
     for group in [24, 501] {
         fake.own_by_group(CONSUMER, group, 0o660);
-        assert_eq!(
-            found(&fake, "service").mend,
-            [format!("sudo chmod o+rw {CONSUMER}")]
-        );
+        assert_eq!(found(&fake, "service").mend, to_a_group);
     }
 
     let mut fake = Fake::of_maria();

@@ -4,14 +4,19 @@
 //! One fanotify group holds marks on the files that matter and on the directories of recorded events. The tracefs directory
 //! itself has no mark, because a mark there would slow down every write to `trace_marker`. The group reports the directory
 //! and the name of a file (`FAN_REPORT_DFID_NAME`) instead of an open descriptor, because opening `trace` has effects.
-//! Tracefs supports that since Linux 6.8. Without CAP_SYS_ADMIN the kernel reports writes but not the writing process. If
-//! the kernel reports nothing at all, there are no [`Writers`].
+//! Tracefs supports that since Linux 6.8. To groups made without CAP_SYS_ADMIN the kernel reports writes but not the writing
+//! process, so a daemon [reserves] groups before it gives up the capability. If the kernel reports nothing at all, there are no
+//! [`Writers`].
+//!
+//! [reserves]: reserve
 //!
 //! Costs one `read` per call of [`Writers::written`], and a descriptor for each directory of events.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nix::libc;
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
@@ -38,7 +43,7 @@ type FileId = (u64, String);
 /// Notices writes to the files of one tracefs directory.
 #[derive(Debug)]
 pub struct Writers {
-    group: Fanotify,
+    group: Group,
     root: PathBuf,
     files: BTreeMap<FileId, String>,
     event_dirs: BTreeMap<String, EventDir>,
@@ -51,14 +56,80 @@ struct EventDir {
     opened: OwnedFd,
 }
 
+/// Groups for the [`Writers`] that are there at once, at most: those of the sessions' tracefs directories.
+const RESERVE: usize = 8;
+
+/// Groups that nobody uses.
+static RESERVED: Mutex<Vec<Fanotify>> = Mutex::new(Vec::new());
+
+/// Makes groups, for later [`Writers`] of this process. To be called while it has CAP_SYS_ADMIN.
+pub fn reserve() {
+    let mut reserved = reserved();
+    while reserved.len() < RESERVE {
+        let Some(group) = make() else { break };
+        reserved.push(group);
+    }
+}
+
+fn reserved() -> MutexGuard<'static, Vec<Fanotify>> {
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn make() -> Option<Fanotify> {
+    let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
+    let names = InitFlags::from_bits_retain(libc::FAN_REPORT_DFID_NAME);
+    Fanotify::init(flags | names, EventFFlags::O_RDONLY).ok()
+}
+
+/// A group that goes back to the reserve, if it comes from there.
+#[derive(Debug)]
+struct Group {
+    /// `Some` until it is dropped.
+    fanotify: Option<Fanotify>,
+    is_reserved: bool,
+}
+
+impl Group {
+    fn take() -> Option<Group> {
+        let reserved = reserved().pop();
+        let is_reserved = reserved.is_some();
+        let fanotify = Some(reserved.or_else(make)?);
+        Some(Group {
+            fanotify,
+            is_reserved,
+        })
+    }
+}
+
+impl Deref for Group {
+    type Target = Fanotify;
+
+    fn deref(&self) -> &Fanotify {
+        self.fanotify.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(group) = self.fanotify.take().filter(|_| self.is_reserved) else {
+            return;
+        };
+        // A group without marks reports nothing more. What it has reported is nothing to its next user.
+        let forgotten = group.mark(MarkFlags::FAN_MARK_FLUSH, MaskFlags::empty(), CWD, None::<&Path>);
+        let mut buffer = [0; READ_BYTES];
+        let last = std::iter::repeat_with(|| rustix::io::read(&group, &mut buffer))
+            .find(|read| !matches!(read, Ok(1..) | Err(Errno::INTR)));
+        if forgotten.is_ok() && matches!(last, Some(Err(Errno::AGAIN))) {
+            reserved().push(group);
+        }
+    }
+}
+
 impl Writers {
     /// Watches the existing ones of `files` in the directory `root`; `None` if this kernel or this user cannot.
     pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
-        let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
-        let names = InitFlags::from_bits_retain(libc::FAN_REPORT_DFID_NAME);
-        let group = Fanotify::init(flags | names, EventFFlags::O_RDONLY).ok()?;
         let mut writers = Writers {
-            group,
+            group: Group::take()?,
             root: root.to_owned(),
             files: BTreeMap::new(),
             event_dirs: BTreeMap::new(),
@@ -122,7 +193,7 @@ impl Writers {
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut buffer = [0; READ_BYTES];
         for _ in 0..MOST_READS {
-            let length = match rustix::io::read(&self.group, &mut buffer) {
+            let length = match rustix::io::read(&*self.group, &mut buffer) {
                 Ok(length) => length,
                 Err(Errno::INTR) => continue,
                 Err(_) => break,

@@ -1,0 +1,642 @@
+//! What the daemons give up by themselves: capabilities, system calls, files. The daemons are the binaries that are shipped; calls that they never make
+//! are injected into them.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use libc::{EACCES, ENOSYS, EPERM, SIGSYS};
+
+use crate::support::injection::Argument::{self, Number, Text};
+use crate::support::injection::{Outcome, inject};
+use crate::support::{Program, Programs, Side, System, await_that};
+
+const DAEMONS: [Program; 4] = [
+    Program::Traced,
+    Program::TracedProbes,
+    Program::TracedPerf,
+    Program::Heapprofd,
+];
+
+/// Whether the tests can run at all.
+fn can_inject() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root's daemons have capabilities to give up");
+        return false;
+    }
+    let has_filters = status_of("/proc/self/status", "Seccomp_filters").is_some();
+    if !has_filters {
+        println!("skipped: this kernel has no seccomp filters");
+    }
+    has_filters
+}
+
+/// A line of a `status` file.
+fn status_of(file: impl AsRef<Path>, name: &str) -> Option<String> {
+    line_of(&std::fs::read_to_string(file).ok()?, name)
+}
+
+fn line_of(status: &str, name: &str) -> Option<String> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+/// Starts a service, and this daemon.
+fn started<'a>(programs: &'a Programs, daemon: Program, flags: &[&str]) -> (System<'a>, u32) {
+    let mut system = System::new(programs);
+    if daemon != Program::Traced {
+        system.start(Side::Ours, Program::Traced);
+    }
+    let pid = system.start_with(Side::Ours, daemon, |command| {
+        command.args(flags);
+    });
+    (system, pid)
+}
+
+/// The calls that no daemon makes: each family that helps whoever has taken one over.
+fn calls_of_others() -> Vec<(&'static str, i64, Vec<Argument>)> {
+    let shell = || vec![Text("/bin/true"), Number(0), Number(0)];
+    let path = || vec![Text("/tmp"), Text("/tmp"), Number(0), Number(0), Number(0)];
+    vec![
+        ("execve", libc::SYS_execve, shell()),
+        (
+            "execveat",
+            libc::SYS_execveat,
+            vec![Number(libc::AT_FDCWD.into()), Text("/bin/true")],
+        ),
+        ("fork", libc::SYS_fork, vec![]),
+        ("vfork", libc::SYS_vfork, vec![]),
+        (
+            "clone of a process",
+            libc::SYS_clone,
+            vec![Number(libc::SIGCHLD.into())],
+        ),
+        ("ptrace", libc::SYS_ptrace, vec![Number(0)]),
+        ("process_vm_readv", libc::SYS_process_vm_readv, vec![Number(1)]),
+        ("process_vm_writev", libc::SYS_process_vm_writev, vec![Number(1)]),
+        ("kill", libc::SYS_kill, vec![Number(1), Number(0)]),
+        (
+            "tgkill of another",
+            libc::SYS_tgkill,
+            vec![Number(1), Number(1), Number(0)],
+        ),
+        (
+            "pidfd_getfd",
+            libc::SYS_pidfd_getfd,
+            vec![Number(0), Number(0), Number(0)],
+        ),
+        (
+            "socket of TCP",
+            libc::SYS_socket,
+            vec![Number(libc::AF_INET.into()), Number(1), Number(0)],
+        ),
+        (
+            "socket of packets",
+            libc::SYS_socket,
+            vec![Number(libc::AF_PACKET.into()), Number(3), Number(0)],
+        ),
+        (
+            "socket of netlink",
+            libc::SYS_socket,
+            vec![Number(libc::AF_NETLINK.into()), Number(3), Number(0)],
+        ),
+        ("umount2", libc::SYS_umount2, path()),
+        ("pivot_root", libc::SYS_pivot_root, path()),
+        ("chroot", libc::SYS_chroot, path()),
+        (
+            "open_tree",
+            libc::SYS_open_tree,
+            vec![Number(libc::AT_FDCWD.into()), Text("/")],
+        ),
+        (
+            "unshare",
+            libc::SYS_unshare,
+            vec![Number(libc::CLONE_NEWUSER.into())],
+        ),
+        ("setns", libc::SYS_setns, vec![Number(0), Number(0)]),
+        ("setuid", libc::SYS_setuid, vec![Number(0)]),
+        (
+            "setresuid",
+            libc::SYS_setresuid,
+            vec![Number(0), Number(0), Number(0)],
+        ),
+        ("setgroups", libc::SYS_setgroups, vec![Number(0), Number(0)]),
+        ("capset", libc::SYS_capset, vec![Number(0), Number(0)]),
+        ("bpf", libc::SYS_bpf, vec![Number(0), Number(0), Number(0)]),
+        (
+            "io_uring_setup",
+            libc::SYS_io_uring_setup,
+            vec![Number(1), Number(0)],
+        ),
+        ("userfaultfd", libc::SYS_userfaultfd, vec![Number(0)]),
+        ("keyctl", libc::SYS_keyctl, vec![Number(0), Number(0)]),
+        (
+            "add_key",
+            libc::SYS_add_key,
+            vec![Text("user"), Text("x"), Text("x"), Number(1), Number(-3)],
+        ),
+        (
+            "kexec_load",
+            libc::SYS_kexec_load,
+            vec![Number(0), Number(0), Number(0), Number(0)],
+        ),
+        (
+            "init_module",
+            libc::SYS_init_module,
+            vec![Number(0), Number(0), Text("")],
+        ),
+        (
+            "finit_module",
+            libc::SYS_finit_module,
+            vec![Number(-1), Text(""), Number(0)],
+        ),
+        ("reboot", libc::SYS_reboot, vec![Number(0), Number(0), Number(0)]),
+        ("swapon", libc::SYS_swapon, vec![Text("/nowhere"), Number(0)]),
+        ("settimeofday", libc::SYS_settimeofday, vec![Number(0), Number(0)]),
+        (
+            "clock_settime",
+            libc::SYS_clock_settime,
+            vec![Number(-1), Number(0)],
+        ),
+        ("sethostname", libc::SYS_sethostname, vec![Text("x"), Number(-1)]),
+        ("syslog", libc::SYS_syslog, vec![Number(-1), Number(0), Number(0)]),
+        ("iopl", libc::SYS_iopl, vec![Number(0)]),
+        ("personality", libc::SYS_personality, vec![Number(0xffff_ffff)]),
+        (
+            "mknodat",
+            libc::SYS_mknodat,
+            vec![
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/x"),
+                Number(0),
+                Number(0),
+            ],
+        ),
+        (
+            "linkat",
+            libc::SYS_linkat,
+            vec![
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/x"),
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/y"),
+            ],
+        ),
+        (
+            "symlinkat",
+            libc::SYS_symlinkat,
+            vec![Text("/"), Number(libc::AT_FDCWD.into()), Text("/nowhere/y")],
+        ),
+        (
+            "renameat2",
+            libc::SYS_renameat2,
+            vec![
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/x"),
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/y"),
+            ],
+        ),
+        (
+            "fchownat",
+            libc::SYS_fchownat,
+            vec![
+                Number(libc::AT_FDCWD.into()),
+                Text("/nowhere/x"),
+                Number(0),
+                Number(0),
+                Number(0),
+            ],
+        ),
+        (
+            "fchmodat",
+            libc::SYS_fchmodat,
+            vec![Number(libc::AT_FDCWD.into()), Text("/nowhere/x"), Number(0)],
+        ),
+        (
+            "setxattr",
+            libc::SYS_setxattr,
+            vec![
+                Text("/nowhere/x"),
+                Text("user.x"),
+                Text("x"),
+                Number(1),
+                Number(0),
+            ],
+        ),
+        (
+            "open_by_handle_at",
+            libc::SYS_open_by_handle_at,
+            vec![Number(-1), Number(0), Number(0)],
+        ),
+        (
+            "name_to_handle_at",
+            libc::SYS_name_to_handle_at,
+            vec![Number(-1), Number(0), Number(0)],
+        ),
+        (
+            "ioctl that types into a terminal",
+            libc::SYS_ioctl,
+            vec![Number(-1), Number(libc::TIOCSTI as i64), Text("x")],
+        ),
+        (
+            "prctl of a filter",
+            libc::SYS_prctl,
+            vec![Number(libc::PR_SET_SECCOMP.into()), Number(0)],
+        ),
+        (
+            "seccomp",
+            libc::SYS_seccomp,
+            vec![Number(1), Number(0), Number(0)],
+        ),
+        (
+            "prlimit64 of another",
+            libc::SYS_prlimit64,
+            vec![Number(1), Number(0), Number(0), Number(0)],
+        ),
+        // An interface of x86-64 with numbers of its own.
+        ("getpid of x32", 0x4000_0000 | libc::SYS_getpid, vec![]),
+    ]
+}
+
+/// The calls that some daemons make, and this one does not.
+fn calls_of_other_daemons(daemon: Program) -> Vec<(&'static str, i64, Vec<Argument>)> {
+    let mut calls = Vec::new();
+    let is = |programs: &[Program]| programs.contains(&daemon);
+    if !is(&[Program::TracedPerf]) {
+        calls.push(("perf_event_open", libc::SYS_perf_event_open, vec![Number(0)]));
+    }
+    if !is(&[Program::Heapprofd]) {
+        calls.push((
+            "pidfd_send_signal",
+            libc::SYS_pidfd_send_signal,
+            vec![Number(-1), Number(libc::SIGURG.into())],
+        ));
+    } else {
+        // No other signal.
+        calls.push((
+            "pidfd_send_signal",
+            libc::SYS_pidfd_send_signal,
+            vec![Number(-1), Number(libc::SIGKILL.into())],
+        ));
+    }
+    if !is(&[Program::TracedProbes]) {
+        calls.push((
+            "fanotify_init",
+            libc::SYS_fanotify_init,
+            vec![Number(0), Number(0)],
+        ));
+        calls.push(("mkdir", libc::SYS_mkdir, vec![Text("/nowhere/x"), Number(0)]));
+        let code = (libc::PROT_READ | libc::PROT_EXEC).into();
+        let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS).into();
+        calls.push((
+            "mmap of code",
+            libc::SYS_mmap,
+            vec![Number(0), Number(4096), Number(code), Number(private), Number(-1)],
+        ));
+        calls.push((
+            "mprotect to code",
+            libc::SYS_mprotect,
+            vec![Number(0), Number(4096), Number(code)],
+        ));
+    }
+    if is(&[Program::Traced]) {
+        calls.push((
+            "socket of files",
+            libc::SYS_socket,
+            vec![Number(libc::AF_UNIX.into()), Number(1), Number(0)],
+        ));
+        calls.push((
+            "connect",
+            libc::SYS_connect,
+            vec![Number(-1), Text("x"), Number(2)],
+        ));
+        calls.push((
+            "sendto an address",
+            libc::SYS_sendto,
+            vec![Number(-1), Text("x"), Number(1), Number(0), Text("x"), Number(2)],
+        ));
+    }
+    // Only for a `ferretto` that has started them.
+    calls.push((
+        "mount",
+        libc::SYS_mount,
+        vec![Text("x"), Text("/tmp"), Text("tmpfs"), Number(0), Number(0)],
+    ));
+    calls
+}
+
+/// Fails with the calls that a daemon survives.
+fn assert_killed_by_each(daemon: Program) {
+    if !can_inject() {
+        return;
+    }
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    if daemon != Program::Traced {
+        system.start(Side::Ours, Program::Traced);
+    }
+    let mut survived = Vec::new();
+    for (name, number, arguments) in calls_of_others()
+        .into_iter()
+        .chain(calls_of_other_daemons(daemon))
+    {
+        let pid = system.start(Side::Ours, daemon);
+        let outcome = inject(pid, number, &arguments);
+        if outcome != Outcome::Killed(SIGSYS) {
+            survived.push((name, outcome));
+        }
+        system.end(pid);
+    }
+    assert_eq!(survived, []);
+}
+
+#[test]
+fn a_call_that_traced_never_makes_ends_it() {
+    assert_killed_by_each(Program::Traced);
+}
+
+#[test]
+fn a_call_that_traced_probes_never_makes_ends_it() {
+    assert_killed_by_each(Program::TracedProbes);
+}
+
+#[test]
+fn a_call_that_traced_perf_never_makes_ends_it() {
+    assert_killed_by_each(Program::TracedPerf);
+}
+
+#[test]
+fn a_call_that_heapprofd_never_makes_ends_it() {
+    assert_killed_by_each(Program::Heapprofd);
+}
+
+#[test]
+fn calls_that_libraries_try_and_calls_to_come_fail_as_on_an_older_kernel() {
+    if !can_inject() {
+        return;
+    }
+    let programs = Programs::ours();
+    for daemon in DAEMONS {
+        let (mut system, pid) = started(&programs, daemon, &[]);
+        for number in [libc::SYS_clone3, libc::SYS_futex_waitv, libc::SYS_mbind, 500] {
+            let outcome = inject(pid, number, &[]);
+            assert_eq!(
+                outcome,
+                Outcome::Returned((-ENOSYS).into()),
+                "{daemon:?} {number}"
+            );
+        }
+        let outcome = inject(pid, libc::SYS_getpid, &[]);
+        assert_eq!(outcome, Outcome::Returned(pid.into()), "{daemon:?}");
+        // It goes on as if nothing had been.
+        system.assert_running();
+        system.state();
+    }
+}
+
+#[test]
+fn traced_reaches_no_file_but_its_own() {
+    if !can_inject() {
+        return;
+    }
+    if !has_landlock() {
+        return println!("skipped: this kernel has no Landlock");
+    }
+    let programs = Programs::ours();
+    let (mut system, pid) = started(&programs, Program::Traced, &[]);
+    let open = |path, flags: i32| {
+        let arguments = [
+            Number(libc::AT_FDCWD.into()),
+            Text(path),
+            Number(flags.into()),
+            Number(0o600),
+        ];
+        inject(pid, libc::SYS_openat, &arguments)
+    };
+    let denied = |outcome| {
+        [-EACCES, -EPERM]
+            .map(|error| Outcome::Returned(error.into()))
+            .contains(&outcome)
+    };
+    for (path, flags) in [
+        ("/etc/shadow", libc::O_RDONLY),
+        ("/etc/passwd", libc::O_RDWR),
+        ("/etc/ferretto-test", libc::O_WRONLY | libc::O_CREAT),
+        ("/root", libc::O_RDONLY | libc::O_DIRECTORY),
+        ("/dev/null", libc::O_WRONLY),
+        ("/proc/1/environ", libc::O_RDONLY),
+        ("/proc/1/mem", libc::O_RDWR),
+        ("/proc/sys/kernel/core_pattern", libc::O_WRONLY),
+        ("/sys/kernel/tracing/tracing_on", libc::O_RDONLY),
+    ] {
+        let outcome = open(path, flags);
+        assert!(denied(outcome), "{path}: {outcome:?}");
+    }
+    let remove = [Number(libc::AT_FDCWD.into()), Text("/etc/hostname"), Number(0)];
+    assert!(denied(inject(pid, libc::SYS_unlinkat, &remove)));
+    for path in [
+        "/etc/localtime",
+        "/proc/self/status",
+        "/sys/devices/system/cpu/online",
+    ] {
+        if !Path::new(path).exists() {
+            continue;
+        }
+        let outcome = open(path, libc::O_RDONLY);
+        assert!(matches!(outcome, Outcome::Returned(0..)), "{path}: {outcome:?}");
+    }
+    system.assert_running();
+    system.state();
+}
+
+#[test]
+fn traced_makes_files_in_its_folders_only() {
+    if !has_landlock() {
+        return println!("skipped: this kernel has no Landlock");
+    }
+    let programs = Programs::ours();
+    // Everybody's folders for temporary files are always there.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let is_temporary = ["/tmp", "/var/tmp"]
+        .iter()
+        .any(|usual| folder.path().starts_with(usual));
+    if is_temporary {
+        return println!("skipped: this kernel's tests are built in a folder for temporary files");
+    }
+    let other = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (number, (started_in, listed, is_made)) in [
+        (Path::new("/"), None, false),
+        (folder.path(), None, true),
+        (folder.path(), Some(other.path()), false),
+        (other.path(), Some(folder.path()), true),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut system = System::new(&programs);
+        system.start_with(Side::Ours, Program::Traced, |command| {
+            command.current_dir(started_in).env_remove("TMPDIR");
+            if let Some(listed) = listed {
+                command.env("FERRETTO_OUTPUT_FOLDERS", listed);
+            }
+        });
+        let file = folder.path().join(format!("{number}.pftrace"));
+        let config = system.path("config");
+        std::fs::write(
+            &config,
+            format!(
+                "buffers {{ size_kb: 64 }} duration_ms: 1 write_into_file: true output_path: \"{}\"",
+                file.display()
+            ),
+        )
+        .unwrap();
+        let mut perfetto = system.command(&system.program(Side::Ours, Program::Perfetto), "perfetto.log");
+        let status = perfetto.arg("--txt").arg("-c").arg(&config).status().unwrap();
+        let said = format!("{}{}", system.log("perfetto.log"), system.log("traced.log"));
+        assert_eq!(
+            (status.success(), file.exists()),
+            (is_made, is_made),
+            "{number}: {said}"
+        );
+        assert!(
+            is_made || said.contains("FERRETTO_OUTPUT_FOLDERS"),
+            "{number}: {said}"
+        );
+    }
+}
+
+fn has_landlock() -> bool {
+    landlock_version() >= 1
+}
+
+/// The version of Landlock; an error is a negative number.
+fn landlock_version() -> i64 {
+    // SAFETY: with this flag, the call takes no pointer.
+    unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, 1) }
+}
+
+/// Capabilities as the kernel numbers them.
+const KILL: u32 = 5;
+const DAC_READ_SEARCH: u32 = 2;
+const IPC_LOCK: u32 = 14;
+const SYS_PTRACE: u32 = 19;
+const SYS_NICE: u32 = 23;
+const SYS_RESOURCE: u32 = 24;
+const SYSLOG: u32 = 34;
+const PERFMON: u32 = 38;
+const CHECKPOINT_RESTORE: u32 = 40;
+
+fn kept(daemon: Program) -> &'static [u32] {
+    match daemon {
+        Program::Traced | Program::Perfetto => &[],
+        Program::TracedProbes => &[SYS_PTRACE, DAC_READ_SEARCH, SYSLOG],
+        Program::TracedPerf => &[
+            PERFMON,
+            SYS_PTRACE,
+            CHECKPOINT_RESTORE,
+            DAC_READ_SEARCH,
+            IPC_LOCK,
+            SYSLOG,
+        ],
+        Program::Heapprofd => &[SYS_PTRACE, CHECKPOINT_RESTORE, DAC_READ_SEARCH, KILL],
+    }
+}
+
+#[test]
+fn daemons_of_root_keep_the_capabilities_that_they_use_in_all_threads() {
+    if !can_inject() {
+        return;
+    }
+    let own = status_of("/proc/self/status", "CapPrm").unwrap();
+    let own = u64::from_str_radix(&own, 16).unwrap();
+    if own >> CHECKPOINT_RESTORE & 1 == 0 {
+        return println!("skipped: this kernel or container has no CAP_CHECKPOINT_RESTORE");
+    }
+    // Where limits of priorities cannot be raised, the capability that stands for them is kept.
+    let for_boosts = match own >> SYS_RESOURCE & 1 {
+        0 => 1 << SYS_NICE & own,
+        _ => 0,
+    };
+    let programs = Programs::ours();
+    for daemon in DAEMONS {
+        let exactly: u64 = kept(daemon).iter().map(|number| 1 << number).sum::<u64>() & own;
+        let (system, pid) = started(&programs, daemon, &[]);
+        assert_kept(daemon, &system, pid, exactly | for_boosts);
+
+        // As where nobody may raise priorities.
+        let mut system = System::new(&programs);
+        if daemon != Program::Traced {
+            system.start(Side::Ours, Program::Traced);
+        }
+        let program = system.program(Side::Ours, daemon);
+        let pid = system.start_copy(Path::new("setpriv"), daemon, |command| {
+            let without = "-sys_nice,-sys_resource";
+            command.args([
+                format!("--bounding-set={without}"),
+                format!("--inh-caps={without}"),
+            ]);
+            command.arg(&program);
+        });
+        assert_kept(daemon, &system, pid, exactly);
+    }
+}
+
+/// Fails if a thread has other rights, while the daemon records.
+fn assert_kept(daemon: Program, system: &System<'_>, pid: u32, capabilities: u64) {
+    // Threads that come later, too.
+    let config = "buffers { size_kb: 64 } write_into_file: true duration_ms: 600000 data_sources { config { name: \"linux.perf\" \
+                  perf_event_config { timebase { frequency: 10 counter: SW_CPU_CLOCK } } } }";
+    let recording = system.record(Side::Ours, config);
+    let expected = format!("{capabilities:016x}");
+    let tasks = || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        tasks.map(|task| task.unwrap().path().join("status"))
+    };
+    let of_later = match daemon {
+        Program::Traced => Some("trace-file"),
+        Program::TracedPerf => Some("perf_reader"),
+        _ => None,
+    };
+    await_that("the recording has its thread", || {
+        let mut names = tasks().filter_map(|file| status_of(file, "Name"));
+        of_later.is_none_or(|wanted| names.any(|name| name == wanted))
+    });
+    let mut names = BTreeSet::new();
+    for file in tasks() {
+        // A thread may end meanwhile.
+        let Ok(status) = std::fs::read_to_string(file) else {
+            continue;
+        };
+        let line = |name| line_of(&status, name).unwrap();
+        names.insert(line("Name"));
+        for set in ["CapEff", "CapPrm", "CapBnd"] {
+            assert_eq!(line(set), expected, "{daemon:?} {set} {names:?}");
+        }
+        for set in ["CapInh", "CapAmb"] {
+            assert_eq!(line(set), format!("{:016x}", 0), "{daemon:?} {set}");
+        }
+        assert_eq!(line("NoNewPrivs"), "1", "{daemon:?}");
+        assert_eq!(
+            [line("Seccomp"), line("Seccomp_filters")],
+            ["2", "2"],
+            "{daemon:?}"
+        );
+    }
+    drop(recording);
+}
+
+#[test]
+fn a_flag_keeps_all_rights() {
+    let programs = Programs::ours();
+    for daemon in DAEMONS {
+        let (_system, pid) = started(&programs, daemon, &["--no-sandbox"]);
+        let line = |name| status_of(format!("/proc/{pid}/status"), name);
+        let own = |name| status_of("/proc/self/status", name);
+        for name in ["CapEff", "CapBnd", "NoNewPrivs", "Seccomp"] {
+            assert_eq!(line(name), own(name), "{daemon:?} {name}");
+        }
+    }
+}

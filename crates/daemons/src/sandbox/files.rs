@@ -1,0 +1,60 @@
+//! Files, ports and signals, with Landlock (Linux 5.13). Descriptors that are open already, or that clients pass, are not affected.
+//!
+//! A process under Landlock may not look into processes outside of it (`/proc/PID/maps`, `/proc/PID/fd`), whatever its capabilities. So only a daemon
+//! that looks into no other process has [`Files`].
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+};
+
+use crate::log;
+
+/// The newest rights that are taken away. Every later version of Landlock brings more, each of which may take something that the daemons need.
+const RIGHTS: ABI = ABI::V6;
+
+/// The files that a daemon may use. Those that do not exist are left out.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Files and folders that it reads.
+    pub(crate) read: Vec<PathBuf>,
+    /// Folders in which it makes, reads, writes and removes files.
+    pub(crate) output: Vec<PathBuf>,
+    /// Folders out of which it removes its own files.
+    pub(crate) remove: Vec<PathBuf>,
+}
+
+impl Files {
+    pub(super) fn enforce(self) {
+        match self.restrict() {
+            Ok(RulesetStatus::FullyEnforced) => {}
+            Ok(RulesetStatus::PartiallyEnforced) => log::info(format_args!(
+                "sandbox: this kernel's Landlock is older than Linux 6.12, and restricts files only in part"
+            )),
+            Ok(RulesetStatus::NotEnforced) => log::info(format_args!(
+                "sandbox: files are not restricted, because this kernel has no Landlock"
+            )),
+            Err(error) => log::warning(format_args!("sandbox: files are not restricted: {error}")),
+        }
+    }
+
+    fn restrict(self) -> Result<RulesetStatus, RulesetError> {
+        let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+        let remove: BitFlags<AccessFs> = AccessFs::RemoveFile.into();
+        let output = read | remove | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::Truncate;
+        let status = Ruleset::default()
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(RIGHTS))?
+            // None is granted: sockets are open by now.
+            .handle_access(AccessNet::from_all(RIGHTS))?
+            .scope(Scope::Signal)?
+            .create()?
+            .add_rules(path_beneath_rules(self.read, read))?
+            .add_rules(path_beneath_rules(self.output, output))?
+            .add_rules(path_beneath_rules(self.remove, remove))?
+            .restrict_self()?;
+        Ok(status.ruleset)
+    }
+}

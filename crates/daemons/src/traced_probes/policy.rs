@@ -1,0 +1,60 @@
+//! The rights that `traced_probes` keeps: to set up ftrace, and to read what the kernel tells about all processes.
+//!
+//! tracefs, `/sys` and most of `/proc` belong to root, so root's daemon needs no capability for these.
+
+use ferretto_ipc::Address;
+use ferretto_probes::ftrace::instances::TracefsPolicy;
+
+use crate::sandbox::{Calls, Capabilities, Families, Policy, calls, old_calls};
+
+/// The rights of probes whose service has this address.
+pub(super) fn policy(service: &Address, tracefs: TracefsPolicy) -> Policy {
+    Policy {
+        capabilities: capabilities(tracefs),
+        // It looks into other processes: who uses tracefs, and how much memory they use.
+        files: None,
+        calls: calls(service, tracefs),
+    }
+}
+
+fn capabilities(tracefs: TracefsPolicy) -> Capabilities {
+    let needed = Capabilities::SYS_PTRACE
+        // Folders of other users, for the paths of inodes.
+        | Capabilities::DAC_READ_SEARCH
+        // The kernel's addresses, for the names of its functions.
+        | Capabilities::SYSLOG;
+    match tracefs {
+        TracefsPolicy::AsFound => needed,
+        TracefsPolicy::MountIfMissing => needed | Capabilities::SYS_ADMIN,
+    }
+}
+
+fn calls(service: &Address, tracefs: TracefsPolicy) -> Calls {
+    let calls = Calls::recorder(Families::of(service))
+        // libsystemd is loaded when a recording reads the journal.
+        .and_code()
+        // The journal of changes to ftrace; libsystemd's files.
+        .and(calls![
+            SYS_flock,
+            SYS_fsync,
+            SYS_fdatasync,
+            SYS_mkdirat,
+            SYS_fchmod,
+            SYS_statfs
+        ])
+        .and(old_calls![SYS_mkdir, SYS_epoll_create])
+        // libsystemd notices new files of the journal.
+        .and(calls![
+            SYS_inotify_init1,
+            SYS_inotify_add_watch,
+            SYS_inotify_rm_watch
+        ])
+        // Who else changes ftrace.
+        .and(calls![SYS_fanotify_init, SYS_fanotify_mark])
+        // Walks that stay in one file system.
+        .and(calls![SYS_openat2]);
+    match tracefs {
+        TracefsPolicy::AsFound => calls,
+        TracefsPolicy::MountIfMissing => calls.and(calls![SYS_mount]),
+    }
+}
