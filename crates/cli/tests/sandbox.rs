@@ -531,7 +531,7 @@ const CHECKPOINT_RESTORE: u32 = 40;
 
 fn kept(daemon: Program) -> &'static [u32] {
     match daemon {
-        Program::Traced | Program::Perfetto => &[],
+        Program::Traced | Program::TracedRelay | Program::Perfetto => &[],
         Program::TracedProbes => &[SYS_PTRACE, DAC_READ_SEARCH, SYSLOG],
         Program::TracedPerf => &[
             PERFMON,

@@ -213,9 +213,9 @@ impl Daemon {
             Counted(count as u64, "session"),
             self.settings.folder.display()
         ));
-        if let Some(service_manager) = ServiceManager::of_this_process()
-            && let Err(error) = service_manager.ready("records")
-        {
+        let told = ServiceManager::of_this_process()
+            .and_then(|manager| manager.map_or(Ok(()), |manager| manager.ready("records")));
+        if let Err(error) = told {
             log::warning(format_args!("cannot tell systemd that all is ready: {error}"));
         }
         if let Some(notify) = notify {

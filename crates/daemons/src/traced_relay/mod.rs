@@ -6,6 +6,7 @@
 mod clocks;
 mod destination;
 mod forward;
+mod policy;
 mod relay;
 
 use std::error::Error;
@@ -119,6 +120,7 @@ impl Daemon for Args {
             false => self.take(handed)?,
             true => self.listen(&service)?,
         };
+        self.common.confine(policy::policy(&service));
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&daemon::ending_signals())?;
         let status = format!("listening on {}, forwarding to {service}", names.join(" "));
