@@ -13,9 +13,9 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Counts this buffer too: its packets, its lists of chunks, and its programs with their state.
+    /// Counts this buffer too: its packets, its lists of chunks, the headers that it keeps beside them, and its programs with their state.
     pub fn add(&mut self, buffer: &TraceBuffer) {
-        self.bytes += buffer.sequences.memory();
+        self.bytes += buffer.sequences.memory() + buffer.ring.memory_of_changed_headers();
         self.bytes += buffer.protovms.as_ref().map_or(0, |vms| vms.memory_used());
         for (address, bytes) in buffer.ring.pieces() {
             if address.is_none_or(|address| self.shared.insert(address)) {

@@ -18,8 +18,8 @@ pub fn run(data: &[u8]) {
         _ => FillPolicy::RingBuffer,
     };
     let shape = input.byte();
-    let piece = if shape & 0x80 == 0 { 4096 } else { memory::PIECE };
-    let size = u64::from(shape & 0x7f) % 4 * 4096;
+    let piece = [4096, 8192, 256, memory::PIECE][usize::from(shape >> 6)];
+    let size = u64::from(shape & 3) * 4096;
     let mut buffer = TraceBuffer::with_pieces_of(piece, size, policy).expect("a few KiB");
     let mut delivered = 0;
     let mut kept: Option<TraceBuffer> = None;

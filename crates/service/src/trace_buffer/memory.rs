@@ -2,10 +2,10 @@
 //!
 //! Used by the ring of records only, which never asks for bytes on both sides of a border between pieces.
 //!
-//! The memory is reserved at once and touched as it is first written, so a fresh buffer of 1 GiB costs address space only. A clone copies no byte. After
-//! it, the first write to each piece copies that piece, so that a write takes bounded time, and the memory of all clones together is that of
-//! the pieces which were overwritten since, once each. The address space for these copies is reserved when the clone is made: a write
-//! never fails.
+//! The memory is reserved at once and touched as it is first written, so a fresh buffer of 1 GiB costs address space only. A clone copies no byte.
+//! Afterwards the buffer copies each piece once, before its first change there, which may be a chunk, a patch, or a mark that a chunk was read.
+//! So the memory of all clones together is that of the pieces which were changed between them. The address space for these copies is
+//! reserved when the clone is made: a change never fails.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ferretto_wire::bulk;
 
 use super::TraceBufferError;
 
-/// Size of a piece, in bytes. Copying one takes a fraction of a millisecond. Records do not cross borders, so what is left before a border stays
+/// Size of a piece, in bytes. Copying one takes a fraction of a millisecond. Chunks do not cross borders, so what is left before a border stays
 /// empty: half a chunk on average, which with chunks of 4 KB is a five-hundredth of the buffer.
 pub(super) const PIECE: u32 = 1 << 20;
 
@@ -54,7 +54,7 @@ impl Piece {
         }
     }
 
-    /// Has it for the caller alone: the memory itself if nobody else has it any more, otherwise a copy in a spare.
+    /// Makes the piece the caller's own: the memory itself if nobody else has it any more, otherwise a copy in a spare.
     #[cold]
     fn take_over(&mut self, spares: &mut Vec<Vec<u8>>) -> &mut Vec<u8> {
         let mut spare = spares.pop().unwrap_or_default();
@@ -99,7 +99,7 @@ impl Memory {
         })
     }
 
-    /// The same contents again. The other half has no room for more.
+    /// The same contents again. The clone cannot grow.
     pub(super) fn share(&mut self) -> Result<Self, TraceBufferError> {
         let in_use = self.used.div_ceil(self.piece()) as usize;
         while self.spares.len() < in_use {

@@ -412,8 +412,8 @@ impl TraceBuffer {
     /// Makes a copy of the unread packets that can be read but not written. Its counters go on from this buffer's, except those of reading, which
     /// start at 0.
     ///
-    /// No packet is copied now: the two share memory, in pieces, and this buffer copies each piece when it first writes to it again. The lists
-    /// of chunks are copied, 8 bytes for each.
+    /// No packet is copied now: the two share memory, in pieces, and this buffer copies each piece when it first writes or reads there again. The
+    /// lists of chunks are copied, 8 bytes for each. Ends the read cycle.
     ///
     /// # Errors
     /// When the address space cannot be reserved into which this buffer will copy.

@@ -332,7 +332,9 @@ impl Ring {
 
     /// Replaces the first `payload.len()` bytes of the payload of the chunk at `at`.
     pub(super) fn overwrite(&mut self, at: u32, payload: &[u8]) {
-        bulk::copy(self.memory.bytes_mut(at + HEADER_SIZE, payload.len()), payload);
+        // With the header, because an empty payload may lie at the end of the memory.
+        let record = self.memory.bytes_mut(at, HEADER_SIZE as usize + payload.len());
+        bulk::copy(&mut record[HEADER_SIZE as usize..], payload);
     }
 
     /// Replaces `data.len()` bytes `offset` bytes into the payload of the chunk at `at`.
@@ -356,13 +358,20 @@ impl Ring {
     /// The fragments of the chunk at `at`.
     #[inline]
     pub(super) fn payload(&self, at: u32, chunk: &Chunk) -> &[u8] {
-        self.memory.bytes(at + HEADER_SIZE, usize::from(chunk.payload))
+        let record = self.memory.bytes(at, HEADER_SIZE as usize + usize::from(chunk.payload));
+        &record[HEADER_SIZE as usize..]
     }
 
     /// The memory in use from `at` on, up to the end of the piece.
     #[inline]
     pub(super) fn bytes_from(&self, at: u32) -> &[u8] {
         self.memory.from(at)
+    }
+
+    /// The memory of the headers that reading a clone has changed, in bytes.
+    pub(super) fn memory_of_changed_headers(&self) -> u64 {
+        let entries = self.changed.as_ref().map_or(0, |changed| changed.others.capacity());
+        (entries * (size_of::<(u32, u128)>() + 1)) as u64
     }
 
     /// The pieces of memory in use.

@@ -106,6 +106,16 @@ impl Sequence {
         }
     }
 
+    /// Takes the front chunk off the list, which gives memory back as it becomes shorter.
+    pub(super) fn pop_front(&mut self) -> Option<Held> {
+        let front = self.chunks.pop_front();
+        let (len, capacity) = (self.chunks.len(), self.chunks.capacity());
+        if capacity > MAX_IDLE_CAPACITY && len < capacity / 4 {
+            self.chunks.shrink_to(len * 2);
+        }
+        front
+    }
+
     /// Records that the front chunk is gone, and the losses before it.
     pub(super) fn take(&mut self, taken: Taken) {
         self.waits = false;
@@ -240,7 +250,7 @@ impl Sequences {
         let lists = self
             .slots
             .iter()
-            .map(|sequence| sequence.chunks.len() * size_of::<Held>());
+            .map(|sequence| sequence.chunks.capacity() * size_of::<Held>());
         (self.slots.len() * size_of::<Sequence>() + lists.sum::<usize>()) as u64
     }
 

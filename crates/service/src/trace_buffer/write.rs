@@ -488,7 +488,7 @@ impl TraceBuffer {
     /// Removes the front chunk of a sequence, read or not, and frees its space.
     pub(super) fn take_front(&mut self, slot: Slot) {
         let sequence = self.sequences.get_mut(slot);
-        let Some(Held { at, .. }) = sequence.chunks.pop_front() else {
+        let Some(Held { at, .. }) = sequence.pop_front() else {
             return;
         };
         let chunk = self.ring.chunk(at);

@@ -278,7 +278,7 @@ struct Model {
 impl Model {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let size = 4096 << random.below(4);
+        let size = 4096 * (1 + random.below(8) as u64);
         let policy = match random.below(6) {
             0 | 1 => FillPolicy::Discard,
             2 => FillPolicy::DiscardAtEnd,
@@ -303,7 +303,7 @@ impl Model {
                 refused_empty: None,
             })
             .collect();
-        let piece = if random.one_in(2) { 4096 } else { memory::PIECE };
+        let piece = [4096, 8192, memory::PIECE][random.below(3)];
         let buffer = TraceBuffer::with_pieces_of(piece, size, policy).unwrap();
         Self {
             seed,

@@ -189,3 +189,47 @@ fn chunks_do_not_cross_borders_between_pieces() {
         CopyOutcome::Violation(AbiViolation::TooLarge)
     );
 }
+
+#[test]
+fn empty_chunks_may_end_where_memory_ends() {
+    for (piece, size) in [(4096, 4096), (4096, 8192), (8192, 12288)] {
+        let buffer = TraceBuffer::with_pieces_of(piece, size, FillPolicy::RingBuffer);
+        let mut buffer = Fixture(buffer.unwrap());
+        let chunks = size as u32 / 16;
+        for id in 0..chunks / 2 {
+            buffer.commit(chunk(1, 1, id));
+        }
+        let mut half = snapshot(&mut buffer);
+        assert_eq!(half.read(), NOTHING);
+        for id in chunks / 2..chunks {
+            buffer.commit(chunk(1, 1, id));
+        }
+        let mut full = snapshot(&mut buffer);
+        for id in chunks..chunks * 2 {
+            buffer.commit(chunk(1, 1, id));
+        }
+        assert_eq!(full.read(), NOTHING);
+        assert_eq!(buffer.read(), NOTHING);
+        buffer.commit(chunk(1, 1, chunks * 2).whole('a', 16));
+        assert_eq!(buffer.read().len(), 1);
+    }
+}
+
+#[test]
+fn the_list_of_chunks_gives_memory_back_as_they_are_read() {
+    let mut buffer = ring(1 << 20);
+    buffer.commit(chunk(1, 1, 0).whole('a', 16));
+    for id in 1..10_000 {
+        let _ = buffer.0.copy_chunk(&chunk(1, 1, id).info, &[]);
+    }
+    buffer.commit(chunk(1, 1, 10_000).begin('b', 16));
+    let mut clone = snapshot(&mut buffer);
+    let footprint = |buffer: &Fixture| {
+        let mut footprint = Footprint::default();
+        footprint.add(&buffer.0);
+        footprint.bytes() - buffer.0.used_size()
+    };
+    assert!(footprint(&clone) > 80_000);
+    assert_eq!(clone.read(), ["a16"]);
+    assert!(footprint(&clone) < 10_000, "{}", footprint(&clone));
+}
