@@ -18,6 +18,10 @@ const DAEMONS: [Program; 4] = [
     Program::Heapprofd,
 ];
 
+/// Numbers of calls whose names the C library may lack.
+const FCHMODAT2: i64 = 452;
+const MSEAL: i64 = 462;
+
 /// Whether the tests can run at all.
 fn can_inject() -> bool {
     if !rustix::process::geteuid().is_root() {
@@ -381,7 +385,14 @@ fn calls_that_libraries_try_and_calls_to_come_fail_as_on_an_older_kernel() {
     let programs = Programs::ours();
     for daemon in DAEMONS {
         let (mut system, pid) = started(&programs, daemon, &[]);
-        for number in [libc::SYS_clone3, libc::SYS_futex_waitv, libc::SYS_mbind, 500] {
+        for number in [
+            libc::SYS_clone3,
+            libc::SYS_futex_waitv,
+            libc::SYS_mbind,
+            FCHMODAT2,
+            MSEAL,
+            500,
+        ] {
             let outcome = inject(pid, number, &[]);
             assert_eq!(
                 outcome,

@@ -48,7 +48,7 @@ impl TraceFile {
                 io::ErrorKind::AlreadyExists => "; remove it or choose another output_path",
                 io::ErrorKind::PermissionDenied => {
                     "; the service may make no file there: have the client pass a descriptor (perfetto -o), or add the folder to traced's \
-                     FERRETTO_OUTPUT_FOLDERS"
+                     FERRETTO_OUTPUT_FOLDERS; root's traced writes only to folders that root owns or that everybody may write to"
                 }
                 _ => "",
             };

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::daemons::{Ended, SIDES, daemon, has_probes, is_readable, run, sockets};
+use crate::support::address::free_address;
 use crate::support::{Program, Programs, Side, System};
 
 /// A process that is not our child. Dropping this ends it.
@@ -109,6 +110,30 @@ fn probes_in_the_background_need_no_service_yet() {
         probes.signal(Signal::TERM);
         assert!(probes.await_end(), "{side}");
     }
+}
+
+#[test]
+fn a_relay_in_the_background_takes_producers_to_the_service() {
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let address = free_address();
+    let sockets = format!("{},{address}", system.producer_socket().display());
+    system.start_with(Side::Ours, Program::Traced, |command| {
+        command
+            .env("PERFETTO_PRODUCER_SOCK_NAME", sockets)
+            .arg("--enable-relay-endpoint");
+    });
+    let socket = system.path("guest");
+    let mut command = daemon(&system, Side::Ours, Program::TracedRelay, &["--background"]);
+    command
+        .env("PERFETTO_RELAY_SOCK_NAME", &address)
+        .env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+    let relay = Background::of(&run(&system, command));
+    assert_eq!(std::fs::read_link(relay.proc("cwd")).unwrap(), Path::new("/"));
+    system.start_at(Side::Ours, Program::TracedProbes, &socket.display().to_string());
+    system.await_state(has_probes);
+    relay.signal(Signal::TERM);
+    assert!(relay.await_end());
 }
 
 #[test]

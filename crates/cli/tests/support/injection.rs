@@ -4,7 +4,7 @@
 //! with all that it has given up by itself. Only for x86-64.
 #![allow(unsafe_code)]
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
@@ -26,24 +26,20 @@ pub(crate) enum Argument {
     Text(&'static str),
 }
 
+/// Bytes of the instruction for a system call.
+const SYSCALL: u64 = 2;
+
 /// Has the main thread of a process make a call. A process that survives goes on as before.
 pub(crate) fn inject(pid: u32, number: i64, arguments: &[Argument]) -> Outcome {
-    const SYSCALL: u64 = 2; // bytes of the instruction
     let pid = pid as libc::pid_t;
-    ptrace(libc::PTRACE_ATTACH, pid, std::ptr::null_mut()).unwrap();
-    assert_eq!(await_stop(pid), None, "it ended before the call");
-    // It waits in the event loop's call.
-    let before = registers(pid);
-    let mut during = before;
-    during.rip -= SYSCALL;
-    let mut instruction = [0; SYSCALL as usize];
     let memory = OpenOptions::new()
         .read(true)
         .write(true)
         .open(format!("/proc/{pid}/mem"))
         .unwrap();
-    memory.read_exact_at(&mut instruction, during.rip).unwrap();
-    assert_eq!(instruction, [0x0f, 0x05], "its main thread is in no system call");
+    let before = stop_in_a_call(pid, &memory);
+    let mut during = before;
+    during.rip -= SYSCALL;
     // No call is to be begun again.
     during.orig_rax = u64::MAX;
     during.rax = number as u64;
@@ -74,6 +70,24 @@ pub(crate) fn inject(pid: u32, number: i64, arguments: &[Argument]) -> Outcome {
     ptrace(libc::PTRACE_SETREGS, pid, (&raw const before).cast_mut().cast()).unwrap();
     ptrace(libc::PTRACE_DETACH, pid, std::ptr::null_mut()).unwrap();
     Outcome::Returned(result)
+}
+
+/// Stops the main thread in its event loop's call, where it is sooner or later, and returns its registers.
+fn stop_in_a_call(pid: libc::pid_t, memory: &File) -> libc::user_regs_struct {
+    loop {
+        ptrace(libc::PTRACE_ATTACH, pid, std::ptr::null_mut()).unwrap();
+        assert_eq!(await_stop(pid), None, "it ended before the call");
+        let registers = registers(pid);
+        let mut instruction = [0; SYSCALL as usize];
+        memory
+            .read_exact_at(&mut instruction, registers.rip - SYSCALL)
+            .unwrap();
+        if instruction == [0x0f, 0x05] {
+            return registers;
+        }
+        ptrace(libc::PTRACE_DETACH, pid, std::ptr::null_mut()).unwrap();
+        std::thread::yield_now();
+    }
 }
 
 fn registers(pid: libc::pid_t) -> libc::user_regs_struct {

@@ -103,6 +103,10 @@ impl Calls {
     }
 
     /// Opening sockets.
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "musl's numbers of ioctls have another type"
+    )]
     pub(crate) fn and_sockets(self, families: Families) -> Calls {
         let unix = [libc::AF_UNIX as u64];
         let network =
@@ -112,10 +116,21 @@ impl Calls {
             .and(calls![SYS_connect]);
         match families {
             Families::Unix => calls,
-            // To look up a host, the C library may bind a socket and send to an address.
+            // To look up a host, the C library may bind a socket and send to an address. It asks how long an answer is, and for the numbers and names of
+            // network interfaces.
             Families::Network => calls
                 .and_if(calls![SYS_socket], 0, INT, &network)
-                .and(calls![SYS_bind, SYS_sendmmsg]),
+                .and(calls![SYS_bind, SYS_sendmmsg])
+                .and_if(
+                    calls![SYS_ioctl],
+                    1,
+                    INT,
+                    &[
+                        libc::FIONREAD as u64,
+                        libc::SIOCGIFINDEX as u64,
+                        libc::SIOCGIFNAME as u64,
+                    ],
+                ),
         }
     }
 
@@ -162,10 +177,8 @@ fn refuse(processor: TargetArch) -> Result<BpfProgram, seccompiler::Error> {
 
 /// Calls that fail with ENOSYS.
 fn refused() -> impl Iterator<Item = c_long> {
-    common::REFUSED
-        .iter()
-        .copied()
-        .chain(FIRST_UNKNOWN..=LAST_UNKNOWN)
+    let known = common::REFUSED.iter().chain(common::REFUSED_BY_NUMBER);
+    known.copied().chain(FIRST_UNKNOWN..=LAST_UNKNOWN)
 }
 
 fn processor() -> Option<TargetArch> {

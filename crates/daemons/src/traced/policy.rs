@@ -1,8 +1,9 @@
 //! The rights that `traced` keeps: none but its sockets, the descriptors that clients pass, and the folders for trace files.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use crate::log;
 use crate::sandbox::{Calls, Capabilities, Files, POINTER, Policy, calls};
 
 /// Folders in which configs may have trace files made (`output_path`), separated by `:`.
@@ -24,8 +25,14 @@ const READ: [&str; 6] = [
     "/usr/share/zoneinfo",
 ];
 
-/// The rights of a service whose sockets are files in these folders.
+/// The rights of a service whose sockets are files in these folders. Warns of listed folders that are no use.
 pub(super) fn policy(socket_folders: Vec<PathBuf>) -> Policy {
+    let left_out = left_out(&std::env::var_os(OUTPUT_FOLDERS).unwrap_or_default());
+    if !left_out.is_empty() {
+        log::warning(format_args!(
+            "{OUTPUT_FOLDERS}: {left_out:?} are left out; list folders that exist when the service starts, by their absolute paths"
+        ));
+    }
     Policy {
         capabilities: Capabilities::empty(),
         files: Some(Files {
@@ -73,6 +80,14 @@ fn chosen_folders(list: Option<OsString>, started_in: Option<PathBuf>) -> Vec<Pa
     }
 }
 
+/// The entries of the list that give no right: relative paths, and folders that do not exist.
+fn left_out(list: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(list)
+        .filter(|path| !path.as_os_str().is_empty())
+        .filter(|path| path.is_relative() || !path.is_dir())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,5 +104,12 @@ mod tests {
             [PathBuf::from("/a"), "/c".into()]
         );
         assert!(chosen(Some(""), "/home/me").is_empty());
+    }
+
+    #[test]
+    fn listed_folders_that_are_relative_or_not_there_are_named() {
+        let named = left_out(OsStr::new("/:relative::/no/such/folder"));
+        assert_eq!(named, [PathBuf::from("relative"), "/no/such/folder".into()]);
+        assert!(left_out(OsStr::new("")).is_empty());
     }
 }

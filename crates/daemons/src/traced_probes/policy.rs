@@ -1,28 +1,44 @@
 //! The rights that `traced_probes` keeps: to set up ftrace, and to read what the kernel tells about all processes.
 //!
-//! tracefs, `/sys` and most of `/proc` belong to root, so root's daemon needs no capability for these.
+//! tracefs, `/sys` and most of `/proc` belong to root, so root's daemon needs no capability for these. Only a tracefs that somebody has given to another
+//! user takes one.
+
+use std::os::unix::fs::MetadataExt;
 
 use ferretto_ipc::Address;
 use ferretto_probes::ftrace::instances::TracefsPolicy;
+use ferretto_probes::ftrace::tracefs::Tracefs;
 
 use crate::sandbox::{Calls, Capabilities, Families, Policy, calls, old_calls};
 
 /// The rights of probes whose service has this address.
 pub(super) fn policy(service: &Address, tracefs: TracefsPolicy) -> Policy {
     Policy {
-        capabilities: capabilities(tracefs),
+        capabilities: capabilities(tracefs, owner_of_tracefs()),
         // It looks into other processes: who uses tracefs, and how much memory they use.
         files: None,
         calls: calls(service, tracefs),
     }
 }
 
-fn capabilities(tracefs: TracefsPolicy) -> Capabilities {
-    let needed = Capabilities::SYS_PTRACE
+/// The user to whom the folder of tracefs belongs, if tracefs is mounted.
+fn owner_of_tracefs() -> Option<u32> {
+    let tracefs = Tracefs::find().ok()?;
+    let folder = std::fs::metadata(tracefs.root()).ok()?;
+    Some(folder.uid())
+}
+
+fn capabilities(tracefs: TracefsPolicy, owner_of_tracefs: Option<u32>) -> Capabilities {
+    let always = Capabilities::SYS_PTRACE
         // Folders of other users, for the paths of inodes.
         | Capabilities::DAC_READ_SEARCH
         // The kernel's addresses, for the names of its functions.
         | Capabilities::SYSLOG;
+    let needed = match owner_of_tracefs {
+        None | Some(0) => always,
+        // The files of tracefs are for their owner to write.
+        Some(_) => always | Capabilities::DAC_OVERRIDE,
+    };
     match tracefs {
         TracefsPolicy::AsFound => needed,
         TracefsPolicy::MountIfMissing => needed | Capabilities::SYS_ADMIN,
@@ -56,5 +72,21 @@ fn calls(service: &Address, tracefs: TracefsPolicy) -> Calls {
     match tracefs {
         TracefsPolicy::AsFound => calls,
         TracefsPolicy::MountIfMissing => calls.and(calls![SYS_mount]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_tracefs_of_another_user_takes_the_right_to_write_others_files() {
+        let overrides = |owner| {
+            let kept = capabilities(TracefsPolicy::AsFound, owner);
+            kept.contains(Capabilities::DAC_OVERRIDE)
+        };
+        assert!(!overrides(None));
+        assert!(!overrides(Some(0)));
+        assert!(overrides(Some(1000)));
     }
 }

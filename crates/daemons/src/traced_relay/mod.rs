@@ -23,6 +23,7 @@ use ferretto_service::MachineId;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::daemon::{self, Daemon, Startup};
+use crate::socket_groups::{self, Users};
 use crate::traced::listeners::sockets_of_systemd;
 use crate::traced::program::local_time_offset;
 use crate::{inherited, log};
@@ -46,7 +47,8 @@ struct Args {
     common: daemon::Flags,
     /// Group and mode of the socket for producers, for example traced-producer:0660
     ///
-    /// A group is a name or a number, a mode four octal digits. Nobody can connect before the socket has them.
+    /// A group is a name or a number, a mode four octal digits. Nobody can connect before the socket has them. Without this, the umask decides; but
+    /// root's socket is for everybody if the machine has the group ferretto.
     #[arg(long, value_name = "GROUP:MODE", allow_hyphen_values = true)]
     set_socket_permissions: Option<SocketPermissions>,
     /// What tells this machine from others, instead of the kernel's boot id
@@ -120,13 +122,14 @@ impl Daemon for Args {
             false => self.take(handed)?,
             true => self.listen(&service)?,
         };
-        self.common.confine(policy::policy(&service));
+        let policy = policy::policy(&service);
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&daemon::ending_signals())?;
         let status = format!("listening on {}, forwarding to {service}", names.join(" "));
         let destination = Destination::new(service, reactor.waker());
         let relay = Relay::new(reactor, listeners, machine, destination)?;
         startup.started()?;
+        self.common.confine(policy);
         log::info(format_args!("traced_relay is {status}"));
         startup.ready(&status);
         Ok(relay.run()?)
@@ -176,15 +179,19 @@ impl Args {
         let addresses = socket_names::producer_addresses()?;
         let mut listeners = Vec::new();
         for address in &addresses {
-            let bound = match &self.set_socket_permissions {
+            let permissions = match &self.set_socket_permissions {
+                // Network addresses have none, as in upstream.
+                Some(permissions) => Some(permissions.clone()).filter(|_| address.is_unix()),
+                None => socket_groups::permissions(address, Users::Everybody),
+            };
+            let bound = match permissions {
                 _ if address.clone().absolute() == *service => {
                     Err(RelayError::Itself(address.clone()).into())
                 }
-                // Network addresses have none, as in upstream.
-                Some(permissions) if address.is_unix() => {
-                    Listener::bind_with(address, permissions).map_err(Box::<dyn Error>::from)
+                Some(permissions) => {
+                    Listener::bind_with(address, &permissions).map_err(Box::<dyn Error>::from)
                 }
-                _ => Listener::bind(address).map_err(Box::<dyn Error>::from),
+                None => Listener::bind(address).map_err(Box::<dyn Error>::from),
             };
             match bound {
                 Ok(listener) => listeners.push(listener),

@@ -10,6 +10,8 @@ use super::{Calls, Families, INT, calls, old_calls};
 const PR_SET_VMA: u64 = 0x5356_4d41;
 /// The same: what the kernel told the process at its start.
 const PR_GET_AUXV: u64 = 0x4155_5856;
+/// `asm-generic/ioctls.h`: the settings of a terminal, as later C libraries ask for them.
+const TCGETS2: u64 = 0x802c_542a;
 
 /// Calls that libraries try and do without. Where one of them is needed, a daemon cannot have it.
 pub(super) const REFUSED: &[c_long] = calls![
@@ -22,6 +24,32 @@ pub(super) const REFUSED: &[c_long] = calls![
     SYS_get_mempolicy,
     SYS_set_mempolicy,
     SYS_mbind,
+];
+
+/// The same, by number, because C libraries may lack the names: calls of Linux 5.17 and later. Calls with which a daemon that has been taken over could
+/// do harm (io_uring, mounting, other processes, lsm_set_self_attr) are not here, whatever kernel they came with.
+pub(super) const REFUSED_BY_NUMBER: &[c_long] = &[
+    450, // set_mempolicy_home_node
+    451, // cachestat
+    452, // fchmodat2
+    453, // map_shadow_stack
+    454, // futex_wake
+    455, // futex_wait
+    456, // futex_requeue
+    457, // statmount
+    458, // listmount
+    459, // lsm_get_self_attr
+    461, // lsm_list_modules
+    462, // mseal
+    463, // setxattrat
+    464, // getxattrat
+    465, // listxattrat
+    466, // removexattrat
+    467, // open_tree_attr
+    468, // file_getattr
+    469, // file_setattr
+    470, // listns
+    471, // rseq_slice_yield
 ];
 
 /// The calls of every daemon.
@@ -75,6 +103,7 @@ impl Calls {
                 ],
             )
             .and(LIBC_SIGNALS)
+            .and(OF_UPROBES)
             // Descriptors that do not wait; whether one is a terminal.
             .and_if(
                 calls![SYS_ioctl],
@@ -84,6 +113,7 @@ impl Calls {
                     libc::FIONBIO as u64,
                     libc::FIOCLEX as u64,
                     libc::TCGETS as u64,
+                    TCGETS2,
                     libc::TIOCGWINSZ as u64,
                 ],
             )
@@ -131,6 +161,13 @@ const LIBC_SIGNALS: &[c_long] = &[libc::SYS_tkill];
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
 const LIBC_SIGNALS: &[c_long] = &[];
+
+/// `uretprobe` and `uprobe`: on x86-64, the kernel itself puts these calls into a function that somebody with the right to do so traces, and takes them
+/// from nowhere else.
+#[cfg(target_arch = "x86_64")]
+const OF_UPROBES: &[c_long] = &[335, 336];
+#[cfg(not(target_arch = "x86_64"))]
+const OF_UPROBES: &[c_long] = &[];
 
 /// Without `mmap` and `mprotect`.
 const MEMORY: &[c_long] = calls![
