@@ -41,15 +41,22 @@ struct Watched {
 impl Conditions {
     /// Watches for these.
     pub fn new(conditions: Vec<Condition>) -> Conditions {
-        let watched = conditions.into_iter().map(|condition| Watched {
-            condition,
-            was_true: false,
-            samples: VecDeque::new(),
-            touch: None,
-        });
         Conditions {
-            watched: watched.collect(),
+            watched: conditions.into_iter().map(Watched::new).collect(),
         }
+    }
+
+    /// Watches for these instead. Those that were watched before keep their states: one that is true is not reported again.
+    pub fn replace(&mut self, conditions: Vec<Condition>) {
+        let mut before = std::mem::take(&mut self.watched);
+        let watched = conditions.into_iter().map(|condition| {
+            let same = before.iter().position(|watched| watched.condition == condition);
+            match same {
+                Some(index) => before.swap_remove(index),
+                None => Watched::new(condition),
+            }
+        });
+        self.watched = watched.collect();
     }
 
     /// Returns the conditions that are watched.
@@ -72,6 +79,15 @@ impl Conditions {
 }
 
 impl Watched {
+    fn new(condition: Condition) -> Watched {
+        Watched {
+            condition,
+            was_true: false,
+            samples: VecDeque::new(),
+            touch: None,
+        }
+    }
+
     fn is_true(&mut self, now: Duration, observed: &Observed) -> bool {
         match &self.condition.kind {
             Kind::Pressure {
@@ -161,6 +177,35 @@ mod tests {
             one
         });
         assert_eq!(reported, [0, 0, 1, 0, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn conditions_that_stay_keep_their_states_when_others_change() {
+        let condition = |name, share| Condition {
+            name: Reason::new(name),
+            sessions: Vec::new(),
+            kind: Kind::MemoryBelow(share),
+        };
+        let low = Observed {
+            available_memory: Some(0.05),
+            ..Observed::default()
+        };
+        let mut conditions = Conditions::new(vec![condition("a", 0.1), condition("b", 0.1)]);
+        let reported = |conditions: &mut Conditions| -> Vec<String> {
+            let reported = conditions.observe(ms(0), &low);
+            reported
+                .iter()
+                .map(|condition| condition.name.to_string())
+                .collect()
+        };
+        assert_eq!(reported(&mut conditions), ["a", "b"]);
+        conditions.replace(vec![
+            condition("b", 0.1),
+            condition("a", 0.2),
+            condition("c", 0.1),
+        ]);
+        assert_eq!(reported(&mut conditions), ["a", "c"]);
+        assert_eq!(conditions.all().count(), 3);
     }
 
     #[test]

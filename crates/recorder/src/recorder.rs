@@ -129,7 +129,8 @@ pub enum Action {
     Start(SessionName),
     /// Stop the session, which has no place any more. Nothing is to be reported.
     Stop(SessionName),
-    /// Seal; report the end with [`Recorder::seal_ended`].
+    /// Seal; report the end with [`Recorder::seal_ended`] in any case, also if the session or the thread that seals ends before: until then the room is
+    /// reserved, and the session cannot be sealed again.
     Seal(Order),
     /// Delete a file; report the end with [`Recorder::removed`].
     Remove(FileName),
@@ -247,7 +248,8 @@ impl Recorder {
         }
     }
 
-    /// Notes that a started session has ended, or could not be started.
+    /// Notes that a started session has ended, or could not be started. Its seal that is under way stays so until the driver reports the end of that, as it
+    /// does for each [`Action::Seal`].
     pub fn session_ended(&mut self, name: &SessionName, now: &Now) {
         if let Some(session) = self.sessions.get_mut(name) {
             session.supervisor.ended(now.monotonic);
@@ -299,8 +301,8 @@ impl Recorder {
         id
     }
 
-    /// Asks for a seal of what is left of the ring of an earlier run: `bytes`. An [`Action::Tell`] has the outcome. In any case the driver deletes the
-    /// leftover before it reports the end of a seal, or after a refusal.
+    /// Asks for a seal of what is left of the ring of an earlier run: `bytes`. An [`Action::Tell`] has the outcome. Their number is limited only when
+    /// sealed files would have to go. In any case the driver deletes the leftover before it reports the end of a seal, or after a refusal.
     pub fn salvage(&mut self, session: &SessionName, reason: &Reason, bytes: u64, now: &Now) -> SealId {
         let id = SealId(self.next);
         self.next += 1;
@@ -309,7 +311,8 @@ impl Recorder {
             room: bytes,
             source: Source::Leftover,
         };
-        let refusal = match self.is_limited(session, reason, now) {
+        let is_limited = !self.shelf.takes_leftover(bytes) && self.is_limited(session, reason, now);
+        let refusal = match is_limited {
             true => Some(Refusal::Limited),
             false if self.waiting.len() >= MOST_WAITING => Some(Refusal::Crowded),
             false => (!self.shelf.add_leftover(id, bytes)).then_some(Refusal::NoRoom),

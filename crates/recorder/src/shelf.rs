@@ -94,6 +94,13 @@ impl Shelf {
         has_room
     }
 
+    /// Whether what is left of a ring, and the file made of it, have room beside all that is there, so that no file is deleted.
+    pub(crate) fn takes_leftover(&self, bytes: u64) -> bool {
+        // Each leftover that waits becomes a file, too.
+        let waiting: u64 = self.leftovers.values().sum();
+        self.used() + self.reserved() + self.of_rings() + waiting + 2 * bytes <= self.quota
+    }
+
     /// Stops counting what was left of a ring: it is gone.
     pub(crate) fn end_leftover(&mut self, id: SealId) {
         self.leftovers.remove(&id);

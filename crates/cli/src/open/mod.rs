@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_ipc::reactor::{ReactorError, Signal};
 
+pub(crate) use self::request::is_loopback;
 use crate::figures::{Bytes, Elapsed};
 use crate::http::Server;
 use crate::machine::{Holder, ThisMachine, holder_of};

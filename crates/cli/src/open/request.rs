@@ -205,7 +205,7 @@ impl Refusal {
 }
 
 /// Whether a `Host` is a name of this machine that no DNS server can assign. Any port is fine, because a tunnel may begin at another one.
-fn is_loopback(host: &[u8]) -> bool {
+pub(crate) fn is_loopback(host: &[u8]) -> bool {
     ["127.0.0.1", "localhost", "[::1]"].iter().any(|name| {
         let (start, rest) = host.split_at(name.len().min(host.len()));
         let is_port = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);

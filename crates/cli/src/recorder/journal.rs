@@ -38,12 +38,52 @@ const FLUSH_FLAGS: u64 = 2 << 4 | 2;
 /// Bytes that are collected before they are written.
 const BUFFER: usize = 256 << 10;
 
-/// A seal that the thread is to carry out.
+/// A seal that the thread is to carry out. If it is dropped instead, its draft is deleted and its answer is a failure.
 #[derive(Debug)]
 struct Order {
-    id: SealId,
     draft: Draft,
     most: u64,
+    answer: Answer,
+}
+
+/// The promise to report the end of a seal. The recorder waits for it and keeps room for the file, so a promise that is dropped reports a failure: an
+/// order that waits when its session ends, or whose thread fails, does not stay open.
+#[derive(Debug)]
+pub(super) struct Answer {
+    id: SealId,
+    reports: Reports,
+    is_due: bool,
+}
+
+impl Answer {
+    pub(super) fn new(id: SealId, reports: Reports) -> Answer {
+        Answer {
+            id,
+            reports,
+            is_due: true,
+        }
+    }
+
+    /// Reports how the seal has ended.
+    pub(super) fn give(mut self, result: Result<Written, String>) {
+        self.is_due = false;
+        self.send(result);
+    }
+
+    fn send(&self, result: Result<Written, String>) {
+        // It fails only when the recorder has ended.
+        let _ = self.reports.seals.send((self.id, result));
+        self.reports.waker.wake();
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.is_due {
+            let reason = "its session, or the thread that seals it, has ended before the file was complete";
+            self.send(Err(reason.to_owned()));
+        }
+    }
 }
 
 /// The thread of a crash-safe session, see the [module](self). Dropping this ends it.
@@ -52,6 +92,7 @@ pub(super) struct Journal {
     /// Dropping it ends the thread, within the period of reading.
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
+    reports: Reports,
 }
 
 /// Where the thread reports.
@@ -86,7 +127,7 @@ impl Journal {
             conversation,
             ring,
             orders: received,
-            reports,
+            reports: reports.clone(),
             pending: Vec::new(),
             is_failing: false,
         };
@@ -97,19 +138,16 @@ impl Journal {
         Ok(Journal {
             orders: Some(orders),
             thread: Some(thread),
+            reports,
         })
     }
 
-    /// Seals what the ring has.
-    ///
-    /// # Errors
-    /// If the session has ended.
-    pub(super) fn seal(&self, id: SealId, draft: Draft, most: u64) -> Result<(), String> {
-        let order = Order { id, draft, most };
-        let sent = self.orders.as_ref().map(|orders| orders.send(order));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            _ => Err("the session has just ended".to_owned()),
+    /// Seals what the ring has. The end is reported in any case.
+    pub(super) fn seal(&self, id: SealId, draft: Draft, most: u64) {
+        let answer = Answer::new(id, self.reports.clone());
+        if let Some(orders) = &self.orders {
+            // An order that the thread does not take any more comes back, and answers when it is dropped.
+            let _ = orders.send(Order { draft, most, answer });
         }
     }
 }
@@ -146,7 +184,7 @@ impl Thread {
         }
     }
 
-    /// Records until the session is to end, or ends by itself for the returned reason.
+    /// Records until the session is to end, or ends by itself for the returned reason. The order in hand and those that wait answer when they are dropped.
     fn record(&mut self) -> Result<(), String> {
         let mut next = Instant::now() + READ_PERIOD;
         let mut is_first = true;
@@ -264,8 +302,7 @@ impl Thread {
             .segments()
             .map(|segment| File::open(&segment.path))
             .collect();
-        let reports = self.reports.clone();
-        let id = order.id;
+        let Order { draft, most, answer } = order;
         let copying = std::thread::Builder::new()
             .name("seal".to_owned())
             .spawn(move || {
@@ -273,14 +310,11 @@ impl Thread {
                     .into_iter()
                     .collect::<Result<Vec<File>, _>>()
                     .map_err(|error| format!("cannot read the ring: {error}"))
-                    .and_then(|segments| copy(segments, order.draft, order.most));
-                let _ = reports.seals.send((id, result));
-                reports.waker.wake();
+                    .and_then(|segments| copy(segments, draft, most));
+                answer.give(result);
             });
         if let Err(error) = copying {
-            let reason = format!("cannot start a thread: {error}");
-            let _ = self.reports.seals.send((id, Err(reason)));
-            self.reports.waker.wake();
+            log::warning(format_args!("cannot start a thread that seals: {error}"));
         }
     }
 }
@@ -306,7 +340,8 @@ fn check(event: ConsumerEvent) -> Result<Option<(ferretto_client::consumer::Pack
     }
 }
 
-/// Copies segments into a file of at most `most` bytes. Of a segment that was cut off, the whole packets count.
+/// Copies segments into a file of at most `most` bytes, and ends the file where the next packets have no room. Of a segment that was cut off, the whole
+/// packets count.
 ///
 /// # Errors
 /// If a segment cannot be read, or the disk does not take the file.
@@ -316,7 +351,7 @@ pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<W
         is_cut: false,
     };
     let cannot_write = |error: std::io::Error| format!("cannot write the file: {error}");
-    for mut segment in segments {
+    'segments: for mut segment in segments {
         // Whole packets from a buffer that moves over the segment.
         let mut buffer = Vec::new();
         loop {
@@ -325,7 +360,7 @@ pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<W
             let packets = &buffer[..whole(&buffer)];
             if written.bytes + packets.len() as u64 > most {
                 written.is_cut = true;
-                break;
+                break 'segments;
             }
             draft.file.write_all(packets).map_err(cannot_write)?;
             written.bytes += packets.len() as u64;
@@ -347,4 +382,85 @@ pub(super) fn copy(segments: Vec<File>, mut draft: Draft, most: u64) -> Result<W
 pub(super) fn open(segments: &[PathBuf]) -> Result<Vec<File>, String> {
     let opened: Result<Vec<File>, _> = segments.iter().map(File::open).collect();
     opened.map_err(|error| format!("cannot read the ring: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ferretto_ipc::reactor::Reactor;
+
+    use super::*;
+    use crate::recorder::folder::Folder;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != ".lock").collect()
+    }
+
+    #[test]
+    fn an_order_that_is_not_carried_out_is_answered_and_leaves_no_file() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let reactor = Reactor::new().unwrap();
+        let (seals, results) = channel();
+        let (ends, _ends) = channel();
+        let (orders, received) = channel();
+        let journal = Journal {
+            orders: Some(orders),
+            thread: None,
+            reports: Reports {
+                seals,
+                ends,
+                waker: reactor.waker(),
+            },
+        };
+        let order = |number: u64| {
+            let draft = folder.draft(&number.to_string()).unwrap();
+            journal.seal(SealId(number), draft, 9);
+        };
+        // A thread that ends has one order in hand while another one waits; a third one comes too late.
+        order(1);
+        order(2);
+        let in_hand = received.recv().unwrap();
+        assert_eq!(results.try_iter().count(), 0);
+        drop(in_hand);
+        drop(received);
+        order(3);
+        let answered: Vec<_> = results
+            .try_iter()
+            .map(|(id, result)| (id.0, result.is_err()))
+            .collect();
+        assert_eq!(answered, [(1, true), (2, true), (3, true)]);
+        assert_eq!(names(root.path()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_copy_that_is_cut_has_nothing_after_the_cut() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Folder::open(root.path()).unwrap();
+        let packet = |length: usize| {
+            let mut packet = packet_preamble(length as u64, &mut [0; MAX_PREAMBLE]).to_vec();
+            packet.extend(std::iter::repeat_n(7, length));
+            packet
+        };
+        let packets = [packet(50), packet(300), packet(10)];
+        for (most, expected) in [(100, 1), (1000, 3)] {
+            let segments = packets.iter().enumerate().map(|(number, packet)| {
+                let path = root.path().join(format!("segment{number}"));
+                std::fs::write(&path, packet).unwrap();
+                path
+            });
+            let segments: Vec<PathBuf> = segments.collect();
+            let draft = folder.draft("copy").unwrap();
+            let written = copy(open(&segments).unwrap(), draft, most).unwrap();
+            let content = std::fs::read(root.path().join("copy")).unwrap();
+            assert_eq!(content, packets[..expected].concat());
+            assert_eq!(
+                (written.bytes, written.is_cut),
+                (content.len() as u64, expected < packets.len())
+            );
+        }
+    }
 }

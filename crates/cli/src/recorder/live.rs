@@ -3,6 +3,7 @@
 //! [`run`](super::run) calls it. The session lives as long as its connection, so a recorder that is killed leaves none behind.
 
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply};
 use ferretto_ipc::Address;
@@ -14,6 +15,9 @@ use ferretto_proto::messages::observable_events::{CloneTriggerHit, Type as Obser
 
 use crate::service::unreachable;
 
+/// A session that ran this long did not end because of its config.
+const STEADY: Duration = Duration::from_secs(10);
+
 /// Something that a session reports.
 #[derive(Debug)]
 pub(super) enum Event {
@@ -21,6 +25,8 @@ pub(super) enum Event {
     Triggered(CloneTriggerHit),
     /// Its statistics, which were asked for.
     Stats(Box<TraceStats>),
+    /// The service has disabled it, for this reason; the connection is there. This is the last event.
+    Disabled(String),
     /// It has ended, for this reason. This is the last event.
     Ended(String),
 }
@@ -30,6 +36,8 @@ pub(super) enum Event {
 pub(super) struct LiveSession {
     endpoint: ConsumerEndpoint,
     watch: Watch,
+    /// When it was started.
+    since: Instant,
 }
 
 impl LiveSession {
@@ -48,7 +56,23 @@ impl LiveSession {
         Ok(LiveSession {
             endpoint,
             watch: Watch::new(token),
+            since: Instant::now(),
         })
+    }
+
+    /// Starts it anew over the same connection after it was disabled, so that its name is free. Returns whether that was asked for: not if it ran only
+    /// for a moment, because it would end again, and not if the service does not take it.
+    pub(super) fn renew(&mut self, config: &[u8]) -> bool {
+        if self.since.elapsed() < STEADY {
+            return false;
+        }
+        self.since = Instant::now();
+        let asked = self
+            .endpoint
+            .free_buffers()
+            .and_then(|_| self.endpoint.enable_tracing(config, None));
+        self.endpoint.flush();
+        asked.is_ok()
     }
 
     /// Returns the token of its events.
@@ -89,7 +113,7 @@ impl LiveSession {
                     ..
                 } => {
                     let reason = error.unwrap_or_else(|| "the service has ended it".to_owned());
-                    events.push(Event::Ended(reason));
+                    events.push(Event::Disabled(reason));
                     break;
                 }
                 ConsumerEvent::Reply {

@@ -1,7 +1,8 @@
 //! The figures of the recorder and of the tracing service in Prometheus' text format, on a loopback port. Off unless the settings have `metrics`.
 //!
 //! [`run`](super::run) starts the thread and leaves a [`Page`] of its own figures there whenever the state is saved. The service is asked when somebody
-//! looks. Only `GET /metrics` is answered, and nothing can be changed, so `Host` is not checked.
+//! looks. Only `GET /metrics` is answered, and nothing can be changed. As in [`open`](crate::open), the `Host` has to be a loopback address, so that no page of
+//! the web reads the figures by a name that resolves to 127.0.0.1. Every user of the machine can read them.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
@@ -17,6 +18,7 @@ use ferretto_proto::messages::{TraceStats, TracingServiceState};
 
 use crate::ask::ask_within;
 use crate::http::{Application, Browser, Exchange, Head, Response, Server, State, Waits, Wake};
+use crate::open::is_loopback;
 
 /// How long the service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -177,7 +179,9 @@ impl Application for Metrics {
     type Exchange = Nothing;
 
     fn answer(&mut self, head: &Head<'_>, browser: Browser, _exchanges: usize) -> State<Nothing> {
+        let is_for_us = matches!(head.one("Host"), Ok(Some(host)) if is_loopback(host));
         let response = match (head.method, head.path) {
+            _ if !is_for_us => Response::new("403 Forbidden").text("Ask 127.0.0.1, [::1] or localhost.\n"),
             ("GET", "/metrics") => {
                 let mut page = Page::default();
                 let asked = consumer_address().map_err(|error| error.to_string());

@@ -29,7 +29,7 @@ use rustix::fs::inotify;
 use super::configs::{self, Configs, CrashSafe};
 use super::control::{self, Client, Heard, MOST_CLIENTS};
 use super::folder::{self, Folder};
-use super::journal::{self, Journal, Reports};
+use super::journal::{self, Answer, Journal, Reports};
 use super::live::{Event, LiveSession};
 use super::metrics::{self, Board, Page};
 use super::report::{self, SessionState};
@@ -372,20 +372,42 @@ impl Daemon {
         };
         let ears = ears.as_ref().map(|ears| LiveSession::start(&socket, ears, token));
         let ring = Ring::new(&self.settings.folder, name, self.now().wall, *ring);
-        let reports = Reports {
-            seals: self.results.0.clone(),
-            ends: self.ends.0.clone(),
-            waker: self.reactor.waker(),
-        };
         Ok(Live::CrashSafe {
             token: token.0,
             ears: ears.transpose()?,
-            journal: Journal::start(&socket, &config.encoded, ring, token.0, reports)?,
+            journal: Journal::start(&socket, &config.encoded, ring, token.0, self.reports())?,
         })
+    }
+
+    /// Returns where threads report.
+    fn reports(&self) -> Reports {
+        Reports {
+            seals: self.results.0.clone(),
+            ends: self.ends.0.clone(),
+            waker: self.reactor.waker(),
+        }
+    }
+
+    /// Starts the session anew that hears the triggers of a crash-safe one, because the service has ended it by its time. Returns whether it runs.
+    fn renew_ears(&mut self, name: &SessionName) -> bool {
+        let Some(Live::CrashSafe { ears, .. }) = self.live.get_mut(name) else {
+            return false;
+        };
+        let Some(session) = ears.as_mut() else {
+            return false;
+        };
+        let Some(Ok((_, config))) = self.configs.get(name.as_str()) else {
+            return false;
+        };
+        let Some(CrashSafe { ears, .. }) = &config.crash_safe else {
+            return false;
+        };
+        ears.as_ref().is_some_and(|ears| session.renew(ears))
     }
 
     fn session_ended(&mut self, name: &SessionName, reason: String) {
         self.live.remove(name);
+        self.stats.remove(name.as_str());
         let now = self.now();
         self.recorder.session_ended(name, &now);
         self.salvage();
@@ -398,6 +420,7 @@ impl Daemon {
     /// Ends a session. What its ring has goes with it, like the buffers of others.
     fn stop_session(&mut self, name: &SessionName) {
         self.live.remove(name);
+        self.stats.remove(name.as_str());
         for leftover in self.leftovers() {
             if leftover.session == *name {
                 leftover.delete();
@@ -457,7 +480,8 @@ impl Daemon {
             return self.spawn(order.id, move || journal::copy(segments, draft, order.most));
         }
         if let Some(Live::CrashSafe { journal, .. }) = self.live.get(&order.file.session) {
-            return journal.seal(order.id, draft, order.most);
+            journal.seal(order.id, draft, order.most);
+            return Ok(());
         }
         let Some(Ok((_, config))) = self.configs.get(order.file.session.as_str()) else {
             return Err("its config is gone".to_owned());
@@ -472,14 +496,10 @@ impl Daemon {
         id: SealId,
         seal: impl FnOnce() -> Result<Written, String> + Send + 'static,
     ) -> Result<(), String> {
-        let (results, waker) = (self.results.0.clone(), self.reactor.waker());
+        let answer = Answer::new(id, self.reports());
         let spawned = std::thread::Builder::new()
             .name("seal".to_owned())
-            .spawn(move || {
-                // It fails only when the recorder has ended.
-                let _ = results.send((id, seal()));
-                waker.wake();
-            });
+            .spawn(move || answer.give(seal()));
         spawned
             .map(drop)
             .map_err(|error| format!("cannot start a thread: {error}"))
@@ -516,6 +536,11 @@ impl Daemon {
                     self.hits.insert(id, hit);
                 }
                 Event::Stats(stats) => drop(self.stats.insert(name.to_string(), *stats)),
+                Event::Disabled(reason) => {
+                    if !self.renew_ears(&name) {
+                        self.session_ended(&name, reason);
+                    }
+                }
                 Event::Ended(reason) => self.session_ended(&name, reason),
             }
         }
@@ -567,15 +592,26 @@ impl Daemon {
 
 /// Has the kernel report changes in a folder.
 fn watch_folder(folder: &Path) -> rustix::io::Result<OwnedFd> {
-    use inotify::{CreateFlags, WatchFlags};
+    use inotify::CreateFlags;
     let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-    let wanted = WatchFlags::CLOSE_WRITE
+    watch_by_name(&changes, folder)?;
+    Ok(changes)
+}
+
+/// Has the kernel report changes in the folder that has this name now, and the end of that. A folder that is watched already is not watched twice.
+fn watch_by_name(changes: &OwnedFd, folder: &Path) -> rustix::io::Result<()> {
+    use inotify::WatchFlags;
+    // A link is created and never written.
+    let wanted = WatchFlags::CREATE
+        | WatchFlags::CLOSE_WRITE
         | WatchFlags::MOVED_TO
         | WatchFlags::MOVED_FROM
         | WatchFlags::DELETE
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF
         | WatchFlags::ONLYDIR;
     inotify::add_watch(changes.as_fd(), folder, wanted)?;
-    Ok(changes)
+    Ok(())
 }
 
 /// Makes the request for a clone, with the trigger that was activated, if one was.

@@ -510,3 +510,48 @@ fn what_is_left_of_a_ring_takes_its_room_until_it_is_sealed() {
     recorder.request(&SessionName::new("b").unwrap(), &crash, Asker::Person, &now);
     assert!(matches!(recorder.poll(&now), Some(Action::Seal(order)) if order.most == 200));
 }
+
+#[test]
+fn what_is_left_of_rings_is_limited_only_when_files_would_have_to_go() {
+    let settings = Settings {
+        quota: 1000,
+        burst: 1,
+        ..Settings::default()
+    };
+    let (mut recorder, now, name) = running(&settings);
+    let crash = Reason::new("crash");
+    let mut files = 0;
+    for _ in 0..20 {
+        recorder.salvage(&name, &crash, 100, &now);
+        files += usize::from(sealed(&mut recorder, &now).is_some());
+        while recorder.poll(&now).is_some() {}
+    }
+    // There is room for nine beside the next leftover. The one after them may have the room of an old file, and waits for it.
+    assert_eq!((files, recorder.open_requests()), (9, 1));
+    let limited = recorder
+        .counters()
+        .iter()
+        .map(|(_, tally)| tally.refused["limited"]);
+    assert_eq!(limited.sum::<u64>(), 10);
+}
+
+#[test]
+fn a_session_that_ends_while_it_is_sealed_can_be_sealed_again_once_the_driver_has_ended_that() {
+    let (mut recorder, mut now, name) = running(&Settings::default());
+    let reason = Reason::new("r");
+    recorder.request(&name, &reason, Asker::Person, &now);
+    let Some(Action::Seal(order)) = recorder.poll(&now) else {
+        panic!("there is room")
+    };
+    recorder.session_ended(&name, &now);
+    now.monotonic += Duration::from_secs(1);
+    while recorder.poll(&now).is_some() {}
+    let id = recorder.request(&name, &reason, Asker::Person, &now);
+    let under_way = Outcome::Refused(Refusal::UnderWay);
+    assert_eq!(recorder.poll(&now), Some(Action::Tell(id, under_way)));
+    recorder.seal_ended(order.id, Err("the session has ended".to_owned()));
+    assert!(matches!(recorder.poll(&now), Some(Action::Tell(id, _)) if id == order.id));
+    assert_eq!((recorder.open_requests(), recorder.shelf().reserved()), (0, 0));
+    recorder.request(&name, &reason, Asker::Person, &now);
+    assert!(sealed(&mut recorder, &now).is_some());
+}

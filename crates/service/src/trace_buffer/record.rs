@@ -358,7 +358,9 @@ impl Ring {
     /// The fragments of the chunk at `at`.
     #[inline]
     pub(super) fn payload(&self, at: u32, chunk: &Chunk) -> &[u8] {
-        let record = self.memory.bytes(at, HEADER_SIZE as usize + usize::from(chunk.payload));
+        let record = self
+            .memory
+            .bytes(at, HEADER_SIZE as usize + usize::from(chunk.payload));
         &record[HEADER_SIZE as usize..]
     }
 
@@ -370,7 +372,10 @@ impl Ring {
 
     /// The memory of the headers that reading a clone has changed, in bytes.
     pub(super) fn memory_of_changed_headers(&self) -> u64 {
-        let entries = self.changed.as_ref().map_or(0, |changed| changed.others.capacity());
+        let entries = self
+            .changed
+            .as_ref()
+            .map_or(0, |changed| changed.others.capacity());
         (entries * (size_of::<(u32, u128)>() + 1)) as u64
     }
 

@@ -14,23 +14,25 @@ impl Daemon {
                         sessions,
                         folder,
                         socket,
+                        metrics,
                         ..
                     } = settings.clone();
-                    (sessions, folder, socket)
+                    (sessions, folder, socket, metrics)
                 };
                 if fixed(&settings) != fixed(&self.settings) {
                     log::warning(format_args!(
-                        "changes of sessions, folder and socket count when the recorder is started again"
+                        "changes of sessions, folder, socket and metrics count when the recorder is started again"
                     ));
                 }
                 self.recorder.set_settings(&settings);
-                self.conditions = Conditions::new(settings.conditions.clone());
+                self.conditions.replace(settings.conditions.clone());
                 self.look_at = (self.conditions.all().count() > 0).then(monotonic_now);
-                let (sessions, folder, socket) = fixed(&self.settings);
+                let (sessions, folder, socket, metrics) = fixed(&self.settings);
                 self.settings = Settings {
                     sessions,
                     folder,
                     socket,
+                    metrics,
                     ..settings
                 };
             }
@@ -46,6 +48,8 @@ impl Daemon {
     pub(super) fn read_configs(&mut self) {
         self.reload_at = None;
         let now = self.now();
+        // Another folder may have the name now. If there is none, reading it tells so.
+        let _ = watch_by_name(&self.changes, &self.settings.sessions);
         let found = match configs::read(&self.settings.sessions, &self.settings) {
             Ok(found) => found,
             Err(error) => {
