@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::support::peers::{Producer, config, enabling, introduction};
+use crate::support::process::resident_kb;
 use crate::support::random::Random;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::wire::Client;
@@ -341,15 +342,6 @@ fn hang_up(mut stream: UnixStream) {
             Err(error) => panic!("the service does not hang up: {error}"),
         }
     }
-}
-
-fn resident_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().strip_suffix(" kB").unwrap().parse().unwrap()
 }
 
 fn packets_with(trace: &Path, field: u32) -> usize {

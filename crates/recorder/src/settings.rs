@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
         let example = include_str!("../../../contrib/recorder/recorder.toml");
         assert_eq!(Settings::parse(example).unwrap(), Settings::default());
-        // What is commented out is right as well.
+        // The settings that are commented out are right as well.
         let settings = |line: &str| {
             let line = line.strip_prefix("# ").unwrap_or(line);
             let is_setting = line.starts_with('[')

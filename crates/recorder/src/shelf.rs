@@ -140,7 +140,7 @@ impl Shelf {
         self.files().filter(|(name, _)| !self.stuck.contains(*name))
     }
 
-    /// Whether there is more than the quota allows. Then no ring may begin, until what is left of others has been sealed.
+    /// Whether the files exceed the quota. No ring may begin then, until the leftovers of others have been sealed.
     pub(crate) fn is_over(&self) -> bool {
         self.used() + self.reserved() + self.of_rings() > self.quota
     }

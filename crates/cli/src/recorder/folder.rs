@@ -137,7 +137,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // What cannot be deleted now is deleted at the next start.
+            // If deleting fails, the next start tries again.
             let _ = std::fs::remove_file(path);
         }
     }

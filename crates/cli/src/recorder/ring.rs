@@ -153,7 +153,7 @@ impl Leftover {
     /// Deletes it.
     pub(super) fn delete(&self) {
         for segment in &self.segments {
-            // What cannot be deleted now is found again at the next start.
+            // If deleting fails, the next start finds the file and tries again.
             let _ = std::fs::remove_file(segment);
         }
     }

@@ -428,7 +428,7 @@ impl Daemon {
         }
     }
 
-    /// Returns what is left of rings and is not known yet.
+    /// Returns the leftovers of rings that the recorder does not know yet.
     fn leftovers(&self) -> Vec<Leftover> {
         let is_known = |path: &Path| {
             self.salvages

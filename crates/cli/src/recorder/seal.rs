@@ -1,7 +1,7 @@
 //! Seals a session: clones it and writes the clone into a file.
 //!
 //! [`run`](super::run) has a thread for each seal, so that no disk holds up the recorder. The service copies the buffers when it gets the request, so
-//! what is recorded after that moment is not in the file, however long the disk takes.
+//! the file has no data from after that moment, however long the disk takes.
 
 use std::io::{BufWriter, Write};
 use std::time::Duration;

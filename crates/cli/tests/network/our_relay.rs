@@ -19,6 +19,7 @@ use super::relay::Client;
 use super::relayed::{MACHINES, config, record};
 use crate::support::address::free_address;
 use crate::support::peers::introduction;
+use crate::support::process::resident_kb;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 use crate::support::{PATIENCE, Program, Programs, Side, System, await_that};
 
@@ -279,16 +280,6 @@ fn no_producer_stops_another() {
     steady.call_encoded(port, "Sync", Vec::new()).unwrap();
     scene.producer();
     scene.system.assert_running();
-}
-
-/// The resident memory of a process, in KB.
-fn resident_kb(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]

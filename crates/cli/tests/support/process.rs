@@ -29,6 +29,13 @@ pub(crate) fn status_kb(pid: u32, name: &str) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
+/// Returns the resident memory of a process, in KB.
+pub(crate) fn resident_kb(pid: u32) -> u64 {
+    let status = proc_file(pid, "status");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.unwrap().trim().strip_suffix(" kB").unwrap().parse().unwrap()
+}
+
 /// Returns the anonymous memory of a process, in KB.
 pub(crate) fn anonymous_kb(pid: u32) -> u64 {
     let rollup = proc_file(pid, "smaps_rollup");

@@ -365,7 +365,7 @@ proptest! {
             machine.settle();
         }
         prop_assert_eq!(machine.recorder.open_requests(), 0);
-        // And what is too old is gone.
+        // Files that are too old are gone.
         if let Some(keep) = machine.settings.keep {
             let now = machine.now();
             let oldest = machine.files.keys().next().map_or(i64::MAX, |name| name.time);
