@@ -67,7 +67,7 @@ pub struct Written {
 pub enum Refusal {
     /// The same reason has had its share of files.
     Limited,
-    /// The session is being sealed already.
+    /// The session is being sealed for this reason already.
     UnderWay,
     /// The session does not run.
     NotRunning,
@@ -97,7 +97,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refusal::Limited => "this reason has had its share of files (burst and period in the settings)",
-            Refusal::UnderWay => "it is being sealed already",
+            Refusal::UnderWay => "it is being sealed for this reason already",
             Refusal::NotRunning => "the session does not run",
             Refusal::NoRoom => {
                 "its buffers have no room: raise quota in the settings, make the buffers smaller, or free some of the disk"
@@ -130,7 +130,7 @@ pub enum Action {
     /// Stop the session, which has no place any more. Nothing is to be reported.
     Stop(SessionName),
     /// Seal; report the end with [`Recorder::seal_ended`] in any case, also if the session or the thread that seals ends before: until then the room is
-    /// reserved, and the session cannot be sealed again.
+    /// reserved, and further requests for the session wait.
     Seal(Order),
     /// Delete a file; report the end with [`Recorder::removed`].
     Remove(FileName),
@@ -153,8 +153,14 @@ struct Session {
 #[derive(Debug)]
 struct Request {
     file: FileName,
-    room: u64,
     source: Source,
+}
+
+impl Request {
+    /// Whether it is to seal this running session.
+    fn is_of(&self, session: &SessionName) -> bool {
+        self.source == Source::Session && self.file.session == *session
+    }
 }
 
 /// Where the data of a file come from.
@@ -162,8 +168,8 @@ struct Request {
 enum Source {
     /// The running session.
     Session,
-    /// The ring of an earlier run.
-    Leftover,
+    /// The ring of an earlier run, with so many bytes.
+    Leftover(u64),
 }
 
 /// The recorder.
@@ -288,10 +294,8 @@ impl Recorder {
             Some(known) if known.supervisor.is_running() => self.refusal(session, reason, asker, now),
             _ => Some(Refusal::NotRunning),
         };
-        let room = self.sessions.get(session).map_or(0, |session| session.room);
         let request = Request {
             file,
-            room,
             source: Source::Session,
         };
         match refusal {
@@ -308,8 +312,7 @@ impl Recorder {
         self.next += 1;
         let request = Request {
             file: self.free_name(session, reason, now.wall),
-            room: bytes,
-            source: Source::Leftover,
+            source: Source::Leftover(bytes),
         };
         let is_limited = !self.shelf.takes_leftover(bytes) && self.is_limited(session, reason, now);
         let refusal = match is_limited {
@@ -334,14 +337,13 @@ impl Recorder {
     ) -> Option<Refusal> {
         let waiting = self.waiting.iter().map(|(_, request)| request);
         let mut open = waiting.chain(self.under_way.values());
-        if open.any(|request| request.file.session == *session && request.source == Source::Session) {
-            return Some(Refusal::UnderWay);
+        let is_same = |request: &Request| request.is_of(session) && request.file.reason == *reason;
+        match asker {
+            Asker::Machine if open.any(is_same) => Some(Refusal::UnderWay),
+            _ if self.waiting.len() >= MOST_WAITING => Some(Refusal::Crowded),
+            Asker::Machine => self.is_limited(session, reason, now).then_some(Refusal::Limited),
+            Asker::Person => None,
         }
-        if self.waiting.len() >= MOST_WAITING {
-            return Some(Refusal::Crowded);
-        }
-        let is_limited = asker == Asker::Machine && self.is_limited(session, reason, now);
-        is_limited.then_some(Refusal::Limited)
     }
 
     /// Whether the reason has had its share. If not, that counts.
@@ -435,38 +437,46 @@ impl Recorder {
         None
     }
 
-    /// Returns the next step for the oldest request that waits.
+    /// Returns the next step for the oldest request that can be carried out: a session is sealed for one request after the other.
     fn next_seal(&mut self, now: &Now) -> Option<Action> {
         if self.under_way.len() >= MOST_AT_ONCE {
             return None;
         }
-        let (id, request) = self.waiting.front()?;
-        let (id, most) = (*id, request.room);
-        let session = self.sessions.get(&request.file.session);
-        let is_running = session.is_some_and(|session| session.supervisor.is_running());
-        if request.source == Source::Session && !is_running {
-            let (id, request) = self.waiting.pop_front()?;
-            self.end(id, request, Outcome::Refused(Refusal::NotRunning));
-            return self.actions.pop_front();
-        }
+        let is_busy = |request: &Request| {
+            let mut others = self.under_way.values();
+            request.source == Source::Session && others.any(|other| other.is_of(&request.file.session))
+        };
+        let mut waiting = self.waiting.iter();
+        let index = waiting.position(|(_, request)| !is_busy(request))?;
+        let (id, request) = &self.waiting[index];
+        let (id, most) = match request.source {
+            Source::Leftover(bytes) => (*id, bytes),
+            Source::Session => match self.sessions.get(&request.file.session) {
+                Some(session) if session.supervisor.is_running() => (*id, session.room),
+                _ => return self.refuse(index, Refusal::NotRunning),
+            },
+        };
         match self.shelf.reserve(id, most, now.free) {
             Room::Later => None,
             Room::After(name) => {
                 self.shelf.leave(&name);
                 Some(Action::Remove(name))
             }
-            Room::Never => {
-                let (id, request) = self.waiting.pop_front()?;
-                self.end(id, request, Outcome::Refused(Refusal::NoRoom));
-                self.actions.pop_front()
-            }
+            Room::Never => self.refuse(index, Refusal::NoRoom),
             Room::Reserved => {
-                let (id, request) = self.waiting.pop_front()?;
+                let (id, request) = self.waiting.remove(index)?;
                 let file = request.file.clone();
                 self.under_way.insert(id, request);
                 Some(Action::Seal(Order { id, file, most }))
             }
         }
+    }
+
+    /// Ends a request that waits.
+    fn refuse(&mut self, index: usize, refusal: Refusal) -> Option<Action> {
+        let (id, request) = self.waiting.remove(index)?;
+        self.end(id, request, Outcome::Refused(refusal));
+        self.actions.pop_front()
     }
 
     /// Returns the time before which files are too old.

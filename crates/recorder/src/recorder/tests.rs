@@ -546,7 +546,7 @@ fn a_session_that_ends_while_it_is_sealed_can_be_sealed_again_once_the_driver_ha
     recorder.session_ended(&name, &now);
     now.monotonic += Duration::from_secs(1);
     while recorder.poll(&now).is_some() {}
-    let id = recorder.request(&name, &reason, Asker::Person, &now);
+    let id = recorder.request(&name, &reason, Asker::Machine, &now);
     let under_way = Outcome::Refused(Refusal::UnderWay);
     assert_eq!(recorder.poll(&now), Some(Action::Tell(id, under_way)));
     recorder.seal_ended(order.id, Err("the session has ended".to_owned()));
@@ -554,4 +554,36 @@ fn a_session_that_ends_while_it_is_sealed_can_be_sealed_again_once_the_driver_ha
     assert_eq!((recorder.open_requests(), recorder.shelf().reserved()), (0, 0));
     recorder.request(&name, &reason, Asker::Person, &now);
     assert!(sealed(&mut recorder, &now).is_some());
+}
+
+#[test]
+fn requests_for_one_session_are_carried_out_one_after_the_other_and_hold_up_no_other_session() {
+    let (mut recorder, now, name) = running(&Settings::default());
+    let other = SessionName::new("other").unwrap();
+    recorder.add_session(other.clone(), 1, 0, &now);
+    while recorder.poll(&now).is_some() {}
+    let (slow, fast) = (Reason::new("slow"), Reason::new("fast"));
+    let first = recorder.request(&name, &slow, Asker::Machine, &now);
+    let second = recorder.request(&name, &fast, Asker::Machine, &now);
+    let third = recorder.request(&name, &slow, Asker::Person, &now);
+    let elsewhere = recorder.request(&other, &slow, Asker::Machine, &now);
+    let orders = |recorder: &mut Recorder| -> Vec<SealId> {
+        let actions = std::iter::from_fn(|| recorder.poll(&now));
+        actions
+            .filter_map(|action| match action {
+                Action::Seal(order) => Some(order.id),
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(orders(&mut recorder), [first, elsewhere]);
+    // The first one may fail: the next ones do not depend on it.
+    recorder.seal_ended(first, Err("the disk is full".to_owned()));
+    assert_eq!(orders(&mut recorder), [second]);
+    let written = Written {
+        bytes: 1,
+        is_cut: false,
+    };
+    recorder.seal_ended(second, Ok(written));
+    assert_eq!(orders(&mut recorder), [third]);
 }
