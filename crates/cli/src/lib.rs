@@ -14,7 +14,6 @@ mod doctor;
 mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
-mod glob;
 mod heap;
 mod http;
 mod info;

@@ -14,6 +14,7 @@ use ferretto_proto::messages::{Message, Trace, trace_packet};
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::support::journal::PrivateJournal;
 use crate::support::random::Random;
 use crate::support::trace::{LOSSES, Rows, TraceProcessor};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System, await_that, spawn_and_await};
@@ -33,6 +34,8 @@ struct Flight<'a> {
     traced: u32,
     probes: u32,
     recorder: Option<Running>,
+    /// What the recorder is started with, before its own words.
+    enter: Vec<String>,
 }
 
 impl<'a> Flight<'a> {
@@ -46,6 +49,7 @@ impl<'a> Flight<'a> {
             traced,
             probes,
             recorder: None,
+            enter: Vec::new(),
         };
         flight.set(settings);
         flight
@@ -75,10 +79,10 @@ impl<'a> Flight<'a> {
     }
 
     fn command(&self, words: &[&str], log: &str) -> Command {
-        let mut command = self
-            .system
-            .command(Path::new(env!("CARGO_BIN_EXE_ferretto")), log);
-        command.arg("recorder").args(words);
+        let program = env!("CARGO_BIN_EXE_ferretto").to_owned();
+        let mut line = self.enter.iter().chain([&program]);
+        let mut command = self.system.command(Path::new(line.next().unwrap()), log);
+        command.args(line).arg("recorder").args(words);
         command.arg("--settings").arg(self.system.path("recorder.toml"));
         command
     }
@@ -394,6 +398,58 @@ fn states_of_the_machine_and_a_missed_watchdog_seal() {
     await_that("the first look is counted", || {
         flight.state()["seals"]["meters/low"].is_object()
     });
+}
+
+#[test]
+fn a_line_of_the_journal_and_a_unit_that_fails_seal_within_a_second() {
+    let Some(journal) = PrivateJournal::start() else {
+        return;
+    };
+    let programs = Programs::ours();
+    let disk = "[[trigger]]\nname = \"disk\"\njournal = 'sd[a-z]: I/O error'\nidentifier = \"kernel\"\n";
+    let failed = "[[trigger]]\nname = \"failed\"\nunit_failed = \"app-*.service\"\n";
+    let mut flight = Flight::new(&programs, Side::Ours, disk);
+    flight.enter = [&["nsenter".to_owned()][..], &journal.nsenter()].concat();
+    flight.configure("meters", METERS);
+    flight.start();
+    flight.await_sessions(&["meters"]);
+    flight.await_said("listens to the journal");
+    let line = |identifier: &str| {
+        journal.send(&[
+            ("MESSAGE", b"sdb: I/O error 5"),
+            ("SYSLOG_IDENTIFIER", identifier.as_bytes()),
+        ]);
+    };
+    line("somebody");
+    let began = Instant::now();
+    line("kernel");
+    flight.await_file("meters", "disk");
+    println!("sealed {:?} after the line", began.elapsed());
+
+    // Settings that are read again count from then on.
+    flight.set(&format!("{disk}{failed}"));
+    flight.recorder.as_ref().unwrap().signal(Signal::HUP);
+    await_that("a unit's failure seals", || {
+        // As systemd says it.
+        journal.send(&[
+            ("MESSAGE", b"app-1.service: Failed with result 'exit-code'."),
+            ("MESSAGE_ID", b"d9b373ed55a64feb8242e02dbe79a49c"),
+            ("UNIT", b"app-1.service"),
+            ("UNIT_RESULT", b"exit-code"),
+        ]);
+        journal.settle();
+        flight.files().0.len() > 1
+    });
+    flight.await_file("meters", "failed");
+    await_that("all is counted", || {
+        flight.state()["seals"]["meters/failed"]["sealed"] == 1
+    });
+    // Who else spoke of an error was not heard.
+    assert_eq!(flight.state()["seals"]["meters/disk"]["sealed"], 1);
+    assert_eq!(
+        flight.state()["seals"]["meters/disk"]["refused"],
+        serde_json::json!({})
+    );
 }
 
 #[test]

@@ -39,17 +39,20 @@ struct Watched {
 }
 
 impl Conditions {
-    /// Watches for these.
+    /// Watches for those of these that are states of the machine.
     pub fn new(conditions: Vec<Condition>) -> Conditions {
-        Conditions {
-            watched: conditions.into_iter().map(Watched::new).collect(),
-        }
+        let mut watched = Conditions::default();
+        watched.replace(conditions);
+        watched
     }
 
-    /// Watches for these instead. Those that were watched before keep their states: one that is true is not reported again.
+    /// Watches for those of these instead that are states of the machine. Those that were watched before keep their states: one that is true is not reported again.
     pub fn replace(&mut self, conditions: Vec<Condition>) {
         let mut before = std::mem::take(&mut self.watched);
-        let watched = conditions.into_iter().map(|condition| {
+        let states = conditions
+            .into_iter()
+            .filter(|condition| !condition.kind.is_of_journal());
+        let watched = states.map(|condition| {
             let same = before.iter().position(|watched| watched.condition == condition);
             match same {
                 Some(index) => before.swap_remove(index),
@@ -129,6 +132,8 @@ impl Watched {
                     }
                 }
             }
+            // `Lines` listens for these.
+            Kind::Line { .. } | Kind::UnitFailed(_) => false,
         }
     }
 }

@@ -14,7 +14,9 @@
 
 mod conditions;
 mod counters;
+mod glob;
 mod limiter;
+mod lines;
 mod name;
 mod proc_files;
 mod recorder;
@@ -24,7 +26,9 @@ mod supervisor;
 
 pub use conditions::{Conditions, Observed};
 pub use counters::{Counters, Tally};
+pub use glob::{glob, is_glob};
 pub use limiter::Limiter;
+pub use lines::{Entry, Lines, Pattern};
 pub use name::{FileName, NameError, Reason, SessionName};
 pub use proc_files::{available_memory, load_average, stalled};
 pub use recorder::{Action, Asker, Now, Order, Outcome, Recorder, Refusal, SealId, Written};

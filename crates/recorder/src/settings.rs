@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::lines::Pattern;
 use crate::name::{Reason, SessionName};
 
 /// A mistake in the settings, with its place.
@@ -118,6 +119,24 @@ pub enum Kind {
         /// How long.
         within: Duration,
     },
+    /// The journal has such a line.
+    Line {
+        /// What the message has in it.
+        message: Pattern,
+        /// The unit that logs it, as a pattern with `*` and `?`.
+        unit: Option<String>,
+        /// The identifier of who logs it, likewise.
+        identifier: Option<String>,
+    },
+    /// A unit of systemd that this pattern with `*` and `?` names has failed.
+    UnitFailed(String),
+}
+
+impl Kind {
+    /// Whether it is an entry of the journal that meets it, and not a state of the machine.
+    pub fn is_of_journal(&self) -> bool {
+        matches!(self, Kind::Line { .. } | Kind::UnitFailed(_))
+    }
 }
 
 /// A condition as it is in the file.
@@ -135,6 +154,10 @@ struct Written {
     load_above: Option<f64>,
     watchdog: Option<PathBuf>,
     within: Option<String>,
+    journal: Option<String>,
+    unit: Option<String>,
+    identifier: Option<String>,
+    unit_failed: Option<String>,
 }
 
 impl TryFrom<Written> for Condition {
@@ -160,6 +183,10 @@ impl TryFrom<Written> for Condition {
             ("load_above", written.load_above.is_some()),
             ("watchdog", written.watchdog.is_some()),
             ("within", written.within.is_some()),
+            ("journal", written.journal.is_some()),
+            ("unit", written.unit.is_some()),
+            ("identifier", written.identifier.is_some()),
+            ("unit_failed", written.unit_failed.is_some()),
         ];
         if let Some((field, _)) = left.into_iter().find(|(_, is_left)| *is_left) {
             return Err(format!(
@@ -215,7 +242,23 @@ impl Written {
             let within = parse_time(&within)?;
             return Ok(Kind::Watchdog { file, within });
         }
-        Err("a trigger needs one of pressure, memory_below, load_above and watchdog".to_owned())
+        if let Some(text) = self.journal.take() {
+            let message = Pattern::new(&text).map_err(|error| {
+                format!("journal has to be a regular expression, and {text:?} is none: {error}")
+            })?;
+            return Ok(Kind::Line {
+                message,
+                unit: self.unit.take(),
+                identifier: self.identifier.take(),
+            });
+        }
+        if let Some(unit) = self.unit_failed.take() {
+            return Ok(Kind::UnitFailed(unit));
+        }
+        Err(
+            "a trigger needs one of pressure, memory_below, load_above, watchdog, journal and unit_failed"
+                .to_owned(),
+        )
     }
 }
 
@@ -313,7 +356,7 @@ mod tests {
         };
         let all: Vec<String> = example.lines().filter_map(settings).collect();
         let all = Settings::parse(&all.join("\n")).unwrap();
-        assert_eq!((all.conditions.len(), all.keep.is_some()), (4, true));
+        assert_eq!((all.conditions.len(), all.keep.is_some()), (6, true));
     }
 
     #[test]
@@ -351,6 +394,16 @@ mod tests {
             name = "hung"
             watchdog = "/run/alive"
             within = "30 s"
+
+            [[trigger]]
+            name = "oom"
+            journal = "Out of memory"
+            unit = "app@*.service"
+            identifier = "kernel"
+
+            [[trigger]]
+            name = "failed"
+            unit_failed = "*"
         "#;
         let condition = |name, sessions: &[&str], kind| Condition {
             name: Reason::new(name),
@@ -370,6 +423,11 @@ mod tests {
             file: "/run/alive".into(),
             within: Duration::from_secs(30),
         };
+        let line = Kind::Line {
+            message: Pattern::new("Out of memory").unwrap(),
+            unit: Some("app@*.service".to_owned()),
+            identifier: Some("kernel".to_owned()),
+        };
         let expected = Settings {
             sessions: "/a".into(),
             folder: "/b".into(),
@@ -387,6 +445,8 @@ mod tests {
                 condition("low", &[], Kind::MemoryBelow(0.05)),
                 condition("load", &[], Kind::LoadAbove(2.5)),
                 condition("hung", &[], watchdog),
+                condition("oom", &[], line),
+                condition("failed", &[], Kind::UnitFailed("*".to_owned())),
             ],
         };
         assert_eq!(Settings::parse(text).unwrap(), expected);
@@ -417,6 +477,16 @@ mod tests {
                 "[[trigger]]\nname = \"a\"\npressure = \"disk\"\nabove = \"1 %\"",
                 "line 1",
                 "\"io\"",
+            ),
+            (
+                "[[trigger]]\nname = \"a\"\njournal = \"(\"",
+                "line 1, column 1",
+                "unclosed group",
+            ),
+            (
+                "[[trigger]]\nname = \"a\"\nunit_failed = \"a\"\nunit = \"b\"",
+                "line 1, column 1",
+                "unit does not go",
             ),
             (
                 "[[trigger]]\nname = \"a\"\nmemory_below = \"101 %\"",

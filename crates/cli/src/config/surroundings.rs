@@ -9,8 +9,7 @@ use ferretto_probes::ftrace::categories::events_of_category;
 use ferretto_probes::ftrace::tracefs::{Tracefs, TracefsError};
 use ferretto_proto::messages::trace_config::DataSource;
 use ferretto_proto::messages::{TraceConfig, TracingServiceState};
-
-use crate::glob::glob;
+use ferretto_recorder::glob;
 
 /// The whole context.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 //!
 //! The subjects of `ferretto list` call it.
 
-use crate::glob::{glob, is_glob};
 use std::cell::{Cell, RefCell};
 
 use ferretto_proto::text::nearest;
+use ferretto_recorder::{glob, is_glob};
 
 /// The patterns of a command line. A name that matches one of them is selected; without patterns, all names are.
 #[derive(Debug, Default)]

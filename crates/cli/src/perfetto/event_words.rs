@@ -6,6 +6,7 @@
 
 use ferretto_probes::ftrace::{syscalls, typed};
 use ferretto_proto::text::nearest_within;
+use ferretto_recorder::is_glob;
 
 use super::light_config::Wanted;
 use super::workload::is_runnable;
@@ -13,7 +14,6 @@ use crate::config::advice::nearest_event;
 use crate::config::categories::{is_category, nearest_category};
 use crate::config::event_names::names_in;
 use crate::config::surroundings::Kernel;
-use crate::glob::is_glob;
 use crate::usage::nearest_subcommand;
 
 /// The prefix of `strace`'s filters.

@@ -21,8 +21,8 @@ use ferretto_ipc::socket_names::consumer_address;
 use ferretto_proto::messages::observable_events::CloneTriggerHit;
 use ferretto_proto::messages::{CloneSessionRequest, TraceStats, clone_session_request};
 use ferretto_recorder::{
-    Action, Asker, Conditions, Counters, Now, Order, Outcome, Reason, Recorder, SealId, SessionName,
-    Settings, Written,
+    Action, Asker, Condition, Conditions, Counters, Lines, Now, Order, Outcome, Reason, Recorder, SealId,
+    SessionName, Settings, Written,
 };
 use rustix::fs::inotify;
 
@@ -30,6 +30,7 @@ use super::configs::{self, Configs, CrashSafe};
 use super::control::{self, Client, Heard, MOST_CLIENTS};
 use super::folder::{self, Folder};
 use super::journal::{self, Answer, Journal, Reports};
+use super::listener::Listener;
 use super::live::{Event, LiveSession};
 use super::metrics::{self, Board, Page};
 use super::report::{self, SessionState};
@@ -96,6 +97,10 @@ struct Daemon {
     next_token: u64,
     conditions: Conditions,
     look_at: Option<u64>,
+    /// Listens to the journal, if a condition is about its entries.
+    listener_to_journal: Option<Listener>,
+    /// The conditions that the journal's entries meet.
+    met: (Sender<Condition>, Receiver<Condition>),
     /// The triggers that asked for seals.
     hits: HashMap<SealId, CloneTriggerHit>,
     /// The clients who asked for seals, and the session of each.
@@ -174,6 +179,8 @@ impl Daemon {
             recorder: Recorder::new(&settings, files, counters),
             look_at: (conditions.all().count() > 0).then(monotonic_now),
             conditions,
+            listener_to_journal: None,
+            met: channel(),
             settings,
             folder,
             reactor,
@@ -202,6 +209,7 @@ impl Daemon {
         }
         daemon.salvage();
         daemon.read_configs();
+        daemon.listen_to_journal();
         Ok(daemon)
     }
 
@@ -283,6 +291,9 @@ impl Daemon {
                     self.session_ended(&name, reason);
                 }
             }
+            while let Ok(condition) = self.met.1.try_recv() {
+                self.seal_for(condition);
+            }
             self.keep_time();
         }
     }
@@ -305,16 +316,34 @@ impl Daemon {
             self.look_at = Some(now + LOOK_PERIOD.as_nanos() as u64);
             let observed = sensors::look(&self.conditions);
             for condition in self.conditions.observe(Duration::from_nanos(now), &observed) {
-                let sessions = match condition.sessions.is_empty() {
-                    true => self.session_names(),
-                    false => condition.sessions,
-                };
-                for session in sessions {
-                    let now = self.now();
-                    self.recorder
-                        .request(&session, &condition.name, Asker::Machine, &now);
-                }
+                self.seal_for(condition);
             }
+        }
+    }
+
+    /// Asks for seals because a condition is met.
+    fn seal_for(&mut self, condition: Condition) {
+        let sessions = match condition.sessions.is_empty() {
+            true => self.session_names(),
+            false => condition.sessions,
+        };
+        for session in sessions {
+            let now = self.now();
+            self.recorder
+                .request(&session, &condition.name, Asker::Machine, &now);
+        }
+    }
+
+    /// Listens to the journal if the settings have such conditions, and only then.
+    fn listen_to_journal(&mut self) {
+        let lines = Lines::new(std::process::id(), &self.settings.conditions);
+        match &self.listener_to_journal {
+            _ if lines.is_empty() => self.listener_to_journal = None,
+            Some(listener) => listener.replace(&self.settings.conditions),
+            None => match Listener::start(lines, self.met.0.clone(), self.reactor.waker()) {
+                Ok(listener) => self.listener_to_journal = Some(listener),
+                Err(problem) => log::warning(format_args!("{problem}")),
+            },
         }
     }
 

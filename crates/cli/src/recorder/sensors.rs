@@ -31,6 +31,7 @@ pub(super) fn look(conditions: &Conditions) -> Observed {
                     observed.touched.insert(file.clone(), touched);
                 }
             }
+            Kind::Line { .. } | Kind::UnitFailed(_) => {}
         }
     }
     observed

@@ -1,6 +1,6 @@
 //! The reading half of sd-journal(3), from `libsystemd.so.0`, which is loaded when a session first wants it.
 //!
-//! Called by the thread of each instance. Guarantees: programs neither link the library nor need it to start. A missing library or function is an
+//! Whoever follows the journal calls it ([`follow`](super::follow)). Guarantees: programs neither link the library nor need it to start. A missing library or function is an
 //! error that says what to install. The data of an entry, which the library lends, is only accessible while it is valid. The functions and their
 //! contracts are those of systemd's manual pages; the constants are from `sd-journal.h`.
 #![allow(unsafe_code)]
@@ -12,6 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
+use ferretto_ipc::reactor::monotonic_now;
 use libloading::Library;
 
 use super::place::JournalFiles;
@@ -30,7 +31,7 @@ struct SdJournal {
 
 /// Why the journal cannot be opened or read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Error {
+pub enum Error {
     /// The dynamic linker could not load the library.
     #[error("cannot load {NAME}: {0}; install it (Debian has it in libsystemd0, Fedora in systemd-libs)")]
     NoLibrary(libloading::Error),
@@ -104,7 +105,7 @@ fn functions() -> Result<&'static Functions, Error> {
 }
 
 /// An open journal, with a position in it. It stays on its thread, as the library demands.
-pub(super) struct Journal {
+pub struct Journal {
     functions: &'static Functions,
     handle: NonNull<SdJournal>,
     /// Neither `Send` nor `Sync`.
@@ -205,7 +206,10 @@ impl Journal {
     }
 
     /// Goes to the next entry. Returns whether there is one.
-    pub(super) fn next(&mut self) -> Result<bool, Error> {
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn next_entry(&mut self) -> Result<bool, Error> {
         // SAFETY: the handle is open.
         let found = unsafe { (self.functions.next)(self.handle.as_ptr()) };
         check("sd_journal_next", found).map(|found| found > 0)
@@ -213,7 +217,10 @@ impl Journal {
 
     /// Starts to watch the journal, if it is not watched yet. The descriptor becomes readable when [`Journal::process`] has to be
     /// called.
-    pub(super) fn watch(&self) -> Result<BorrowedFd<'_>, Error> {
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn watch(&self) -> Result<BorrowedFd<'_>, Error> {
         // SAFETY: the handle is open.
         let fd = unsafe { (self.functions.get_fd)(self.handle.as_ptr()) };
         let fd = check("sd_journal_get_fd", fd)?;
@@ -223,7 +230,7 @@ impl Journal {
 
     /// When to call [`Journal::process`] even if the descriptor is not readable, in microseconds of the monotonic clock: some file
     /// systems, such as NFS, do not tell of changes.
-    pub(super) fn timeout(&self) -> Result<Option<u64>, Error> {
+    fn timeout(&self) -> Result<Option<u64>, Error> {
         let mut at = u64::MAX;
         // SAFETY: the handle is open, and the library writes one number.
         let result = unsafe { (self.functions.get_timeout)(self.handle.as_ptr(), &mut at) };
@@ -231,8 +238,21 @@ impl Journal {
         Ok((at != u64::MAX).then_some(at))
     }
 
+    /// When to call [`Journal::process`] and look for entries even if the descriptor is not readable, in nanoseconds of the monotonic clock.
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn deadline(&self) -> Result<Option<u64>, Error> {
+        let timeout = self.timeout()?;
+        // The library may say "now" by a time long past.
+        Ok(timeout.map(|usec| usec.saturating_mul(1000).max(monotonic_now())))
+    }
+
     /// Processes changes: files that are new or gone.
-    pub(super) fn process(&mut self) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn process(&mut self) -> Result<(), Error> {
         // SAFETY: the handle is open.
         let result = unsafe { (self.functions.process)(self.handle.as_ptr()) };
         check("sd_journal_process", result).map(drop)
@@ -249,7 +269,10 @@ impl Journal {
     }
 
     /// Gives each field of the entry (`NAME=value`) to `take`.
-    pub(super) fn for_each_field(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// If the library fails.
+    pub fn for_each_field(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), Error> {
         // SAFETY: the handle is open.
         unsafe { (self.functions.restart_data)(self.handle.as_ptr()) };
         loop {

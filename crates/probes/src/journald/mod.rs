@@ -8,8 +8,9 @@
 //! | file | has |
 //! |---|---|
 //! | `libsystemd.rs` | the functions of the library |
+//! | `follow.rs` | from the journal's end onwards, for the flight recorder too |
 //! | `entry.rs` | filters; from an entry to a packet |
-//! | `reader.rs` | from the journal's end onwards |
+//! | `reader.rs` | packets of new entries, and how many there were |
 //! | `thread.rs` | when to read |
 //! | `place.rs` | why there may be nothing to read |
 //!
@@ -18,6 +19,7 @@
 //! trace and the daemon's log say why, and the session records the rest.
 
 pub mod entry;
+mod follow;
 mod libsystemd;
 mod place;
 mod reader;
@@ -32,6 +34,10 @@ use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Threaded, Work};
 use ferretto_client::runtime::probe::standalone;
 use ferretto_proto::messages::DataSourceDescriptor;
+
+pub use self::follow::{FollowError, follow};
+pub use self::libsystemd::{Error, Journal};
+pub use self::place::{Absence, Remark};
 
 use self::entry::Filters;
 use self::thread::JournalThread;

@@ -1,6 +1,6 @@
 //! Where the journal's files are, and why this process may see none of them, or not all.
 //!
-//! Called once for each instance. The library itself opens the files that it can and says nothing about the
+//! Called once for each follower. The library itself opens the files that it can and says nothing about the
 //! others.
 
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// Why there is nothing to read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Absence {
+pub enum Absence {
     /// There are no files.
     #[error(
         "this machine has no journal: there is none in {}; it takes systemd-journald, and a Storage= in journald.conf other than none",
@@ -18,22 +18,32 @@ pub(super) enum Absence {
     NoJournal(Vec<PathBuf>),
     /// There are files, but this user may not read them.
     #[error(
-        "this user may not read the journal ({}); start traced_probes as root or as a member of the group systemd-journal",
-        _0.display()
+        "this user may not read the journal ({}); start {program} as root or as a member of the group systemd-journal",
+        file.display()
     )]
-    Forbidden(PathBuf),
+    Forbidden {
+        /// The system's part of it.
+        file: PathBuf,
+        /// Who wants to read it.
+        program: &'static str,
+    },
 }
 
 /// Why the session may get fewer entries than expected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Remark {
+pub enum Remark {
     /// This user may not read the files of the system and of other users.
     #[error(
-        "of the journal only what this user may read is recorded, which does not include {}; \
-         start traced_probes as root or as a member of the group systemd-journal",
-        _0.display()
+        "of the journal only what this user may read is seen, which does not include {}; \
+         start {program} as root or as a member of the group systemd-journal",
+        file.display()
     )]
-    Partial(PathBuf),
+    Partial {
+        /// The system's part of it.
+        file: PathBuf,
+        /// Who wants to read it.
+        program: &'static str,
+    },
     /// There are files, but nobody writes them.
     #[error("systemd-journald does not seem to run ({} is missing): nothing will come to the journal", _0.display())]
     NotRunning(PathBuf),
@@ -70,15 +80,24 @@ impl Places {
     }
 
     /// Judges the library's finding.
-    pub(super) fn examine(&self, found: JournalFiles) -> Result<Option<Remark>, Absence> {
-        self.judge(found, self.forbidden())
+    pub(super) fn examine(
+        &self,
+        found: JournalFiles,
+        program: &'static str,
+    ) -> Result<Option<Remark>, Absence> {
+        self.judge(found, self.forbidden(), program)
     }
 
-    fn judge(&self, found: JournalFiles, forbidden: Option<PathBuf>) -> Result<Option<Remark>, Absence> {
+    fn judge(
+        &self,
+        found: JournalFiles,
+        forbidden: Option<PathBuf>,
+        program: &'static str,
+    ) -> Result<Option<Remark>, Absence> {
         match (found, forbidden) {
             (JournalFiles::None, None) => Err(Absence::NoJournal(self.folders.clone())),
-            (JournalFiles::None, Some(file)) => Err(Absence::Forbidden(file)),
-            (JournalFiles::Some, Some(file)) => Ok(Some(Remark::Partial(file))),
+            (JournalFiles::None, Some(file)) => Err(Absence::Forbidden { file, program }),
+            (JournalFiles::Some, Some(file)) => Ok(Some(Remark::Partial { file, program })),
             (JournalFiles::Some, None) => {
                 let is_missing = std::fs::symlink_metadata(&self.socket)
                     .is_err_and(|error| error.kind() == ErrorKind::NotFound);
@@ -126,7 +145,10 @@ mod tests {
     fn a_machine_without_a_journal_is_told_from_one_whose_journal_is_not_written() {
         let dir = TempDir::new("places");
         let places = places(&dir);
-        let none = places.examine(JournalFiles::None).unwrap_err().to_string();
+        let none = places
+            .examine(JournalFiles::None, "a_program")
+            .unwrap_err()
+            .to_string();
         let folders = format!("{0}/run and {0}/var", dir.path().display());
         assert!(
             none.starts_with(&format!(
@@ -134,13 +156,17 @@ mod tests {
             )),
             "{none}"
         );
-        let idle = places.examine(JournalFiles::Some).unwrap().unwrap().to_string();
+        let idle = places
+            .examine(JournalFiles::Some, "a_program")
+            .unwrap()
+            .unwrap()
+            .to_string();
         assert!(
             idle.contains("socket is missing): nothing will come to the journal"),
             "{idle}"
         );
         dir.write("socket", "");
-        assert_eq!(places.examine(JournalFiles::Some), Ok(None));
+        assert_eq!(places.examine(JournalFiles::Some, "a_program"), Ok(None));
     }
 
     #[test]
@@ -149,14 +175,17 @@ mod tests {
         let places = places(&dir);
         let file = || PathBuf::from("/var/log/journal/0123/system.journal");
         let forbidden = places
-            .judge(JournalFiles::None, Some(file()))
+            .judge(JournalFiles::None, Some(file()), "a_program")
             .unwrap_err()
             .to_string();
-        let told = "this user may not read the journal (/var/log/journal/0123/system.journal); start traced_probes as root or";
+        let told = "this user may not read the journal (/var/log/journal/0123/system.journal); start a_program as root or";
         assert!(forbidden.starts_with(told), "{forbidden}");
         assert_eq!(
-            places.judge(JournalFiles::Some, Some(file())),
-            Ok(Some(Remark::Partial(file())))
+            places.judge(JournalFiles::Some, Some(file()), "a_program"),
+            Ok(Some(Remark::Partial {
+                file: file(),
+                program: "a_program"
+            }))
         );
     }
 }

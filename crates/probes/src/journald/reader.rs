@@ -4,12 +4,12 @@
 //! read is counted.
 
 use ferretto_client::runtime::probe::PacketSink;
-use ferretto_ipc::reactor::{boot_now, monotonic_now};
+use ferretto_ipc::reactor::boot_now;
 use ferretto_proto::messages::BuiltinClock;
 use ferretto_proto::write;
 use ferretto_wire::Writer;
 
-use super::entry::{Filters, LONGEST_FIELD, Taken, copy_field, encode};
+use super::entry::{Taken, copy_field, encode};
 use super::libsystemd::{Error, Journal};
 
 /// How far a turn came.
@@ -42,23 +42,15 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// Moves to the end of the journal. From there the reader sees new entries that `filters` let through.
-    pub(super) fn new(mut journal: Journal, filters: &Filters) -> Result<Reader, Error> {
-        // One byte more shows that a field is longer.
-        journal.set_data_threshold(LONGEST_FIELD + 1)?;
-        for condition in filters.matches() {
-            journal.add_match(condition.as_bytes())?;
-        }
-        journal.seek_to_end()?;
-        // The watch begins before the first look, so that no entry between the two goes unnoticed.
-        journal.watch()?;
-        Ok(Reader {
+    /// Reads on in a journal that is [followed](super::follow()).
+    pub(super) fn new(journal: Journal) -> Reader {
+        Reader {
             journal,
             packet: Writer::default(),
             total: 0,
             failed: 0,
             cut: 0,
-        })
+        }
     }
 
     pub(super) fn journal(&self) -> &Journal {
@@ -83,7 +75,7 @@ impl Reader {
         let mut written = 0;
         let mut reached = 0;
         while written < most {
-            if !self.journal.next()? {
+            if !self.journal.next_entry()? {
                 return Ok(Progress::CaughtUp);
             }
             match self.encode_entry() {
@@ -127,12 +119,5 @@ impl Reader {
                 event.num_total(self.total).num_failed(self.failed);
             });
         sink.write_packet(self.packet.as_slice());
-    }
-
-    /// When the next turn is due even if the journal's descriptor is not readable, in nanoseconds of the monotonic clock.
-    pub(super) fn deadline(&self) -> Result<Option<u64>, Error> {
-        let timeout = self.journal.timeout()?;
-        // The library may say "now" by a time long past.
-        Ok(timeout.map(|usec| usec.saturating_mul(1000).max(monotonic_now())))
     }
 }

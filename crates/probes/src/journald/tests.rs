@@ -13,6 +13,7 @@ use ferretto_proto::messages::trace_packet::Data;
 use ferretto_proto::messages::{Message, SystemdJournaldConfig, SystemdJournaldEvent, TracePacket};
 
 use super::entry::{Filters, LONGEST_FIELD};
+use super::follow::move_to_end;
 use super::libsystemd::Journal;
 use super::reader::{Progress, Reader};
 use super::thread::{Runtime, take_commands};
@@ -30,8 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn reader(journal: &PrivateJournal, config: SystemdJournaldConfig) -> Reader {
     let folder = journal.root().join("run/log/journal");
     let folder = CString::new(folder.as_os_str().as_bytes()).unwrap();
-    let journal = Journal::open_directory(&folder).unwrap();
-    Reader::new(journal, &Filters::of(&config)).unwrap()
+    let mut journal = Journal::open_directory(&folder).unwrap();
+    move_to_end(&mut journal, Filters::of(&config).matches()).unwrap();
+    Reader::new(journal)
 }
 
 /// The packets of the next `count` entries, however many turns it takes.

@@ -16,8 +16,8 @@ use ferretto_ipc::reactor::{Deadline, Events, Interest, ReactorError, Token, boo
 
 use super::NAME;
 use super::entry::{Filters, LONGEST_FIELD};
-use super::libsystemd::{self, Journal};
-use super::place::{Absence, Places};
+use super::follow::{FollowError, follow};
+use super::libsystemd;
 use super::reader::{Progress, Reader};
 
 /// Bytes of packets that are written in one turn: an eighth of the shared memory that the probes ask for.
@@ -27,6 +27,9 @@ const TURN_BYTES: usize = 256 * 1024;
 const TURN: Duration = Duration::from_millis(10);
 
 const JOURNAL: Token = Token(0);
+
+/// The program that reads the journal for the data source.
+const PROGRAM: &str = "traced_probes";
 
 /// Whether the data source may still send commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,7 @@ enum Trouble {
     #[error(transparent)]
     Loop(#[from] ReactorError),
     #[error(transparent)]
-    Absence(#[from] Absence),
+    Follow(#[from] FollowError),
 }
 
 /// See the [module](self).
@@ -122,11 +125,11 @@ impl JournalThread {
     }
 
     fn open(&self) -> Result<Reader, Trouble> {
-        let journal = Journal::open()?;
-        if let Some(remark) = Places::of_system().examine(journal.files()?)? {
+        let (journal, remark) = follow(PROGRAM, self.filters.matches())?;
+        if let Some(remark) = remark {
             self.warn(format_args!("{remark}"));
         }
-        let reader = Reader::new(journal, &self.filters)?;
+        let reader = Reader::new(journal);
         self.inbox
             .reactor
             .register(reader.journal().watch()?, JOURNAL, Interest::Readable)?;
@@ -151,7 +154,7 @@ impl JournalThread {
                 }
             }
             let deadline = match progress {
-                Progress::CaughtUp => reader.deadline()?,
+                Progress::CaughtUp => reader.journal().deadline()?,
                 Progress::UpTo(_) => Some(began + TURN.as_nanos() as u64),
             };
             self.inbox

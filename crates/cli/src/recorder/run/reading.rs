@@ -35,6 +35,7 @@ impl Daemon {
                     metrics,
                     ..settings
                 };
+                self.listen_to_journal();
             }
             Err(mistake) => {
                 tell_mistake(&mistake);

@@ -1,10 +1,10 @@
 //! Patterns for names, as in shells: `*` and `?`.
 //!
-//! [`list`](crate::list) and the code for the words of a command line match names of events with it. It takes time proportional to the product of
-//! both lengths at most.
+//! The recorder matches names of units with it, and the command line names of events. It takes time proportional to the product of both lengths at
+//! most.
 
 /// Whether a pattern matches a whole text. `*` stands for any characters, `?` for one.
-pub(crate) fn glob(pattern: &str, text: &str) -> bool {
+pub fn glob(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut in_text) = (0, 0);
     // The pattern's position after the last star, and the text's position if that star matches as little as possible.
@@ -33,7 +33,7 @@ pub(crate) fn glob(pattern: &str, text: &str) -> bool {
 }
 
 /// Whether a text is a pattern.
-pub(crate) fn is_glob(text: &str) -> bool {
+pub fn is_glob(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
