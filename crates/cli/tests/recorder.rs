@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -449,6 +450,28 @@ fn a_line_of_the_journal_and_a_unit_that_fails_seal_within_a_second() {
     assert_eq!(
         flight.state()["seals"]["meters/disk"]["refused"],
         serde_json::json!({})
+    );
+}
+
+#[test]
+fn upload_becomes_the_uploader() {
+    let programs = Programs::ours();
+    let flight = Flight::new(&programs, Side::Ours, "");
+    let program = flight.system.path("ferretto-upload");
+    let upload = |path: &Path| {
+        let mut command = flight.command(&["upload", "--once"], "upload.log");
+        command.env("PATH", path).output().unwrap()
+    };
+    let missing = upload(&flight.system.path("nowhere"));
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("install it, or build it in the folder upload"));
+    std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let became = upload(&flight.system.path(""));
+    let settings = flight.system.path("recorder.toml");
+    assert_eq!(
+        (String::from_utf8(became.stdout).unwrap(), became.status.code()),
+        (format!("--settings {} --once\n", settings.display()), Some(7))
     );
 }
 

@@ -32,6 +32,6 @@ pub use lines::{Entry, Lines, Pattern};
 pub use name::{FileName, NameError, Reason, SessionName};
 pub use proc_files::{available_memory, load_average, stalled};
 pub use recorder::{Action, Asker, Now, Order, Outcome, Recorder, Refusal, SealId, Written};
-pub use settings::{Condition, Kind, Settings, SettingsError};
+pub use settings::{Condition, Kind, Settings, SettingsError, Upload};
 pub use shelf::Shelf;
 pub use supervisor::Supervisor;

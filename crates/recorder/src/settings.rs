@@ -48,6 +48,8 @@ pub struct Settings {
     pub ring: u64,
     /// The loopback port of the metrics; there are none if not given.
     pub metrics: Option<u16>,
+    /// Where sealed files are copied to. The recorder itself has no use for it: the uploader is another program.
+    pub upload: Option<Upload>,
     /// When sessions are sealed by themselves.
     #[serde(rename = "trigger")]
     pub conditions: Vec<Condition>,
@@ -67,6 +69,7 @@ impl Default for Settings {
             crash_safe: Vec::new(),
             ring: 128 << 20,
             metrics: None,
+            upload: None,
             conditions: Vec::new(),
         }
     }
@@ -80,6 +83,26 @@ impl Settings {
     pub fn parse(text: &str) -> Result<Settings, SettingsError> {
         Ok(toml::from_str(text)?)
     }
+}
+
+/// Where sealed files are copied to, and how.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upload {
+    /// A bucket or a folder: `s3://`, `gs://`, `az://`, `file://`.
+    pub url: String,
+    /// The name of this machine, under which its files are; that of the host if not given.
+    pub machine: Option<String>,
+    /// The most bytes that are sent in a second, in the long run.
+    #[serde(default, deserialize_with = "optional_size")]
+    pub max_bytes_per_second: Option<u64>,
+    /// The folder with the uploader's state.
+    #[serde(default = "usual_upload_state")]
+    pub state: PathBuf,
+}
+
+fn usual_upload_state() -> PathBuf {
+    "/var/lib/ferretto/upload".into()
 }
 
 /// A state of the machine in which sessions are sealed.
@@ -273,6 +296,10 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     parse_size(&text).map_err(serde::de::Error::custom)
 }
 
+fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    size(from).map(Some)
+}
+
 fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(from)?;
     parse_time(&text).map_err(serde::de::Error::custom)
@@ -357,6 +384,9 @@ mod tests {
         let all: Vec<String> = example.lines().filter_map(settings).collect();
         let all = Settings::parse(&all.join("\n")).unwrap();
         assert_eq!((all.conditions.len(), all.keep.is_some()), (6, true));
+        let upload = all.upload.unwrap();
+        assert_eq!(upload.state, usual_upload_state());
+        assert!(upload.machine.is_some() && upload.max_bytes_per_second.is_some());
     }
 
     #[test]
@@ -373,6 +403,12 @@ mod tests {
             crash_safe = ["io"]
             ring = "64 MiB"
             metrics = 9464
+
+            [upload]
+            url = "s3://traces/fleet"
+            machine = "web-1"
+            max_bytes_per_second = "2 MiB"
+            state = "/d"
 
             [[trigger]]
             name = "pressure"
@@ -440,6 +476,12 @@ mod tests {
             crash_safe: vec![SessionName::new("io").unwrap()],
             ring: 64 << 20,
             metrics: Some(9464),
+            upload: Some(Upload {
+                url: "s3://traces/fleet".to_owned(),
+                machine: Some("web-1".to_owned()),
+                max_bytes_per_second: Some(2 << 20),
+                state: "/d".into(),
+            }),
             conditions: vec![
                 condition("pressure", &["sched", "io"], pressure),
                 condition("low", &[], Kind::MemoryBelow(0.05)),

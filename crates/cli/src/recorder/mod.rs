@@ -4,7 +4,7 @@
 //! [`applet`](crate::applet) calls it. The crate `ferretto-recorder` decides; this module carries out. [`run`] is the loop of the daemon. It connects
 //! [`live`] sessions to the tracing service, [`seal`]s them on threads of their own, and looks at the machine ([`sensors`]), at the folder of configs
 //! ([`configs`]) and at its socket ([`control`]), and has a [`listener`] to systemd's journal. A crash-safe session has a [`journal`], which writes its data into a [`ring`] on the disk all the time.
-//! [`metrics`] serves figures, if that is asked for. [`folder`] is the folder of sealed files, with the state file, which [`report`] reads.
+//! [`metrics`] serves figures, if that is asked for; [`upload`] starts another program, which uploads. [`folder`] is the folder of sealed files, with the state file, which [`report`] reads.
 //!
 //! Guarantees: a file has its final name only when it is complete. A recorder that is killed leaves at most drafts, which the next one deletes, and rings,
 //! which it seals. Recording waits for no disk and no client.
@@ -24,11 +24,12 @@ mod ring;
 mod run;
 mod seal;
 mod sensors;
+mod upload;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ferretto_recorder::{Reason, SessionName, Settings};
 
 use crate::usage::{self, USAGE};
@@ -58,6 +59,14 @@ pub(crate) fn command() -> Command {
                 .default_value("command")
                 .help("The reason in the names of the files"),
         );
+    let upload = Command::new("upload")
+        .about("Copies sealed files to object storage, by the program ferretto-upload")
+        .arg(
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Copies what is there now, and ends"),
+        );
     Command::new("recorder")
         .bin_name(NAME)
         .about("Records all the time, and keeps the last minutes when something happens")
@@ -78,6 +87,7 @@ pub(crate) fn command() -> Command {
         .subcommand(Command::new("status").about("Says which sessions run, and what became of the requests to seal"))
         .subcommand(seal)
         .subcommand(Command::new("list").about("Lists the sealed files, the oldest first"))
+        .subcommand(upload)
 }
 
 /// Runs the applet with the arguments after its name; returns the exit code.
@@ -94,6 +104,10 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         Some(("status", matches)) => read_settings(settings_file(matches)).and_then(|it| report::status(&it)),
         Some(("seal", matches)) => seal_now(matches),
         Some(("list", matches)) => read_settings(settings_file(matches)).and_then(|it| report::list(&it)),
+        Some(("upload", matches)) => {
+            let once = matches.get_flag("once").then_some("--once");
+            Err(upload::become_uploader(settings_file(matches), once))
+        }
         // There are no other subcommands.
         _ => Ok(USAGE),
     };

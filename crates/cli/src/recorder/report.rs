@@ -11,7 +11,7 @@ use ferretto_recorder::{Counters, Settings};
 use serde_json::{Value, json};
 
 use super::folder::{is_in_use, sealed_files, state};
-use super::{NOT_RUNNING, SUCCESS};
+use super::{NOT_RUNNING, SUCCESS, upload};
 use crate::figures::{Bytes, Counted};
 use crate::stdout::{Column, Screen, Table, print};
 
@@ -94,6 +94,9 @@ pub(super) fn status(settings: &Settings) -> Result<u8, String> {
         Bytes(settings.quota),
         settings.folder.display()
     );
+    if let Some(upload) = &settings.upload {
+        text.push_str(&upload::status(upload));
+    }
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let screen = Screen::look();
     let mut table = Table::new([

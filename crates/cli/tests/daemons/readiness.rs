@@ -169,6 +169,8 @@ fn systemd_accepts_the_units() {
             .replace("/usr/bin/traced_perf", env!("CARGO_BIN_EXE_traced_perf"))
             .replace("/usr/bin/heapprofd", env!("CARGO_BIN_EXE_heapprofd"))
             .replace("/usr/bin/traced_relay", env!("CARGO_BIN_EXE_traced_relay"))
+            // Of another workspace.
+            .replace("/usr/bin/ferretto-upload", env!("CARGO_BIN_EXE_ferretto"))
             .replace("/usr/bin/ferretto", env!("CARGO_BIN_EXE_ferretto"))
             .replace("/usr/bin/traced\n", concat!(env!("CARGO_BIN_EXE_traced"), "\n"));
         assert!(!text.contains("/usr/bin"), "{}", unit.display());
@@ -177,7 +179,7 @@ fn systemd_accepts_the_units() {
         verify.arg(copy);
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, 9);
     match verify.output() {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             println!("skipped: systemd-analyze is not installed")
@@ -202,6 +204,8 @@ fn the_units_leave_the_daemons_little() {
         ("traced-probes.service", "3.0"),
         ("traced-perf.service", "3.0"),
         ("heapprofd.service", "3.0"),
+        ("ferretto-recorder.service", "2.0"),
+        ("ferretto-upload.service", "1.5"),
     ] {
         let mut analyze = Command::new("systemd-analyze");
         analyze
