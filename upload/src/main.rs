@@ -121,11 +121,14 @@ fn run(words: &Words) -> Result<(), String> {
 
 /// Returns the name of this machine, which keeps its files apart from those of others.
 fn machine(upload: &Upload) -> Result<String, String> {
-    if let Some(machine) = &upload.machine {
-        return Ok(machine.clone());
+    let name = match &upload.machine {
+        Some(machine) => machine.clone(),
+        None => std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(|error| {
+            format!("cannot read this machine's name: {error}; give it as machine in [upload]")
+        })?,
+    };
+    match name.trim() {
+        "" => Err("this machine has no name; give it one as machine in [upload]".to_owned()),
+        name => Ok(name.to_owned()),
     }
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(|error| {
-        format!("cannot read this machine's name: {error}; give it as machine in [upload]")
-    })?;
-    Ok(name.trim().to_owned())
 }

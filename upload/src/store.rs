@@ -68,6 +68,7 @@ impl Store {
         let failed = |error: &dyn fmt::Display| format!("cannot upload to {url}: {error}");
         let parsed = Url::parse(url).map_err(|error| failed(&error))?;
         let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|error| failed(&error))?;
+        let prefix = path.join(machine);
         let library = |error: Error| failed(&whole(&error));
         let timeouts = [
             (ClientConfigKey::Timeout, TIMEOUT),
@@ -103,20 +104,16 @@ impl Store {
                 (store.clone(), Kind::Cloud(store))
             }
             ObjectStoreScheme::Local => {
-                let folder = parsed
-                    .to_file_path()
-                    .map_err(|()| failed(&"it names no folder"))?;
-                (
-                    Arc::new(LocalFileSystem::new().with_fsync(true)),
-                    Kind::Folder(folder.join(machine)),
-                )
+                let store = LocalFileSystem::new().with_fsync(true);
+                let folder = store.path_to_filesystem(&prefix).map_err(library)?;
+                (Arc::new(store), Kind::Folder(folder))
             }
             _ => return Err(failed(&"it has to begin with s3://, gs://, az:// or file://")),
         };
         Ok(Store {
             objects,
             kind,
-            prefix: path.join(machine),
+            prefix,
             name: format!("{}/{machine}", url.trim_end_matches('/')),
         })
     }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -146,7 +146,8 @@ impl Uploader {
                     state.uploaded += 1;
                     state.uploaded_bytes += bytes;
                     state.done.insert(file.to_string());
-                    println!("uploaded {file}: {bytes} bytes");
+                    // Whoever started it may not listen any more.
+                    let _ = writeln!(io::stdout(), "uploaded {file}: {bytes} bytes");
                 }
                 Uploaded::Gone => state.missed += 1,
             }

@@ -460,11 +460,17 @@ fn upload_becomes_the_uploader() {
     let program = flight.system.path("ferretto-upload");
     let upload = |path: &Path| {
         let mut command = flight.command(&["upload", "--once"], "upload.log");
-        command.env("PATH", path).output().unwrap()
+        command
+            .env("PATH", path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command.output().unwrap()
     };
     let missing = upload(&flight.system.path("nowhere"));
     assert_eq!(missing.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&missing.stderr).contains("install it, or build it in the folder upload"));
+    assert!(
+        String::from_utf8_lossy(&missing.stderr).contains("install it, or build it in the folder upload")
+    );
     std::fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let became = upload(&flight.system.path(""));
@@ -473,6 +479,32 @@ fn upload_becomes_the_uploader() {
         (String::from_utf8(became.stdout).unwrap(), became.status.code()),
         (format!("--settings {} --once\n", settings.display()), Some(7))
     );
+}
+
+#[test]
+fn a_folder_of_sessions_that_was_replaced_is_watched_from_sighup_on() {
+    let programs = Programs::ours();
+    let mut flight = Flight::new(&programs, Side::Ours, "");
+    flight.configure("a", METERS);
+    flight.start();
+    flight.await_sessions(&["a"]);
+    let folder = flight.system.path("recorder.d");
+    std::fs::rename(&folder, flight.system.path("away")).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    flight.configure("b", METERS);
+    flight.recorder.as_ref().unwrap().signal(Signal::HUP);
+    flight.await_sessions(&["b"]);
+    flight.configure("c", METERS);
+    flight.await_sessions(&["b", "c"]);
+}
+
+/// Tells another thread when it is dropped, also by a failed assertion: a scope waits for its threads.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -498,6 +530,7 @@ fn the_quota_holds_at_every_moment_and_the_oldest_file_goes_first() {
             }
             most
         });
+        let told = Over(&over);
         let mut sealed = Vec::new();
         let mut gone = 0;
         // How many files have room depends on the data that come meanwhile. Even a file without any has some hundred bytes from the service.
@@ -507,7 +540,7 @@ fn the_quota_holds_at_every_moment_and_the_oldest_file_goes_first() {
             gone = sealed.len() - left.len();
             assert_eq!(left, sealed[gone..], "the oldest are gone");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(told);
         assert!(gone >= 5, "{gone} of {}", sealed.len());
         watcher.join().unwrap()
     });
@@ -714,4 +747,9 @@ fn metrics_tell_of_sessions_seals_and_the_service_if_they_are_asked_for() {
     assert!(get("/").starts_with("HTTP/1.1 404"));
     assert!(ask("/metrics", "localhost").starts_with("HTTP/1.1 200 OK"));
     assert!(ask("/metrics", "127.0.0.1.example.org").starts_with("HTTP/1.1 403"));
+    // A session that is gone has no figures any more.
+    std::fs::remove_file(flight.config_file("meters")).unwrap();
+    await_that("its figures are gone", || {
+        !get("/metrics").contains("session=\"meters\"")
+    });
 }
