@@ -17,6 +17,11 @@ const MOST_AT_ONCE: usize = 4;
 const MOST_WAITING: usize = 64;
 /// The state file is written at most once in this time.
 const SAVE_PERIOD: Duration = Duration::from_secs(1);
+/// How long the clock on the wall has to go on without a step forward before files are deleted for their age. A clock that is wrong for a moment, as it may
+/// be after a start of the machine, costs no file then.
+const STEADY: Duration = Duration::from_secs(600);
+/// The clock on the wall is set forward if it gains so many milliseconds at once. Corrections without a step are smaller.
+const STEP: i64 = 1000;
 
 /// The time and the room on the disk, when something happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,6 +194,10 @@ pub struct Recorder {
     is_changed: bool,
     /// When the state file may be written again.
     save_from: Duration,
+    /// How far the clock on the wall was ahead of the other clock the last time.
+    ahead: Option<i64>,
+    /// Since when the clock on the wall has not been set forward.
+    steady_since: Duration,
 }
 
 impl Recorder {
@@ -212,6 +221,8 @@ impl Recorder {
             actions: VecDeque::new(),
             is_changed: true,
             save_from: Duration::ZERO,
+            ahead: None,
+            steady_since: Duration::ZERO,
         }
     }
 
@@ -411,6 +422,7 @@ impl Recorder {
 
     /// Returns the next thing to do, if any.
     pub fn poll(&mut self, now: &Now) -> Option<Action> {
+        self.watch_clock(now);
         if let Some(action) = self.actions.pop_front() {
             return Some(action);
         }
@@ -479,10 +491,26 @@ impl Recorder {
         self.actions.pop_front()
     }
 
+    /// Notes when the clock on the wall is set forward. Set back, it makes files younger, which costs none.
+    fn watch_clock(&mut self, now: &Now) {
+        let ahead = now.wall.saturating_sub(millis(now.monotonic));
+        if self
+            .ahead
+            .is_none_or(|before| ahead.saturating_sub(before) > STEP)
+        {
+            self.steady_since = now.monotonic;
+        }
+        self.ahead = Some(ahead);
+    }
+
     /// Returns the time before which files are too old.
     fn expired(&self, now: &Now) -> i64 {
-        self.keep
-            .map_or(i64::MIN, |keep| now.wall.saturating_sub(millis(keep)))
+        match self.keep {
+            Some(keep) if now.monotonic >= self.steady_since + STEADY => {
+                now.wall.saturating_sub(millis(keep))
+            }
+            _ => i64::MIN,
+        }
     }
 
     /// Returns the time at which to poll again even if nothing happens.
@@ -497,7 +525,8 @@ impl Recorder {
         let expiry = self.keep.zip(self.shelf.oldest()).map(|(keep, oldest)| {
             let left = oldest.saturating_add(millis(keep)).saturating_sub(now.wall);
             // A file is too old one millisecond later.
-            now.monotonic + Duration::from_millis(u64::try_from(left).unwrap_or_default() + 1)
+            let too_old = now.monotonic + Duration::from_millis(u64::try_from(left).unwrap_or_default() + 1);
+            too_old.max(self.steady_since + STEADY)
         });
         starts.chain(save).chain(expiry).min()
     }

@@ -365,7 +365,9 @@ proptest! {
             machine.settle();
         }
         prop_assert_eq!(machine.recorder.open_requests(), 0);
-        // Files that are too old are gone.
+        // Files that are too old are gone, once the clock is believed.
+        machine.happen(Event::Pass(STEADY.as_millis() as u64));
+        machine.settle();
         if let Some(keep) = machine.settings.keep {
             let now = machine.now();
             let oldest = machine.files.keys().next().map_or(i64::MAX, |name| name.time);
@@ -375,6 +377,34 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_clock_that_is_set_forward_costs_no_file_until_it_has_gone_on_for_a_while() {
+    let settings = Settings {
+        keep: Some(Duration::from_secs(3600)),
+        ..Settings::default()
+    };
+    let (mut recorder, mut now, name) = running(&settings);
+    recorder.request(&name, &Reason::new("r"), Asker::Person, &now);
+    let file = sealed(&mut recorder, &now).unwrap();
+    while recorder.poll(&now).is_some() {}
+    let mut pass = |now: &mut Now, seconds: u64, set: i64| {
+        now.monotonic += Duration::from_secs(seconds);
+        now.wall += (seconds as i64 + set) * 1000;
+        std::iter::from_fn(|| recorder.poll(now)).find(|action| matches!(action, Action::Remove(_)))
+    };
+    let year = 365 * 86_400;
+    assert_eq!(pass(&mut now, 900, year), None, "it is set forward");
+    assert_eq!(pass(&mut now, 300, -year), None, "and back");
+    assert_eq!(pass(&mut now, 900, 0), None);
+    assert_eq!(pass(&mut now, 0, year), None, "and forward again");
+    assert_eq!(pass(&mut now, 599, 0), None);
+    assert_eq!(
+        pass(&mut now, 1, 0),
+        Some(Action::Remove(file)),
+        "that seems to be right"
+    );
 }
 
 fn running(settings: &Settings) -> (Recorder, Now, SessionName) {
