@@ -16,17 +16,16 @@ use ferretto_proto::messages::{
     QueryServiceStateRequest, QueryServiceStateResponse, SaveTraceForBugreportResponse, TraceConfig,
     clone_session_request::Selector, enable_tracing_response,
 };
-use ferretto_proto::write::{ReadBuffersResponse, read_buffers_response::Slice};
 use ferretto_service::{
     CloneFile, CloneFilter, ClonePurpose, CloneRequest, CloneTrigger, Cloned, ClonedContent, ConfigInput,
-    ConsumerId, FlushOutcome, Original, OutputFile, ReadBatch, ReadCall, Service, SessionId, StateQuery,
-    StateScope,
+    ConsumerId, FlushOutcome, Original, OutputFile, ReadCall, Service, SessionId, StateQuery, StateScope,
 };
 use ferretto_wire::{Reader, Value, Writer};
 
 use super::bounds::{self, bound_error, bound_stats};
 use super::clocks::TurnTime;
 use super::connection::{PacketFlow, Replies};
+use super::payloads::Payloads;
 use super::random;
 use super::trace_file::TraceFile;
 
@@ -52,8 +51,8 @@ pub(crate) struct ConsumerLink {
 /// A `ReadBuffers` call that is being answered.
 struct OpenRead {
     to: ReplyTo,
-    /// The payloads of the last batch that were not sent yet. A batch is larger than its limit only if it has one larger packet.
-    payloads: VecDeque<Vec<u8>>,
+    /// The part of the last batch that was not sent yet.
+    payloads: Payloads,
     has_more: bool,
     call: ReadCall,
 }
@@ -168,7 +167,7 @@ impl ConsumerLink {
                 // A new call takes over from the one before.
                 let read = OpenRead {
                     to,
-                    payloads: VecDeque::new(),
+                    payloads: Payloads::default(),
                     has_more: true,
                     call: ReadCall::default(),
                 };
@@ -327,8 +326,8 @@ impl ConsumerLink {
             match service.read_buffers(self.id, &mut read.call, 2 * MAX_FRAME, turn.now()) {
                 Some(batch) => {
                     filtered = batch.filtered.map(|session| (session, begun.elapsed()));
-                    read.payloads = read_buffers_payloads(&batch).into();
                     read.has_more = batch.has_more;
+                    read.payloads = Payloads::new(batch);
                 }
                 None => read.has_more = false,
             }
@@ -337,7 +336,7 @@ impl ConsumerLink {
             }
         }
         for _ in 0..PAYLOADS_AT_ONCE {
-            let payload = read.payloads.pop_front();
+            let payload = read.payloads.next();
             if read.payloads.is_empty() && !read.has_more {
                 replies.push(read.to, Reply::last(payload.unwrap_or_default()));
                 self.read = None;
@@ -379,7 +378,7 @@ impl ConsumerLink {
 
     /// Bytes that wait for the consumer to read them.
     pub(crate) fn held_bytes(&self) -> usize {
-        let read = self.read.iter().flat_map(|read| &read.payloads).map(Vec::len);
+        let read = self.read.iter().map(|read| read.payloads.bytes());
         let state = self.queries.iter().map(|query| query.part.len());
         read.chain(state).sum()
     }
@@ -558,42 +557,6 @@ fn output_file(config: &TraceConfig, fd: Option<PassedFd>) -> (OutputFile, Optio
         Ok(file) => (kind, Some(file)),
         Err(error) => (OutputFile::Unusable(error), None),
     }
-}
-
-/// A batch of packets as payloads of `ReadBuffersResponse`. Packets are cut where a frame is full; the last slice of
-/// each is marked.
-fn read_buffers_payloads(batch: &ReadBatch<'_>) -> Vec<Vec<u8>> {
-    /// Tags and lengths around a slice, at most.
-    const OVERHEAD: usize = 16;
-    let mut payloads = Vec::new();
-    let mut payload = Writer::new();
-    for packet in batch.packets() {
-        let mut slices = packet.peekable();
-        while let Some(mut slice) = slices.next() {
-            loop {
-                let room = MAX_PAYLOAD.saturating_sub(payload.len() + OVERHEAD);
-                if room == 0 || (slice.len() > room && payload.len() > MAX_PAYLOAD / 2) {
-                    payloads.push(payload.as_slice().to_vec());
-                    payload.clear();
-                    continue;
-                }
-                let (now, later) = slice.split_at(slice.len().min(room));
-                let last = later.is_empty() && slices.peek().is_none();
-                payload.nested(ReadBuffersResponse::SLICES, |message| {
-                    message.bytes_field(Slice::DATA, now);
-                    message.varint_field(Slice::LAST_SLICE_FOR_PACKET, last.into());
-                });
-                slice = later;
-                if slice.is_empty() {
-                    break;
-                }
-            }
-        }
-    }
-    if !payload.is_empty() {
-        payloads.push(payload.as_slice().to_vec());
-    }
-    payloads
 }
 
 #[cfg(test)]

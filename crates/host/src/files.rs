@@ -120,17 +120,22 @@ impl FileWriter {
     }
 
     /// Hands over a batch. The previous one must be back.
-    pub(crate) fn write(&mut self, packets: &ReadBatch<'_>) {
-        let mut batch = std::mem::take(&mut self.batch);
-        batch.clear();
-        packets.slices().for_each(|slice| bulk::extend(&mut batch, slice));
+    pub(crate) fn write(&mut self, mut packets: ReadBatch<'_>) {
+        let batch = packets.take_large().unwrap_or_else(|| {
+            let mut batch = std::mem::take(&mut self.batch);
+            batch.clear();
+            packets.slices().for_each(|slice| bulk::extend(&mut batch, slice));
+            batch
+        });
         let next = if packets.has_more { Next::Soon } else { Next::Later };
         self.send(Job::Write(batch, packets.compression, next));
     }
 
-    /// Takes back the memory of a batch.
+    /// Takes back the memory of a batch, unless that was one large packet.
     pub(crate) fn take_back(&mut self, batch: Vec<u8>) {
-        self.batch = batch;
+        if batch.capacity() <= 4 * limits::LARGE_PACKET {
+            self.batch = batch;
+        }
     }
 
     /// Asks for a second descriptor of the file, for a clone: [`Done::Shared`].

@@ -657,7 +657,7 @@ impl Host {
         };
         let (filtered, took) = (batch.filtered, begun.elapsed());
         match self.writers.get_mut(&session) {
-            Some(file) => file.write(&batch),
+            Some(file) => file.write(batch),
             None => self.service.file_written(
                 session,
                 Err("its thread could not be started; the service's log says why".into()),

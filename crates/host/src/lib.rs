@@ -18,6 +18,7 @@ mod consumer_port;
 mod files;
 mod host;
 mod machine;
+mod payloads;
 mod producer_port;
 mod program;
 mod random;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use ferretto_client::arbiter::{Arbiter, BufferExhaustedPolicy, BufferId, Notify, Partitioning, Wake};
 use ferretto_client::consumer::{ConsumerEndpoint, ConsumerEvent, ConsumerReply, StateScope};
 use ferretto_client::producer::{
-    DataSourceInstanceId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions, Scraping,
-    SharedMemoryOffer,
+    CommitReply, DataSourceInstanceId, ProducerCommand, ProducerEndpoint, ProducerEvent, ProducerOptions,
+    Scraping, SharedMemoryOffer,
 };
 use ferretto_client::trace_writer::TraceWriter;
 use ferretto_host::{Admission, Host, OutOfLine, Port, Program};
@@ -21,12 +21,13 @@ use ferretto_ipc::Stream;
 use ferretto_ipc::client::{CallError, CallId, InvokeError, More};
 use ferretto_ipc::reactor::{Deadline, Events};
 use ferretto_proto::messages::clone_session_request::Selector;
+use ferretto_proto::messages::commit_data_request::ChunksToMove;
 use ferretto_proto::messages::observable_events::Type as Observed;
 use ferretto_proto::messages::trace_config::trigger_config::{Trigger, TriggerMode};
 use ferretto_proto::messages::trace_config::{BufferConfig, DataSource};
 use ferretto_proto::messages::{
-    CloneSessionRequest, DataSourceConfig, DataSourceDescriptor, Message, TestEvent, Trace, TraceConfig,
-    TracePacket, priority_boost_config, trace_packet,
+    CloneSessionRequest, CommitDataRequest, DataSourceConfig, DataSourceDescriptor, Message, TestEvent,
+    Trace, TraceConfig, TracePacket, priority_boost_config, trace_packet,
 };
 use ferretto_service::{MachineId, PriorityBoost};
 use ferretto_smb::{PageSize, Peer, ProducerSmb, SharedMemory};
@@ -173,6 +174,8 @@ struct Recorder {
     producer: ProducerEndpoint,
     arbiter: Option<Arc<Arbiter>>,
     writers: BTreeMap<DataSourceInstanceId, TraceWriter>,
+    /// The buffer of the last one.
+    target: Option<BufferId>,
     cleared: usize,
 }
 
@@ -202,6 +205,7 @@ impl Recorder {
             producer,
             arbiter: None,
             writers: BTreeMap::new(),
+            target: None,
             cleared: 0,
         }
     }
@@ -225,6 +229,7 @@ impl Recorder {
                 }
                 ProducerCommand::StartDataSource(setup) => {
                     let target = BufferId(setup.config.target_buffer.unwrap() as u16);
+                    self.target = Some(target);
                     let arbiter = self.arbiter.as_ref().unwrap();
                     let writer = arbiter
                         .create_trace_writer(target, BufferExhaustedPolicy::Drop)
@@ -283,6 +288,13 @@ fn texts(trace: &Trace) -> Vec<&str> {
             _ => None,
         })
         .collect()
+}
+
+fn contents(file: &mut File) -> Trace {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut bytes).unwrap();
+    Trace::decode_from_slice(&bytes).unwrap()
 }
 
 fn config() -> TraceConfig {
@@ -536,14 +548,77 @@ fn a_session_writes_into_a_file_and_a_clone_of_it_into_another() {
     recorder.write("late");
     consumer.disable_tracing().unwrap();
     assert_eq!(ended(&mut machine, &mut consumer, &mut recorder), None);
-    let contents = |file: &mut File| {
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(0)).unwrap();
-        file.read_to_end(&mut bytes).unwrap();
-        Trace::decode_from_slice(&bytes).unwrap()
-    };
     assert_eq!(texts(&contents(&mut file)), ["early", "late"]);
     assert_eq!(texts(&contents(&mut copy)), ["early"]);
+}
+
+#[test]
+fn a_packet_that_takes_many_turns_reaches_a_consumer_and_a_file() {
+    // Flags in the header of a chunk.
+    const CONTINUES_BEFORE: u16 = 1 << 10;
+    const CONTINUES_AFTER: u16 = 2 << 10;
+    for into_file in [false, true] {
+        let mut machine = Machine::new();
+        let mut recorder = Recorder::new(&mut machine, "p");
+        let mut consumer = machine.consumer();
+        let mut config = config();
+        config.buffers[0].size_kb = Some(16 << 10);
+        config.write_into_file = Some(into_file);
+        let mut file = tempfile::tempfile().unwrap();
+        let passed = into_file.then(|| file.try_clone().unwrap().into());
+        consumer.enable_tracing(&config.encode_to_vec(), passed).unwrap();
+        consumer.flush();
+        machine.until("the start", || {
+            recorder.turn();
+            (!recorder.writers.is_empty()).then_some(())
+        });
+        // The memory that is shared does not hold it, so the chunks come in requests.
+        let text = "0123456789".repeat(1 << 20);
+        let event = TestEvent {
+            str: Some(text.clone()),
+            ..Default::default()
+        };
+        let packet = TracePacket {
+            data: Some(trace_packet::Data::ForTesting(Box::new(event))),
+            ..Default::default()
+        }
+        .encode_to_vec();
+        let target = recorder.target.unwrap().0;
+        let fragments: Vec<&[u8]> = packet.chunks(30_000).collect();
+        for (id, fragment) in fragments.iter().enumerate() {
+            let before = if id == 0 { 0 } else { CONTINUES_BEFORE };
+            let after = if id + 1 == fragments.len() {
+                0
+            } else {
+                CONTINUES_AFTER
+            };
+            let mut chunk = ferretto_wire::Writer::new();
+            chunk.raw(&(id as u32).to_le_bytes());
+            chunk.raw(&1000u16.to_le_bytes());
+            chunk.raw(&(1 | before | after).to_le_bytes());
+            chunk.varint(fragment.len() as u64);
+            chunk.raw(fragment);
+            let commit = CommitDataRequest {
+                chunks_to_move: vec![ChunksToMove {
+                    target_buffer: Some(target.into()),
+                    data: Some(chunk.as_slice().to_vec()),
+                    ..Default::default()
+                }],
+                ..Default::default()
+            };
+            recorder.producer.commit(commit, CommitReply::Unwanted).unwrap();
+            recorder.producer.flush();
+            machine.turn();
+        }
+        recorder.write("after");
+        consumer.disable_tracing().unwrap();
+        assert_eq!(ended(&mut machine, &mut consumer, &mut recorder), None);
+        let trace = match into_file {
+            false => machine.read(&mut consumer),
+            true => contents(&mut file),
+        };
+        assert!(texts(&trace) == [&text, "after"], "into a file: {into_file}");
+    }
 }
 
 #[test]

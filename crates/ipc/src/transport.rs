@@ -4,30 +4,32 @@
 //! [`crate::client`] never see one. Nothing here blocks, except looking up a TCP host name, and nothing
 //! raises `SIGPIPE`. All descriptors are close-on-exec, received ones too.
 
+mod endpoint;
+mod error;
 mod permissions;
 mod socket_file;
 mod sys;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::ToSocketAddrs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::addr::SocketAddrArg;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, sockopt,
 };
 
 use crate::address::Address;
 use crate::outgoing::OutgoingQueue;
 use crate::passed_fd::PassedFd;
+pub use endpoint::look_up;
+use endpoint::on_each_endpoint;
+pub use error::TransportError;
 pub use permissions::{PermissionsError, SocketPermissions};
 use socket_file::SocketFile;
 
@@ -48,168 +50,6 @@ pub struct PeerCredentials {
     pub uid: u32,
     /// Process id; `None` when the process is outside our process namespace.
     pub pid: Option<i32>,
-}
-
-/// A failure on a socket.
-#[derive(Debug)]
-pub enum TransportError {
-    /// A socket could not be made, bound or listened on.
-    Listen {
-        /// Where.
-        address: Address,
-        /// Why.
-        source: Errno,
-    },
-    /// The path is taken by something that is no socket; it is left alone.
-    NotASocket(Address),
-    /// Another process listens on this path's socket, which is left alone.
-    Occupied {
-        /// Where.
-        address: Address,
-        /// Its process, if there is a connection to ask the kernel about.
-        pid: Option<i32>,
-    },
-    /// The path is a socket, and it is unknown whether a process listens there; it is left alone.
-    MaybeOccupied {
-        /// Where.
-        address: Address,
-        /// The reason why we could not find out.
-        source: Errno,
-    },
-    /// Group and mode were asked for, and the socket has no file.
-    NoFile(Address),
-    /// The socket file did not get its group and mode.
-    Permissions(PermissionsError),
-    /// The name of a TCP host could not be looked up.
-    Lookup {
-        /// The address.
-        address: Address,
-        /// Why.
-        reason: String,
-    },
-    /// The service could not be reached.
-    Connect {
-        /// Where.
-        address: Address,
-        /// Why.
-        source: Errno,
-    },
-    /// Taking a connection off the queue failed.
-    Accept(Errno),
-    /// Receiving failed.
-    Receive(Errno),
-    /// Descriptors beside a read got lost.
-    FdsCutOff,
-    /// Sending failed.
-    Send(Errno),
-    /// Asking the kernel about the peer failed.
-    Credentials(Errno),
-    /// A descriptor handed in could not be made non-blocking.
-    Adopt(Errno),
-    /// There is no pair of sockets to be had.
-    Pair(Errno),
-}
-
-impl fmt::Display for TransportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TransportError::Listen { address, source } => {
-                write!(f, "cannot listen on {address}: {source}{}", listen_hint(*source))
-            }
-            TransportError::NotASocket(address) => write!(
-                f,
-                "cannot listen on {address}: a file that is not a socket is in the way; remove it or choose another name"
-            ),
-            TransportError::Occupied { address, pid } => {
-                write!(f, "cannot listen on {address}: another service")?;
-                if let Some(pid) = pid {
-                    write!(f, ", process {pid},")?;
-                }
-                f.write_str(" listens there; stop it, or choose another name")
-            }
-            TransportError::MaybeOccupied { address, source } => write!(
-                f,
-                "cannot listen on {address}: a socket is there, and whether somebody listens on it cannot be told: {source}; \
-         remove it, or choose another name"
-            ),
-            TransportError::NoFile(address) => write!(
-                f,
-                "{address} can have no group and mode: only sockets that are files have; give it a path, or ask for none"
-            ),
-            TransportError::Permissions(error) => error.fmt(f),
-            TransportError::Lookup { address, reason } => {
-                write!(f, "cannot look up the host of {address}: {reason}")
-            }
-            TransportError::Connect { address, source } => write!(
-                f,
-                "cannot connect to {address}: {source}{}",
-                connect_hint(*source)
-            ),
-            TransportError::Accept(source) => write!(f, "cannot accept a connection: {source}"),
-            TransportError::Receive(source) => write!(f, "receiving from the peer failed: {source}"),
-            TransportError::FdsCutOff => write!(
-                f,
-                "descriptors passed by the peer were cut off: it sent more than {MAX_FDS_PER_READ} at once, where a frame \
-         carries one, or this process may open no more (see ulimit -n)"
-            ),
-            TransportError::Send(source) => write!(f, "sending to the peer failed: {source}"),
-            TransportError::Credentials(source) => {
-                write!(f, "cannot read the credentials of the peer: {source}")
-            }
-            TransportError::Adopt(source) => {
-                write!(f, "cannot use the given descriptor as a socket: {source}")
-            }
-            TransportError::Pair(source) => write!(f, "cannot make a pair of sockets: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for TransportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            TransportError::Listen { source, .. } | TransportError::MaybeOccupied { source, .. } => {
-                Some(source)
-            }
-            TransportError::Permissions(error) => Some(error),
-            TransportError::Connect { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
-
-impl TransportError {
-    /// Whether a connection failed because nothing listens there (yet).
-    pub fn is_unreachable(&self) -> bool {
-        matches!(
-            self,
-            TransportError::Connect {
-                source: Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN,
-                ..
-            }
-        )
-    }
-}
-
-fn listen_hint(source: Errno) -> &'static str {
-    match source {
-        Errno::ADDRINUSE => " (another service listens there; stop it or choose another name)",
-        Errno::NOENT => " (its directory does not exist)",
-        Errno::ACCESS | Errno::PERM => {
-            " (you may not create it there; use another directory or another user)"
-        }
-        Errno::AFNOSUPPORT => " (this kernel has no support for this kind of socket)",
-        _ => "",
-    }
-}
-
-fn connect_hint(source: Errno) -> &'static str {
-    match source {
-        Errno::NOENT | Errno::CONNREFUSED => " (no service is listening there; start traced first)",
-        Errno::AGAIN => " (the service has too many connections waiting)",
-        Errno::ACCESS | Errno::PERM => " (you lack the permission to use this socket)",
-        Errno::AFNOSUPPORT => " (this kernel has no support for this kind of socket)",
-        _ => "",
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -674,119 +514,6 @@ impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
-}
-
-/// One concrete address to try.
-enum Endpoint {
-    Unix(SocketAddrUnix),
-    Internet(std::net::SocketAddr),
-    Vsock(sys::VsockAddress),
-}
-
-impl Endpoint {
-    fn family(&self) -> AddressFamily {
-        match self {
-            Endpoint::Unix(_) => AddressFamily::UNIX,
-            Endpoint::Internet(std::net::SocketAddr::V4(_)) => AddressFamily::INET,
-            Endpoint::Internet(std::net::SocketAddr::V6(_)) => AddressFamily::INET6,
-            Endpoint::Vsock(_) => AddressFamily::VSOCK,
-        }
-    }
-
-    fn bind(&self, fd: &OwnedFd) -> Result<(), Errno> {
-        fn bind(fd: &OwnedFd, address: &impl SocketAddrArg) -> Result<(), Errno> {
-            rustix::net::bind(fd, address)
-        }
-        match self {
-            Endpoint::Unix(address) => bind(fd, address),
-            Endpoint::Internet(address) => bind(fd, address),
-            Endpoint::Vsock(address) => bind(fd, address),
-        }
-    }
-
-    fn connect(&self, fd: &OwnedFd) -> Result<(), Errno> {
-        match self {
-            Endpoint::Unix(address) => rustix::net::connect(fd, address),
-            Endpoint::Internet(address) => rustix::net::connect(fd, address),
-            Endpoint::Vsock(address) => rustix::net::connect(fd, address),
-        }
-    }
-}
-
-/// Makes a non-blocking socket and runs `action` on it, for each endpoint that `address` stands for until one
-/// succeeds.
-fn on_each_endpoint(
-    address: &Address,
-    socket_type: SocketType,
-    failed: impl Fn(Errno) -> TransportError,
-    mut action: impl FnMut(&OwnedFd, &Endpoint) -> Result<(), Errno>,
-) -> Result<OwnedFd, TransportError> {
-    let mut last_error = Errno::ADDRNOTAVAIL;
-    for endpoint in endpoints(address, &failed)? {
-        let attempt = rustix::net::socket_with(
-            endpoint.family(),
-            socket_type,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-        .and_then(|fd| action(&fd, &endpoint).map(|()| fd));
-        match attempt {
-            Ok(fd) => return Ok(fd),
-            Err(source) => last_error = source,
-        }
-    }
-    Err(failed(last_error))
-}
-
-fn endpoints(
-    address: &Address,
-    failed: impl Fn(Errno) -> TransportError,
-) -> Result<Vec<Endpoint>, TransportError> {
-    Ok(match address {
-        Address::Unix(path) => vec![Endpoint::Unix(
-            SocketAddrUnix::new(path.as_path()).map_err(failed)?,
-        )],
-        Address::Abstract(name) => {
-            vec![Endpoint::Unix(
-                SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?,
-            )]
-        }
-        Address::Vsock { cid, port } => vec![Endpoint::Vsock(sys::VsockAddress::new(*cid, *port))],
-        Address::Tcp { host, port } => (host.as_str(), *port)
-            .to_socket_addrs()
-            .map_err(|error| TransportError::Lookup {
-                address: address.clone(),
-                reason: error.to_string(),
-            })?
-            .map(Endpoint::Internet)
-            .collect(),
-    })
-}
-
-/// Looks up the host of a TCP address, which may take long. Returns an address with numbers for each of the host's, in the order in which to try them.
-/// Others stand for themselves.
-///
-/// # Errors
-/// If the host is not known.
-pub fn look_up(address: &Address) -> Result<Vec<Address>, TransportError> {
-    let source = |source| TransportError::Connect {
-        address: address.clone(),
-        source,
-    };
-    let found = endpoints(address, source)?
-        .into_iter()
-        .map(|endpoint| match endpoint {
-            Endpoint::Internet(std::net::SocketAddr::V6(found)) if found.scope_id() != 0 => Address::Tcp {
-                host: format!("{}%{}", found.ip(), found.scope_id()),
-                port: found.port(),
-            },
-            Endpoint::Internet(found) => Address::Tcp {
-                host: found.ip().to_string(),
-                port: found.port(),
-            },
-            Endpoint::Unix(_) | Endpoint::Vsock(_) => address.clone(),
-        });
-    Ok(found.collect())
 }
 
 fn kind_of(address: &Address) -> Kind {

@@ -443,12 +443,16 @@ pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
 
 // Packets.
 
-/// Fragments of one packet. A packet is read, validated and copied out of its buffer in one turn, so its size bounds the time for which others wait: full
-/// chunks, the smallest of a page of 4 KiB, make a packet of 72 MB, and tiny ones would make one that takes a second. Upstream: no limit, and a packet
-/// is sent in one task.
+/// A packet of more bytes is checked and copied out of its buffer in parts of about this size, one in each turn, so that others do not wait for all of
+/// it. Upstream: no limit, and a packet is sent in one task.
+///
+/// Met by `a_large_packet_is_read_in_parts_and_goes_out_whole`.
+pub const LARGE_PACKET: usize = 1 << 20;
+/// Fragments of one packet. They are found in one turn, so their number bounds the time for which others wait. Full chunks of 4 KiB make a packet of
+/// 256 MB, and the smallest chunks of such a page one of 18 MB. Upstream: no limit.
 ///
 /// Met by `a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked`.
-pub const MAX_FRAGMENTS_PER_PACKET: usize = 1 << 18;
+pub const MAX_FRAGMENTS_PER_PACKET: usize = 1 << 16;
 
 // ProtoVM programs, which merge packets that ring buffers overwrite.
 

@@ -85,19 +85,23 @@ impl fmt::Display for InvalidPacket {
 impl std::error::Error for InvalidPacket {}
 
 /// The meaning of the next byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expect {
+    #[default]
     Tag,
     Value,
     Length,
 }
 
-/// State carried from one fragment to the next: the varint that the last one ended in, or in front of.
-#[derive(Clone, Copy, Debug)]
+/// State carried from one fragment to the next.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PacketValidator {
+    /// The varint that the last fragment ended in, or in front of.
     expect: Expect,
     varint: u64,
     varint_bytes: u32,
+    /// Bytes of the current field that are still to be skipped.
+    skip: usize,
 }
 
 impl PacketValidator {
@@ -107,20 +111,33 @@ impl PacketValidator {
     /// The first rule that the packet breaks.
     #[inline]
     pub fn check<'a>(fragments: impl IntoIterator<Item = &'a [u8]>) -> Result<(), InvalidPacket> {
-        let mut validator = Self {
-            expect: Expect::Tag,
-            varint: 0,
-            varint_bytes: 0,
-        };
-        // Bytes of the current field still to be skipped.
-        let mut skip = 0;
+        let mut validator = Self::default();
         for fragment in fragments {
-            match fragment.get(skip..) {
-                Some(rest) => skip = validator.push(rest)?,
-                None => skip -= fragment.len(),
-            }
+            validator.push_fragment(fragment)?;
         }
-        if skip == 0 && validator.is_between_fields() {
+        validator.finish()
+    }
+
+    /// Checks the next fragment of a packet, which may come in several turns.
+    ///
+    /// # Errors
+    /// The first rule that the packet breaks.
+    #[inline]
+    pub fn push_fragment(&mut self, fragment: &[u8]) -> Result<(), InvalidPacket> {
+        match fragment.get(self.skip..) {
+            Some(rest) => self.skip = self.push(rest)?,
+            None => self.skip -= fragment.len(),
+        }
+        Ok(())
+    }
+
+    /// Checks that the packet may end here.
+    ///
+    /// # Errors
+    /// If it ends within a field.
+    #[inline]
+    pub fn finish(&self) -> Result<(), InvalidPacket> {
+        if self.skip == 0 && self.is_between_fields() {
             Ok(())
         } else {
             Err(InvalidPacket::Truncated)

@@ -14,6 +14,7 @@ mod data_sources;
 mod file;
 pub(crate) mod flush;
 mod instances;
+mod large_packet;
 mod lifecycle;
 pub(crate) mod machines;
 mod notes;
@@ -46,6 +47,7 @@ use crate::wanted::Wanted;
 pub(crate) use file::{AfterWrite, BatchEnd, Drain, FileSink};
 pub(crate) use flush::{FlushPurpose, FlushStrategy, Flushes};
 pub(crate) use instances::{Instance, InstanceState, Instances};
+use large_packet::LargePacket;
 pub(crate) use notes::{LifecycleEvent, Notes};
 pub(crate) use reading::{Census, Surroundings};
 pub(crate) use sequence_ids::{SERVICE_SEQUENCE_ID, SequenceIds};
@@ -114,6 +116,8 @@ pub(crate) struct Session {
     pub(crate) buffer_ids: Vec<BufferId>,
     /// In the order of the config.
     pub(crate) buffers: Vec<TraceBuffer>,
+    /// The packet that is being read, if one turn is not enough for it.
+    large_packet: Option<Box<LargePacket>>,
     pub(crate) sequence_ids: SequenceIds,
     pub(crate) notes: Notes,
     pub(crate) losses: Losses,
@@ -170,6 +174,7 @@ impl Session {
             is_freed: false,
             buffer_ids: beginning.buffer_ids,
             buffers: beginning.buffers,
+            large_packet: None,
             sequence_ids: SequenceIds::default(),
             notes: Notes::default(),
             losses: Losses::default(),
@@ -191,6 +196,7 @@ impl Session {
             // The triggers that came since the last clone.
             triggers: original.triggers.for_clone(),
             flushes: original.flushes.for_clone(),
+            large_packet: None,
             sequence_ids: original.sequence_ids.clone(),
             losses: original.losses,
             start_realtime: original.start_realtime,

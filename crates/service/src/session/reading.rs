@@ -8,7 +8,7 @@ use ferretto_proto::messages::{Message, TraceStats, trace_stats};
 use ferretto_proto::write;
 
 use super::machines::Machines;
-use super::{BatchEnd, LifecycleEvent, Session};
+use super::{BatchEnd, LargePacket, LifecycleEvent, Session};
 use crate::clock::Now;
 use crate::limits;
 use crate::packet_validator::PacketValidator;
@@ -72,6 +72,10 @@ impl Session {
         if self.triggers.hides_trace() {
             return BatchEnd::Drained;
         }
+        if let Some(large) = self.large_packet.take() {
+            self.read_on(large, out);
+            return BatchEnd::More;
+        }
         let identity = &around.common.identity;
         write_leading_packets(self, identity, around.machines, &around.now, out);
         let enough = (budget.batch as u64).min(budget.file);
@@ -84,12 +88,27 @@ impl Session {
             }
             buffer.begin_read();
             while let Some(packet) = buffer.read_next_packet() {
+                let size = packet.size();
                 if let Some(call) = &mut call {
-                    call.count(index, packet.size());
+                    call.count(index, size);
+                }
+                // A filter needs all of the packet at once, and has limits of its own.
+                if size > limits::LARGE_PACKET && out.filter.is_none() {
+                    let (sequence, losses) = (packet.sequence, packet.losses);
+                    let sequence_id = self.sequence_ids.of(sequence.producer, sequence.writer);
+                    out.scratch.clear();
+                    write_trusted_fields(&mut out.scratch, &sequence, sequence_id, losses);
+                    self.large_packet = LargePacket::take(buffer, size, &out.scratch, out.framing());
+                    if self.large_packet.is_none() {
+                        self.losses.invalid_packets += 1;
+                        let line = format!("no memory to read a packet of {size} bytes: it is lost");
+                        around.common.outbox.warn(line);
+                    }
+                    return BatchEnd::More;
                 }
                 if PacketValidator::check(packet.fragments()).is_err() {
                     self.losses.invalid_packets += 1;
-                    out.cut(packet.size());
+                    out.cut(size);
                     if out.read() >= enough {
                         return BatchEnd::More;
                     }
@@ -101,12 +120,11 @@ impl Session {
                 write_trusted_fields(&mut out.scratch, &sequence, sequence_id, packet.losses);
                 if out.filter.is_some() {
                     let trusted = std::mem::take(&mut out.scratch);
-                    let size = packet.size() + trusted.len();
                     let pieces = packet.fragments().chain(iter::once(trusted.as_slice()));
-                    out.filtered_packet(pieces, size, Origin::Buffer(index));
+                    out.filtered_packet(pieces, size + trusted.len(), Origin::Buffer(index));
                     out.scratch = trusted;
                 } else {
-                    out.buffered_packet(index, packet.size(), packet.spans());
+                    out.buffered_packet(index, size, packet.spans());
                 }
                 // Packets that the filter cuts out have been read too.
                 if out.read() >= enough || out.took_long() {
@@ -129,6 +147,18 @@ impl Session {
             self.write_stats(around, out);
         }
         BatchEnd::Drained
+    }
+
+    /// Reads the next part of a large packet. The batch has the packet if that was the last part, and nothing otherwise.
+    fn read_on(&mut self, mut large: Box<LargePacket>, out: &mut Readout) {
+        match large.advance() {
+            Ok(false) => self.large_packet = Some(large),
+            Ok(true) => out.large_packet(large.into_bytes()),
+            Err(_) => {
+                self.losses.invalid_packets += 1;
+                out.cut(large.size());
+            }
+        }
     }
 
     /// Logs the errors of programs once, when their state is written.

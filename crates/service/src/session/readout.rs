@@ -20,6 +20,8 @@ enum Piece {
     Own(Range<usize>),
     /// Bytes of a trace buffer: which of the session's, and where.
     Buffer(usize, Span),
+    /// A large packet of this many bytes, which is the whole batch.
+    Large(usize),
 }
 
 impl Piece {
@@ -27,6 +29,7 @@ impl Piece {
         match self {
             Piece::Own(range) => range.len(),
             Piece::Buffer(_, span) => span.size(),
+            Piece::Large(size) => *size,
         }
     }
 }
@@ -78,6 +81,8 @@ pub(crate) struct Readout {
     pieces: Vec<Piece>,
     packet_ends: Vec<PacketEnd>,
     bytes: usize,
+    /// The contents of a batch that is one large packet.
+    large: Vec<u8>,
     pub(crate) scratch: Writer,
     /// The filter of the session that is read.
     pub(crate) filter: Option<Box<SessionFilter>>,
@@ -99,7 +104,13 @@ impl Readout {
         self.pieces.clear();
         self.packet_ends.clear();
         self.bytes = 0;
+        self.large = Vec::new();
         self.cut = 0;
+    }
+
+    /// How packets follow each other in this batch.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
     }
 
     /// Bytes in all.
@@ -182,6 +193,14 @@ impl Readout {
         self.end_packet();
     }
 
+    /// Makes a large packet the batch, with its framing.
+    pub(crate) fn large_packet(&mut self, bytes: Vec<u8>) {
+        self.bytes += bytes.len();
+        self.pieces.push(Piece::Large(bytes.len()));
+        self.large = bytes;
+        self.end_packet();
+    }
+
     fn whole_packet(&mut self, packet: &[u8]) {
         self.frame(packet.len());
         let start = self.own.len();
@@ -249,7 +268,7 @@ impl Readout {
 /// The contents of a batch. The last one of a read takes the memory with it.
 enum Contents<'a> {
     Kept(&'a Readout),
-    Last(Readout),
+    Last(Box<Readout>),
 }
 
 impl Deref for Contents<'_> {
@@ -267,6 +286,8 @@ impl Deref for Contents<'_> {
 pub struct ReadBatch<'a> {
     readout: Contents<'a>,
     buffers: &'a [TraceBuffer],
+    /// The contents, if it is one large packet; otherwise empty.
+    large: Vec<u8>,
     /// Whether there is more to read.
     pub has_more: bool,
     /// The session, if its packets were filtered. Then report the time of that with [`Service::filtering_took`](crate::Service::filtering_took).
@@ -286,31 +307,33 @@ impl ReadBatch<'_> {
         self.readout.bytes == 0
     }
 
+    /// Takes the contents, framing included, if they are one large packet, so that the driver can send it without a copy. The batch is empty then.
+    pub fn take_large(&mut self) -> Option<Vec<u8>> {
+        (!self.large.is_empty()).then(|| std::mem::take(&mut self.large))
+    }
+
     /// Everything in order, framing included, for one vectored write.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let (readout, buffers) = (&*self.readout, self.buffers);
-        readout
-            .pieces
-            .iter()
-            .map(move |piece| resolve(readout, buffers, piece))
+        self.readout.pieces.iter().map(|piece| self.resolve(piece))
     }
 
     /// Each packet as slices.
     pub fn packets(&self) -> impl Iterator<Item = impl Iterator<Item = &[u8]>> {
-        let (readout, buffers) = (&*self.readout, self.buffers);
         let mut start = 0;
-        readout.packet_ends.iter().map(move |end| {
-            let pieces = &readout.pieces[start..end.pieces];
+        self.readout.packet_ends.iter().map(move |end| {
+            let pieces = &self.readout.pieces[start..end.pieces];
             start = end.pieces;
-            pieces.iter().map(move |piece| resolve(readout, buffers, piece))
+            pieces.iter().map(|piece| self.resolve(piece))
         })
     }
-}
 
-fn resolve<'a>(readout: &'a Readout, buffers: &'a [TraceBuffer], piece: &Piece) -> &'a [u8] {
-    match piece {
-        Piece::Own(range) => &readout.own.as_slice()[range.clone()],
-        Piece::Buffer(index, span) => buffers[*index].bytes(*span),
+    #[inline]
+    fn resolve(&self, piece: &Piece) -> &[u8] {
+        match piece {
+            Piece::Own(range) => &self.readout.own.as_slice()[range.clone()],
+            Piece::Buffer(index, span) => self.buffers[*index].bytes(*span),
+            Piece::Large(_) => &self.large,
+        }
     }
 }
 
@@ -330,6 +353,7 @@ pub(crate) fn compress_batch(
     let batch = ReadBatch {
         readout: Contents::Kept(readout),
         buffers: &session.buffers,
+        large: Vec::new(),
         has_more: end == BatchEnd::More,
         filtered: None,
         compression: None,
@@ -361,14 +385,16 @@ pub(crate) fn batch<'a>(
     compression: Option<FileCompression>,
 ) -> ReadBatch<'a> {
     let has_more = end == BatchEnd::More;
+    let large = std::mem::take(&mut readout.large);
     let readout = if has_more {
         Contents::Kept(readout)
     } else {
-        Contents::Last(std::mem::take(readout))
+        Contents::Last(Box::new(std::mem::take(readout)))
     };
     ReadBatch {
         readout,
         buffers: &session.buffers,
+        large,
         has_more,
         filtered: session.filter.as_ref().map(|_| session.id),
         compression,

@@ -23,6 +23,7 @@ pub fn run(data: &[u8]) {
     let mut buffer = TraceBuffer::with_pieces_of(piece, size, policy).expect("a few KiB");
     let mut delivered = 0;
     let mut kept: Option<TraceBuffer> = None;
+    let mut kept_packets = Vec::new();
     while !input.0.is_empty() {
         match input.byte() % 8 {
             0..5 => {
@@ -95,6 +96,10 @@ pub fn run(data: &[u8]) {
                     assert!(packet.fragments().all(|fragment| !fragment.is_empty()));
                     assert!(!packet.losses.any() || packet.losses.contains(LossReasons::PRESENT));
                     delivered += packet.size();
+                    if limit & 1 == 1 {
+                        let bytes = packet.fragments().collect::<Vec<_>>().concat();
+                        kept_packets.push((buffer.keep_packet().expect("a few KiB"), bytes));
+                    }
                 }
             }
             _ => {
@@ -115,6 +120,9 @@ pub fn run(data: &[u8]) {
         delivered <= data.len() + 128 * data.len(),
         "more came out than went in"
     );
+    for (packet, was) in kept_packets {
+        assert!(packet.fragments(0).collect::<Vec<_>>().concat() == was);
+    }
     if let Some(mut kept) = kept {
         kept.begin_read();
         while kept.read_next_packet().is_some() {}

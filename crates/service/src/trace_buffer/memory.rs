@@ -7,6 +7,7 @@
 //! So the memory of all clones together is that of the pieces which were changed between them. The address space for these copies is
 //! reserved when the clone is made: a change never fails.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ferretto_wire::bulk;
@@ -121,6 +122,40 @@ impl Memory {
         })
     }
 
+    /// Keeps the pieces at these places as they are now. The buffer copies such a piece before it changes it, while it is kept.
+    pub(super) fn keep(&mut self, places: impl Iterator<Item = u32>) -> Result<KeptPieces, TraceBufferError> {
+        let mut kept = KeptPieces {
+            pieces: BTreeMap::new(),
+            shift: self.shift,
+        };
+        let mut last = None;
+        for at in places {
+            let (index, _) = self.locate(at);
+            if last.replace(index) != Some(index) && !kept.pieces.contains_key(&index) {
+                kept.pieces.insert(index, self.share_piece(index)?);
+            }
+        }
+        Ok(kept)
+    }
+
+    fn share_piece(&mut self, index: usize) -> Result<Arc<Vec<u8>>, TraceBufferError> {
+        if let Some(shared) = self.pieces[index].shared() {
+            return Ok(Arc::clone(shared));
+        }
+        let shared = self.pieces.iter().filter(|piece| piece.shared().is_some());
+        if self.spares.len() <= shared.count() {
+            self.spares
+                .push(reserve(self.piece().min(self.capacity) as usize)?);
+        }
+        let piece = &mut self.pieces[index];
+        let shared = match piece {
+            Piece::Own(bytes) => Arc::new(std::mem::take(bytes)),
+            Piece::Shared(shared) => Arc::clone(shared),
+        };
+        *piece = Piece::Shared(Arc::clone(&shared));
+        Ok(shared)
+    }
+
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -205,5 +240,23 @@ impl Memory {
             let address = piece.shared().map(|shared| shared.as_ptr().addr());
             (address, piece.bytes().len() as u64)
         })
+    }
+}
+
+/// Pieces of a buffer as they were at some moment, whatever has been written there since.
+#[derive(Debug)]
+pub(super) struct KeptPieces {
+    pieces: BTreeMap<usize, Arc<Vec<u8>>>,
+    shift: u32,
+}
+
+impl KeptPieces {
+    /// These bytes, which lie in one piece; none, if it was not kept.
+    pub(super) fn bytes(&self, at: u32, len: usize) -> &[u8] {
+        let start = (at & ((1 << self.shift) - 1)) as usize;
+        let piece = self.pieces.get(&((at >> self.shift) as usize));
+        piece
+            .and_then(|bytes| bytes.get(start..start + len))
+            .unwrap_or_default()
     }
 }

@@ -25,6 +25,7 @@ mod fragment;
 pub mod fuzz;
 #[cfg(any(test, fuzzing))]
 mod invariants;
+mod kept_packet;
 mod memory;
 mod read;
 mod record;
@@ -38,6 +39,7 @@ mod tests;
 use std::fmt;
 
 pub use footprint::Footprint;
+pub use kept_packet::KeptPacket;
 use record::{Flags, Ring};
 use sequence::{SequenceKey, Sequences};
 use stats::WriterStats;
@@ -440,6 +442,15 @@ impl TraceBuffer {
             lookahead: Vec::new(),
             protovms: self.protovms.as_ref().map(|vms| vms.clone_read_only().into()),
         })
+    }
+
+    /// Keeps the packet that [`read_next_packet`](TraceBuffer::read_next_packet) returned last, as it is now, for readers that need several turns for it.
+    ///
+    /// # Errors
+    /// When the address space cannot be reserved into which the buffer copies what it changes meanwhile.
+    pub fn keep_packet(&mut self) -> Result<KeptPacket, TraceBufferError> {
+        let pieces = self.ring.keep(self.spans.iter().map(|span| span.start))?;
+        Ok(KeptPacket::new(pieces, self.spans.clone()))
     }
 
     /// Refuses every write from now on.

@@ -17,7 +17,7 @@ use ferretto_smb::{prefetch_for_reading, prefetch_for_writing};
 use ferretto_wire::bulk;
 
 use super::TraceBufferError;
-use super::memory::Memory;
+use super::memory::{KeptPieces, Memory};
 use crate::ids::{ChunkId, IdHasher};
 
 /// Size of a record's header, in bytes. Also the alignment of records: a piece cut off a record is always large enough to hold the header of a free
@@ -191,6 +191,11 @@ impl Ring {
             memory: self.memory.share()?,
             changed: Some(self.changed.clone().unwrap_or_default()),
         })
+    }
+
+    /// Keeps the memory at these places as it is now.
+    pub(super) fn keep(&mut self, places: impl Iterator<Item = u32>) -> Result<KeptPieces, TraceBufferError> {
+        self.memory.keep(places)
     }
 
     pub(super) fn capacity(&self) -> u32 {

@@ -20,6 +20,7 @@ mod files;
 mod filter_bytecode;
 mod filters;
 mod flushes;
+mod large_packets;
 mod lifecycle;
 mod limits;
 mod machines;

@@ -266,6 +266,8 @@ struct Model {
     piece: u32,
     /// A clone that was made some time ago, and the packets that it had then.
     kept: Option<(TraceBuffer, Vec<Plain>)>,
+    /// Packets that were kept, with their bytes.
+    kept_packets: Vec<(KeptPacket, Vec<u8>)>,
     policy: FillPolicy,
     /// Whether it discards, and has refused a chunk because it was full.
     full: bool,
@@ -311,6 +313,7 @@ impl Model {
             buffer,
             piece,
             kept: None,
+            kept_packets: Vec::new(),
             policy,
             full: false,
             write_at: 0,
@@ -615,6 +618,10 @@ impl Model {
             };
             let bytes = packet.fragments().collect::<Vec<_>>().concat();
             let (sequence, losses) = (packet.sequence, packet.losses);
+            if self.random.one_in(8) {
+                let packet = self.buffer.keep_packet().unwrap();
+                self.kept_packets.push((packet, bytes.clone()));
+            }
             let writer = self
                 .writers
                 .iter_mut()
@@ -650,8 +657,12 @@ impl Model {
         }
     }
 
-    /// Compares the clone that was kept with what it had at first, and keeps another.
+    /// Compares the clone that was kept with what it had at first, and keeps another; and the packets that were kept with what they were.
     fn read_the_clone(&mut self) {
+        for (packet, was) in self.kept_packets.drain(..) {
+            let bytes = packet.fragments(0).collect::<Vec<_>>().concat();
+            assert!(bytes == was, "a kept packet has changed");
+        }
         if let Some((mut clone, had)) = self.kept.take() {
             // Reading may take several cycles.
             let mut packets = Vec::new();

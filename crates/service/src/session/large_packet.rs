@@ -1,0 +1,82 @@
+//! A packet that is too large for one turn. The session takes it out of its buffer at once, then copies and checks a part of it each time it is read.
+//! When all of it has been checked, it goes out whole, in memory of its own.
+//!
+//! Meanwhile the packet stays as it was, although writers go on: the buffer copies what they change. No byte leaves before the last one has been
+//! checked, because it may forge a field that only the service may write.
+
+use ferretto_proto::write::Trace;
+use ferretto_wire::{Writer, bulk};
+
+use super::readout::Framing;
+use crate::limits;
+use crate::packet_validator::{InvalidPacket, PacketValidator};
+use crate::trace_buffer::{KeptPacket, TraceBuffer};
+
+/// A packet on its way out.
+pub(crate) struct LargePacket {
+    packet: KeptPacket,
+    /// Its size in the buffer.
+    size: usize,
+    /// The number of fragments that have been copied.
+    copied: usize,
+    bytes: Vec<u8>,
+    validator: PacketValidator,
+    /// The fields that the service adds.
+    trusted: Vec<u8>,
+}
+
+impl LargePacket {
+    /// Takes the packet that was read last, which has `size` bytes. `None` if there is no memory for it.
+    pub(crate) fn take(
+        buffer: &mut TraceBuffer,
+        size: usize,
+        trusted: &Writer,
+        framing: Framing,
+    ) -> Option<Box<LargePacket>> {
+        let packet = buffer.keep_packet().ok()?;
+        let mut head = Writer::new();
+        if framing == Framing::Trace {
+            head.bytes_field_head(Trace::PACKET, size + trusted.len());
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(head.len() + size + trusted.len()).ok()?;
+        bytes.extend_from_slice(head.as_slice());
+        Some(Box::new(LargePacket {
+            packet,
+            size,
+            copied: 0,
+            bytes,
+            validator: PacketValidator::default(),
+            trusted: trusted.as_slice().to_vec(),
+        }))
+    }
+
+    /// Its size in the buffer, in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Copies and checks the next part. Returns whether that was the last one.
+    ///
+    /// # Errors
+    /// The rule that the packet breaks.
+    pub(crate) fn advance(&mut self) -> Result<bool, InvalidPacket> {
+        let until = self.bytes.len() + limits::LARGE_PACKET;
+        for fragment in self.packet.fragments(self.copied) {
+            self.validator.push_fragment(fragment)?;
+            bulk::extend(&mut self.bytes, fragment);
+            self.copied += 1;
+            if self.bytes.len() >= until {
+                return Ok(false);
+            }
+        }
+        self.validator.finish()?;
+        Ok(true)
+    }
+
+    /// The packet with the fields that the service adds, and framed, if that was asked for.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.extend_from_slice(&self.trusted);
+        self.bytes
+    }
+}
