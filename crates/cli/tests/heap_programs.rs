@@ -6,13 +6,14 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use crate::support::c_program::compile;
 use crate::support::heap_client::library;
 use crate::support::heap_trace::{HeapTrace, ProcessHeap};
-use crate::support::process::anonymous_kb;
+use crate::support::process::{anonymous_kb, resident_kb};
 use crate::support::{PATIENCE, Program, Programs, Running, Side, System, await_that};
 
 /// Bytes of a block that each program allocates.
@@ -88,6 +89,7 @@ int main(int argc, char **argv) {
 /// A system with a service, a heap profiler, and the program.
 struct Workshop<'a> {
     system: System<'a>,
+    service: u32,
     daemon: u32,
     program: PathBuf,
 }
@@ -158,10 +160,11 @@ impl<'a> Workshop<'a> {
         let flags = ["-g", "-O1", "-fno-optimize-sibling-calls", "-pthread"];
         let folder = system.path("");
         let program = compile(&folder, "program", PROGRAM, &flags)?;
-        system.start(Side::Ours, Program::Traced);
+        let service = system.start(Side::Ours, Program::Traced);
         let daemon = system.start(Side::Ours, Program::Heapprofd);
         Some(Workshop {
             system,
+            service,
             daemon,
             program,
         })
@@ -364,8 +367,53 @@ fn a_profile_ends_when_the_daemon_has_worked_longer_than_it_may() {
 /// How often the programs of the test of growth do their work again.
 const ROUNDS: &str = "FERRETTO_HEAP_ROUNDS";
 
+/// For how many minutes they do so instead. Then the test prints each minute what the daemon has.
+const MINUTES: &str = "FERRETTO_HEAP_MINUTES";
+
 /// What the daemon may need more after the rounds, in KiB. It remembers thousands of processes that have ended, and heaps have holes.
 const SLACK_KB: u64 = 12_288;
+
+/// What of the system could grow.
+#[derive(Debug, Clone, Copy)]
+struct Needs {
+    /// Of the daemon, in KiB. The books are in its anonymous memory.
+    resident: u64,
+    anonymous: u64,
+    descriptors: usize,
+    /// Rings of clients that it has mapped.
+    rings: usize,
+    /// Of the service, in KiB.
+    service_resident: u64,
+}
+
+impl Needs {
+    fn of(daemon: u32, service: u32) -> Needs {
+        let maps = std::fs::read_to_string(format!("/proc/{daemon}/maps")).unwrap();
+        Needs {
+            resident: resident_kb(daemon),
+            anonymous: anonymous_kb(daemon),
+            descriptors: std::fs::read_dir(format!("/proc/{daemon}/fd")).unwrap().count(),
+            rings: maps.matches("heapprofd_ringbuf").count(),
+            service_resident: resident_kb(service),
+        }
+    }
+}
+
+/// When the test of growth has seen enough.
+enum Enough {
+    Rounds(usize),
+    Time(Duration),
+}
+
+impl Enough {
+    fn of_environment() -> Enough {
+        let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().expect(name));
+        match number(MINUTES) {
+            Some(minutes) => Enough::Time(Duration::from_secs(60 * minutes)),
+            None => Enough::Rounds(number(ROUNDS).unwrap_or(3) as usize),
+        }
+    }
+}
 
 #[test]
 fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
@@ -373,35 +421,54 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
     let Some(workshop) = Workshop::open(&programs) else {
         return;
     };
-    let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().expect(ROUNDS));
+    let enough = Enough::of_environment();
     // Into a ring buffer, as a recording that goes on for ever.
     let heap = "all: true shmem_size_bytes: 65536 block_client: true continuous_dump_config { dump_phase_ms: 100 dump_interval_ms: 100 }";
     let config = config(heap).replace("size_kb: 131072", "size_kb: 4096 fill_policy: RING_BUFFER");
     let recording = workshop.system.record(Side::Ours, &config);
     let mut children = workshop.start(&["children", "250"]);
+    let needs_now = || Needs::of(workshop.daemon, workshop.service);
     let mut needed = Vec::new();
-    // In the second round the daemon has what it keeps of the first, and needs most.
-    for round in 0..2 + rounds {
+    let (began, mut minute) = (Instant::now(), 0);
+    loop {
+        let round = needed.len();
+        // In the second round the daemon has what it keeps of the first, and needs most.
+        let is_enough = round > 2
+            && match enough {
+                Enough::Rounds(rounds) => round >= 2 + rounds,
+                Enough::Time(time) => began.elapsed() >= time,
+            };
+        if is_enough {
+            break;
+        }
         // More stacks than the daemon keeps of programs that have ended.
-        let path = (round * 20_000).to_string();
+        let path = (round * 20_000 % (1 << 20)).to_string();
         let mut paths = workshop.start(&["paths", "17000", &path]);
         paths.work();
         paths.finish();
         children.work();
-        let now = anonymous_kb(workshop.daemon);
-        println!("round {round}: {now} KiB");
+        let now = needs_now();
+        match enough {
+            Enough::Rounds(_) => println!("round {round}: {now:?}"),
+            Enough::Time(_) if began.elapsed().as_secs() / 60 >= minute => {
+                minute = began.elapsed().as_secs() / 60 + 1;
+                println!("minute {}, round {round}: {now:?}", minute - 1);
+            }
+            Enough::Time(_) => {}
+        }
         needed.push(now);
     }
-    let after_warm_up = needed[0].max(needed[1]);
+    let after_warm_up = needed[0].anonymous.max(needed[1].anonymous);
     // A single figure depends on how far the daemon is with its work. Memory that it keeps for good shows in each round.
     let [.., last_but_one, last] = needed[..] else {
         panic!("{ROUNDS}: there must be some")
     };
     assert!(
-        last.min(last_but_one) <= after_warm_up + SLACK_KB,
-        "KiB in each round: {needed:?}"
+        last.anonymous.min(last_but_one.anonymous) <= after_warm_up + SLACK_KB,
+        "in each round: {needed:?}"
     );
     children.finish();
+    await_that("nothing is kept of processes that have ended", || needs_now().rings == 0);
     recording.interrupt();
 }
 

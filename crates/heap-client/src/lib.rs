@@ -45,6 +45,6 @@ pub use heaps::{
     DisableInfo, DisabledCallback, EnableInfo, EnabledCallback, GLOBAL_ALLOC, Heap, LIBRARY_FILE, MALLOC,
     MOST_HEAPS,
 };
-pub use report::{allocated, freed, report_allocation, report_free, report_sample};
+pub use report::{allocated, freed, may_be_sampled, report_allocation, report_free, report_sample};
 pub use session::{begin, begin_with, finish};
 pub use system::set_errno;

@@ -3,9 +3,10 @@
 //! A release first looks into the *filter*, one byte for each 128 bytes of address space (modulo its size): how many members are there. Nearly always
 //! that is none. Neighbours in memory are neighbours in the filter, so its bytes are as warm as the program's own data.
 //!
-//! The set itself is a table of lines of 64 bytes: seven members each, and a word with the heap of each. A member is in one of two lines, by its hash;
-//! the emptier one is chosen. When both are full the set refuses the member, and the allocation is not sampled. Members are inserted and removed
-//! without locks. Whoever owns an allocation inserts and removes it, so no two threads do so with the same member at a time.
+//! The set itself is tables of lines of 64 bytes: seven members each, and a word with the heap of each. In a table a member is in one of two lines, by its
+//! hash; the emptier one is chosen. When both are full the next table is tried, which is larger: each page of a table costs the program a page fault, and
+//! most programs need the pages of the smallest. When there is no next table the set refuses the member, and the allocation is not sampled. Members are
+//! inserted and removed without locks. Whoever owns an allocation inserts and removes it, so no two threads do so with the same member at a time.
 //!
 //! `report` calls this. The memory is the session's.
 
@@ -15,8 +16,11 @@ use core::sync::atomic::{AtomicU8, AtomicU64};
 /// Bytes of the filter: each for 128 bytes in 512 MiB.
 pub(crate) const FILTER_BYTES: usize = 4 << 20;
 
-/// Lines of the table, for up to 917,504 members. Their memory is only there once a member has been.
-pub(crate) const LINES: usize = 1 << 17;
+/// Lines of each table, for up to 1,792, 28,672 and 917,504 members. Powers of two.
+const TABLES: [usize; 3] = [1 << 8, 1 << 12, 1 << 17];
+
+/// Lines of all tables. Their memory is only there once a member has been.
+pub(crate) const LINES: usize = TABLES[0] + TABLES[1] + TABLES[2];
 
 const MEMBERS: usize = 7;
 
@@ -36,6 +40,8 @@ const _: () = assert!(size_of::<Line>() == 64);
 pub(crate) struct Live<'a> {
     filter: &'a [AtomicU8],
     lines: &'a [Line],
+    /// The last table that has had a member. A thread that has an allocation knows of all that came before it.
+    last: &'a AtomicU8,
 }
 
 /// The place of an allocation in the filter.
@@ -46,25 +52,31 @@ pub(crate) const fn filter_place(id: u64) -> usize {
 
 impl<'a> Live<'a> {
     /// The set in this memory, which is zeroes at first. `None` if the memory has another size.
-    pub(crate) fn new(filter: &'a [AtomicU8], lines: &'a [Line]) -> Option<Live<'a>> {
-        (filter.len() == FILTER_BYTES && lines.len() == LINES).then_some(Live { filter, lines })
+    pub(crate) fn new(filter: &'a [AtomicU8], lines: &'a [Line], last: &'a AtomicU8) -> Option<Live<'a>> {
+        (filter.len() == FILTER_BYTES && lines.len() == LINES).then_some(Live { filter, lines, last })
     }
 
     /// Whether the allocation is a member. `heap` is from 1 to 255.
     pub(crate) fn contains(self, heap: u8, id: u64) -> bool {
-        self.of(heap, id).iter().any(|line| line.find(heap, id).is_some())
+        let mut lines = self.used(heap, id);
+        lines.any(|line| line.find(heap, id).is_some())
     }
 
     /// Makes the allocation a member. `false` if there is no place for it.
     #[must_use]
     pub(crate) fn insert(self, heap: u8, id: u64) -> bool {
-        let [first, second] = self.of(heap, id);
-        let (emptier, fuller) = if first.len() <= second.len() {
-            (first, second)
-        } else {
-            (second, first)
-        };
-        let inserted = emptier.insert(heap, id) || fuller.insert(heap, id);
+        let mut tables = self.tables(heap, id).zip(0_u8..);
+        let inserted = tables.any(|([first, second], table)| {
+            if self.last.load(Relaxed) < table {
+                self.last.fetch_max(table, Relaxed);
+            }
+            let (emptier, fuller) = if first.len() <= second.len() {
+                (first, second)
+            } else {
+                (second, first)
+            };
+            emptier.insert(heap, id) || fuller.insert(heap, id)
+        });
         if inserted && let Some(count) = self.filter.get(filter_place(id)) {
             // A byte that is full stays so: it says that there may be members.
             let _ = count.fetch_update(Relaxed, Relaxed, |count| count.checked_add(1));
@@ -74,7 +86,8 @@ impl<'a> Live<'a> {
 
     /// Makes the allocation no member. `false` if it was none.
     pub(crate) fn remove(self, heap: u8, id: u64) -> bool {
-        let removed = self.of(heap, id).iter().any(|line| line.remove(heap, id));
+        let mut lines = self.used(heap, id);
+        let removed = lines.any(|line| line.remove(heap, id));
         if removed && let Some(count) = self.filter.get(filter_place(id)) {
             let less = |count: u8| {
                 if count == u8::MAX {
@@ -88,12 +101,24 @@ impl<'a> Live<'a> {
         removed
     }
 
-    fn of(self, heap: u8, id: u64) -> [&'a Line; 2] {
+    /// The lines of the allocation in the tables that have had members.
+    fn used(self, heap: u8, id: u64) -> impl Iterator<Item = &'a Line> {
+        let tables = usize::from(self.last.load(Relaxed)) + 1;
+        self.tables(heap, id).take(tables).flatten()
+    }
+
+    /// The two lines of the allocation in each table.
+    fn tables(self, heap: u8, id: u64) -> impl Iterator<Item = [&'a Line; 2]> {
         let hash = (id ^ u64::from(heap).rotate_right(8)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let hash = (hash ^ hash >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        // `LINES` is a power of two, and there are so many lines.
-        let place = |bits: u64| &self.lines[bits as usize & (LINES - 1)];
-        [place(hash >> 47), place(hash >> 30)]
+        let mut rest = self.lines;
+        TABLES.iter().map_while(move |lines| {
+            let (table, others) = rest.split_at_checked(*lines)?;
+            rest = others;
+            // The length is a power of two.
+            let line = |bits: u64| table.get(bits as usize & (lines - 1));
+            Some([line(hash >> 47)?, line(hash >> 30)?])
+        })
     }
 }
 

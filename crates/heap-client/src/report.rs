@@ -31,15 +31,33 @@ pub fn allocated(address: *const u8, size: usize) {
 pub(crate) fn allocated_or(address: *const u8, size: usize, look: fn()) {
     let heap = heaps::allocator();
     let interval = heap.interval();
-    if interval != 0 && is_due(heap, interval, size as u64) && !address.is_null() {
-        let allocation = Allocation {
-            heap: ALLOCATOR,
-            id: address as u64,
-            size: size as u64,
-            chosen: None,
-        };
-        sampled(heap, &allocation, look);
+    if interval != 0 && is_due(heap, interval, size as u64) {
+        due(address, size as u64, look);
     }
+}
+
+/// An allocation of the program's allocator that [is due](is_due). Its arguments are where the caller has them, so that callers do nothing for it on the
+/// way of all other allocations. Its frame is where the sampled stack begins.
+#[cold]
+#[inline(never)]
+fn due(address: *const u8, size: u64, look: fn()) {
+    let registers = registers::capture();
+    if address.is_null() {
+        return;
+    }
+    let allocation = Allocation {
+        heap: ALLOCATOR,
+        id: address as u64,
+        size,
+        chosen: None,
+    };
+    sample(heaps::allocator(), &allocation, &registers, look);
+}
+
+/// Whether the program's allocator has to call [`freed`] for this memory. A load and a compare.
+#[inline(always)]
+pub fn may_be_sampled(address: *const u8) -> bool {
+    state::may_be_live(address as u64)
 }
 
 /// The program's allocator is about to release this memory. Called before the real allocator, which may give it to another thread at once.
@@ -63,7 +81,7 @@ pub fn report_allocation(heap: u32, id: u64, size: u64) -> bool {
                 size,
                 chosen: None,
             };
-            interval != 0 && is_due(heap, interval, size) && sampled(heap, &allocation, look_elsewhere)
+            interval != 0 && is_due(heap, interval, size) && sampled(heap, &allocation)
         }
         None => false,
     }
@@ -81,7 +99,7 @@ pub fn report_sample(heap: u32, id: u64, size: u64) -> bool {
                 size,
                 chosen: Some(size),
             };
-            sampled(heap, &allocation, look_elsewhere);
+            sampled(heap, &allocation);
             heap.is_sampled()
         }
         _ => false,
@@ -130,11 +148,16 @@ struct Allocation {
     chosen: Option<u64>,
 }
 
-/// The slow path of allocations. Its frame is where the sampled stack begins. Returns whether a sample was recorded.
+/// An allocation of a heap of the program's own that may be a sample. Its frame is where the sampled stack begins. Returns whether a sample was recorded.
 #[cold]
 #[inline(never)]
-fn sampled(heap: &'static Heap, allocation: &Allocation, look: fn()) -> bool {
+fn sampled(heap: &'static Heap, allocation: &Allocation) -> bool {
     let registers = registers::capture();
+    sample(heap, allocation, &registers, look_elsewhere)
+}
+
+/// The slow path of allocations. Returns whether a sample was recorded.
+fn sample(heap: &'static Heap, allocation: &Allocation, registers: &[u64; REGISTERS], look: fn()) -> bool {
     system::keeping_errno(|| {
         let thread = thread::current();
         if thread.is_looking.load(Relaxed) {
@@ -157,7 +180,7 @@ fn sampled(heap: &'static Heap, allocation: &Allocation, look: fn()) -> bool {
             return false;
         };
         adapt(&inside, allocation.heap, heap, interval);
-        record(&inside, allocation, stands_for, &registers)
+        record(&inside, allocation, stands_for, registers)
     })
 }
 

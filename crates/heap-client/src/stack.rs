@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn another_stack_is_copied_up_to_the_first_page_that_is_not_there() {
         const PAGE: usize = 4096;
-        let memory = system::map_private(3 * PAGE).expect("memory");
+        let (memory, _) = system::map_private(3 * PAGE).expect("memory");
         // SAFETY: unmaps the last page of a mapping of our own.
         unsafe { system::unmap(memory.add(2 * PAGE).cast(), PAGE / 8) };
         let from = memory as u64 + 96;

@@ -5,7 +5,8 @@
 //! [`STARTING`], or [`tidy`] by whoever finds an ended session empty.
 //!
 //! The area starts with a word that is zero in a forked child, where the kernel wipes memory for children. So a child that no handler was called for
-//! (bare `clone`) finds out that the session is not its own. One that shares its parent's memory (`vfork`) has another pid.
+//! (bare `clone`) finds out without a system call that the session is not its own. The session of a process that shares its memory with its parent
+//! (`vfork`) is its own: what it allocates there stays allocated in the parent.
 //!
 //! `session` changes states, `report` enters.
 #![allow(unsafe_code)]
@@ -14,13 +15,13 @@ use core::cell::UnsafeCell;
 use core::ptr;
 use core::slice;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::connect::Granted;
 use crate::handshake::{Welcome, WhenFull};
 use crate::live::{self, FILTER_BYTES, LINES, Line, Live};
 use crate::ring::Ring;
-use crate::system::{self, SocketName};
+use crate::system::{self, InChildren, SocketName};
 use crate::thread::{self, Thread};
 
 /// The client has not begun.
@@ -53,7 +54,10 @@ static AREA: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 /// The filter of the set of live allocations; null while there is no session.
 static FILTER: AtomicPtr<AtomicU8> = AtomicPtr::new(ptr::null_mut());
 
-/// The process whose session it is.
+/// What a child of this process has in place of the area: whether it is zeroes.
+static IS_WIPED: AtomicBool = AtomicBool::new(false);
+
+/// The process whose session it is. Looked at where a child would have a copy of the area.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 /// The daemon; 0 if it is in another pid namespace.
 static DAEMON: AtomicI32 = AtomicI32::new(0);
@@ -69,6 +73,8 @@ static BUFFER: Guarded<[u8; Welcome::MOST_BYTES]> = Guarded(UnsafeCell::new([0; 
 static SOCKET: Guarded<Option<SocketName>> = Guarded(UnsafeCell::new(None));
 
 const PAGE: usize = 4096;
+/// Where in the first page the set of live allocations has a byte.
+const LAST_TABLE: usize = 64;
 const LINES_BYTES: usize = LINES * size_of::<Line>();
 const AREA_BYTES: usize = PAGE + FILTER_BYTES + LINES_BYTES;
 
@@ -100,17 +106,25 @@ pub(crate) fn live() -> Option<Live<'static>> {
     if area.is_null() {
         return None;
     }
-    // SAFETY: the area has the filter and the lines at these places. It stays mapped, is accessed by atomics only, and zeroes are valid.
-    let (filter, lines) = unsafe {
+    // SAFETY: the area has these at these places. It stays mapped, is accessed by atomics only, and zeroes are valid.
+    let (last, filter, lines) = unsafe {
         (
+            &*area.add(LAST_TABLE).cast::<AtomicU8>(),
             slice::from_raw_parts(area.add(PAGE).cast::<AtomicU8>(), FILTER_BYTES),
             slice::from_raw_parts(area.add(PAGE + FILTER_BYTES).cast::<Line>(), LINES),
         )
     };
-    Live::new(filter, lines)
+    Live::new(filter, lines, last)
 }
 
-/// Whose area it is: 0 in a child of the process that mapped it.
+/// No session's area, or that of a child of the process that mapped it.
+const NOBODY: u64 = 0;
+/// The area of this process, because children do not get it.
+const SURELY_OURS: u64 = 1;
+/// The area of this process or of a child: see [`PROCESS`].
+const PERHAPS_OURS: u64 = 2;
+
+/// Whose area it is.
 fn owner(area: *mut u8) -> &'static AtomicU64 {
     // SAFETY: the area's first page, which stays mapped.
     unsafe { &*area.cast::<AtomicU64>() }
@@ -154,7 +168,14 @@ impl Inside {
     /// Whether this is the process whose session it is, rather than a child that the client was not told of.
     pub(crate) fn is_own(&self) -> bool {
         let area = AREA.load(Acquire);
-        !area.is_null() && owner(area).load(Relaxed) != 0 && system::process() == PROCESS.load(Relaxed)
+        if area.is_null() {
+            return false;
+        }
+        match owner(area).load(Relaxed) {
+            NOBODY => false,
+            SURELY_OURS => true,
+            _ => system::process() == PROCESS.load(Relaxed),
+        }
     }
 }
 
@@ -228,15 +249,22 @@ pub(crate) fn install(granted: &Granted) -> bool {
     let is_ring = Ring::new(memory).is_some_and(Ring::is_initialized);
     let mut area = AREA.load(Acquire);
     if is_ring && area.is_null() {
-        area = system::map_private(AREA_BYTES).unwrap_or(ptr::null_mut());
-        AREA.store(area, Release);
+        if let Some((mapped, in_children)) = system::map_private(AREA_BYTES) {
+            IS_WIPED.store(in_children == InChildren::Zeroes, Relaxed);
+            area = mapped;
+            AREA.store(area, Release);
+        }
     }
     if !is_ring || area.is_null() {
         // SAFETY: nobody else knows of it.
         unsafe { system::unmap(granted.memory, granted.words) };
         return false;
     }
-    owner(area).store(1, Relaxed);
+    let ours = match IS_WIPED.load(Relaxed) {
+        true => SURELY_OURS,
+        false => PERHAPS_OURS,
+    };
+    owner(area).store(ours, Relaxed);
     PROCESS.store(system::process(), Relaxed);
     DAEMON.store(granted.daemon, Relaxed);
     RING_WORDS.store(granted.words, Relaxed);

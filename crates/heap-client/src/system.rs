@@ -276,8 +276,16 @@ pub(crate) unsafe fn unmap(memory: *mut AtomicU64, words: usize) {
     unsafe { libc::munmap(memory.cast(), words * 8) };
 }
 
-/// Maps zeroes for this process alone. A child has zeroes there instead of a copy, where the kernel can do that. The mapping stays for good.
-pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
+/// What a child has where its parent has a private mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InChildren {
+    Zeroes,
+    /// The kernel, before Linux 4.14, cannot do better.
+    Copy,
+}
+
+/// Maps zeroes for this process alone, which its children do not get where the kernel can do that. The mapping stays for good.
+pub(crate) fn map_private(bytes: usize) -> Option<(*mut u8, InChildren)> {
     // SAFETY: a new mapping at an address that the kernel chooses.
     let address = unsafe {
         libc::mmap(
@@ -293,8 +301,11 @@ pub(crate) fn map_private(bytes: usize) -> Option<*mut u8> {
         return None;
     }
     // SAFETY: the mapping is ours and has only zeroes.
-    unsafe { libc::madvise(address, bytes, libc::MADV_WIPEONFORK) };
-    Some(address.cast())
+    let in_children = match unsafe { libc::madvise(address, bytes, libc::MADV_WIPEONFORK) } {
+        0 => InChildren::Zeroes,
+        _ => InChildren::Copy,
+    };
+    Some((address.cast(), in_children))
 }
 
 /// Makes zeroes of a private mapping again, and gives its memory back unless the program has locked it (`mlockall`).
@@ -563,7 +574,7 @@ mod tests {
     #[test]
     fn locked_memory_is_wiped_too() {
         const BYTES: usize = 2 * PAGE as usize;
-        let memory = map_private(BYTES).expect("there is memory");
+        let (memory, _) = map_private(BYTES).expect("there is memory");
         // SAFETY: the mapping is ours, and the kernel only keeps its pages in memory.
         let locked = unsafe { libc::mlock(memory.cast(), BYTES) };
         if locked != 0 {

@@ -9,7 +9,7 @@
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-use ferretto_heap_client::{allocated, freed, set_errno};
+use ferretto_heap_client::{allocated, freed, may_be_sampled, set_errno};
 
 use crate::real;
 
@@ -33,8 +33,20 @@ pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(memory: *mut c_void) {
+    // Nothing is to be done after either call, so nothing is kept on the stack for it.
+    match may_be_sampled(memory.cast()) {
+        // SAFETY: as the caller says.
+        true => unsafe { free_sampled(memory) },
+        // SAFETY: as the caller says.
+        false => unsafe { real::free(memory) },
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_sampled(memory: *mut c_void) {
     freed(memory.cast());
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller of `free` says.
     unsafe { real::free(memory) };
 }
 

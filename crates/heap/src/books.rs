@@ -218,6 +218,14 @@ impl Books {
         unsettled.map(|stack| stack.id)
     }
 
+    /// How many call stacks have freed everything, so that they can be forgotten once readers are told.
+    pub fn empty_untold(&self) -> usize {
+        let stacks = self.stacks.iter();
+        stacks
+            .filter(|stack| stack.frees == stack.allocations && !stack.is_settled())
+            .count()
+    }
+
     /// Forgets call stacks of which readers need not be told any more, but not those in use elsewhere. If such a stack allocates again it must have a new
     /// number, because its account begins anew.
     pub fn forget_settled(&mut self, in_use: &HashSet<CallstackId>) {

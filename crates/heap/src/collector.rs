@@ -310,16 +310,22 @@ impl Collector {
     /// Whether a client has used up three quarters of its share, and an eighth of its call stacks can be forgotten. So looking at all of them is paid for by
     /// as many new ones.
     fn is_crowded(&self, feed: &mut Feed) -> bool {
-        if feed.interned_bytes < self.most_interned_of_client / 4 * 3 {
-            return false;
-        }
-        let (stacks, unsettled) = feed.profile.heaps().values().fold((0, 0), |(all, kept), heap| {
-            (
-                all + heap.books.stacks().len(),
-                kept + heap.books.unsettled().count(),
-            )
-        });
-        stacks - unsettled > stacks / 8
+        self.is_near_its_share(feed)
+            && is_an_eighth(feed, |heap| {
+                heap.books.stacks().len() - heap.books.unsettled().count()
+            })
+    }
+
+    /// Whether a client is to be dumped before its time: it has used up three quarters of its share, and once readers are told, an eighth of its call stacks can
+    /// be forgotten. Without that, new ones would soon count as one. Readers of totals add up whatever dumps there are; those of maxima do not all.
+    pub fn wants_dump(&self, feed: &mut Feed) -> bool {
+        self.recorded == Recorded::Totals
+            && self.is_near_its_share(feed)
+            && is_an_eighth(feed, |heap| heap.books.empty_untold())
+    }
+
+    fn is_near_its_share(&self, feed: &Feed) -> bool {
+        feed.interned_bytes >= self.most_interned_of_client / 4 * 3
     }
 
     /// Forgets call stacks that are neither in the books of a client nor in a dump that is yet to be written.
@@ -355,6 +361,15 @@ impl Collector {
             feed.interned_bytes = feed.interned_bytes.min(share as usize);
         }
     }
+}
+
+/// Whether there are so many of a client's call stacks.
+fn is_an_eighth(feed: &mut Feed, count: impl Fn(&Heap) -> usize) -> bool {
+    let heaps = feed.profile.heaps().values();
+    let (all, counted) = heaps.fold((0, 0), |(all, counted), heap| {
+        (all + heap.books.stacks().len(), counted + count(heap))
+    });
+    counted > all / 8
 }
 
 #[cfg(test)]

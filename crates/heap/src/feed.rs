@@ -35,6 +35,18 @@ pub struct Feed {
     pub(crate) interned_bytes: usize,
 }
 
+/// How much a ring has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Came {
+    Nothing,
+    Little,
+    /// More than one part in [`MUCH`] of the ring, or somebody waits: the next look must not be long in coming.
+    Much,
+}
+
+/// See [`Came`]. After a look that found less, the ring would have to fill so many times as fast before it is full at the next one.
+const MUCH: u64 = 32;
+
 /// How it went so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Told {
@@ -100,6 +112,20 @@ impl Feed {
             && let Some(ring) = self.memory.ring()
         {
             self.end = Some(ring.header(header::WRITE).load(Relaxed));
+        }
+    }
+
+    /// How much there is to be read.
+    pub(crate) fn came(&self) -> Came {
+        let Some(ring) = self.ring() else {
+            return Came::Nothing;
+        };
+        match ring.used_bytes() {
+            0 => Came::Nothing,
+            used if used > ring.bytes() / MUCH || ring.header(header::WAITING).load(Relaxed) != 0 => {
+                Came::Much
+            }
+            _ => Came::Little,
         }
     }
 
@@ -208,5 +234,38 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.tell_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_heap_client::layout::{MIN_RING_WORDS, free};
+
+    use super::*;
+
+    #[test]
+    fn much_has_come_if_the_ring_fills_or_somebody_waits() {
+        const WORDS: usize = 64 * MIN_RING_WORDS;
+        let (memory, file) = RingMemory::new(WORDS).expect("memory");
+        let client = RingMemory::of(&file, WORDS).expect("memory");
+        let ring = client.ring().expect("a ring");
+        let write = || {
+            let space = ring.take(Kind::Free, free::WORDS).expect("there is space");
+            space.complete();
+        };
+        let mut feed = Feed::new(memory);
+        assert_eq!(feed.came(), Came::Nothing);
+        write();
+        assert_eq!(feed.came(), Came::Little);
+        ring.header(header::WAITING).store(1, Relaxed);
+        assert_eq!(feed.came(), Came::Much);
+        ring.header(header::WAITING).store(0, Relaxed);
+        while ring.used_bytes() <= ring.bytes() / MUCH {
+            assert_eq!(feed.came(), Came::Little);
+            write();
+        }
+        assert_eq!(feed.came(), Came::Much);
+        while feed.fetch() != Fetched::Empty {}
+        assert_eq!(feed.came(), Came::Nothing);
     }
 }

@@ -1,7 +1,7 @@
 //! The thread of an instance: reads the rings of its clients in turns, dumps their books when it is time, and does what the runtime says.
 //!
 //! [`HeapProfiles`](crate::source::HeapProfiles) starts it. Clients do not tell when they have written, because that would cost a system call: their rings are
-//! looked at every millisecond, and up to twenty times less often while nothing comes. The kernel tells when a process has ended. A client has some
+//! looked at every millisecond while they fill, less often while little comes, and least while nothing does. The kernel tells when a process has ended. A client has some
 //! milliseconds in each round, so that none holds up the others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,6 +22,7 @@ use crate::client::{Client, Ending};
 use crate::collector::{Collector, Entered, Unwinding};
 use crate::config::{Ages, HeapConfig};
 use crate::dump::{Dump, Header, Step};
+use crate::feed::Came;
 use crate::marked;
 use crate::sessions::{MOST_REJECTED, News, Sessions};
 use crate::source::NAME;
@@ -31,6 +32,9 @@ const TURN: Duration = Duration::from_millis(3);
 
 /// Between two looks at rings that fill.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// Between two looks at rings in which little comes. A program that ends waits so long for its last look, and each look costs as much as some samples.
+const USUAL_PAUSE: Duration = Duration::from_millis(4);
 
 /// Between two looks at rings in which nothing comes.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -197,7 +201,7 @@ impl Follow<'_> {
                     client.end(Ending::Dead);
                 }
             }
-            let has_read = work.read_all(&inbox.reactor)?;
+            let came = work.read_all(&inbox.reactor)?;
             let now = Instant::now();
             if let (Some(due), Some(continuous)) = (next_dump, self.config.continuous)
                 && now >= due
@@ -225,9 +229,11 @@ impl Follow<'_> {
                 continue_with(&mut inbox.reactor, &mut events, Some(Duration::ZERO))?;
                 continue;
             }
-            pause = match has_read {
-                true => SHORTEST_PAUSE,
-                false => (pause * 2).min(LONGEST_PAUSE),
+            pause = match came {
+                _ if has_heard => SHORTEST_PAUSE,
+                Came::Much => SHORTEST_PAUSE,
+                Came::Little => (pause * 2).min(USUAL_PAUSE),
+                Came::Nothing => (pause * 2).min(LONGEST_PAUSE),
             };
             let until_check = next_check.saturating_duration_since(now);
             let mut wait = match (has_heard, work.clients.is_empty()) {
@@ -348,16 +354,19 @@ impl Work {
         self.let_go(token, client, reactor)
     }
 
-    /// Gives each client a turn, and lets go of those that have ended. Returns whether anything was read.
-    fn read_all(&mut self, reactor: &Reactor) -> Result<bool, ReactorError> {
-        let mut has_read = false;
+    /// Gives each client a turn, and lets go of those that have ended. Returns how much has come to the client to which most has.
+    fn read_all(&mut self, reactor: &Reactor) -> Result<Came, ReactorError> {
+        let mut most = Came::Nothing;
         let tokens: Vec<Token> = self.clients.keys().copied().collect();
         for token in tokens {
             let Some(mut client) = self.clients.remove(&token) else {
                 continue;
             };
+            let came = client.feed.came();
             let last = self.read(&mut client, Instant::now() + TURN);
-            has_read |= last == Entered::Record;
+            if last == Entered::Record {
+                most = most.max(came);
+            }
             match last {
                 Entered::End => self.let_go(token, client, reactor)?,
                 _ => {
@@ -369,7 +378,7 @@ impl Work {
             }
             self.heed_losses();
         }
-        Ok(has_read)
+        Ok(most)
     }
 
     /// Reads a client for some time. Says how it ended: [`Entered::Record`] if anything was read and more may come.
@@ -445,6 +454,17 @@ impl Work {
         self.clients = clients;
     }
 
+    /// Dumps clients that would run out of room for new call stacks otherwise. What they free then is forgotten at a later look.
+    fn dump_those_that_need_room(&mut self) {
+        let mut clients = std::mem::take(&mut self.clients);
+        for client in clients.values_mut() {
+            if self.collector.wants_dump(&mut client.feed) {
+                self.dump(client, More::Comes);
+            }
+        }
+        self.clients = clients;
+    }
+
     fn write_dump(&mut self) {
         if let Some(mut dump) = self.dumps.pop_front() {
             while self.write_some(&mut dump) == Step::More {}
@@ -484,6 +504,7 @@ impl Work {
         }
         let feeds = self.clients.values_mut().map(|client| &mut client.feed);
         self.collector.make_room(feeds, self.dumps.iter());
+        self.dump_those_that_need_room();
     }
 
     /// Reads all that clients had written when they were told the end. After the deadline nothing more is unwound.

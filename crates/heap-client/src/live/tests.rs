@@ -5,13 +5,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn memory() -> (Box<[AtomicU8]>, Box<[Line]>) {
+fn memory() -> (Box<[AtomicU8]>, Box<[Line]>, AtomicU8) {
     let filter = (0..FILTER_BYTES).map(|_| AtomicU8::new(0)).collect();
     let line = || Line {
         heaps: AtomicU64::new(0),
         members: [const { AtomicU64::new(0) }; MEMBERS],
     };
-    (filter, (0..LINES).map(|_| line()).collect())
+    (filter, (0..LINES).map(|_| line()).collect(), AtomicU8::new(0))
 }
 
 fn filter_says_no(live: Live<'_>, id: u64) -> bool {
@@ -26,8 +26,8 @@ proptest! {
     fn it_has_exactly_what_was_inserted_and_not_removed(
         steps in prop::collection::vec((any::<bool>(), 1_u8..=255, 0_u64..600, 0_u32..3), 1..4000)
     ) {
-        let (filter, lines) = memory();
-        let live = Live::new(&filter, &lines).expect("memory of this size");
+        let (filter, lines, last) = memory();
+        let live = Live::new(&filter, &lines, &last).expect("memory of this size");
         let mut model = HashSet::new();
         for (inserts, heap, number, spread) in steps {
             let id = match spread {
@@ -56,8 +56,8 @@ proptest! {
 
 #[test]
 fn it_takes_nearly_as_many_as_there_are_places_and_refuses_the_rest() {
-    let (filter, lines) = memory();
-    let live = Live::new(&filter, &lines).expect("memory of this size");
+    let (filter, lines, last) = memory();
+    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
     let places = (LINES * MEMBERS) as u64;
     let ids = || (0..places).map(|number| 0x5555_0000_0000 + number * 4096);
     let mut refused = HashSet::new();
@@ -78,14 +78,33 @@ fn it_takes_nearly_as_many_as_there_are_places_and_refuses_the_rest() {
 }
 
 #[test]
+fn few_members_take_little_memory_and_more_are_found_in_all_tables() {
+    let (filter, lines, last) = memory();
+    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+    let id = |number: u64| 0x5555_0000_0000 + number * 48;
+    let is_used = |line: &Line| line.heaps.load(Relaxed) != 0;
+    (0..1000).for_each(|number| assert!(live.insert(1, id(number))));
+    assert!(
+        !lines[TABLES[0]..].iter().any(is_used),
+        "some are beyond the first 16 KiB"
+    );
+    (1000..100_000).for_each(|number| assert!(live.insert(1, id(number))));
+    assert!(lines[TABLES[0] + TABLES[1]..].iter().any(is_used));
+    // Members of the first table stay there.
+    (0..100_000).for_each(|number| assert!(live.contains(1, id(number)) && live.remove(1, id(number))));
+    assert!(!lines.iter().any(is_used));
+}
+
+#[test]
 fn threads_find_their_own_members_among_those_of_others() {
-    let (filter, lines) = memory();
-    // A table of few lines in use: ids whose hashes fall into the same lines.
-    let live = Live::new(&filter, &lines).expect("memory of this size");
-    let shared = live.of(1, 0).map(std::ptr::from_ref);
+    let (filter, lines, last) = memory();
+    // Few lines in use: ids whose hashes fall into the same ones of the largest table, and so of all.
+    let live = Live::new(&filter, &lines, &last).expect("memory of this size");
+    let largest = |id: u64| live.tables(1, id).last().expect("there are tables");
+    let shared = largest(0).map(std::ptr::from_ref);
     let crowd: Vec<u64> = (0..40_000_000_u64)
         .filter(|id| {
-            live.of(1, *id)
+            largest(*id)
                 .iter()
                 .any(|line| shared.contains(&std::ptr::from_ref(*line)))
         })

@@ -416,7 +416,11 @@ impl EverNew {
     const SHARE: usize = 200_000;
 
     fn new() -> EverNew {
-        let mut bench = Bench::new(|_| {});
+        EverNew::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut HeapprofdConfig)) -> EverNew {
+        let mut bench = Bench::new(change);
         bench.collector.most_interned_of_client = EverNew::SHARE;
         EverNew {
             bench,
@@ -425,9 +429,14 @@ impl EverNew {
         }
     }
 
-    /// A hundred new stacks, of which some keep their allocation.
+    /// A hundred new stacks, of which some keep their allocation, and a dump.
     fn round(&mut self, keeps: impl Fn(u64) -> bool) {
-        self.bench.packets.clear();
+        self.allocate(keeps);
+        self.dump();
+    }
+
+    /// A hundred new stacks, of which some keep their allocation.
+    fn allocate(&mut self, keeps: impl Fn(u64) -> bool) {
         for _ in 0..100 {
             self.allocations += 1;
             let number = self.allocations;
@@ -437,6 +446,10 @@ impl EverNew {
             }
             self.bench.read_as(Edition(number as u32));
         }
+    }
+
+    fn dump(&mut self) {
+        self.bench.packets.clear();
         let about = About {
             pid: NOBODY,
             arrived: Arrived(1),
@@ -484,6 +497,31 @@ fn a_client_with_ever_new_call_stacks_never_uses_up_its_share() {
         (allocated + account.allocated, freed + account.freed)
     });
     assert_eq!(sums, (200_000, 200_000));
+}
+
+#[test]
+fn a_client_with_ever_new_call_stacks_between_two_dumps_is_dumped_before_its_time() {
+    let (mut client, mut dumps) = (EverNew::new(), 0);
+    for _ in 0..200 {
+        client.allocate(|_| false);
+        if client.bench.collector.wants_dump(&mut client.bench.feed) {
+            client.dump();
+            dumps += 1;
+        }
+    }
+    client.dump();
+    assert_eq!(client.merged(), 0);
+    assert!((2..50).contains(&dumps), "{dumps}");
+    let bytes = client.told.values().map(|account| account.allocated);
+    assert_eq!(bytes.sum::<u64>(), 200_000);
+    // A dump would free nothing, or say something else than readers expect.
+    let in_use = |number| number != 0;
+    let mut client = EverNew::new();
+    (0..50).for_each(|_| client.allocate(in_use));
+    assert!(client.merged() > 0 && !client.bench.collector.wants_dump(&mut client.bench.feed));
+    let mut client = EverNew::with(|config| config.dump_at_max = Some(true));
+    (0..50).for_each(|_| client.allocate(|_| false));
+    assert!(client.merged() > 0 && !client.bench.collector.wants_dump(&mut client.bench.feed));
 }
 
 #[test]
