@@ -25,7 +25,7 @@ start_enabled() {
 # Whether somebody records, or may do so.
 records() {
   systemctl -q is-active traced.service || return 1
-  ! PERFETTO_CONSUMER_SOCK_NAME=/run/perfetto/traced-consumer.sock timeout 10 @BIN@/ferretto list sessions --json 2>/dev/null | tr -d ' \n' | grep -q '^\[\]$'
+  ! PERFETTO_CONSUMER_SOCK_NAME=/run/perfetto/traced-consumer.sock timeout 10 @BIN@/ferretto list sessions --json 2>/dev/null | tr -d ' \n' | grep -q '"sessions":\[\]'
 }
 
 restart_unless_recording() {
@@ -55,14 +55,16 @@ stop_all() {
 # What the daemons have made, but for recordings.
 remove_traces_of_running() {
   rm -rf /run/perfetto /run/ferretto /run/ferretto-recorder
-  # Empty ones. Recordings are the user's.
-  for folder in /var/lib/private/traced /var/lib/private/ferretto/recorder /var/lib/private/ferretto /var/lib/ferretto/recorder /var/lib/ferretto; do
-    if [ -d "$folder" ] && [ ! -L "$folder" ]; then
+  # The recorder's lock and counters.
+  rm -f /var/lib/private/ferretto/recorder/.lock /var/lib/private/ferretto/recorder/state.json
+  for unit in $all; do rm -f /etc/systemd/system/*.wants/"$unit"; done
+  # Empty folders, and the links that systemd makes to them. Recordings are the user's.
+  for folder in /var/lib/private/traced /var/lib/traced /var/lib/private/ferretto/recorder /var/lib/private/ferretto /var/lib/ferretto/recorder /var/lib/ferretto; do
+    if [ -L "$folder" ]; then
+      [ -e "$folder" ] || rm -f "$folder"
+    elif [ -d "$folder" ]; then
       rmdir "$folder" 2>/dev/null || echo "ferretto: $folder is left, for what was recorded there" >&2
     fi
-  done
-  for link in /var/lib/traced /var/lib/ferretto; do
-    if [ -L "$link" ] && [ ! -e "$link" ]; then rm -f "$link"; fi
   done
 }
 
