@@ -153,26 +153,36 @@ pub(crate) enum PriorityError {
     Nice { nice: i32, error: io::Error },
 }
 
+/// What the kernel calls `struct sched_param`: musl's type of that name has more fields.
+#[repr(C)]
+struct Parameters {
+    priority: i32,
+}
+
+// musl's functions for these calls only fail, because POSIX means processes, and the kernel threads.
+
 fn current() -> Scheduling {
-    let mut parameters = libc::sched_param { sched_priority: 0 };
+    let mut parameters = Parameters { priority: 0 };
     // SAFETY: 0 is the calling thread, and `parameters` is valid for the one value that is written. Neither call fails for the calling thread.
     let policy = unsafe {
-        libc::sched_getparam(0, &mut parameters);
-        libc::sched_getscheduler(0)
+        libc::syscall(libc::SYS_sched_getparam, 0, &raw mut parameters);
+        libc::syscall(libc::SYS_sched_getscheduler, 0)
     };
     Scheduling {
-        policy,
-        realtime: parameters.sched_priority,
+        policy: policy as i32,
+        realtime: parameters.priority,
         nice: rustix::process::getpriority_process(None).unwrap_or_default(),
     }
 }
 
 fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
-    let parameters = libc::sched_param {
-        sched_priority: wanted.realtime,
+    let parameters = Parameters {
+        priority: wanted.realtime,
     };
     // SAFETY: 0 is the calling thread, and `parameters` is read only.
-    if unsafe { libc::sched_setscheduler(0, wanted.policy, &parameters) } == -1 {
+    let result =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, wanted.policy, &raw const parameters) };
+    if result == -1 {
         return Err(PriorityError::Policy {
             policy: wanted.policy,
             priority: wanted.realtime,
