@@ -1,10 +1,10 @@
 //! Treats arbitrary bytes as a trace file, compressed or not. `ferretto info` and `ferretto text` must read them to the end, agree on the content,
-//! and print no control characters. The tests of [`trace_reader`](crate::trace_reader) call it with random bytes, and the target `trace_reader` in
+//! and print no control characters. The tests of [`ferretto_trace_file`] call it with random bytes, and the target `trace_reader` in
 //! `fuzz/` at the root of the repository with bytes that reach new code. Nothing else in the crate uses it.
 
 use std::io::Read;
 
-use crate::trace_reader::expanded;
+use ferretto_trace_file::expanded;
 use crate::{convert, info, text};
 
 /// Converts `data` to every format, whatever it is.
