@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use hashbrown::HashMap;
+
 use crate::clocks::Clocks;
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{CPU, METADATA, STATS};
 use crate::strings::{StringId, Strings};
+use crate::tokenizer::sanitized;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
 use crate::trackers::task_state::{self, Version};
@@ -29,6 +32,8 @@ pub(crate) struct Context<'a> {
     kernel: Option<Version>,
     /// The letters of states that occurred, by their bits.
     states: BTreeMap<u16, Option<StringId>>,
+    /// The keys of debug annotations, by their names.
+    debug_keys: HashMap<StringId, StringId>,
     /// The rows of `clock_snapshot` so far.
     pub(crate) clock_rows: i64,
     /// The size of a page of memory, for counters in pages.
@@ -49,6 +54,7 @@ impl<'a> Context<'a> {
             keeps_old_events: false,
             kernel: None,
             states: BTreeMap::new(),
+            debug_keys: HashMap::new(),
             clock_rows: 0,
             page_size: 4096,
         }
@@ -57,6 +63,18 @@ impl<'a> Context<'a> {
     pub(crate) fn set_kernel(&mut self, kernel: Option<Version>) {
         self.kernel = kernel;
         self.states.clear();
+    }
+
+    /// Returns the key of a debug annotation that has this name.
+    #[inline]
+    pub(crate) fn debug_key(&mut self, name: StringId) -> StringId {
+        if let Some(key) = self.debug_keys.get(&name) {
+            return *key;
+        }
+        let key = format!("debug.{}", sanitized(self.strings.get(name)));
+        let key = self.strings.intern(&key);
+        self.debug_keys.insert(name, key);
+        key
     }
 
     /// Returns the letters of a state that the kernel gave as bits. `None` if they mean nothing, which is counted.

@@ -4,12 +4,13 @@
 //! has a time into the [sorter](crate::sorter). Whatever refers to a sequence is resolved here, so events stand alone. Facts about the whole trace go into the
 //! [context](crate::context) at once.
 
+mod annotations;
 pub(crate) mod event;
 mod facts;
 mod ftrace;
 mod sequence;
 mod service_stats;
-mod track_event;
+pub(crate) mod track_event;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -240,7 +241,7 @@ impl Tokenizer {
                 track_event::tokenize(content, packet, ts, sequence, &mut to, context)
             }
             TracePacket::TRACK_DESCRIPTOR => {
-                match track_event::descriptor(content, packet, ts, sequence, context) {
+                match track_event::descriptor(content, sequence, context) {
                     true => self.push_packet(ts, field, content),
                     false => Ok(()),
                 }
@@ -302,4 +303,6 @@ enum May {
     NotWait,
 }
 
+pub(crate) use annotations::sanitized;
 pub(crate) use clocks::ClockId;
+pub(crate) use sequence::synthetic_tid;

@@ -1,29 +1,40 @@
 //! What follows from the events of a trace in the order of time: one tracker for each kind of table.
 
 pub(crate) mod args;
+mod counters;
 pub(crate) mod descriptors;
+mod flows;
 pub(crate) mod kernel;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
 pub(crate) mod sched;
+mod slices;
 pub(crate) mod task_state;
 pub(crate) mod thread_state;
+mod track_events;
+mod tracks;
 
 use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
 use crate::strings::Strings;
 use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
+use flows::Flows;
 use kernel::Begin;
 use processes::Processes;
 use sched::Sched;
+use slices::Slices;
 use thread_state::{ThreadStates, To};
+use tracks::Tracks;
 
 /// All trackers.
 pub(crate) struct Trackers {
     processes: Processes,
     sched: Sched,
     states: ThreadStates,
+    tracks: Tracks,
+    slices: Slices,
+    flows: Flows,
     begin: Option<Begin>,
 }
 
@@ -33,6 +44,9 @@ impl Trackers {
             processes: Processes::new(strings),
             sched: Sched::default(),
             states: ThreadStates::new(strings),
+            tracks: Tracks::default(),
+            slices: Slices::default(),
+            flows: Flows::default(),
             begin: None,
         }
     }
@@ -56,7 +70,7 @@ impl Trackers {
                     self.kernel_event(cpu, ts, symbol, event, context);
                 }
             }
-            Queue::TrackEvents => {}
+            Queue::TrackEvents => self.track_event(ts, event, context),
             Queue::Packets => {
                 if let Some((field, content)) = prefix(event) {
                     self.packet(field, ts, content, context);
@@ -65,17 +79,25 @@ impl Trackers {
         }
     }
 
-    fn packet(&mut self, field: u32, _ts: i64, content: &[u8], context: &mut Context<'_>) {
-        if field == TracePacket::PROCESS_TREE {
-            self.process_tree(content, context);
+    fn packet(&mut self, field: u32, ts: i64, content: &[u8], context: &mut Context<'_>) {
+        match field {
+            TracePacket::PROCESS_TREE => self.process_tree(content, context),
+            TracePacket::PROCESS_STATS => self.process_stats(ts, content, context),
+            TracePacket::SYS_STATS => self.sys_stats(ts, content, context),
+            TracePacket::TRACK_DESCRIPTOR => self.track_descriptor(content, context),
+            TracePacket::THREAD_DESCRIPTOR => self.thread_descriptor(content, false, context),
+            TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content, context),
+            _ => {}
         }
     }
 
     /// Writes what has no end, and what is known only now.
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
+        self.slices.finish(context);
         let Context {
             strings, output, args, ..
         } = context;
+        self.tracks.write(strings, output);
         self.sched.finish(strings, output);
         self.states.finish(&mut To { strings, output });
         let is_kernel_thread = strings.intern("is_kthread");

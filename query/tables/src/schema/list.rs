@@ -7,6 +7,13 @@ const TS: Column = int("ts", "The time in ns on the clock of the trace.");
 const DUR: Column = int("dur", "The duration in ns; -1 if the trace has no end of it.");
 const UCPU: Column = int("ucpu", "The CPU, distinct over all machines.");
 const ARG_SET: Column = optional(int("arg_set_id", "Its arguments, in `args`."));
+const TRACK_NAME: Column = optional(text("name", "Its name."));
+const TRACK_TYPE: Column = text("type", "What tracks it is one of.");
+const PARENT: Column = optional(int("parent_id", "The track that it belongs to."));
+const DIMENSIONS: Column = optional(int("dimension_arg_set_id", "What distinguishes it from others of its type, in `args`."));
+const SOURCE: Column = optional(int("source_arg_set_id", "What the program said about it, in `args`."));
+const UNIT: Column = optional(text("unit", "The unit of its values."));
+const DESCRIPTION: Column = optional(text("description", "What the program said that it is."));
 const MACHINE: Column = optional(int("machine_id", "The machine; null for the one that recorded the trace."));
 
 macro_rules! tables {
@@ -79,6 +86,62 @@ tables! {
         optional(int("irq_context", "Whether it came from an interrupt.")),
         int("utid", "The thread."),
         int("waker_utid", "The thread that woke it."),
+    ];
+    #[differs = "`stack_id` and `parent_stack_id` distinguish the same stacks, with other numbers. Arguments of extensions of track events are missing."]
+    SLICE = "slice", "Something that took some time on a track, or a moment. Its rows come in the order of their ends.", [
+        ID, TS, DUR,
+        int("track_id", "The track."),
+        optional(text("category", "Its categories, with commas between them.")),
+        optional(text("name", "Its name.")),
+        int("depth", "How many slices it is within."),
+        int("stack_id", "The names and categories of it and of the slices that it is within, as one number."),
+        int("parent_stack_id", "The `stack_id` of the slice that it is within; 0 if there is none."),
+        optional(int("parent_id", "The slice that it is directly within.")),
+        ARG_SET,
+        optional(int("thread_ts", "The processor time of its thread when it began.")),
+        optional(int("thread_dur", "The processor time of its thread that it took.")),
+        optional(int("thread_instruction_count", "The instructions of its thread when it began.")),
+        optional(int("thread_instruction_delta", "The instructions of its thread that it took.")),
+        optional(text("cat", "The same as `category`.")),
+        int("slice_id", "The same as `id`."),
+    ];
+    FLOW = "flow", "An arrow from one slice to another.", [
+        ID,
+        int("slice_out", "The slice that it begins at."),
+        int("slice_in", "The slice that it ends at."),
+        optional(int("trace_id", "The number that the program gave it.")),
+        ARG_SET,
+    ];
+    COUNTER = "counter", "The value of a counter from a time on.", [
+        ID, TS,
+        int("track_id", "The counter's track."),
+        float("value", "The value."),
+        ARG_SET,
+    ];
+    TRACK = "track", "Where slices or values of a counter belong.", [
+        ID, TRACK_NAME, TRACK_TYPE, DIMENSIONS, PARENT, SOURCE, MACHINE,
+        optional(int("track_group_id", "Tracks of one group are shown as one.")),
+    ];
+    THREAD_TRACK = "thread_track", "A track of slices of a thread.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("utid", "The thread."),
+    ];
+    PROCESS_TRACK = "process_track", "A track of slices of a process.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("upid", "The process."),
+    ];
+    CPU_TRACK = "cpu_track", "A track of slices of a CPU.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("cpu", "The CPU."),
+    ];
+    COUNTER_TRACK = "counter_track", "A track of a counter.", [
+        ID, TRACK_NAME, PARENT, TRACK_TYPE, DIMENSIONS, SOURCE, MACHINE, UNIT, DESCRIPTION,
+    ];
+    THREAD_COUNTER_TRACK = "thread_counter_track", "A track of a counter of a thread.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("utid", "The thread."),
+    ];
+    PROCESS_COUNTER_TRACK = "process_counter_track", "A track of a counter of a process.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("upid", "The process."),
+    ];
+    CPU_COUNTER_TRACK = "cpu_counter_track", "A track of a counter of a CPU.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("cpu", "The CPU."),
     ];
     CPU = "cpu", "A CPU that the trace mentions.", [
         ID, UCPU,

@@ -11,7 +11,7 @@ use super::sequence::Sequence;
 use super::{ClockId, service_stats};
 use crate::clocks::{self, BOOTTIME, MONOTONIC_RAW, Reading, clock_of};
 use crate::context::{Context, Known, MOST_CPUS};
-use crate::fields::{fields, number, number_of};
+use crate::fields::{fields, number_of};
 use crate::sorter::Sorter;
 use crate::trackers::kernel::{NO_SYMBOL, SCHED_BLOCKED_REASON};
 
@@ -325,9 +325,4 @@ fn compact_sched(
         context.stats.add("compact_sched_has_parse_errors", None, 1);
     }
     Ok(())
-}
-
-/// Returns the number in a field of an event, cut to 32 bits.
-pub(crate) fn word(value: Value<'_>) -> u32 {
-    number(value).unwrap_or(0) as u32
 }

@@ -57,6 +57,13 @@ impl Pending {
     pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
         self.0.push(Arg { flat_key, key, value });
     }
+
+    /// Adds an argument unless there is one of this key.
+    pub(crate) fn add_if_missing(&mut self, flat_key: StringId, key: StringId, value: Value) {
+        if self.0.iter().all(|arg| arg.key != key) {
+            self.add(flat_key, key, value);
+        }
+    }
 }
 
 impl Args {

@@ -16,6 +16,8 @@ use crate::tokenizer::event;
 pub(crate) const NO_SYMBOL: u32 = u32::MAX;
 /// Fields of `FtraceEvent` for which there is no writer.
 pub(crate) const SCHED_BLOCKED_REASON: u32 = 18;
+const CPU_FREQUENCY: u32 = 11;
+const CPU_IDLE: u32 = 13;
 const TASK_NEWTASK: u32 = 235;
 const SCHED_PROCESS_FREE: u32 = 240;
 /// A new thread rather than a new process.
@@ -152,6 +154,14 @@ impl Trackers {
                     let io_wait = number_of(message, 3).unwrap_or(0) != 0;
                     let function = (symbol != NO_SYMBOL).then_some(StringId(symbol));
                     self.states.blocked_reason(utid, io_wait, function);
+                }
+                CPU_FREQUENCY | CPU_IDLE => {
+                    let get = |field| number_of(message, field).unwrap_or(0) as u32;
+                    let (state, cpu) = (f64::from(get(1)), get(2));
+                    match field.number {
+                        CPU_FREQUENCY => self.cpu_frequency(ts, cpu, state, context),
+                        _ => self.cpu_idle(ts, cpu, state, context),
+                    }
                 }
                 _ => {}
             }
