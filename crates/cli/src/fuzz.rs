@@ -1,10 +1,10 @@
 //! Treats arbitrary bytes as a trace file, compressed or not. `ferretto info` and `ferretto text` must read them to the end, agree on the content,
-//! and print no control characters. The tests of [`trace_reader`](crate::trace_reader) call it with random bytes, and the target `trace_reader` in
+//! and print no control characters. Its own test calls it with random bytes, and the target `trace_reader` in
 //! `fuzz/` at the root of the repository with bytes that reach new code. Nothing else in the crate uses it.
 
 use std::io::Read;
 
-use crate::trace_reader::expanded;
+use ferretto_trace_file::expanded;
 use crate::{convert, info, text};
 
 /// Converts `data` to every format, whatever it is.
@@ -62,4 +62,32 @@ fn plain(data: &[u8]) {
     assert!(!described.report.contains(terminal), "{:?}", described.report);
     let json: serde_json::Value = serde_json::from_str(&described.json).unwrap();
     assert_eq!(json["packets"], outcome.packets);
+}
+
+#[cfg(test)]
+mod tests {
+    use ferretto_wire::Writer;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_the_end(parts in prop::collection::vec((0..3_u8, prop::collection::vec(any::<u8>(), 0..60)), 0..12)) {
+            let mut bytes = Vec::new();
+            for (kind, content) in &parts {
+                let mut trace = Writer::new();
+                trace.nested(1, |packet| {
+                    if *kind == 0 {
+                        packet.varint_field(3, 0);
+                        packet.varint_field(10, 1);
+                    }
+                    packet.bytes_field(900, content);
+                });
+                match kind {
+                    0 | 1 => bytes.extend(trace.as_slice()),
+                    _ => bytes.extend(content),
+                }
+            }
+            super::trace_file(&bytes);
+        }
+    }
 }

@@ -35,7 +35,6 @@ mod stdout;
 mod symbolize;
 mod text;
 mod timeline;
-mod trace_reader;
 mod tracebox;
 mod trigger_perfetto;
 mod usage;

@@ -7,6 +7,7 @@
 //! - [`messages`]: owned structs to decode into and encode from, away from the hot paths. Fields and enum values
 //!   that this version does not know survive a round trip, which the protocol relies on.
 //! - [`ids`]: the numbers in messages by which both ends name things, as types.
+//! - `counter_keys`: the kernel's names of counters (feature `probes`).
 //! - [`opaque`]: fields that are passed on without being decoded.
 //! - [`mod@write`]: typed writers that append the fields of a packet straight to a [`ferretto_wire::Writer`].
 //! - `descriptors`: the schema as data (feature `text`).
@@ -16,6 +17,8 @@
 //! `scripts/check-schema` compares the schema with the one that Perfetto publishes on PyPI.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "probes")]
+pub mod counter_keys;
 #[cfg(feature = "text")]
 pub mod descriptors;
 pub mod ids;

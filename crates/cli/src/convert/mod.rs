@@ -47,7 +47,7 @@ use formats::write;
 
 use crate::figures::Count;
 use crate::samples::{Recorder, Thread};
-use crate::trace_reader::{self, Damage, End, PACKET_TAG, Piece, nothing_read};
+use ferretto_trace_file::{self as trace_file, Damage, End, PACKET_TAG, Piece, nothing_read};
 use crate::{text, usage};
 use destination::Destination;
 use ferretto_wire::push_varint;
@@ -231,7 +231,7 @@ fn each_packet(
     mut visit: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<Outcome, Failure> {
     let (mut packets, mut damaged, mut damages) = (0, 0, Vec::new());
-    let read = trace_reader::read(source, |piece| {
+    let read = trace_file::read(source, |piece| {
         match piece {
             Piece::Packet(packet) => {
                 packets += 1;

@@ -6,7 +6,7 @@ use super::destination::Destination;
 use super::formats::{Format, SampleFormat, write};
 use super::{ConvertError, Failure, copy, each_packet};
 use crate::samples::{EventId, Recording};
-use crate::trace_reader::Input;
+use ferretto_trace_file::Input;
 
 /// Passes the packets of a trace to `visit`. Returns whether packets can be appended to the file: it is not compressed, and ends with a whole packet.
 ///

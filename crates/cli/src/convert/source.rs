@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use ferretto_wire::push_varint;
 
 use super::{ConvertError, NAME, import};
-use crate::trace_reader::{Input, PACKET_TAG};
+use ferretto_trace_file::{Input, PACKET_TAG};
 
 /// The bytes by which a format is recognised.
 const HEAD: usize = 4096;

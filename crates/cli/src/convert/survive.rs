@@ -8,7 +8,7 @@ use super::formats::{SampleFormat, write};
 use super::source::Kind;
 use super::{chrome_json, import, systrace};
 use crate::samples::{Keep, Recorder};
-use crate::trace_reader::{self, Piece};
+use ferretto_trace_file::{self as trace_file, Piece};
 
 /// Converts a file.
 ///
@@ -28,7 +28,7 @@ pub(crate) fn convert(data: &[u8]) {
         Kind::Perf => import::perf::import(source, &mut keep).map(drop),
         Kind::Folded => import::folded::import(source, &mut keep).map(drop),
         Kind::Perfetto => {
-            let read = trace_reader::read(source, |piece| {
+            let read = trace_file::read(source, |piece| {
                 if let Piece::Packet(packet) = piece {
                     packets.push(packet.to_vec());
                 }

@@ -10,7 +10,7 @@ use super::summary::Summary;
 use crate::account::{Account, Baseline, Case, FileState, Severity, TraceFile, Wording, listed};
 use crate::config::length::Length;
 use crate::figures::{Bytes, Counted};
-use crate::trace_reader::End;
+use ferretto_trace_file::End;
 
 #[cfg(test)]
 mod tests;

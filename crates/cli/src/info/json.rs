@@ -11,7 +11,7 @@ use super::report::{event_name, kind_name, local_time, uuid};
 use super::sequences::OTHERS;
 use super::summary::Summary;
 use crate::account::{Finding, Severity};
-use crate::trace_reader::Compression;
+use ferretto_trace_file::Compression;
 
 /// Returns everything that is known.
 pub(super) fn json(trace: &Trace<'_>, findings: &[Finding]) -> Value {

@@ -1,6 +1,6 @@
 //! `ferretto info`: summarises a trace, and lists lost data with the causes.
 //!
-//! [`applet`](crate::applet) calls it. A file passes through [`trace_reader`] → [`summary`] (with [`sequences`] and [`timeline`](crate::timeline)) → [`findings`] →
+//! [`applet`](crate::applet) calls it. A file passes through [`ferretto_trace_file`] → [`summary`] (with [`sequences`] and [`timeline`](crate::timeline)) → [`findings`] →
 //! [`report`] or [`json`]. Exit codes: 0 when the file was read to its end, even with losses, and also if the file ends inside a packet, because it
 //! may still be growing; 3 with `--strict`, if data are lost or missing; 1 if the file is damaged, no trace, or cannot be read; 2 for a wrong command
 //! line.
@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use clap::{CommandFactory, Parser};
 
 use crate::perfetto::INCOMPLETE;
-use crate::trace_reader::{self, Compression, End, Input, nothing_read};
+use ferretto_trace_file::{self as trace_file, Compression, End, Input, nothing_read};
 use crate::usage;
 use summary::Summary;
 
@@ -174,7 +174,7 @@ pub(crate) fn describe(trace: &[u8]) -> Description {
 /// Reads a whole trace. On an error, also returns how far it came.
 fn gather(source: impl Read, summary: &mut Summary) -> Result<End, (End, io::Error)> {
     let mut source = Counting { source, bytes: 0 };
-    let read = trace_reader::read(&mut source, |piece| {
+    let read = trace_file::read(&mut source, |piece| {
         summary.piece(piece);
         ControlFlow::<std::convert::Infallible>::Continue(())
     });

@@ -23,7 +23,7 @@ use super::sequences::{Header, Sequences, Use};
 use crate::account::evidence::Evidence;
 use crate::packet::{bytes, varint};
 use crate::timeline::Timeline;
-use crate::trace_reader::{Damage, Piece};
+use ferretto_trace_file::{Damage, Piece};
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use crate::http::Browser;
-use crate::trace_reader::{Broken, Compression, expanding};
+use ferretto_trace_file::{Broken, Compression, expanding};
 
 /// The bytes that are expanded at a time.
 const PIECE: usize = 64 << 10;

@@ -15,7 +15,7 @@ use std::rc::Rc;
 use ferretto_wire::Reader;
 
 use super::body::{At, Contents, Resource};
-use crate::trace_reader::{self, Compression, Foreign, Piece, Shown, expanded, nothing_read};
+use ferretto_trace_file::{self as trace_file, Compression, Foreign, Piece, Shown, expanded, nothing_read};
 
 /// The bytes in which a packet must be found.
 const LOOKED_AT: u64 = 64 << 20;
@@ -133,7 +133,7 @@ fn spooled(mut source: impl Read) -> io::Result<File> {
 /// Checks that the content begins like a trace. Returns the format if it is another one that the UI reads.
 fn looked_at(path: &Path, contents: impl Read) -> Result<Option<&'static str>, NoSubject> {
     let mut first = None;
-    let read = trace_reader::read(contents.take(LOOKED_AT), |piece| match piece {
+    let read = trace_file::read(contents.take(LOOKED_AT), |piece| match piece {
         // Many files that are no traces begin with bytes that could be the tag and the length of a packet.
         Piece::Packet(packet) if Reader::new(packet).all(|field| field.is_ok()) => ControlFlow::Break(()),
         Piece::Packet(_) | Piece::CompressedEnd => ControlFlow::Continue(()),

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use crate::account::evidence::Evidence;
-use crate::trace_reader::{Piece, look_inside};
+use ferretto_trace_file::{Piece, look_inside};
 
 /// A count of packets, with the evidence from them.
 #[derive(Debug, Default)]
@@ -55,7 +55,7 @@ mod tests {
     use ferretto_wire::Writer;
 
     use super::*;
-    use crate::trace_reader::MAX_PACKET;
+    use ferretto_trace_file::MAX_PACKET;
 
     fn compressed(codec: Codec, packets: &[Vec<u8>]) -> Vec<u8> {
         let mut trace = Writer::new();

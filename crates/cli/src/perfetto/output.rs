@@ -21,7 +21,7 @@ use super::plan::{ExistingFile, Sink};
 use super::session::Writer;
 use super::signals::Interrupted;
 use crate::private_file;
-use crate::trace_reader::{self, Cut, End, MAX_PREAMBLE, Piece, packet_preamble};
+use ferretto_trace_file::{self as trace_file, Cut, End, MAX_PREAMBLE, Piece, packet_preamble};
 
 /// Bytes collected before a write.
 const BUFFER: usize = 256 * 1024;
@@ -291,7 +291,7 @@ impl Output {
     pub(crate) fn read_back(&mut self, mut look: impl FnMut(&[u8])) -> io::Result<Option<Cut>> {
         let mut file = self.stream.file();
         file.seek(SeekFrom::Start(0))?;
-        let read = trace_reader::read(file, |piece| {
+        let read = trace_file::read(file, |piece| {
             match piece {
                 Piece::Packet(packet) => look(packet),
                 Piece::Damage(damage) => return ControlFlow::Break(damage),

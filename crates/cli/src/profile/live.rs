@@ -22,7 +22,7 @@ use crate::profiling::top;
 use crate::samples::{Keep, Profile, Recorder, Recording, Thread};
 use crate::stdout::Screen;
 use crate::symbolize;
-use crate::trace_reader::{Follower, Reached};
+use ferretto_trace_file::{Follower, Reached};
 
 /// The time between two turns.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ use super::folder::Draft;
 use super::ring::{Ring, whole};
 use crate::ask::{Conversation, Silence};
 use crate::service::unreachable;
-use crate::trace_reader::{MAX_PREAMBLE, packet_preamble};
+use ferretto_trace_file::{MAX_PREAMBLE, packet_preamble};
 
 /// How often producers commit their data, in milliseconds.
 pub(super) const FLUSH_PERIOD: u32 = 400;

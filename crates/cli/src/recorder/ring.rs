@@ -15,7 +15,7 @@ use ferretto_recorder::SessionName;
 use ferretto_wire::decode_varint;
 
 use crate::private_file;
-use crate::trace_reader::PACKET_TAG;
+use ferretto_trace_file::PACKET_TAG;
 
 /// The beginning of the names of segments: `.ring-NAME-RUN-NUMBER`.
 const PREFIX: &str = ".ring-";
@@ -234,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::trace_reader::{MAX_PREAMBLE, packet_preamble};
+    use ferretto_trace_file::{MAX_PREAMBLE, packet_preamble};
 
     fn packet(length: usize, fill: u8) -> Vec<u8> {
         let mut packet = packet_preamble(length as u64, &mut [0; MAX_PREAMBLE]).to_vec();

@@ -15,7 +15,7 @@ use ferretto_recorder::Written;
 use super::folder::Draft;
 use crate::ask::{Conversation, Silence};
 use crate::service::unreachable;
-use crate::trace_reader::{MAX_PREAMBLE, packet_preamble};
+use ferretto_trace_file::{MAX_PREAMBLE, packet_preamble};
 
 /// The longest silence of the service.
 const PATIENCE: Duration = Duration::from_secs(10);

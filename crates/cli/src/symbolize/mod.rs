@@ -17,7 +17,7 @@ use ferretto_wire::push_varint;
 use crate::convert::{self, ConvertError};
 use crate::figures::{Count, Counted};
 use crate::samples::{Keep, Profile, Recorder};
-use crate::trace_reader::PACKET_TAG;
+use ferretto_trace_file::PACKET_TAG;
 use crate::usage;
 pub(crate) use modules::{Found, debug_files, name};
 

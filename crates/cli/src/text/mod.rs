@@ -16,7 +16,7 @@ use clap::{CommandFactory, Parser};
 use ferretto_proto::text::{Printer, TRACE_PACKET};
 
 use crate::private_file;
-use crate::trace_reader::{self, Damage, End, Input, Piece, nothing_read};
+use ferretto_trace_file::{self as trace_file, Damage, End, Input, Piece, nothing_read};
 use crate::usage;
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ pub(crate) fn print(trace: impl Read, out: impl Write) -> Result<Outcome, PrintE
         damaged: 0,
         damages: Vec::new(),
     };
-    let read = trace_reader::read(trace, |piece| match text.piece(piece) {
+    let read = trace_file::read(trace, |piece| match text.piece(piece) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error),
     });

@@ -8,7 +8,7 @@ use ferretto_wire::Writer;
 use super::*;
 use crate::account::Finding;
 use crate::account::evidence::SourceOf;
-use crate::trace_reader::{Cut, Damage, Piece, Reason};
+use ferretto_trace_file::{Cut, Damage, Piece, Reason};
 
 const END: End = End {
     size: 1000,

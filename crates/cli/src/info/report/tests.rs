@@ -4,7 +4,7 @@ use ferretto_proto::write;
 use ferretto_wire::Writer;
 
 use super::*;
-use crate::trace_reader::{End, Piece};
+use ferretto_trace_file::{End, Piece};
 
 fn reported(summary: &Summary, findings: &[Finding], detail: Detail) -> String {
     let trace = Trace {

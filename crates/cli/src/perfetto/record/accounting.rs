@@ -11,7 +11,7 @@ use crate::account::watch::{Question, Watch};
 use crate::account::{Account, Case, FileState, Finding, Severity, Subject, TraceFile, Wording, listed};
 use crate::config::advice::ConfigOrigin;
 use crate::config::length::Length;
-use crate::trace_reader::Follower;
+use ferretto_trace_file::Follower;
 
 /// The longest look into the file while a recording runs.
 const LOOK_TIME: Duration = Duration::from_millis(200);

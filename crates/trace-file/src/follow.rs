@@ -16,7 +16,7 @@ const PART: u64 = 1 << 20;
 
 /// A trace that may grow.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub struct Follower {
     file: File,
     /// Where the first packet begins that has not been passed on.
     offset: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Follower {
 
 /// Whether there may be more at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reached {
+pub enum Reached {
     /// All packets that are there were passed on.
     End,
     /// The caller's limit.
@@ -36,7 +36,7 @@ impl Follower {
     ///
     /// # Errors
     /// If it cannot be opened.
-    pub(crate) fn open(trace: &Path) -> io::Result<Follower> {
+    pub fn open(trace: &Path) -> io::Result<Follower> {
         Ok(Follower {
             file: File::open(trace)?,
             offset: 0,
@@ -48,7 +48,7 @@ impl Follower {
     ///
     /// # Errors
     /// If the file cannot be read, or is damaged.
-    pub(crate) fn advance(
+    pub fn advance(
         &mut self,
         mut may_go_on: impl FnMut() -> bool,
         mut visit: impl FnMut(&[u8]),

@@ -9,15 +9,15 @@ use std::io::{self, Read};
 use super::expand::{Compression, Expanding};
 
 /// A trace that can be read once, from its beginning.
-pub(crate) struct Input {
+pub struct Input {
     /// Its name in messages.
-    pub(crate) name: String,
+    pub name: String,
     /// Its bytes, expanded.
-    pub(crate) source: Box<dyn Read>,
+    pub source: Box<dyn Read>,
     /// The compression of the whole file, if any.
-    pub(crate) compression: Option<Compression>,
+    pub compression: Option<Compression>,
     /// The file, unless it is stdin.
-    pub(crate) file: Option<File>,
+    pub file: Option<File>,
 }
 
 impl Input {
@@ -25,7 +25,7 @@ impl Input {
     ///
     /// # Errors
     /// If the file does not exist or may not be read.
-    pub(crate) fn open(path: &OsStr) -> io::Result<Input> {
+    pub fn open(path: &OsStr) -> io::Result<Input> {
         if path == "-" {
             return Input::new("stdin".to_owned(), Box::new(io::stdin().lock()), None);
         }
@@ -48,7 +48,7 @@ impl Input {
     }
 
     /// Returns the size of the file in bytes; `None` if it is no regular file.
-    pub(crate) fn file_size(&self) -> Option<u64> {
+    pub fn file_size(&self) -> Option<u64> {
         let metadata = self.file.as_ref()?.metadata().ok()?;
         metadata.is_file().then_some(metadata.len())
     }
@@ -58,7 +58,7 @@ impl Input {
 ///
 /// # Errors
 /// If these bytes cannot be read.
-pub(crate) fn expanded<'a>(
+pub fn expanded<'a>(
     mut source: impl Read + 'a,
 ) -> io::Result<(Option<Compression>, Box<dyn Read + 'a>)> {
     let mut head = Vec::new();
@@ -79,7 +79,7 @@ pub(crate) fn expanded<'a>(
 ///
 /// # Errors
 /// If there is not enough memory.
-pub(crate) fn expanding<'a>(
+pub fn expanding<'a>(
     compression: Compression,
     source: impl Read + 'a,
 ) -> io::Result<Box<dyn Read + 'a>> {

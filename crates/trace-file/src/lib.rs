@@ -1,12 +1,13 @@
 //! Reads trace files of any size and any content, packet by packet.
 //!
-//! `ferretto info`, `text` and `open` call it, and the recording does for its summary. A trace file is one encoded `perfetto.protos.Trace`: each
+//! `ferretto info`, `text` and `open` call it, the recording does for its summary, and `ferretto-tables` to make tables. A trace file is one encoded `perfetto.protos.Trace`: each
 //! packet is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
 //! [`Piece::CompressedEnd`]. Files that are compressed as a whole are expanded underneath ([`Input`]).
 //!
 //! Memory holds one packet at a time, of at most [`MAX_PACKET`]. Damage is reported with its offset, and reading resumes at the next packet that can
 //! be recognised, by fields that the service puts into every packet ([`is_packet`]). A file that ends inside a packet is not damaged: it is still
 //! being written, or its writer was killed.
+#![forbid(unsafe_code)]
 
 mod expand;
 mod follow;
@@ -23,31 +24,31 @@ use ferretto_wire::{
     MAX_VARINT_LEN, Reader, Value, VarintError, WireType, decode_varint, encode_varint, tag, take_varint,
 };
 
-pub(crate) use expand::{Broken, Compression};
-pub(crate) use follow::{Follower, Reached};
-pub(crate) use foreign::{Foreign, Shown, nothing_read};
-pub(crate) use input::{Input, expanded, expanding};
+pub use expand::{Broken, Compression};
+pub use follow::{Follower, Reached};
+pub use foreign::{Foreign, Shown, nothing_read};
+pub use input::{Input, expanded, expanding};
 
 #[cfg(test)]
 mod tests;
 
 /// A packet larger than this counts as damage. Services and producers write much smaller ones.
-pub(crate) const MAX_PACKET: usize = 64 << 20;
+pub const MAX_PACKET: usize = 64 << 20;
 /// The most bytes that a compressed packet may expand to. Services compress about 1 MB at once, or one larger packet.
 const MAX_EXPANDED: u64 = 64 << 20;
 /// The tag of `Trace.packet`.
-pub(crate) const PACKET_TAG: u8 = tag(Trace::PACKET, WireType::Bytes) as u8;
+pub const PACKET_TAG: u8 = tag(Trace::PACKET, WireType::Bytes) as u8;
 /// The bytes of a damaged place that are reported, enough to recognise another format. `tar` archives have their mark at 257.
 const HEAD: usize = 264;
 /// A tag and the longest varint.
-pub(crate) const MAX_PREAMBLE: usize = 1 + MAX_VARINT_LEN;
+pub const MAX_PREAMBLE: usize = 1 + MAX_VARINT_LEN;
 /// The bytes that are read at once.
 const BUFFER: usize = 256 << 10;
 /// The largest packet that is recognised after damage. The limit bounds the work for each byte that could begin a packet.
 const MAX_RECOGNIZED: usize = 64 << 10;
 
 /// Encodes the preamble of a packet: its tag and its length.
-pub(crate) fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
+pub fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &[u8] {
     let [tag, varint @ ..] = buffer;
     *tag = PACKET_TAG;
     let len = encode_varint(length, varint).len();
@@ -56,7 +57,7 @@ pub(crate) fn packet_preamble(length: u64, buffer: &mut [u8; MAX_PREAMBLE]) -> &
 
 /// A piece of a trace.
 #[derive(Debug)]
-pub(crate) enum Piece<'a> {
+pub enum Piece<'a> {
     /// An encoded `TracePacket`.
     Packet(&'a [u8]),
     /// The packets from here to [`Piece::CompressedEnd`] were compressed together.
@@ -69,34 +70,34 @@ pub(crate) enum Piece<'a> {
 
 /// A compressed packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Compressed {
+pub struct Compressed {
     /// The field of `TracePacket` that contains it, which determines the codec.
-    pub(crate) field: u32,
+    pub field: u32,
     /// Its size in the file.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 /// Bytes that are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Damage {
+pub struct Damage {
     /// The offset of their beginning in the file. For bytes inside a compressed packet, the offset of that packet.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// The number of bytes skipped until the next packet; 0 inside a compressed packet.
-    pub(crate) skipped: u64,
+    pub skipped: u64,
     /// The kind of damage.
-    pub(crate) reason: Reason,
+    pub reason: Reason,
 }
 
 impl Damage {
     /// Whether the file is compressed as a whole, and cannot be expanded any further.
-    pub(crate) fn is_broken(&self) -> bool {
+    pub fn is_broken(&self) -> bool {
         matches!(self.reason, Reason::Broken(_))
     }
 }
 
 /// The reason why bytes are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The first byte cannot begin a packet. Contains up to [`HEAD`] bytes from there on.
     NotAPacket(Vec<u8>),
     /// The length is no number.
@@ -143,20 +144,20 @@ impl fmt::Display for Damage {
 
 /// The end of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct End {
+pub struct End {
     /// The number of bytes read.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Set if it ends inside a packet.
-    pub(crate) cut: Option<Cut>,
+    pub cut: Option<Cut>,
 }
 
 /// The beginning of a packet whose end is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub struct Cut {
     /// The offset at which it begins.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// The number of its bytes that are there.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
 }
 
 impl fmt::Display for Cut {
@@ -173,7 +174,7 @@ impl fmt::Display for Cut {
 ///
 /// # Errors
 /// If the source cannot be read. The pieces before the error have been passed on.
-pub(crate) fn read<B>(
+pub fn read<B>(
     source: impl Read,
     mut visit: impl FnMut(Piece<'_>) -> ControlFlow<B>,
 ) -> io::Result<ControlFlow<B, End>> {
@@ -241,7 +242,7 @@ pub(crate) fn read<B>(
 
 /// Passes a packet on, or the packets inside it if it is compressed. Its offset in the file is `offset`; `spare` is a buffer that is kept between
 /// calls.
-pub(crate) fn look_inside<B>(
+pub fn look_inside<B>(
     packet: &[u8],
     offset: u64,
     spare: &mut Vec<u8>,

@@ -27,18 +27,21 @@ const ZSTD_FIRST: usize = 5;
 
 /// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+pub enum Compression {
+    /// As `gzip` makes it.
     Gzip,
+    /// As `zstd` makes it.
     Zstd,
+    /// As `xz` makes it.
     Xz,
 }
 
 impl Compression {
     /// The bytes that are enough to recognise a compression.
-    pub(crate) const LONGEST_MAGIC: usize = 6;
+    pub const LONGEST_MAGIC: usize = 6;
 
     /// Returns the compression of a file that begins with these bytes.
-    pub(crate) fn of(head: &[u8]) -> Option<Compression> {
+    pub fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),
             // The second pattern is a skippable frame, which some compressors put first.
@@ -49,7 +52,7 @@ impl Compression {
     }
 
     /// Returns the name of the program for this compression.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Compression::Gzip => "gzip",
             Compression::Zstd => "zstd",
@@ -78,7 +81,7 @@ impl Compression {
 
 /// The reason why a compressed file cannot be expanded any further. It is the source of an [`io::Error`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub struct Broken {
     compression: Compression,
     /// The offset in the compressed file.
     offset: u64,
@@ -98,8 +101,11 @@ enum Fault {
 }
 
 impl Broken {
-    /// Returns the fault that an error has as its source, or the error itself if it has another one.
-    pub(crate) fn of(error: io::Error) -> io::Result<Broken> {
+    /// Returns the fault that an error has as its source.
+    ///
+    /// # Errors
+    /// The error itself, if it has another source.
+    pub fn of(error: io::Error) -> io::Result<Broken> {
         error.downcast::<Broken>()
     }
 }

@@ -6,23 +6,25 @@ use super::{Damage, Reason};
 
 /// The programs that show a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub enum Shown {
     /// The Perfetto UI reads it, so `ferretto open` can show it.
     ByUi,
+    /// No program that Ferretto knows.
     Nowhere,
 }
 
 /// Another format than Perfetto's.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Foreign {
+pub struct Foreign {
     magic: &'static [u8],
     /// The offset of the magic bytes.
     at: usize,
     /// A description of the format, as a clause.
-    pub(crate) what: &'static str,
+    pub what: &'static str,
     /// Advice besides showing it in the UI.
     advice: Option<&'static str>,
-    pub(crate) shown: Shown,
+    /// Who shows it.
+    pub shown: Shown,
 }
 
 const fn shown(magic: &'static [u8], what: &'static str, advice: Option<&'static str>) -> Foreign {
@@ -157,7 +159,7 @@ const FORMATS: [Foreign; 32] = [
 
 impl Foreign {
     /// Returns the format of a file in which this is the first damage.
-    pub(crate) fn of(first: &Damage) -> Option<&'static Foreign> {
+    pub fn of(first: &Damage) -> Option<&'static Foreign> {
         let Damage {
             offset: 0,
             reason: Reason::NotAPacket(head),
@@ -196,7 +198,7 @@ impl Foreign {
 }
 
 /// Returns the message for a file without packets, to follow its name.
-pub(crate) fn nothing_read(first: &Damage) -> String {
+pub fn nothing_read(first: &Damage) -> String {
     match (&first.reason, Foreign::of(first)) {
         (Reason::Broken(broken), _) => format!("cannot be read: {broken}"),
         (_, Some(foreign)) => format!("is no Perfetto trace: {}", foreign.explanation()),

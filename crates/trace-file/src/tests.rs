@@ -281,6 +281,5 @@ proptest! {
             }
         }
         prop_assert_eq!(seen, self::seen(Dripping(&bytes, 0)));
-        crate::fuzz::trace_file(&bytes);
     }
 }

@@ -1,0 +1,167 @@
+//! From a trace to tables: the tokenizer, the sorter and the trackers, one after the other.
+
+use std::io::Read;
+use std::ops::ControlFlow;
+
+use ferretto_trace_file::{self as trace_file, Damage, Piece, nothing_read};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::output::Output;
+use crate::rows::Cell;
+use crate::schema::LOSS;
+use crate::sink::Sink;
+use crate::sorter::Sorter;
+use crate::tokenizer::{OTHER_MACHINES, Tokenizer};
+use crate::trackers::Trackers;
+
+/// Memory for events before they are in order.
+const MEMORY: usize = 64 << 20;
+/// The most rows of damage. A file of noise is damaged everywhere.
+const MOST_DAMAGE: usize = 1 << 16;
+
+/// How a trace becomes tables.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The bytes of memory in which events are sorted. What exceeds them goes through a temporary file.
+    pub memory: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { memory: MEMORY }
+    }
+}
+
+/// What has become of a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// The packets that were read.
+    pub packets: u64,
+    /// The bytes of the trace, expanded.
+    pub bytes: u64,
+    /// The damaged places, and one if the file ends within a packet.
+    pub losses: u64,
+}
+
+/// What ends the reading of a trace early.
+enum Stop {
+    NoTrace(String),
+    Spill(std::io::Error),
+    Failed(Error),
+}
+
+/// Makes tables of a trace. Damaged and truncated traces become tables as far as they go; the table `ferretto_loss` says what was lost.
+///
+/// # Errors
+/// If the source cannot be read, is no trace, or if the tables cannot be stored.
+pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Result<Report, Error> {
+    let mut context = Context::new(Output::new(sink));
+    let mut tokenizer = Tokenizer::new(Sorter::new(options.memory));
+    let mut trackers = Trackers::new(&mut context.strings);
+    let mut losses = Vec::new();
+    let mut report = Report {
+        packets: 0,
+        bytes: 0,
+        losses: 0,
+    };
+    let read = trace_file::read(source, |piece| {
+        match piece {
+            Piece::Packet(packet) => {
+                report.packets += 1;
+                if let Err(error) = tokenizer.packet(packet, &mut context) {
+                    return ControlFlow::Break(Stop::Spill(error));
+                }
+                if let Err(error) = context.output.check() {
+                    return ControlFlow::Break(Stop::Failed(error));
+                }
+            }
+            Piece::Damage(damage) => {
+                report.losses += 1;
+                if report.packets == 0 && ends_at_once(&damage) {
+                    return ControlFlow::Break(Stop::NoTrace(nothing_read(&damage)));
+                }
+                if losses.len() < MOST_DAMAGE {
+                    losses.push(damage);
+                }
+            }
+            Piece::CompressedStart(_) | Piece::CompressedEnd => {}
+        }
+        ControlFlow::Continue(())
+    });
+    let end = match read.map_err(Error::Read)? {
+        ControlFlow::Continue(end) => end,
+        ControlFlow::Break(Stop::NoTrace(what)) => return Err(Error::NoTrace(what)),
+        ControlFlow::Break(Stop::Spill(error)) => return Err(Error::Spill(error)),
+        ControlFlow::Break(Stop::Failed(error)) => return Err(error),
+    };
+    if let (0, Some(first)) = (report.packets, losses.first()) {
+        return Err(Error::NoTrace(nothing_read(first)));
+    }
+    report.bytes = end.size;
+    tokenizer.finish(&mut context).map_err(Error::Spill)?;
+    let unread = tokenizer.unread().clone();
+    let Tokenizer { sorter, queues, .. } = tokenizer;
+    let mut until_check = 0_u32;
+    sorter.finish(|sorted| {
+        trackers.event(queues.queue(sorted.queue), sorted.ts, sorted.event, &mut context);
+        until_check += 1;
+        match until_check.is_multiple_of(1024) {
+            true => context.output.check(),
+            false => Ok(()),
+        }
+    })?;
+    trackers.finish(&mut context);
+
+    let mut rows = 0;
+    let mut lost = |kind, offset: Option<u64>, bytes: Option<i64>, packets: Option<i64>, detail: &str| {
+        let row = [
+            Cell::Int(rows),
+            Cell::Str(kind),
+            Cell::int(offset.map(|offset| offset as i64)),
+            Cell::int(bytes),
+            Cell::int(packets),
+            Cell::Str(detail),
+        ];
+        rows += 1;
+        context.output.push(&LOSS, &row, &context.strings);
+    };
+    for damage in &losses {
+        lost("damage", Some(damage.offset), Some(damage.skipped as i64), None, &damage.reason.to_string());
+    }
+    if let Some(cut) = end.cut {
+        report.losses += 1;
+        lost("cut", Some(cut.offset), Some(cut.bytes as i64), None, &cut.to_string());
+    }
+    for (field, (packets, bytes)) in unread {
+        let detail = match field {
+            OTHER_MACHINES => "packets of other machines".to_owned(),
+            field => format!("field {field} of TracePacket"),
+        };
+        lost("packets", None, Some(bytes), Some(packets), &detail);
+    }
+    let Context {
+        strings,
+        mut output,
+        stats,
+        metadata,
+        cpus,
+        ..
+    } = context;
+    stats.write(&strings, &mut output);
+    metadata.write(&strings, &mut output);
+    cpus.write(&strings, &mut output);
+    output.finish()?;
+    Ok(report)
+}
+
+/// Whether a damage at the beginning of the file means that it is something else.
+fn ends_at_once(damage: &Damage) -> bool {
+    damage.offset == 0 && ferretto_trace_file::Foreign::of(damage).is_some()
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::Spill(error)
+    }
+}

@@ -1,0 +1,58 @@
+//! The rows of all tables on their way to the sink.
+//!
+//! All trackers write here.
+
+use crate::error::Error;
+use crate::rows::{Cell, Rows};
+use crate::schema::{TABLES, Table};
+use crate::sink::Sink;
+use crate::strings::Strings;
+
+/// The rows that are in no batch yet, and where batches go.
+pub(crate) struct Output<'a> {
+    sink: &'a mut dyn Sink,
+    tables: Vec<Rows>,
+    /// What went wrong first. Trackers go on; the import stops soon.
+    failed: Option<Error>,
+}
+
+impl<'a> Output<'a> {
+    pub(crate) fn new(sink: &'a mut dyn Sink) -> Output<'a> {
+        Output {
+            sink,
+            tables: TABLES.iter().map(|table| Rows::new(table)).collect(),
+            failed: None,
+        }
+    }
+
+    /// Adds a row to a table.
+    #[inline]
+    pub(crate) fn push(&mut self, table: &'static Table, row: &[Cell<'_>], strings: &Strings) {
+        if self.tables[table.index].push(row, strings) {
+            self.send(table);
+        }
+    }
+
+    #[cold]
+    fn send(&mut self, table: &'static Table) {
+        let sent = match self.tables[table.index].take() {
+            Ok(Some(batch)) if self.failed.is_none() => self.sink.write(table, batch),
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Fails if a batch could not be written.
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Sends the last batches.
+    pub(crate) fn finish(mut self) -> Result<(), Error> {
+        TABLES.iter().for_each(|table| self.send(table));
+        self.check()
+    }
+}

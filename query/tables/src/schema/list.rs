@@ -1,0 +1,199 @@
+//! The list of tables.
+
+use super::{Column, Table, float, int, optional, text};
+
+const ID: Column = int("id", "The number of the row, in the order in which the trace processor would add it.");
+const TS: Column = int("ts", "The time in ns on the clock of the trace.");
+const DUR: Column = int("dur", "The duration in ns; -1 if the trace has no end of it.");
+const UCPU: Column = int("ucpu", "The CPU, distinct over all machines.");
+const ARG_SET: Column = optional(int("arg_set_id", "Its arguments, in `args`."));
+const TRACK_NAME: Column = optional(text("name", "Its name."));
+const TRACK_TYPE: Column = text("type", "What tracks it is one of.");
+const PARENT: Column = optional(int("parent_id", "The track that it belongs to."));
+const DIMENSIONS: Column = optional(int("dimension_arg_set_id", "What distinguishes it from others of its type, in `args`."));
+const SOURCE: Column = optional(int("source_arg_set_id", "What the program said about it, in `args`."));
+const UNIT: Column = optional(text("unit", "The unit of its values."));
+const DESCRIPTION: Column = optional(text("description", "What the program said that it is."));
+const MACHINE: Column = optional(int("machine_id", "The machine; null for the one that recorded the trace."));
+
+macro_rules! tables {
+    ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Place { $($name),* }
+        $(
+            pub(crate) static $name: Table = Table {
+                name: $table,
+                about: $about,
+                columns: &[$($column),*],
+                differs: concat!("", $($differs)?),
+                index: Place::$name as usize,
+            };
+        )*
+        /// All tables.
+        pub static TABLES: &[&Table] = &[$(&$name),*];
+    };
+}
+
+tables! {
+    PROCESS = "process", "A process. Two processes that had one `pid` after each other are two rows.", [
+        int("upid", "The number of the process, distinct over time."),
+        int("id", "The same as `upid`."),
+        int("pid", "The number that the kernel gave it."),
+        optional(text("name", "Its name: the first word of its command line, or what traces of it said last.")),
+        optional(int("start_ts", "When it began.")),
+        optional(int("end_ts", "When it ended.")),
+        optional(int("parent_upid", "The process that began it.")),
+        optional(int("uid", "The user that it runs as.")),
+        optional(int("android_appid", "`uid` without its user, as Android counts.")),
+        optional(int("android_user_id", "The user in `uid`, as Android counts.")),
+        optional(text("cmdline", "Its command line.")),
+        ARG_SET, MACHINE,
+    ];
+    THREAD = "thread", "A thread. Two threads that had one `tid` after each other are two rows.", [
+        int("utid", "The number of the thread, distinct over time."),
+        int("id", "The same as `utid`."),
+        int("tid", "The number that the kernel gave it."),
+        optional(text("name", "Its name.")),
+        optional(int("start_ts", "When it began.")),
+        optional(int("end_ts", "When it ended.")),
+        optional(int("upid", "Its process.")),
+        optional(int("is_main_thread", "Whether it is the main thread of its process.")),
+        int("is_idle", "Whether it is what a CPU runs when it has nothing to do."),
+        MACHINE,
+    ];
+    SCHED_SLICE = "sched_slice", "A thread on a CPU, from one switch to the next. Its rows come in the order of their ends.", [
+        ID, TS, DUR,
+        int("cpu", "The CPU."),
+        int("utid", "The thread."),
+        optional(text("end_state", "The thread's state when it left the CPU, in the kernel's letters.")),
+        int("priority", "The thread's priority, as the kernel counts.") , UCPU,
+    ];
+    THREAD_STATE = "thread_state", "A thread in one state. Its rows come in the order of their ends.", [
+        ID, TS, DUR,
+        optional(int("cpu", "The CPU that runs it.")),
+        int("utid", "The thread."),
+        optional(text("state", "`Running`, or the kernel's letters.")),
+        optional(int("io_wait", "Whether it waits for input or output.")),
+        optional(text("blocked_function", "The function of the kernel in which it waits.")),
+        optional(int("waker_utid", "The thread that woke it.")),
+        optional(int("waker_id", "The row of that thread's state at that time.")),
+        optional(int("irq_context", "Whether it was woken from an interrupt.")),
+        optional(int("ucpu", "The CPU that runs it, distinct over all machines.")),
+    ];
+    SPURIOUS_SCHED_WAKEUP = "spurious_sched_wakeup", "A wake-up of a thread that was not asleep.", [
+        ID, TS,
+        int("thread_state_id", "The thread's state, in `thread_state`."),
+        optional(int("irq_context", "Whether it came from an interrupt.")),
+        int("utid", "The thread."),
+        int("waker_utid", "The thread that woke it."),
+    ];
+    #[differs = "`stack_id` and `parent_stack_id` distinguish the same stacks, with other numbers. Arguments of extensions of track events are missing."]
+    SLICE = "slice", "Something that took some time on a track, or a moment. Its rows come in the order of their ends.", [
+        ID, TS, DUR,
+        int("track_id", "The track."),
+        optional(text("category", "Its categories, with commas between them.")),
+        optional(text("name", "Its name.")),
+        int("depth", "How many slices it is within."),
+        int("stack_id", "The names and categories of it and of the slices that it is within, as one number."),
+        int("parent_stack_id", "The `stack_id` of the slice that it is within; 0 if there is none."),
+        optional(int("parent_id", "The slice that it is directly within.")),
+        ARG_SET,
+        optional(int("thread_ts", "The processor time of its thread when it began.")),
+        optional(int("thread_dur", "The processor time of its thread that it took.")),
+        optional(int("thread_instruction_count", "The instructions of its thread when it began.")),
+        optional(int("thread_instruction_delta", "The instructions of its thread that it took.")),
+        optional(text("cat", "The same as `category`.")),
+        int("slice_id", "The same as `id`."),
+    ];
+    FLOW = "flow", "An arrow from one slice to another.", [
+        ID,
+        int("slice_out", "The slice that it begins at."),
+        int("slice_in", "The slice that it ends at."),
+        optional(int("trace_id", "The number that the program gave it.")),
+        ARG_SET,
+    ];
+    COUNTER = "counter", "The value of a counter from a time on.", [
+        ID, TS,
+        int("track_id", "The counter's track."),
+        float("value", "The value."),
+        ARG_SET,
+    ];
+    TRACK = "track", "Where slices or values of a counter belong.", [
+        ID, TRACK_NAME, TRACK_TYPE, DIMENSIONS, PARENT, SOURCE, MACHINE,
+        optional(int("track_group_id", "Tracks of one group are shown as one.")),
+    ];
+    THREAD_TRACK = "thread_track", "A track of slices of a thread.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("utid", "The thread."),
+    ];
+    PROCESS_TRACK = "process_track", "A track of slices of a process.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("upid", "The process."),
+    ];
+    CPU_TRACK = "cpu_track", "A track of slices of a CPU.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, int("cpu", "The CPU."),
+    ];
+    COUNTER_TRACK = "counter_track", "A track of a counter.", [
+        ID, TRACK_NAME, PARENT, TRACK_TYPE, DIMENSIONS, SOURCE, MACHINE, UNIT, DESCRIPTION,
+    ];
+    THREAD_COUNTER_TRACK = "thread_counter_track", "A track of a counter of a thread.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("utid", "The thread."),
+    ];
+    PROCESS_COUNTER_TRACK = "process_counter_track", "A track of a counter of a process.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("upid", "The process."),
+    ];
+    CPU_COUNTER_TRACK = "cpu_counter_track", "A track of a counter of a CPU.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("cpu", "The CPU."),
+    ];
+    CPU = "cpu", "A CPU that the trace mentions.", [
+        ID, UCPU,
+        int("cpu", "Its number."),
+        optional(int("cluster_id", "Its cluster, judged by capacities or else by the highest frequencies.")),
+        optional(text("processor", "What it is.")),
+        MACHINE,
+        optional(int("capacity", "Its capacity as the kernel gives it.")),
+        ARG_SET,
+    ];
+    CLOCK_SNAPSHOT = "clock_snapshot", "The reading of one clock in a snapshot of several.", [
+        ID, TS,
+        int("clock_id", "The clock."),
+        optional(text("clock_name", "The clock's name.")),
+        int("clock_value", "What it showed."),
+        int("snapshot_id", "The snapshot. All readings of one were made at one moment."),
+        MACHINE,
+    ];
+    #[differs = "Only the keys that the trace's own packets give; not those of the trace processor about itself."]
+    METADATA = "metadata", "What is known about the trace as a whole.", [
+        ID,
+        text("name", "The key."),
+        text("key_type", "`single` if there is one row of it, `multi` if there may be several."),
+        optional(int("int_value", "The value, if it is a number.")),
+        optional(text("str_value", "The value, if it is text.")),
+    ];
+    #[differs = "Only counters that are not zero. The columns `severity` and `description` are missing."]
+    STATS = "stats", "A counter of what was read, and of what could not be.", [
+        text("name", "The counter."),
+        optional(int("idx", "The CPU or the buffer, for counters that exist once for each.")),
+        text("source", "`trace` if the recording counted it, `analysis` if the reader did."),
+        int("value", "The count."),
+    ];
+    #[differs = "The trace processor has no such table."]
+    LOSS = "ferretto_loss", "A part of the file that could not be read.", [
+        ID,
+        text("kind", "`damage`, `cut`, or `packets` for packets of a kind that is not read."),
+        optional(int("offset", "Where it begins in the file, expanded.")),
+        optional(int("bytes", "Its size.")),
+        optional(int("packets", "The number of packets.")),
+        text("detail", "What was found."),
+    ];
+    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer`, `json` or null."]
+    ARGS = "args", "An argument of an event, of a track or of something else.", [
+        ID,
+        int("arg_set_id", "The set that it belongs to. Equal sets are one."),
+        text("flat_key", "The key without places in arrays."),
+        text("key", "The key."),
+        optional(int("int_value", "The value, if it is a whole number.")),
+        optional(text("string_value", "The value, if it is text.")),
+        optional(float("real_value", "The value, if it is a number with a fraction.")),
+        optional(text("value_type", "Which of them it is.")),
+        optional(text("display_value", "The value as text.")),
+    ];
+}

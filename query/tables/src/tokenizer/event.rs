@@ -1,0 +1,133 @@
+//! Events between the tokenizer and the trackers: which queue of the sorter means what, and how compact events are encoded.
+
+use crate::strings::StringId;
+
+/// The queue of packets.
+pub(crate) const PACKETS: u32 = 0;
+/// The queue of track events.
+pub(crate) const TRACK_EVENTS: u32 = 1;
+/// Queues of CPUs come behind, in the order in which they are first used.
+const FIRST_OF_CPU: u32 = 2;
+
+/// What a queue has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// The field of a `TracePacket` in 4 bytes, and the message in it.
+    Packets,
+    /// [`track::Event`](super::track_event)s.
+    TrackEvents,
+    /// The symbol that an event refers to in 4 bytes, and an encoded `FtraceEvent` of this CPU.
+    Ftrace(u32),
+    /// [`Switch`]es of this CPU.
+    Switches(u32),
+    /// [`Waking`]s of this CPU.
+    Wakings(u32),
+}
+
+/// All queues.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    of_cpus: Vec<Queue>,
+    /// The number of each queue of a CPU, by CPU and kind.
+    numbers: Vec<[Option<u32>; 3]>,
+}
+
+impl Queues {
+    /// Returns the number of a queue of a CPU.
+    #[inline]
+    pub(crate) fn number(&mut self, queue: Queue) -> u32 {
+        let (cpu, kind) = match queue {
+            Queue::Packets => return PACKETS,
+            Queue::TrackEvents => return TRACK_EVENTS,
+            Queue::Ftrace(cpu) => (cpu as usize, 0),
+            Queue::Switches(cpu) => (cpu as usize, 1),
+            Queue::Wakings(cpu) => (cpu as usize, 2),
+        };
+        if cpu >= self.numbers.len() {
+            self.numbers.resize(cpu + 1, [None; 3]);
+        }
+        *self.numbers[cpu][kind].get_or_insert_with(|| {
+            self.of_cpus.push(queue);
+            FIRST_OF_CPU + self.of_cpus.len() as u32 - 1
+        })
+    }
+
+    /// Returns what a queue has.
+    #[inline]
+    pub(crate) fn queue(&self, number: u32) -> Queue {
+        match number {
+            PACKETS => Queue::Packets,
+            TRACK_EVENTS => Queue::TrackEvents,
+            other => self.of_cpus[(other - FIRST_OF_CPU) as usize],
+        }
+    }
+}
+
+/// A switch in the compact encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Switch {
+    pub(crate) prev_state: i64,
+    pub(crate) next_pid: u32,
+    pub(crate) next_prio: i32,
+    pub(crate) next_comm: StringId,
+}
+
+/// A wake-up in the compact encoding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waking {
+    pub(crate) pid: u32,
+    pub(crate) common_flags: u16,
+}
+
+impl Switch {
+    #[inline]
+    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+        let mut bytes = [0; 20];
+        bytes[..8].copy_from_slice(&self.prev_state.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.next_pid.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.next_prio.to_le_bytes());
+        bytes[16..].copy_from_slice(&self.next_comm.0.to_le_bytes());
+        to.extend_from_slice(&bytes);
+    }
+
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Switch> {
+        let (state, rest) = bytes.split_first_chunk::<8>()?;
+        let (pid, rest) = rest.split_first_chunk::<4>()?;
+        let (prio, rest) = rest.split_first_chunk::<4>()?;
+        let (comm, _) = rest.split_first_chunk::<4>()?;
+        Some(Switch {
+            prev_state: i64::from_le_bytes(*state),
+            next_pid: u32::from_le_bytes(*pid),
+            next_prio: i32::from_le_bytes(*prio),
+            next_comm: StringId(u32::from_le_bytes(*comm)),
+        })
+    }
+}
+
+impl Waking {
+    #[inline]
+    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+        let mut bytes = [0; 6];
+        bytes[..4].copy_from_slice(&self.pid.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.common_flags.to_le_bytes());
+        to.extend_from_slice(&bytes);
+    }
+
+    #[inline]
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Waking> {
+        let (pid, rest) = bytes.split_first_chunk::<4>()?;
+        let (flags, _) = rest.split_first_chunk::<2>()?;
+        Some(Waking {
+            pid: u32::from_le_bytes(*pid),
+            common_flags: u16::from_le_bytes(*flags),
+        })
+    }
+}
+
+/// Splits four bytes off.
+#[inline]
+pub(crate) fn prefix(event: &[u8]) -> Option<(u32, &[u8])> {
+    let (number, rest) = event.split_first_chunk::<4>()?;
+    Some((u32::from_le_bytes(*number), rest))
+}

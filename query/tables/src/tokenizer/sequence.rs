@@ -1,0 +1,203 @@
+//! What a sequence has said so far, as far as its packets still hold.
+
+use ferretto_proto::write::{InternedData, ThreadDescriptor, TracePacketDefaults, TrackEventDefaults};
+use hashbrown::HashMap;
+
+use crate::context::Context;
+use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
+use crate::strings::StringId;
+
+/// The fields of interned messages that have a number and one string.
+const IID: u32 = 1;
+const TEXT: u32 = 2;
+/// The most interned entries of one sequence. What comes beyond is not known.
+const MOST_INTERNED: usize = 1 << 20;
+
+/// What packets say that leave it out.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Defaults {
+    pub(crate) clock: Option<u32>,
+    pub(crate) track_uuid: Option<u64>,
+    pub(crate) counters: Vec<u64>,
+    pub(crate) double_counters: Vec<u64>,
+}
+
+/// Where an event was, in the source of a program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SourceLocation {
+    pub(crate) file: Option<StringId>,
+    pub(crate) function: Option<StringId>,
+    pub(crate) line: Option<i64>,
+}
+
+/// The thread of a sequence that describes one for all its events, and the times that count on from there.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Thread {
+    pub(crate) pid: i64,
+    pub(crate) tid: i64,
+}
+
+/// Times that events give as differences.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Counts {
+    pub(crate) ts: i64,
+    pub(crate) thread_time: i64,
+    pub(crate) instructions: i64,
+}
+
+/// The state of a sequence.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    /// Whether all is known that packets may refer to.
+    pub(crate) is_whole: bool,
+    pub(crate) defaults: Defaults,
+    names: HashMap<(u32, u64), StringId>,
+    locations: HashMap<u64, SourceLocation>,
+    pub(crate) thread: Option<Thread>,
+    /// Set from a description of the thread to the next loss.
+    pub(crate) counts: Option<Counts>,
+    /// The values of counters that count in differences, by track.
+    pub(crate) counters: HashMap<u64, f64>,
+    /// Packets after a loss.
+    pub(crate) losses: i64,
+    /// Packets that need the state, and those that were passed over because it was not known.
+    pub(crate) needing: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Sequence {
+    /// Starts over.
+    pub(crate) fn clear(&mut self) {
+        self.is_whole = true;
+        self.defaults = Defaults::default();
+        self.names.clear();
+        self.locations.clear();
+        self.counts = None;
+        self.counters.clear();
+    }
+
+    /// Notes that packets are missing.
+    pub(crate) fn lose(&mut self) {
+        self.is_whole = false;
+        self.counts = None;
+    }
+
+    /// Whether nothing that needs the state was understood.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.skipped > 0 && self.skipped == self.needing
+    }
+
+    pub(crate) fn set_defaults(&mut self, message: &[u8]) {
+        self.defaults = Defaults {
+            clock: number_of(message, TracePacketDefaults::TIMESTAMP_CLOCK_ID).map(|clock| clock as u32),
+            ..Defaults::default()
+        };
+        self.counts = None;
+        self.counters.clear();
+        let Some(of_events) = bytes_of(message, TracePacketDefaults::TRACK_EVENT_DEFAULTS) else {
+            return;
+        };
+        for field in fields(of_events) {
+            match field.number {
+                TrackEventDefaults::TRACK_UUID => self.defaults.track_uuid = number(field.value),
+                TrackEventDefaults::EXTRA_COUNTER_TRACK_UUIDS => {
+                    each_varint(field.value, |uuid| self.defaults.counters.push(uuid));
+                }
+                TrackEventDefaults::EXTRA_DOUBLE_COUNTER_TRACK_UUIDS => {
+                    each_varint(field.value, |uuid| self.defaults.double_counters.push(uuid));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes in interned data. The first entry of a number counts.
+    pub(crate) fn intern(&mut self, message: &[u8], context: &mut Context<'_>) {
+        for field in fields(message) {
+            let Some(entry) = field.value.as_bytes() else { continue };
+            match field.number {
+                InternedData::EVENT_CATEGORIES
+                | InternedData::EVENT_NAMES
+                | InternedData::DEBUG_ANNOTATION_NAMES
+                | InternedData::DEBUG_ANNOTATION_VALUE_TYPE_NAMES
+                | InternedData::DEBUG_ANNOTATION_STRING_VALUES
+                | InternedData::CORRELATION_ID_STR
+                | InternedData::LOG_MESSAGE_BODY
+                | InternedData::KERNEL_SYMBOLS => {
+                    let (mut iid, mut text) = (None, &[][..]);
+                    for part in fields(entry) {
+                        match part.number {
+                            IID => iid = number(part.value),
+                            TEXT => text = part.value.as_bytes().unwrap_or(&[]),
+                            _ => {}
+                        }
+                    }
+                    let Some(iid) = iid else {
+                        context.stats.add("interned_data_tokenizer_errors", None, 1);
+                        continue;
+                    };
+                    if self.names.len() < MOST_INTERNED {
+                        let text = context.strings.intern_bytes(text);
+                        self.names.entry((field.number, iid)).or_insert(text);
+                    }
+                }
+                InternedData::SOURCE_LOCATIONS => {
+                    if let (Some(iid), true) = (number_of(entry, IID), self.locations.len() < MOST_INTERNED) {
+                        let location = source_location(entry, context);
+                        self.locations.entry(iid).or_insert(location);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns what a number means. `None` if that is not known, which is counted.
+    #[inline]
+    pub(crate) fn name(&self, field: u32, iid: u64, context: &mut Context<'_>) -> Option<StringId> {
+        let name = self.names.get(&(field, iid)).copied();
+        if name.is_none() {
+            context.stats.add("interned_data_tokenizer_errors", None, 1);
+        }
+        name
+    }
+
+    pub(crate) fn location(&self, iid: u64) -> Option<SourceLocation> {
+        self.locations.get(&iid).copied()
+    }
+
+    /// Takes in the thread of the sequence.
+    pub(crate) fn set_thread(&mut self, message: &[u8], is_sandboxed: bool) {
+        let get = |field| number_of(message, field).unwrap_or(0) as i64;
+        let pid = get(ThreadDescriptor::PID) as i32;
+        let tid = get(ThreadDescriptor::TID) as i32;
+        let tid = match is_sandboxed {
+            true => synthetic_tid(tid.into(), pid.into()),
+            false => tid.into(),
+        };
+        self.thread = Some(Thread { pid: pid.into(), tid });
+        self.counts = Some(Counts {
+            ts: get(ThreadDescriptor::REFERENCE_TIMESTAMP_US).wrapping_mul(1000),
+            thread_time: get(ThreadDescriptor::REFERENCE_THREAD_TIME_US).wrapping_mul(1000),
+            instructions: get(ThreadDescriptor::REFERENCE_THREAD_INSTRUCTION_COUNT),
+        });
+    }
+}
+
+/// The thread of a process whose `tid` others may have too, as its sandbox gives its own.
+pub(crate) fn synthetic_tid(tid: i64, pid: i64) -> i64 {
+    pid << 32 | tid & 0xffff_ffff
+}
+
+/// Reads a `SourceLocation`.
+pub(crate) fn source_location(message: &[u8], context: &mut Context<'_>) -> SourceLocation {
+    const FILE: u32 = 2;
+    const FUNCTION: u32 = 3;
+    const LINE: u32 = 4;
+    let mut text = |field| all_bytes(message, field).last().map(|text| context.strings.intern_bytes(text));
+    SourceLocation {
+        file: text(FILE),
+        function: text(FUNCTION),
+        line: number_of(message, LINE).map(|line| i64::from(line as u32)),
+    }
+}

@@ -1,0 +1,471 @@
+//! Makes events of track events, and takes in descriptions of tracks.
+
+pub(crate) mod code;
+
+use std::io;
+
+use ferretto_proto::write::{
+    CounterDescriptor, InternedData, ProcessDescriptor, ThreadDescriptor, TrackDescriptor, TrackEvent,
+};
+use ferretto_wire::Value;
+
+use super::Packet;
+use super::annotations::annotation;
+use super::event::TRACK_EVENTS;
+use super::ftrace::To;
+use super::sequence::{Sequence, SourceLocation, source_location};
+use crate::clocks::MONOTONIC;
+use crate::context::Context;
+use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
+use crate::strings::StringId;
+use crate::trackers::descriptors::{Counter, Descriptor, Merge};
+use code::{Coder, Event, Kind, Lists};
+
+/// The most further counters of an event.
+const MOST_COUNTERS: usize = 8;
+/// `TrackEvent.type`.
+const BEGIN: u64 = 1;
+const END: u64 = 2;
+const INSTANT: u64 = 3;
+const COUNTER: u64 = 4;
+/// The field of a `LegacyEvent` that says what kind of event it is.
+const PHASE: u32 = 2;
+
+/// What an event says, before it is looked into.
+#[derive(Default)]
+struct Raw<'a> {
+    kind: u64,
+    uuid: Option<u64>,
+    category_iids: Vec<u64>,
+    categories: Vec<&'a [u8]>,
+    name_iid: u64,
+    name: Option<&'a [u8]>,
+    counter: Option<i64>,
+    double_counter: Option<f64>,
+    extra: Vec<f64>,
+    extra_uuids: Vec<u64>,
+    extra_double: Vec<f64>,
+    extra_double_uuids: Vec<u64>,
+    flows_old: Vec<u64>,
+    flows: Vec<u64>,
+    ended_old: Vec<u64>,
+    ended: Vec<u64>,
+    delta: Option<i64>,
+    absolute: Option<i64>,
+    thread_delta: Option<i64>,
+    thread_absolute: Option<i64>,
+    instruction_delta: Option<i64>,
+    instruction_absolute: Option<i64>,
+    legacy: Option<&'a [u8]>,
+}
+
+impl<'a> Raw<'a> {
+    fn new(event: &'a [u8]) -> Raw<'a> {
+        let mut raw = Raw::default();
+        for field in fields(event) {
+            match (field.number, field.value) {
+                (TrackEvent::TYPE, Value::Varint(value)) => raw.kind = value,
+                (TrackEvent::TRACK_UUID, Value::Varint(value)) => raw.uuid = Some(value),
+                (TrackEvent::CATEGORY_IIDS, value) => each_varint(value, |iid| raw.category_iids.push(iid)),
+                (TrackEvent::CATEGORIES, Value::Bytes(value)) => raw.categories.push(value),
+                (TrackEvent::NAME_IID, Value::Varint(value)) => raw.name_iid = value,
+                (TrackEvent::NAME, Value::Bytes(value)) => raw.name = Some(value),
+                (TrackEvent::COUNTER_VALUE, Value::Varint(value)) => raw.counter = Some(value as i64),
+                (TrackEvent::DOUBLE_COUNTER_VALUE, Value::Fixed64(value)) => {
+                    raw.double_counter = Some(f64::from_bits(value));
+                }
+                (TrackEvent::EXTRA_COUNTER_VALUES, value) => {
+                    each_varint(value, |value| raw.extra.push(value as i64 as f64));
+                }
+                (TrackEvent::EXTRA_COUNTER_TRACK_UUIDS, value) => each_varint(value, |uuid| raw.extra_uuids.push(uuid)),
+                (TrackEvent::EXTRA_DOUBLE_COUNTER_VALUES, value) => {
+                    each_fixed(value, |bits| raw.extra_double.push(f64::from_bits(bits)));
+                }
+                (TrackEvent::EXTRA_DOUBLE_COUNTER_TRACK_UUIDS, value) => {
+                    each_varint(value, |uuid| raw.extra_double_uuids.push(uuid));
+                }
+                (TrackEvent::FLOW_IDS_OLD, value) => each_varint(value, |flow| raw.flows_old.push(flow)),
+                (TrackEvent::FLOW_IDS, value) => each_fixed(value, |flow| raw.flows.push(flow)),
+                (TrackEvent::TERMINATING_FLOW_IDS_OLD, value) => each_varint(value, |flow| raw.ended_old.push(flow)),
+                (TrackEvent::TERMINATING_FLOW_IDS, value) => each_fixed(value, |flow| raw.ended.push(flow)),
+                (TrackEvent::TIMESTAMP_DELTA_US, Value::Varint(value)) => raw.delta = Some(value as i64),
+                (TrackEvent::TIMESTAMP_ABSOLUTE_US, Value::Varint(value)) => raw.absolute = Some(value as i64),
+                (TrackEvent::THREAD_TIME_DELTA_US, Value::Varint(value)) => raw.thread_delta = Some(value as i64),
+                (TrackEvent::THREAD_TIME_ABSOLUTE_US, Value::Varint(value)) => raw.thread_absolute = Some(value as i64),
+                (TrackEvent::THREAD_INSTRUCTION_COUNT_DELTA, Value::Varint(value)) => {
+                    raw.instruction_delta = Some(value as i64);
+                }
+                (TrackEvent::THREAD_INSTRUCTION_COUNT_ABSOLUTE, Value::Varint(value)) => {
+                    raw.instruction_absolute = Some(value as i64);
+                }
+                (TrackEvent::LEGACY_EVENT, Value::Bytes(value)) => raw.legacy = Some(value),
+                _ => {}
+            }
+        }
+        raw
+    }
+}
+
+/// Calls `visit` with each number of a repeated field of eight bytes each, packed or not.
+fn each_fixed(value: Value<'_>, mut visit: impl FnMut(u64)) {
+    match value {
+        Value::Bytes(packed) => packed.as_chunks::<8>().0.iter().for_each(|bytes| visit(u64::from_le_bytes(*bytes))),
+        other => {
+            if let Some(number) = number(other) {
+                visit(number);
+            }
+        }
+    }
+}
+
+/// Why an event is passed over.
+enum Passed {
+    Error,
+    Skipped,
+}
+
+/// Takes in a track event.
+pub(super) fn tokenize(
+    message: &[u8],
+    packet: &Packet<'_>,
+    ts: i64,
+    sequence: &mut Sequence,
+    to: &mut To<'_>,
+    context: &mut Context<'_>,
+) -> io::Result<()> {
+    let passed = |passed: Passed, context: &mut Context<'_>| {
+        let counter = match passed {
+            Passed::Error => "track_event_tokenizer_errors",
+            Passed::Skipped => "tokenizer_skipped_packets",
+        };
+        context.stats.add(counter, None, 1);
+    };
+    let Some(number) = packet.sequence else {
+        passed(Passed::Error, context);
+        return Ok(());
+    };
+    let raw = Raw::new(message);
+    let (ts, thread_time, instructions) = match times(&raw, packet, ts, sequence, context) {
+        Ok(times) => times,
+        Err(why) => {
+            passed(why, context);
+            return Ok(());
+        }
+    };
+    let default = sequence.defaults.track_uuid;
+    let uuid = raw.uuid.or(default).unwrap_or(0);
+    let (value, counters) = match counted(&raw, uuid, default.is_some(), sequence, context) {
+        Some(values) => values,
+        None => {
+            passed(Passed::Error, context);
+            return Ok(());
+        }
+    };
+    if raw.legacy.is_some_and(|legacy| number_of(legacy, PHASE).is_some()) {
+        context.stats.add("ferretto_legacy_events_passed_over", None, 1);
+        return Ok(());
+    }
+    let kind = match raw.kind {
+        BEGIN => Kind::Begin,
+        END => Kind::End,
+        INSTANT => Kind::Instant,
+        COUNTER => Kind::Counter,
+        _ => {
+            context.stats.add("track_event_parser_errors", None, 1);
+            return Ok(());
+        }
+    };
+    let event = Event {
+        kind,
+        uuid,
+        has_no_track: raw.uuid.is_none(),
+        sequence: number,
+        category: category(&raw, sequence, context),
+        name: match raw.name_iid {
+            0 => raw.name.map(|name| context.strings.intern_bytes(name)),
+            iid => sequence.name(InternedData::EVENT_NAMES, iid, context),
+        },
+        thread: sequence.thread.map(|thread| (thread.pid, thread.tid)),
+        thread_time,
+        instructions,
+        value,
+    };
+    let choose = |new: &Vec<u64>, old: &Vec<u64>| if new.is_empty() { old.clone() } else { new.clone() };
+    let lists = Lists {
+        counters,
+        flows: choose(&raw.flows, &raw.flows_old),
+        ended_flows: choose(&raw.ended, &raw.ended_old),
+    };
+    to.sorter.push(ts, TRACK_EVENTS, |bytes| {
+        event.encode(&lists, bytes);
+        arguments(message, sequence, &mut Coder::new(bytes), context);
+    })
+}
+
+/// Returns the time of an event, and the processor time and instructions of its thread.
+fn times(
+    raw: &Raw<'_>,
+    packet: &Packet<'_>,
+    ts: i64,
+    sequence: &mut Sequence,
+    context: &mut Context<'_>,
+) -> Result<(i64, Option<i64>, Option<i64>), Passed> {
+    let mut monotonic = |microseconds: i64| context.clocks.trace_time(MONOTONIC, microseconds).unwrap_or(microseconds);
+    let ts = if let Some(delta) = raw.delta {
+        let counts = sequence.counts.as_mut().ok_or(Passed::Skipped)?;
+        counts.ts = counts.ts.wrapping_add(delta.wrapping_mul(1000));
+        monotonic(counts.ts)
+    } else if let Some(absolute) = raw.absolute.filter(|absolute| *absolute != 0) {
+        monotonic(absolute.wrapping_mul(1000))
+    } else if packet.timestamp.is_some() {
+        ts
+    } else {
+        return Err(Passed::Error);
+    };
+    let thread_time = match raw.thread_delta {
+        Some(delta) => {
+            let counts = sequence.counts.as_mut().ok_or(Passed::Skipped)?;
+            counts.thread_time = counts.thread_time.wrapping_add(delta.wrapping_mul(1000));
+            Some(counts.thread_time)
+        }
+        None => raw.thread_absolute.map(|absolute| absolute.wrapping_mul(1000)),
+    };
+    let instructions = match raw.instruction_delta {
+        Some(delta) => {
+            let counts = sequence.counts.as_mut().ok_or(Passed::Skipped)?;
+            counts.instructions = counts.instructions.wrapping_add(delta);
+            Some(counts.instructions)
+        }
+        None => raw.instruction_absolute,
+    };
+    Ok((ts, thread_time, instructions))
+}
+
+type Counted = (Option<f64>, Vec<(u64, f64)>);
+
+/// Returns the value of a counter event, and those of further counters. `None` if they are of no counter.
+fn counted(
+    raw: &Raw<'_>,
+    uuid: u64,
+    has_default: bool,
+    sequence: &mut Sequence,
+    context: &mut Context<'_>,
+) -> Option<Counted> {
+    let mut value = None;
+    if raw.kind == COUNTER {
+        if raw.uuid.is_none() && !has_default {
+            return None;
+        }
+        let given = raw.counter.map(|counter| counter as f64).or(raw.double_counter)?;
+        value = Some(absolute(uuid, given, sequence, context)?);
+    }
+    let mut counters = Vec::new();
+    let whole = (&raw.extra, &raw.extra_uuids, sequence.defaults.counters.clone());
+    let double = (&raw.extra_double, &raw.extra_double_uuids, sequence.defaults.double_counters.clone());
+    for (values, own, defaults) in [whole, double] {
+        let uuids = if own.is_empty() { &defaults } else { own };
+        for (at, value) in values.iter().enumerate() {
+            let uuid = *uuids.get(at)?;
+            if uuid == 0 || counters.len() >= MOST_COUNTERS {
+                return None;
+            }
+            counters.push((uuid, absolute(uuid, *value, sequence, context)?));
+        }
+    }
+    Some((value, counters))
+}
+
+/// Returns the value of a counter in its unit, whatever it counts from.
+fn absolute(uuid: u64, value: f64, sequence: &mut Sequence, context: &mut Context<'_>) -> Option<f64> {
+    let counter = context.descriptors.counter(uuid)?;
+    let value = if counter.multiplier > 0 { value * counter.multiplier as f64 } else { value };
+    if !counter.is_incremental {
+        return Some(value);
+    }
+    let sum = sequence.counters.entry(uuid).or_insert(0.0);
+    *sum += value;
+    Some(*sum)
+}
+
+/// Returns the categories of an event as one text.
+fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Option<StringId> {
+    match (&raw.category_iids[..], &raw.categories[..]) {
+        ([], []) => None,
+        ([iid], []) => {
+            let known = sequence.name(InternedData::EVENT_CATEGORIES, *iid, context);
+            Some(known.unwrap_or_else(|| context.strings.intern(&format!("unknown({iid})"))))
+        }
+        ([], [text]) => Some(context.strings.intern_bytes(text)),
+        (iids, texts) => {
+            let mut all: Vec<String> = Vec::new();
+            for iid in iids {
+                if let Some(name) = sequence.name(InternedData::EVENT_CATEGORIES, *iid, context) {
+                    all.push(context.strings.get(name).to_owned());
+                }
+            }
+            all.extend(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()));
+            let all = all.join(",");
+            (!all.is_empty()).then(|| context.strings.intern(&all))
+        }
+    }
+}
+
+/// Adds the arguments of an event.
+fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+    let mut location = None;
+    let mut correlation = None;
+    for field in fields(message) {
+        match (field.number, field.value) {
+            (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => location = Some(sequence.location(iid)),
+            (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => {
+                location = Some(Some(source_location(message, context)));
+            }
+            (TrackEvent::CORRELATION_ID, Value::Varint(id)) => {
+                correlation = Some(context.strings.intern(&format!("tp:#{id}")));
+            }
+            (TrackEvent::CORRELATION_ID_STR, Value::Bytes(text)) => {
+                correlation = Some(context.strings.intern_bytes(text));
+            }
+            (TrackEvent::CORRELATION_ID_STR_IID, Value::Varint(iid)) => {
+                correlation = sequence.name(InternedData::CORRELATION_ID_STR, iid, context);
+            }
+            _ => {}
+        }
+    }
+    match location {
+        Some(Some(location)) => add_location(location, coder, context),
+        Some(None) => context.stats.add("track_event_parser_errors", None, 1),
+        None => {}
+    }
+    if let Some(correlation) = correlation {
+        let key = context.strings.intern("correlation_id");
+        coder.pooled(key, key, correlation);
+    }
+    for field in fields(message) {
+        if let (TrackEvent::DEBUG_ANNOTATIONS, Value::Bytes(message)) = (field.number, field.value) {
+            annotation(message, sequence, coder, context);
+        }
+    }
+}
+
+fn add_location(location: SourceLocation, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+    let empty = context.strings.intern("");
+    let file = location.file.unwrap_or(empty);
+    let file = context.strings.get(file).replace('\\', "/");
+    let file = context.strings.intern(&file);
+    for (key, value) in [("source.file_name", file), ("source.function_name", location.function.unwrap_or(empty))] {
+        let key = context.strings.intern(key);
+        coder.pooled(key, key, value);
+    }
+    let key = context.strings.intern("source.line_number");
+    coder.uint(key, key, location.line.unwrap_or(0) as u64);
+}
+
+/// Takes in a description of a track. Returns whether the trackers should see it too.
+pub(super) fn descriptor(
+    message: &[u8],
+    sequence: &mut Sequence,
+    context: &mut Context<'_>,
+) -> bool {
+    let Some(uuid) = number_of(message, TrackDescriptor::UUID) else {
+        context.stats.add("track_event_tokenizer_errors", None, 1);
+        return false;
+    };
+    let mut descriptor = Descriptor {
+        parent: number_of(message, TrackDescriptor::PARENT_UUID).unwrap_or(0),
+        ordering: match number_of(message, TrackDescriptor::CHILD_ORDERING) {
+            Some(1) => Some("lexicographic"),
+            Some(2) => Some("chronological"),
+            Some(3) => Some("explicit"),
+            _ => None,
+        },
+        rank: number_of(message, TrackDescriptor::SIBLING_ORDER_RANK).map(|rank| i64::from(rank as i32)),
+        ..Descriptor::default()
+    };
+    let mut text = |field| bytes_of(message, field).map(|text| context.strings.intern_bytes(text));
+    descriptor.name = text(TrackDescriptor::NAME)
+        .or_else(|| text(TrackDescriptor::STATIC_NAME))
+        .or_else(|| text(TrackDescriptor::ATRACE_NAME));
+    descriptor.description = text(TrackDescriptor::DESCRIPTION);
+    descriptor.merge = match number_of(message, TrackDescriptor::SIBLING_MERGE_BEHAVIOR) {
+        Some(2) => Merge::Never,
+        Some(3) => {
+            let number = number_of(message, TrackDescriptor::SIBLING_MERGE_KEY_INT);
+            let key = text(TrackDescriptor::SIBLING_MERGE_KEY);
+            let number = number.map(|number| format!("sibling_merge_key_int:{number}"));
+            Merge::ByKey(key.or_else(|| number.map(|number| context.strings.intern(&number))))
+        }
+        _ => Merge::ByName,
+    };
+    if let Some(thread) = bytes_of(message, TrackDescriptor::THREAD) {
+        let get = |field| number_of(thread, field).map(|value| i64::from(value as i32));
+        let (Some(pid), Some(tid)) = (get(ThreadDescriptor::PID), get(ThreadDescriptor::TID)) else {
+            context.stats.add("track_event_tokenizer_errors", None, 1);
+            return false;
+        };
+        (descriptor.pid, descriptor.tid) = (Some(pid), Some(tid));
+        descriptor.is_separate =
+            number_of(message, TrackDescriptor::DISALLOW_MERGING_WITH_SYSTEM_TRACKS).is_some_and(|value| value != 0);
+        descriptor.is_sandboxed = is_sandboxed(message);
+        describe(uuid, descriptor, context);
+        if sequence.is_whole {
+            sequence.set_thread(thread, descriptor.is_sandboxed);
+        }
+        return true;
+    }
+    if let Some(process) = bytes_of(message, TrackDescriptor::PROCESS) {
+        let Some(pid) = number_of(process, ProcessDescriptor::PID) else {
+            context.stats.add("track_event_tokenizer_errors", None, 1);
+            return false;
+        };
+        descriptor.pid = Some((pid as u32).into());
+    } else if let Some(counter) = bytes_of(message, TrackDescriptor::COUNTER) {
+        describe_counter(counter, &mut descriptor, context);
+    }
+    describe(uuid, descriptor, context);
+    true
+}
+
+/// Whether the number of a thread is that of a sandbox.
+pub(crate) fn is_sandboxed(descriptor: &[u8]) -> bool {
+    const CHROME_THREAD: u32 = 7;
+    const IS_SANDBOXED_TID: u32 = 2;
+    let chrome = bytes_of(descriptor, CHROME_THREAD);
+    chrome.and_then(|chrome| number_of(chrome, IS_SANDBOXED_TID)).is_some_and(|value| value != 0)
+}
+
+fn describe(uuid: u64, descriptor: Descriptor, context: &mut Context<'_>) {
+    if !context.descriptors.describe(uuid, descriptor) {
+        context.stats.add("track_event_tokenizer_errors", None, 1);
+    }
+}
+
+fn describe_counter(message: &[u8], descriptor: &mut Descriptor, context: &mut Context<'_>) {
+    const THREAD_TIME: u64 = 1;
+    const INSTRUCTIONS: u64 = 2;
+    const UNITS: [&str; 4] = ["", "ns", "count", "bytes"];
+    let get = |field| number_of(message, field).unwrap_or(0);
+    let categories: Vec<_> = all_bytes(message, CounterDescriptor::CATEGORIES).map(String::from_utf8_lossy).collect();
+    let categories = categories.join(",");
+    let strings = &mut context.strings;
+    let (builtin, unit) = match get(CounterDescriptor::TYPE) {
+        THREAD_TIME => (Some(strings.intern("thread_time")), Some(strings.intern("ns"))),
+        INSTRUCTIONS => (Some(strings.intern("thread_instruction_count")), Some(strings.intern("count"))),
+        _ => match UNITS.get(get(CounterDescriptor::UNIT) as usize) {
+            Some(unit) if !unit.is_empty() => (None, Some(strings.intern(unit))),
+            _ => {
+                let name = bytes_of(message, CounterDescriptor::UNIT_NAME).filter(|name| !name.is_empty());
+                (None, name.map(|name| strings.intern_bytes(name)))
+            }
+        },
+    };
+    descriptor.name = descriptor.name.or(builtin);
+    descriptor.counter = Some(Counter {
+        category: (!categories.is_empty()).then(|| strings.intern(&categories)),
+        multiplier: get(CounterDescriptor::UNIT_MULTIPLIER) as i64,
+        is_incremental: get(CounterDescriptor::IS_INCREMENTAL) != 0,
+        builtin,
+        share_key: bytes_of(message, CounterDescriptor::Y_AXIS_SHARE_KEY).map(|key| strings.intern_bytes(key)),
+        unit,
+    });
+}

@@ -1,0 +1,254 @@
+//! Track events between the tokenizer and the trackers: fields as varints, arguments as a list behind them.
+
+use ferretto_wire::{push_varint, take_varint, unzigzag, zigzag};
+
+use crate::strings::StringId;
+use crate::trackers::args::{Pending, Value};
+
+/// What an event does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Begin,
+    End,
+    Instant,
+    Counter,
+}
+
+/// An event without its lists.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Event {
+    pub(crate) kind: Kind,
+    pub(crate) uuid: u64,
+    /// Whether the event names no track of its own, so its thread decides.
+    pub(crate) has_no_track: bool,
+    pub(crate) sequence: u32,
+    pub(crate) category: Option<StringId>,
+    pub(crate) name: Option<StringId>,
+    /// The process and thread that the sequence described.
+    pub(crate) thread: Option<(i64, i64)>,
+    pub(crate) thread_time: Option<i64>,
+    pub(crate) instructions: Option<i64>,
+    pub(crate) value: Option<f64>,
+}
+
+/// The lists of an event.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub(crate) struct Lists {
+    /// Values of further counters, by track.
+    pub(crate) counters: Vec<(u64, f64)>,
+    pub(crate) flows: Vec<u64>,
+    pub(crate) ended_flows: Vec<u64>,
+}
+
+const BOOL: u8 = 0;
+const UINT: u8 = 1;
+const INT: u8 = 2;
+const REAL: u8 = 3;
+const POINTER: u8 = 4;
+const TEXT: u8 = 5;
+const JSON: u8 = 6;
+const POOLED: u8 = 7;
+
+impl Event {
+    /// Appends the event and its lists; arguments follow with a [`Coder`].
+    pub(crate) fn encode(&self, lists: &Lists, to: &mut Vec<u8>) {
+        let some = [
+            self.category.is_some(),
+            self.name.is_some(),
+            self.thread.is_some(),
+            self.thread_time.is_some(),
+            self.instructions.is_some(),
+            self.value.is_some(),
+            self.has_no_track,
+        ];
+        let flags = some.iter().enumerate().fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
+        to.push(self.kind as u8);
+        to.push(flags);
+        push_varint(to, self.uuid);
+        push_varint(to, self.sequence.into());
+        for id in [self.category, self.name].into_iter().flatten() {
+            push_varint(to, id.0.into());
+        }
+        if let Some((pid, tid)) = self.thread {
+            push_varint(to, zigzag(pid));
+            push_varint(to, zigzag(tid));
+        }
+        for number in [self.thread_time, self.instructions].into_iter().flatten() {
+            push_varint(to, zigzag(number));
+        }
+        if let Some(value) = self.value {
+            to.extend_from_slice(&value.to_le_bytes());
+        }
+        push_varint(to, lists.counters.len() as u64);
+        for (uuid, value) in &lists.counters {
+            push_varint(to, *uuid);
+            to.extend_from_slice(&value.to_le_bytes());
+        }
+        for list in [&lists.flows, &lists.ended_flows] {
+            push_varint(to, list.len() as u64);
+            list.iter().for_each(|flow| push_varint(to, *flow));
+        }
+    }
+
+    /// Reads what [`encode`](Event::encode) wrote. Arguments are left in `from`.
+    pub(crate) fn decode(from: &mut &[u8]) -> Option<(Event, Lists)> {
+        let ([kind, flags], rest) = from.split_first_chunk::<2>()?;
+        *from = rest;
+        let kind = match *kind {
+            0 => Kind::Begin,
+            1 => Kind::End,
+            2 => Kind::Instant,
+            _ => Kind::Counter,
+        };
+        let has = |at: u8| flags >> at & 1 != 0;
+        let uuid = take_varint(from)?;
+        let sequence = take_varint(from)? as u32;
+        let mut id = |at| match has(at) {
+            true => Some(take_varint(from).map(|id| StringId(id as u32))),
+            false => None,
+        };
+        let (category, name) = (id(0), id(1));
+        let thread = match has(2) {
+            true => Some((unzigzag(take_varint(from)?), unzigzag(take_varint(from)?))),
+            false => None,
+        };
+        let mut number = |at| match has(at) {
+            true => Some(take_varint(from).map(unzigzag)),
+            false => None,
+        };
+        let (thread_time, instructions) = (number(3), number(4));
+        let value = if has(5) { Some(take_real(from)?) } else { None };
+        let mut lists = Lists::default();
+        for _ in 0..take_varint(from)? {
+            lists.counters.push((take_varint(from)?, take_real(from)?));
+        }
+        for list in [&mut lists.flows, &mut lists.ended_flows] {
+            for _ in 0..take_varint(from)? {
+                list.push(take_varint(from)?);
+            }
+        }
+        let event = Event {
+            kind,
+            uuid,
+            has_no_track: has(6),
+            sequence,
+            category: category.flatten(),
+            name: name.flatten(),
+            thread,
+            thread_time: thread_time.flatten(),
+            instructions: instructions.flatten(),
+            value,
+        };
+        Some((event, lists))
+    }
+}
+
+fn take_real(from: &mut &[u8]) -> Option<f64> {
+    let (bytes, rest) = from.split_first_chunk::<8>()?;
+    *from = rest;
+    Some(f64::from_le_bytes(*bytes))
+}
+
+/// Appends arguments behind an event.
+pub(crate) struct Coder<'a> {
+    to: &'a mut Vec<u8>,
+    arguments: usize,
+}
+
+impl<'a> Coder<'a> {
+    pub(crate) fn new(to: &'a mut Vec<u8>) -> Coder<'a> {
+        Coder { to, arguments: 0 }
+    }
+
+    /// The arguments so far.
+    pub(crate) fn arguments(&self) -> usize {
+        self.arguments
+    }
+
+    fn begin(&mut self, kind: u8, flat: StringId, whole: StringId) {
+        self.arguments += 1;
+        self.to.push(kind);
+        push_varint(self.to, flat.0.into());
+        push_varint(self.to, whole.0.into());
+    }
+
+    pub(crate) fn bool(&mut self, flat: StringId, whole: StringId, value: bool) {
+        self.begin(BOOL, flat, whole);
+        self.to.push(value.into());
+    }
+
+    pub(crate) fn uint(&mut self, flat: StringId, whole: StringId, value: u64) {
+        self.begin(UINT, flat, whole);
+        push_varint(self.to, value);
+    }
+
+    pub(crate) fn int(&mut self, flat: StringId, whole: StringId, value: i64) {
+        self.begin(INT, flat, whole);
+        push_varint(self.to, zigzag(value));
+    }
+
+    pub(crate) fn real(&mut self, flat: StringId, whole: StringId, bits: u64) {
+        self.begin(REAL, flat, whole);
+        self.to.extend_from_slice(&bits.to_le_bytes());
+    }
+
+    pub(crate) fn pointer(&mut self, flat: StringId, whole: StringId, value: u64) {
+        self.begin(POINTER, flat, whole);
+        push_varint(self.to, value);
+    }
+
+    pub(crate) fn text(&mut self, flat: StringId, whole: StringId, value: &[u8]) {
+        self.begin(TEXT, flat, whole);
+        self.bytes(value);
+    }
+
+    pub(crate) fn json(&mut self, flat: StringId, whole: StringId, value: &[u8]) {
+        self.begin(JSON, flat, whole);
+        self.bytes(value);
+    }
+
+    pub(crate) fn pooled(&mut self, flat: StringId, whole: StringId, value: StringId) {
+        self.begin(POOLED, flat, whole);
+        push_varint(self.to, value.0.into());
+    }
+
+    fn bytes(&mut self, value: &[u8]) {
+        push_varint(self.to, value.len() as u64);
+        self.to.extend_from_slice(value);
+    }
+}
+
+/// Reads the arguments behind an event.
+pub(crate) fn arguments(mut from: &[u8], pending: &mut Pending) {
+    while next(&mut from, pending).is_some() {}
+}
+
+fn next(from: &mut &[u8], pending: &mut Pending) -> Option<()> {
+    let (kind, rest) = from.split_first()?;
+    *from = rest;
+    let flat = StringId(take_varint(from)? as u32);
+    let whole = StringId(take_varint(from)? as u32);
+    let value = match *kind {
+        BOOL => {
+            let (value, rest) = from.split_first()?;
+            *from = rest;
+            Value::Bool(*value != 0)
+        }
+        UINT => Value::Uint(take_varint(from)?),
+        INT => Value::Int(unzigzag(take_varint(from)?)),
+        REAL => Value::Real(take_real(from)?),
+        POINTER => Value::Pointer(take_varint(from)?),
+        TEXT => Value::Str(text(from)?),
+        JSON => Value::Json(text(from)?),
+        _ => Value::Text(StringId(take_varint(from)? as u32)),
+    };
+    pending.add(flat, whole, value);
+    Some(())
+}
+
+fn text(from: &mut &[u8]) -> Option<Box<str>> {
+    let len = usize::try_from(take_varint(from)?).ok()?;
+    let (text, rest) = from.split_at_checked(len)?;
+    *from = rest;
+    Some(String::from_utf8_lossy(text).into())
+}

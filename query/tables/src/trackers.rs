@@ -1,0 +1,112 @@
+//! What follows from the events of a trace in the order of time: one tracker for each kind of table.
+
+pub(crate) mod args;
+mod counters;
+pub(crate) mod descriptors;
+mod flows;
+pub(crate) mod kernel;
+pub(crate) mod process_tree;
+pub(crate) mod processes;
+pub(crate) mod sched;
+mod slices;
+pub(crate) mod task_state;
+pub(crate) mod thread_state;
+mod track_events;
+mod tracks;
+
+use ferretto_proto::write::TracePacket;
+
+use crate::context::Context;
+use crate::strings::Strings;
+use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
+use flows::Flows;
+use kernel::Begin;
+use processes::Processes;
+use sched::Sched;
+use slices::Slices;
+use thread_state::{ThreadStates, To};
+use tracks::Tracks;
+
+/// All trackers.
+pub(crate) struct Trackers {
+    processes: Processes,
+    sched: Sched,
+    states: ThreadStates,
+    tracks: Tracks,
+    slices: Slices,
+    flows: Flows,
+    begin: Option<Begin>,
+}
+
+impl Trackers {
+    pub(crate) fn new(strings: &mut Strings) -> Trackers {
+        Trackers {
+            processes: Processes::new(strings),
+            sched: Sched::default(),
+            states: ThreadStates::new(strings),
+            tracks: Tracks::default(),
+            slices: Slices::default(),
+            flows: Flows::default(),
+            begin: None,
+        }
+    }
+
+    /// Takes in the next event.
+    #[inline]
+    pub(crate) fn event(&mut self, queue: Queue, ts: i64, event: &[u8], context: &mut Context<'_>) {
+        match queue {
+            Queue::Switches(cpu) => {
+                if let Some(switch) = Switch::decode(event) {
+                    self.compact_switch(cpu, ts, switch, context);
+                }
+            }
+            Queue::Wakings(cpu) => {
+                if let Some(waking) = Waking::decode(event) {
+                    self.compact_waking(cpu, ts, waking, context);
+                }
+            }
+            Queue::Ftrace(cpu) => {
+                if let Some((symbol, event)) = prefix(event) {
+                    self.kernel_event(cpu, ts, symbol, event, context);
+                }
+            }
+            Queue::TrackEvents => self.track_event(ts, event, context),
+            Queue::Packets => {
+                if let Some((field, content)) = prefix(event) {
+                    self.packet(field, ts, content, context);
+                }
+            }
+        }
+    }
+
+    fn packet(&mut self, field: u32, ts: i64, content: &[u8], context: &mut Context<'_>) {
+        match field {
+            TracePacket::PROCESS_TREE => self.process_tree(content, context),
+            TracePacket::PROCESS_STATS => self.process_stats(ts, content, context),
+            TracePacket::SYS_STATS => self.sys_stats(ts, content, context),
+            TracePacket::TRACK_DESCRIPTOR => self.track_descriptor(content, context),
+            TracePacket::THREAD_DESCRIPTOR => self.thread_descriptor(content, false, context),
+            TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content, context),
+            _ => {}
+        }
+    }
+
+    /// Writes what has no end, and what is known only now.
+    pub(crate) fn finish(mut self, context: &mut Context<'_>) {
+        self.slices.finish(context);
+        let Context {
+            strings, output, args, ..
+        } = context;
+        self.tracks.write(strings, output);
+        self.sched.finish(strings, output);
+        self.states.finish(&mut To { strings, output });
+        let is_kernel_thread = strings.intern("is_kthread");
+        self.processes.write(strings, output, |is, output| {
+            args.add(is_kernel_thread, is_kernel_thread, args::Value::Bool(is));
+            args.finish(strings, output).unwrap_or(0)
+        });
+        if self.processes.errors > 0 {
+            context.stats.add("process_tracker_errors", None, self.processes.errors as i64);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Sets of arguments. Equal sets are one row group of `args`.
+//!
+//! A tracker adds the arguments of one thing and then asks for the number of their set.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use hashbrown::{DefaultHashBuilder, HashMap};
+
+use crate::output::Output;
+use crate::rows::Cell;
+use crate::schema::ARGS;
+use crate::strings::{StringId, Strings};
+
+/// The most sets that are remembered, to be one with equal ones that come later.
+const MOST_REMEMBERED: usize = 1 << 20;
+
+/// The value of an argument.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Int(i64),
+    Uint(u64),
+    Text(StringId),
+    /// Text that is not in the pool.
+    Str(Box<str>),
+    Real(f64),
+    Bool(bool),
+    Pointer(u64),
+    Json(Box<str>),
+    Null,
+}
+
+#[derive(Debug, Clone)]
+struct Arg {
+    flat_key: StringId,
+    key: StringId,
+    value: Value,
+}
+
+/// All sets.
+#[derive(Debug, Default)]
+pub(crate) struct Args {
+    pending: Vec<Arg>,
+    sets: HashMap<u64, i64>,
+    hasher: DefaultHashBuilder,
+    rows: i64,
+}
+
+/// The arguments of something that is not complete yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pending(Vec<Arg>);
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
+        self.0.push(Arg { flat_key, key, value });
+    }
+
+    /// Adds an argument unless there is one of this key.
+    pub(crate) fn add_if_missing(&mut self, flat_key: StringId, key: StringId, value: Value) {
+        if self.0.iter().all(|arg| arg.key != key) {
+            self.add(flat_key, key, value);
+        }
+    }
+}
+
+impl Args {
+    /// Adds an argument to the set that [`finish`](Args::finish) completes.
+    pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
+        self.pending.push(Arg { flat_key, key, value });
+    }
+
+    /// Completes a set, and returns its number; `None` if it is empty.
+    pub(crate) fn finish_with(&mut self, pending: &mut Pending, strings: &Strings, output: &mut Output<'_>) -> Option<i64> {
+        self.pending.append(&mut pending.0);
+        self.finish(strings, output)
+    }
+
+    /// Completes the set, and returns its number; `None` if it is empty.
+    pub(crate) fn finish(&mut self, strings: &Strings, output: &mut Output<'_>) -> Option<i64> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        // Arguments of one key are together, in the order in which they came; the last one counts.
+        if self.pending.len() > 1 {
+            let mut places = HashMap::new();
+            for arg in &self.pending {
+                let next = places.len();
+                places.entry(arg.key).or_insert(next);
+            }
+            if places.len() < self.pending.len() {
+                self.pending.sort_by_key(|arg| places[&arg.key]);
+                self.pending.dedup_by(|later, kept| {
+                    let is_same = later.key == kept.key;
+                    if is_same {
+                        std::mem::swap(later, kept);
+                    }
+                    is_same
+                });
+            }
+        }
+        let mut hasher = self.hasher.build_hasher();
+        for arg in &self.pending {
+            arg.key.hash(&mut hasher);
+            hash(&arg.value, strings, &mut hasher);
+        }
+        let digest = hasher.finish();
+        if let Some(set) = self.sets.get(&digest) {
+            self.pending.clear();
+            return Some(*set);
+        }
+        let set = self.rows;
+        for arg in self.pending.drain(..) {
+            write(self.rows, set, &arg, strings, output);
+            self.rows += 1;
+        }
+        if self.sets.len() < MOST_REMEMBERED {
+            self.sets.insert(digest, set);
+        }
+        Some(set)
+    }
+}
+
+fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {
+    std::mem::discriminant(value).hash(hasher);
+    match value {
+        Value::Int(value) => value.hash(hasher),
+        Value::Uint(value) | Value::Pointer(value) => value.hash(hasher),
+        Value::Text(id) => strings.get(*id).hash(hasher),
+        Value::Str(text) | Value::Json(text) => text.hash(hasher),
+        Value::Real(value) => value.to_bits().hash(hasher),
+        Value::Bool(value) => value.hash(hasher),
+        Value::Null => {}
+    }
+}
+
+fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_>) {
+    let (mut int, mut text, mut real) = (Cell::Null, Cell::Null, Cell::Null);
+    let display;
+    let (kind, display) = match &arg.value {
+        Value::Int(value) => {
+            int = Cell::Int(*value);
+            display = value.to_string();
+            ("int", Cell::Str(&display))
+        }
+        Value::Uint(value) => {
+            int = Cell::Int(*value as i64);
+            display = (*value as i64).to_string();
+            ("uint", Cell::Str(&display))
+        }
+        Value::Text(id) => {
+            text = Cell::Text(*id);
+            ("string", text)
+        }
+        Value::Str(value) => {
+            text = Cell::Str(value);
+            ("string", text)
+        }
+        Value::Real(value) => {
+            real = Cell::Float(*value);
+            display = crate::sql_text::real(*value);
+            ("real", Cell::Str(&display))
+        }
+        Value::Bool(value) => {
+            int = Cell::Int((*value).into());
+            ("bool", Cell::Str(if *value { "true" } else { "false" }))
+        }
+        Value::Pointer(value) => {
+            int = Cell::Int(*value as i64);
+            display = format!("{value:#x}");
+            ("pointer", Cell::Str(&display))
+        }
+        Value::Json(value) => {
+            text = Cell::Str(value);
+            ("json", text)
+        }
+        Value::Null => ("null", Cell::Null),
+    };
+    let row = [
+        Cell::Int(id),
+        Cell::Int(set),
+        Cell::Text(arg.flat_key),
+        Cell::Text(arg.key),
+        int,
+        text,
+        real,
+        Cell::Str(kind),
+        display,
+    ];
+    output.push(&ARGS, &row, strings);
+}

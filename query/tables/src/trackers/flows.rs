@@ -1,0 +1,45 @@
+//! Flows: arrows between slices that carry one number.
+
+use hashbrown::HashMap;
+
+use super::slices::SliceId;
+use crate::context::Context;
+use crate::rows::Cell;
+use crate::schema::FLOW;
+
+/// All flows that may go on.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    /// The last slice of each flow, and when it began.
+    last: HashMap<u64, (SliceId, i64)>,
+    rows: i64,
+}
+
+impl Flows {
+    /// A slice is part of a flow, and begins it if it is the first.
+    pub(crate) fn step(&mut self, flow: u64, slice: (SliceId, i64), context: &mut Context<'_>) {
+        if let Some(before) = self.last.insert(flow, slice) {
+            self.write(flow, before, slice, context);
+        }
+    }
+
+    /// A slice ends a flow, if there is one.
+    pub(crate) fn end(&mut self, flow: u64, slice: (SliceId, i64), context: &mut Context<'_>) {
+        if let Some(before) = self.last.remove(&flow) {
+            self.write(flow, before, slice, context);
+        }
+    }
+
+    fn write(&mut self, flow: u64, before: (SliceId, i64), after: (SliceId, i64), context: &mut Context<'_>) {
+        let (out, into) = if before.1 > after.1 { (after, before) } else { (before, after) };
+        let row = [
+            Cell::Int(self.rows),
+            Cell::Int(out.0),
+            Cell::Int(into.0),
+            Cell::Int(flow as i64),
+            Cell::Null,
+        ];
+        self.rows += 1;
+        context.output.push(&FLOW, &row, &context.strings);
+    }
+}

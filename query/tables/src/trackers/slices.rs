@@ -1,0 +1,217 @@
+//! Slices: a stack for each track.
+//!
+//! A slice is written when it leaves the stack of its track, as nothing can change it then; at the end of the trace those that are open, with the duration -1.
+
+use hashbrown::HashMap;
+
+use super::args::Pending;
+use super::tracks::TrackId;
+use crate::context::Context;
+use crate::rows::Cell;
+use crate::schema::SLICE;
+use crate::strings::StringId;
+
+/// The number of a slice.
+pub(crate) type SliceId = i64;
+/// The duration of a slice that has not ended.
+const OPEN: i64 = -1;
+/// Slices deeper than this are not nested.
+const MOST_DEPTH: usize = 512;
+
+/// A slice that may still change.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    pub(crate) id: SliceId,
+    pub(crate) ts: i64,
+    dur: i64,
+    category: Option<StringId>,
+    name: Option<StringId>,
+    stack: i64,
+    pub(crate) args: Pending,
+    pub(crate) thread_ts: Option<i64>,
+    pub(crate) thread_dur: Option<i64>,
+    pub(crate) instructions: Option<i64>,
+    pub(crate) instruction_delta: Option<i64>,
+}
+
+/// What begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Named {
+    pub(crate) category: Option<StringId>,
+    pub(crate) name: Option<StringId>,
+}
+
+/// All slices that are open.
+#[derive(Debug, Default)]
+pub(crate) struct Slices {
+    stacks: HashMap<TrackId, Vec<Slice>>,
+    rows: SliceId,
+}
+
+impl Slices {
+    /// Begins a slice, or adds one of a known duration. `None` if it would overlap another one partly.
+    pub(crate) fn begin(
+        &mut self,
+        ts: i64,
+        track: TrackId,
+        named: Named,
+        dur: Option<i64>,
+        context: &mut Context<'_>,
+    ) -> Option<&mut Slice> {
+        let dur = dur.unwrap_or(OPEN);
+        let stack = self.stacks.entry(track).or_default();
+        if !close(stack, ts, dur, track, context) {
+            return None;
+        }
+        let id = self.rows;
+        self.rows += 1;
+        let parent = stack.last();
+        let mut slice = Slice {
+            id,
+            ts,
+            dur,
+            category: named.category,
+            name: named.name,
+            stack: 0,
+            args: Pending::default(),
+            thread_ts: None,
+            thread_dur: None,
+            instructions: None,
+            instruction_delta: None,
+        };
+        if stack.len() >= MOST_DEPTH {
+            write(&mut slice, track, 0, None, context);
+            return None;
+        }
+        slice.stack = stack_id(parent, named);
+        stack.push(slice);
+        stack.last_mut()
+    }
+
+    /// Ends the innermost open slice that has this name and category, as far as they are given. `visit` may change it first.
+    pub(crate) fn end(
+        &mut self,
+        ts: i64,
+        track: TrackId,
+        named: Named,
+        context: &mut Context<'_>,
+        visit: impl FnOnce(&mut Slice),
+    ) -> Option<(SliceId, i64)> {
+        let stack = self.stacks.get_mut(&track)?;
+        if !close(stack, ts, OPEN, track, context) {
+            return None;
+        }
+        let at = stack.iter().rposition(|slice| {
+            slice.dur == OPEN
+                && named.category.is_none_or(|category| slice.category == Some(category))
+                && named.name.is_none_or(|name| slice.name.is_none_or(|known| known == name))
+        })?;
+        let slice = &mut stack[at];
+        slice.dur = ts.wrapping_sub(slice.ts);
+        visit(slice);
+        let ended = (slice.id, slice.ts);
+        if at + 1 == stack.len() {
+            pop(stack, track, context);
+        }
+        Some(ended)
+    }
+
+    /// Writes all that is open.
+    pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
+        let mut stacks: Vec<(TrackId, Vec<Slice>)> = std::mem::take(&mut self.stacks).into_iter().collect();
+        stacks.sort_by_key(|(track, _)| *track);
+        for (track, mut stack) in stacks {
+            while !stack.is_empty() {
+                pop(&mut stack, track, context);
+            }
+        }
+    }
+}
+
+/// Takes the slices off a stack that have ended at `ts`, when something begins that lasts `dur`. Returns whether it fits.
+fn close(stack: &mut Vec<Slice>, ts: i64, dur: i64, track: TrackId, context: &mut Context<'_>) -> bool {
+    let mut has_open_above = false;
+    for at in (0..stack.len()).rev() {
+        let slice = &stack[at];
+        if slice.dur == OPEN {
+            has_open_above = true;
+            continue;
+        }
+        let end = slice.ts.wrapping_add(slice.dur);
+        if has_open_above {
+            if ts <= end {
+                continue;
+            }
+            // Slices within this one have not ended although it has: they end with it.
+            context.stats.add("misplaced_end_event", None, 1);
+            while stack.len() > at + 1 {
+                if let Some(above) = stack.last_mut() {
+                    above.dur = end.wrapping_sub(above.ts);
+                }
+                pop(stack, track, context);
+            }
+            pop(stack, track, context);
+            has_open_above = false;
+            continue;
+        }
+        let both_moments = slice.dur == 0 && dur == 0;
+        if end < ts || (end == ts && !both_moments) {
+            pop(stack, track, context);
+            continue;
+        }
+        if dur != OPEN && ts < end && ts.wrapping_add(dur) > end {
+            context.stats.add("slice_drop_overlapping_complete_event", None, 1);
+            return false;
+        }
+    }
+    true
+}
+
+fn pop(stack: &mut Vec<Slice>, track: TrackId, context: &mut Context<'_>) {
+    let Some(mut slice) = stack.pop() else { return };
+    write(&mut slice, track, stack.len(), stack.last(), context);
+}
+
+fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>, context: &mut Context<'_>) {
+    let Context {
+        strings, output, args, ..
+    } = context;
+    let set = match slice.args.is_empty() {
+        true => None,
+        false => args.finish_with(&mut slice.args, strings, output),
+    };
+    let category = Cell::text(slice.category);
+    let row = [
+        Cell::Int(slice.id),
+        Cell::Int(slice.ts),
+        Cell::Int(slice.dur),
+        Cell::Int(track),
+        category,
+        Cell::text(slice.name),
+        Cell::Int(depth as i64),
+        Cell::Int(slice.stack),
+        Cell::Int(parent.map_or(0, |parent| parent.stack)),
+        Cell::int(parent.map(|parent| parent.id)),
+        Cell::int(set),
+        Cell::int(slice.thread_ts),
+        Cell::int(slice.thread_dur),
+        Cell::int(slice.instructions),
+        Cell::int(slice.instruction_delta),
+        category,
+        Cell::Int(slice.id),
+    ];
+    output.push(&SLICE, &row, strings);
+}
+
+/// Distinguishes stacks of names and categories, in 53 bits, which all programs can hold.
+fn stack_id(parent: Option<&Slice>, named: Named) -> i64 {
+    let parts = [
+        parent.map_or(0, |parent| parent.stack as u64),
+        named.category.map_or(0, |category| u64::from(category.0) + 1),
+        named.name.map_or(0, |name| u64::from(name.0) + 1),
+    ];
+    let hash = parts.iter().flat_map(|part| part.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    });
+    (hash & ((1 << 53) - 1)) as i64
+}

@@ -1,0 +1,225 @@
+//! The state of each thread from moment to moment, and who woke it.
+//!
+//! A row is written when nothing can change it any more: a running or runnable state when it ends, a blocked one when the thread runs again, because the reason
+//! of the block may come in between.
+
+use crate::output::Output;
+use crate::rows::Cell;
+use crate::schema::{SPURIOUS_SCHED_WAKEUP, THREAD_STATE};
+use crate::strings::{StringId, Strings};
+use crate::trackers::processes::{IDLE, Utid};
+
+/// Bits of `common_flags`: in an interrupt, in a soft interrupt.
+const INTERRUPT: u32 = 0x08 | 0x10;
+
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    id: i64,
+    ts: i64,
+    dur: i64,
+    cpu: Option<u32>,
+    /// `None` if the kernel gave bits that mean nothing.
+    state: Option<StringId>,
+    io_wait: Option<bool>,
+    blocked_function: Option<StringId>,
+    waker: Option<Utid>,
+    waker_row: Option<i64>,
+    irq_context: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Thread {
+    last: Option<Row>,
+    /// The block before `last`, which has ended but whose reason may still come.
+    blocked: Option<Row>,
+}
+
+/// Who woke a thread, and where from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Waking {
+    pub(crate) waker: Utid,
+    pub(crate) common_flags: Option<u32>,
+}
+
+impl Waking {
+    fn irq_context(self) -> Option<bool> {
+        self.common_flags.map(|flags| flags & INTERRUPT != 0)
+    }
+}
+
+/// The states of all threads.
+#[derive(Debug)]
+pub(crate) struct ThreadStates {
+    threads: Vec<Thread>,
+    running: Option<StringId>,
+    runnable: Option<StringId>,
+    rows: i64,
+    spurious: i64,
+}
+
+/// Where rows go.
+pub(crate) struct To<'a, 'b> {
+    pub(crate) strings: &'a Strings,
+    pub(crate) output: &'a mut Output<'b>,
+}
+
+impl ThreadStates {
+    pub(crate) fn new(strings: &mut Strings) -> ThreadStates {
+        ThreadStates {
+            threads: Vec::new(),
+            running: Some(strings.intern("Running")),
+            runnable: Some(strings.intern("R")),
+            rows: 0,
+            spurious: 0,
+        }
+    }
+
+    #[inline]
+    fn last(&self, utid: Utid) -> Option<&Row> {
+        self.threads.get(utid as usize)?.last.as_ref()
+    }
+
+    /// Takes in a switch from one thread, now in state `state`, to another.
+    #[inline]
+    pub(crate) fn switch(&mut self, ts: i64, cpu: u32, from: Utid, state: Option<StringId>, to: Utid, out: &mut To<'_, '_>) {
+        // A thread that leaves a CPU without having been on one: its last state has no known end.
+        let was_running = self.last(from).is_none_or(|row| row.state == self.running);
+        if was_running {
+            self.close(ts, from);
+        }
+        self.open(ts, from, state, None, None, out);
+        self.close(ts, to);
+        self.open(ts, to, self.running, Some(cpu), None, out);
+    }
+
+    /// Takes in that a thread is to be woken.
+    #[inline]
+    pub(crate) fn waking(&mut self, ts: i64, utid: Utid, waking: Waking, out: &mut To<'_, '_>) {
+        match self.last(utid) {
+            Some(row) if row.state == self.running || row.state == self.runnable => {
+                let row = [
+                    Cell::Int(self.spurious),
+                    Cell::Int(ts),
+                    Cell::Int(row.id),
+                    Cell::int(waking.irq_context()),
+                    Cell::Int(utid.into()),
+                    Cell::Int(waking.waker.into()),
+                ];
+                self.spurious += 1;
+                out.output.push(&SPURIOUS_SCHED_WAKEUP, &row, out.strings);
+            }
+            _ => {
+                self.close(ts, utid);
+                self.open(ts, utid, self.runnable, None, Some(waking), out);
+            }
+        }
+    }
+
+    /// Takes in that a thread has begun.
+    pub(crate) fn new_task(&mut self, ts: i64, utid: Utid, waker: Utid, out: &mut To<'_, '_>) {
+        let waking = Waking {
+            waker,
+            common_flags: Some(0),
+        };
+        self.open(ts, utid, self.runnable, None, Some(waking), out);
+    }
+
+    /// Takes in why the thread was blocked last.
+    pub(crate) fn blocked_reason(&mut self, utid: Utid, io_wait: bool, function: Option<StringId>) {
+        let runnable = self.runnable;
+        let running = self.running;
+        let Some(thread) = self.threads.get_mut(utid as usize) else { return };
+        let is_blocked = |row: &&mut Row| row.state != runnable && row.state != running;
+        let Some(row) = thread.last.as_mut().filter(is_blocked).or(thread.blocked.as_mut()) else {
+            return;
+        };
+        row.io_wait = Some(io_wait);
+        row.blocked_function = function.or(row.blocked_function);
+    }
+
+    #[inline]
+    fn close(&mut self, ts: i64, utid: Utid) {
+        if let Some(row) = self.threads.get_mut(utid as usize).and_then(|thread| thread.last.as_mut()) {
+            row.dur = ts.wrapping_sub(row.ts);
+        }
+    }
+
+    #[inline]
+    fn open(
+        &mut self,
+        ts: i64,
+        utid: Utid,
+        state: Option<StringId>,
+        cpu: Option<u32>,
+        waking: Option<Waking>,
+        out: &mut To<'_, '_>,
+    ) {
+        if utid == IDLE {
+            return;
+        }
+        let waker = waking.and_then(|waking| self.last(waking.waker));
+        let row = Row {
+            id: self.rows,
+            ts,
+            dur: -1,
+            cpu,
+            state,
+            io_wait: None,
+            blocked_function: None,
+            waker: waking.map(|waking| waking.waker),
+            waker_row: waker.filter(|row| row.state == self.running).map(|row| row.id),
+            irq_context: waking.and_then(Waking::irq_context),
+        };
+        self.rows += 1;
+        let at = utid as usize;
+        if at >= self.threads.len() {
+            self.threads.resize(at + 1, Thread::default());
+        }
+        let thread = &mut self.threads[at];
+        let before = thread.last.replace(row);
+        if state == self.runnable {
+            // What it was blocked in before may still get its reason.
+            match before {
+                Some(before) if before.state != self.running && before.state != self.runnable => {
+                    if let Some(older) = thread.blocked.replace(before) {
+                        write(utid, &older, out);
+                    }
+                }
+                Some(before) => write(utid, &before, out),
+                None => {}
+            }
+        } else {
+            for done in [thread.blocked.take(), before].into_iter().flatten() {
+                write(utid, &done, out);
+            }
+        }
+    }
+
+    /// Writes the states that never end.
+    pub(crate) fn finish(&mut self, out: &mut To<'_, '_>) {
+        for (utid, thread) in self.threads.iter_mut().enumerate() {
+            for row in [thread.blocked.take(), thread.last.take()].into_iter().flatten() {
+                write(utid as Utid, &row, out);
+            }
+        }
+    }
+}
+
+#[inline]
+fn write(utid: Utid, row: &Row, out: &mut To<'_, '_>) {
+    let row = [
+        Cell::Int(row.id),
+        Cell::Int(row.ts),
+        Cell::Int(row.dur),
+        Cell::int(row.cpu),
+        Cell::Int(utid.into()),
+        Cell::text(row.state),
+        Cell::int(row.io_wait),
+        Cell::text(row.blocked_function),
+        Cell::int(row.waker),
+        Cell::int(row.waker_row),
+        Cell::int(row.irq_context),
+        Cell::int(row.cpu),
+    ];
+    out.output.push(&THREAD_STATE, &row, out.strings);
+}
