@@ -370,7 +370,7 @@ const ROUNDS: &str = "FERRETTO_HEAP_ROUNDS";
 /// For how many minutes they do so instead. Then the test prints each minute what the daemon has.
 const MINUTES: &str = "FERRETTO_HEAP_MINUTES";
 
-/// What the daemon may need more after the rounds, in KiB. It remembers thousands of processes that have ended, and heaps have holes.
+/// What the daemon may need more after some rounds, in KiB. It remembers thousands of processes that have ended, and heaps have holes.
 const SLACK_KB: u64 = 12_288;
 
 /// What of the system could grow.
@@ -407,7 +407,11 @@ enum Enough {
 
 impl Enough {
     fn of_environment() -> Enough {
-        let number = |name| std::env::var(name).ok().map(|number| number.parse::<u64>().expect(name));
+        let number = |name| {
+            std::env::var(name)
+                .ok()
+                .map(|number| number.parse::<u64>().expect(name))
+        };
         match number(MINUTES) {
             Some(minutes) => Enough::Time(Duration::from_secs(60 * minutes)),
             None => Enough::Rounds(number(ROUNDS).unwrap_or(3) as usize),
@@ -458,17 +462,28 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         }
         needed.push(now);
     }
-    let after_warm_up = needed[0].anonymous.max(needed[1].anonymous);
+    // Times in which the daemon gets behind raise what it needs in steps, so a long run has half of its time for that.
+    let warm_up = match enough {
+        Enough::Rounds(_) => 2,
+        Enough::Time(_) => needed.len() / 2,
+    };
+    let most = needed[..warm_up]
+        .iter()
+        .map(|needed| needed.anonymous)
+        .max()
+        .unwrap_or(0);
     // A single figure depends on how far the daemon is with its work. Memory that it keeps for good shows in each round.
     let [.., last_but_one, last] = needed[..] else {
         panic!("{ROUNDS}: there must be some")
     };
     assert!(
-        last.anonymous.min(last_but_one.anonymous) <= after_warm_up + SLACK_KB,
+        last.anonymous.min(last_but_one.anonymous) <= most + SLACK_KB,
         "in each round: {needed:?}"
     );
     children.finish();
-    await_that("nothing is kept of processes that have ended", || needs_now().rings == 0);
+    await_that("nothing is kept of processes that have ended", || {
+        needs_now().rings == 0
+    });
     recording.interrupt();
 }
 
@@ -572,9 +587,14 @@ fn attached_to(program: &mut Profiled, workshop: &Workshop<'_>) -> ProcessHeap {
     program.await_ring();
     program.work();
     running.signal(Signal::INT);
-    // Programs are asked before the data source says that it has started, so this Ctrl-C may come early, and the recording be told as incomplete. What the
-    // program has done by then is in the trace all the same.
-    assert!(running.wait(PATIENCE).is_some());
+    // Programs are asked before the data source says that it has started, so this Ctrl-C may come early. It is a good end all the same.
+    let status = running.wait(PATIENCE);
+    let log = || workshop.system.log("ferretto.log");
+    assert!(
+        status.is_some_and(|status| status.success()),
+        "{status:?}: {}",
+        log()
+    );
     HeapTrace::read(&trace)
         .processes
         .remove(&program.pid())
