@@ -8,7 +8,7 @@ mod annotations;
 pub(crate) mod event;
 mod facts;
 mod ftrace;
-mod sequence;
+pub(crate) mod sequence;
 mod service_stats;
 pub(crate) mod track_event;
 

@@ -35,6 +35,8 @@ pub(crate) struct Trackers {
     tracks: Tracks,
     slices: Slices,
     flows: Flows,
+    /// The rows of `android_logs`.
+    logs: i64,
     begin: Option<Begin>,
 }
 
@@ -47,6 +49,7 @@ impl Trackers {
             tracks: Tracks::default(),
             slices: Slices::default(),
             flows: Flows::default(),
+            logs: 0,
             begin: None,
         }
     }

@@ -112,6 +112,13 @@ tables! {
         optional(int("trace_id", "The number that the program gave it.")),
         ARG_SET,
     ];
+    ANDROID_LOGS = "android_logs", "A message that a program logged, on any system.", [
+        ID, TS,
+        int("utid", "The thread."),
+        int("prio", "How important it is, as Android counts: 2 is verbose, 4 is informative, 6 is an error."),
+        optional(text("tag", "Where it comes from.")),
+        text("msg", "The message."),
+    ];
     COUNTER = "counter", "The value of a counter from a time on.", [
         ID, TS,
         int("track_id", "The counter's track."),
@@ -184,7 +191,7 @@ tables! {
         optional(int("packets", "The number of packets.")),
         text("detail", "What was found."),
     ];
-    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer`, `json` or null."]
+    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer` or `json`."]
     ARGS = "args", "An argument of an event, of a track or of something else.", [
         ID,
         int("arg_set_id", "The set that it belongs to. Equal sets are one."),

@@ -23,7 +23,7 @@ pub(crate) struct Defaults {
 }
 
 /// Where an event was, in the source of a program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SourceLocation {
     pub(crate) file: Option<StringId>,
     pub(crate) function: Option<StringId>,

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::strings::StringId;
 use crate::trackers::descriptors::{Counter, Descriptor, Merge};
-use code::{Coder, Event, Kind, Lists};
+use code::{Coder, Event, Kind, Lists, Log};
 
 /// The most further counters of an event.
 const MOST_COUNTERS: usize = 8;
@@ -313,13 +313,14 @@ fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Op
 /// Adds the arguments of an event.
 fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
     let mut location = None;
-    let mut correlation = None;
+    let (mut correlation, mut log) = (None, None);
     for field in fields(message) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => location = Some(sequence.location(iid)),
             (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => {
                 location = Some(Some(source_location(message, context)));
             }
+            (TrackEvent::LOG_MESSAGE, Value::Bytes(message)) => log = Some(message),
             (TrackEvent::CORRELATION_ID, Value::Varint(id)) => {
                 correlation = Some(context.strings.intern(&format!("tp:#{id}")));
             }
@@ -337,6 +338,12 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
         Some(None) => context.stats.add("track_event_parser_errors", None, 1),
         None => {}
     }
+    if let Some(message) = log {
+        match log_message(message, sequence, context) {
+            Some(log) => coder.log(&log),
+            None => context.stats.add("track_event_parser_errors", None, 1),
+        }
+    }
     if let Some(correlation) = correlation {
         let key = context.strings.intern("correlation_id");
         coder.pooled(key, key, correlation);
@@ -346,6 +353,20 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
             annotation(message, sequence, coder, context);
         }
     }
+}
+
+/// Reads what a program logged. `None` if its text is not known.
+fn log_message(message: &[u8], sequence: &Sequence, context: &mut Context<'_>) -> Option<Log> {
+    const SOURCE_LOCATION_IID: u32 = 1;
+    const BODY_IID: u32 = 2;
+    const PRIORITY: u32 = 3;
+    let body = number_of(message, BODY_IID)?;
+    let location = number_of(message, SOURCE_LOCATION_IID).and_then(|iid| sequence.location(iid));
+    Some(Log {
+        body: sequence.name(InternedData::LOG_MESSAGE_BODY, body, context)?,
+        priority: number_of(message, PRIORITY).map(|priority| i64::from(priority as i32)),
+        location,
+    })
 }
 
 fn add_location(location: SourceLocation, coder: &mut Coder<'_>, context: &mut Context<'_>) {

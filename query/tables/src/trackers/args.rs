@@ -26,7 +26,6 @@ pub(crate) enum Value {
     Bool(bool),
     Pointer(u64),
     Json(Box<str>),
-    Null,
 }
 
 #[derive(Debug, Clone)]
@@ -132,7 +131,6 @@ fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {
         Value::Str(text) | Value::Json(text) => text.hash(hasher),
         Value::Real(value) => value.to_bits().hash(hasher),
         Value::Bool(value) => value.hash(hasher),
-        Value::Null => {}
     }
 }
 
@@ -176,7 +174,6 @@ fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_
             text = Cell::Str(value);
             ("json", text)
         }
-        Value::Null => ("null", Cell::Null),
     };
     let row = [
         Cell::Int(id),

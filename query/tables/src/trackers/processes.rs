@@ -21,7 +21,6 @@ pub(crate) enum Worth {
     None,
     Ftrace,
     ProcessTree,
-    ThreadDescriptor,
     TrackDescriptor,
     Constant,
 }
@@ -257,10 +256,6 @@ impl Processes {
     pub(crate) fn describe(&mut self, upid: Upid, name: StringId, cmdline: StringId) {
         let process = &mut self.processes[upid as usize];
         (process.name, process.cmdline) = (Some(name), Some(cmdline));
-    }
-
-    pub(crate) fn set_cmdline(&mut self, upid: Upid, cmdline: StringId) {
-        self.processes[upid as usize].cmdline = Some(cmdline);
     }
 
     pub(crate) fn set_uid(&mut self, upid: Upid, uid: u32) {

@@ -10,7 +10,10 @@ use super::slices::{Named, SliceId};
 use super::tracks::{Dimension, Has, Key, TrackId};
 use crate::context::Context;
 use crate::fields::{bytes_of, number_of};
-use crate::tokenizer::track_event::code::{self, Event, Kind, Lists};
+use crate::rows::Cell;
+use crate::schema::ANDROID_LOGS;
+use crate::strings::StringId;
+use crate::tokenizer::track_event::code::{self, Event, Kind, Lists, Log};
 use crate::tokenizer::track_event::is_sandboxed;
 use crate::tokenizer::synthetic_tid;
 
@@ -23,6 +26,40 @@ struct Association {
     writer: Option<Utid>,
     /// The track is that of the sequence's thread.
     is_of_sequence: bool,
+}
+
+/// The keys of the arguments of what is logged.
+struct LogKeys {
+    body: StringId,
+    priority: StringId,
+    file: StringId,
+    function: StringId,
+    line: StringId,
+}
+
+impl LogKeys {
+    fn new(context: &mut Context<'_>) -> LogKeys {
+        let mut key = |name| context.strings.intern(name);
+        LogKeys {
+            body: key("track_event.log_message"),
+            priority: key("track_event.priority"),
+            file: key("track_event.log_message.file_name"),
+            function: key("track_event.log_message.function_name"),
+            line: key("track_event.log_message.line_number"),
+        }
+    }
+
+    fn add(&self, log: &Log, empty: StringId, pending: &mut Pending) {
+        pending.add(self.body, self.body, Value::Text(log.body));
+        if let Some(location) = log.location {
+            pending.add(self.file, self.file, Value::Text(location.file.unwrap_or(empty)));
+            pending.add(self.function, self.function, Value::Text(location.function.unwrap_or(empty)));
+            pending.add(self.line, self.line, Value::Int(location.line.unwrap_or(0)));
+        }
+        if let Some(priority) = log.priority {
+            pending.add(self.priority, self.priority, Value::Int(priority));
+        }
+    }
 }
 
 impl Trackers {
@@ -133,8 +170,16 @@ impl Trackers {
             name: event.name,
         };
         let writer_key = whose.writer.map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
-        let fill = |pending: &mut Pending| {
-            code::arguments(arguments, pending);
+        let mut logged = Vec::new();
+        let log_keys = arguments.first().map(|_| LogKeys::new(context));
+        let empty = context.strings.intern("");
+        let mut fill = |pending: &mut Pending| {
+            code::arguments(arguments, pending, |log, pending| {
+                if let (Some(keys), Some(_)) = (&log_keys, whose.utid) {
+                    keys.add(&log, empty, pending);
+                    logged.push(log);
+                }
+            });
             if let Some((key, writer)) = writer_key {
                 pending.add_if_missing(key, key, Value::Uint(writer.into()));
             }
@@ -183,6 +228,9 @@ impl Trackers {
                 })
             }
         };
+        for log in logged {
+            self.write_log(ts, whose.utid.unwrap_or(0), &log, context);
+        }
         if let Some(slice) = slice {
             self.flows_of(lists, slice, context);
         }
@@ -198,11 +246,29 @@ impl Trackers {
         }
     }
 
+    fn write_log(&mut self, ts: i64, utid: Utid, log: &Log, context: &mut Context<'_>) {
+        const INFO: i64 = 4;
+        let tag = log.location.map(|location| {
+            let file = location.file.map_or("", |file| context.strings.get(file));
+            format!("{file}:{}", location.line.unwrap_or(0))
+        });
+        let row = [
+            Cell::Int(self.logs),
+            Cell::Int(ts),
+            Cell::Int(utid.into()),
+            Cell::Int(log.priority.unwrap_or(INFO)),
+            tag.as_deref().map_or(Cell::Null, Cell::Str),
+            Cell::Text(log.body),
+        ];
+        self.logs += 1;
+        context.output.push(&ANDROID_LOGS, &row, &context.strings);
+    }
+
     fn described_track(
         &mut self,
         uuid: u64,
         event: descriptors::Event,
-        name: Option<crate::strings::StringId>,
+        name: Option<StringId>,
         sequence: Option<u32>,
         context: &mut Context<'_>,
     ) -> Option<TrackId> {

@@ -32,8 +32,8 @@ fn statement(table: &Table) -> String {
     format!("select {} from {} t {order}", columns.join(", "), table.name)
 }
 
-/// Compares all tables of a trace. Returns the number of rows.
-fn compare(trace: &Path, options: &Options) -> usize {
+/// Compares all tables of a trace. Returns the number of rows, or the first differences of each table.
+fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
     let mut memory = Memory::default();
     let file = std::fs::File::open(trace).unwrap();
     let (_, source) = expanded(file).unwrap();
@@ -41,17 +41,24 @@ fn compare(trace: &Path, options: &Options) -> usize {
     let tables: Vec<&Table> = TABLES.iter().copied().filter(|table| !NOT_COMPARED.contains(&table.name)).collect();
     let statements: Vec<String> = tables.iter().map(|table| statement(table)).collect();
     let theirs = tpq::ask(trace, &statements);
-    let mut rows = 0;
+    let (mut rows, mut differences) = (0, Vec::new());
     for (table, theirs) in tables.iter().zip(theirs) {
         let ours = ours::rows(table, &memory);
         rows += ours.len();
-        for (at, (our, their)) in ours.iter().zip(&theirs).enumerate() {
-            let names: Vec<&str> = ours::compared(table).map(|column| column.name).collect();
-            assert_eq!(our, their, "{}: row {at} of {} of\n{}", trace.display(), table.name, names.join("\t"));
+        let (name, trace) = (table.name, trace.display());
+        if ours.len() != theirs.len() {
+            differences.push(format!("{trace}: {name} has {} rows rather than {}", ours.len(), theirs.len()));
         }
-        assert_eq!(ours.len(), theirs.len(), "{}: rows of {}", trace.display(), table.name);
+        if let Some((at, (our, their))) = ours.iter().zip(&theirs).enumerate().find(|(_, (our, their))| our != their) {
+            let names: Vec<&str> = ours::compared(table).map(|column| column.name).collect();
+            let names = names.join("\t");
+            differences.push(format!("{trace}: row {at} of {name}\n{names}\n{our}\nrather than\n{their}"));
+        }
     }
-    rows
+    match differences.is_empty() {
+        true => Ok(rows),
+        false => Err(differences.join("\n")),
+    }
 }
 
 #[test]
@@ -60,13 +67,17 @@ fn recorded_traces_have_the_same_tables() {
     if !tpq::is_there() {
         return;
     }
-    let mut traces = 0;
+    let (mut traces, mut different) = (0, Vec::new());
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "pftrace") {
-            println!("{}: {} rows are equal", path.display(), compare(&path, &Options::default()));
+            match compare(&path, &Options::default()) {
+                Ok(rows) => println!("{}: {rows} rows are equal", path.display()),
+                Err(difference) => different.push(difference),
+            }
             traces += 1;
         }
     }
     assert!(traces > 0, "{} has no traces", folder.display());
+    assert!(different.is_empty(), "{}", different.join("\n\n"));
 }
