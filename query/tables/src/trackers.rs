@@ -98,7 +98,10 @@ impl Trackers {
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
         self.slices.finish(context);
         let Context {
-            strings, output, args, ..
+            strings,
+            output,
+            args,
+            ..
         } = context;
         self.tracks.write(strings, output);
         self.sched.finish(strings, output);
@@ -109,7 +112,9 @@ impl Trackers {
             args.finish(strings, output).unwrap_or(0)
         });
         if self.processes.errors > 0 {
-            context.stats.add("process_tracker_errors", None, self.processes.errors as i64);
+            context
+                .stats
+                .add("process_tracker_errors", None, self.processes.errors as i64);
         }
     }
 }

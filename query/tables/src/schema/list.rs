@@ -2,7 +2,10 @@
 
 use super::{Column, Table, float, int, optional, text};
 
-const ID: Column = int("id", "The number of the row, in the order in which the trace processor would add it.");
+const ID: Column = int(
+    "id",
+    "The number of the row, in the order in which the trace processor would add it.",
+);
 const TS: Column = int("ts", "The time in ns on the clock of the trace.");
 const DUR: Column = int("dur", "The duration in ns; -1 if the trace has no end of it.");
 const UCPU: Column = int("ucpu", "The CPU, distinct over all machines.");
@@ -10,11 +13,20 @@ const ARG_SET: Column = optional(int("arg_set_id", "Its arguments, in `args`."))
 const TRACK_NAME: Column = optional(text("name", "Its name."));
 const TRACK_TYPE: Column = text("type", "What tracks it is one of.");
 const PARENT: Column = optional(int("parent_id", "The track that it belongs to."));
-const DIMENSIONS: Column = optional(int("dimension_arg_set_id", "What distinguishes it from others of its type, in `args`."));
-const SOURCE: Column = optional(int("source_arg_set_id", "What the program said about it, in `args`."));
+const DIMENSIONS: Column = optional(int(
+    "dimension_arg_set_id",
+    "What distinguishes it from others of its type, in `args`.",
+));
+const SOURCE: Column = optional(int(
+    "source_arg_set_id",
+    "What the program said about it, in `args`.",
+));
 const UNIT: Column = optional(text("unit", "The unit of its values."));
 const DESCRIPTION: Column = optional(text("description", "What the program said that it is."));
-const MACHINE: Column = optional(int("machine_id", "The machine; null for the one that recorded the trace."));
+const MACHINE: Column = optional(int(
+    "machine_id",
+    "The machine; null for the one that recorded the trace.",
+));
 
 macro_rules! tables {
     ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {

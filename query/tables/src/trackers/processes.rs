@@ -119,7 +119,9 @@ impl Processes {
 
     /// Ends the thread that has this `tid`, and its process if it is the main one.
     pub(crate) fn end_thread(&mut self, ts: i64, tid: i64) {
-        let Some(utid) = self.find_thread(tid, None) else { return };
+        let Some(utid) = self.find_thread(tid, None) else {
+            return;
+        };
         let thread = &mut self.threads[utid as usize];
         thread.end = Some(ts);
         let upid = thread.upid;

@@ -13,9 +13,9 @@ use crate::fields::{bytes_of, number_of};
 use crate::rows::Cell;
 use crate::schema::ANDROID_LOGS;
 use crate::strings::StringId;
+use crate::tokenizer::synthetic_tid;
 use crate::tokenizer::track_event::code::{self, Event, Kind, Lists, Log};
 use crate::tokenizer::track_event::is_sandboxed;
-use crate::tokenizer::synthetic_tid;
 
 /// Whom an event belongs to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -53,7 +53,11 @@ impl LogKeys {
         pending.add(self.body, self.body, Value::Text(log.body));
         if let Some(location) = log.location {
             pending.add(self.file, self.file, Value::Text(location.file.unwrap_or(empty)));
-            pending.add(self.function, self.function, Value::Text(location.function.unwrap_or(empty)));
+            pending.add(
+                self.function,
+                self.function,
+                Value::Text(location.function.unwrap_or(empty)),
+            );
             pending.add(self.line, self.line, Value::Int(location.line.unwrap_or(0)));
         }
         if let Some(priority) = log.priority {
@@ -73,7 +77,11 @@ impl Trackers {
     pub(crate) fn track_descriptor(&mut self, message: &[u8], context: &mut Context<'_>) {
         let uuid = number_of(message, TrackDescriptor::UUID).unwrap_or(0);
         let names = Trackers::names(context);
-        if context.descriptors.resolve(uuid, &mut self.processes, &names).is_none() {
+        if context
+            .descriptors
+            .resolve(uuid, &mut self.processes, &names)
+            .is_none()
+        {
             context.stats.add("track_event_parser_errors", None, 1);
             return;
         }
@@ -88,7 +96,8 @@ impl Trackers {
     pub(crate) fn process_descriptor(&mut self, process: &[u8], context: &mut Context<'_>) {
         let pid = number_of(process, ProcessDescriptor::PID).unwrap_or(0) as u32;
         let upid = self.processes.process(pid.into());
-        if let Some(name) = bytes_of(process, ProcessDescriptor::PROCESS_NAME).filter(|name| !name.is_empty()) {
+        if let Some(name) = bytes_of(process, ProcessDescriptor::PROCESS_NAME).filter(|name| !name.is_empty())
+        {
             let name = context.strings.intern_bytes(name);
             self.processes.name_if_unnamed(upid, name);
         }
@@ -103,7 +112,11 @@ impl Trackers {
     pub(crate) fn thread_descriptor(&mut self, thread: &[u8], is_sandboxed: bool, context: &mut Context<'_>) {
         let get = |field| i64::from(number_of(thread, field).unwrap_or(0) as i32);
         let (pid, tid) = (get(ThreadDescriptor::PID), get(ThreadDescriptor::TID));
-        let tid = if is_sandboxed { synthetic_tid(tid, pid) } else { tid };
+        let tid = if is_sandboxed {
+            synthetic_tid(tid, pid)
+        } else {
+            tid
+        };
         let utid = self.processes.thread_of(tid, pid);
         if let Some(name) = bytes_of(thread, ThreadDescriptor::THREAD_NAME).filter(|name| !name.is_empty()) {
             let name = context.strings.intern_bytes(name);
@@ -113,8 +126,13 @@ impl Trackers {
 
     /// A track event.
     pub(crate) fn track_event(&mut self, ts: i64, mut encoded: &[u8], context: &mut Context<'_>) {
-        let Some((event, lists)) = Event::decode(&mut encoded) else { return };
-        if self.try_track_event(ts, event, &lists, encoded, context).is_none() {
+        let Some((event, lists)) = Event::decode(&mut encoded) else {
+            return;
+        };
+        if self
+            .try_track_event(ts, event, &lists, encoded, context)
+            .is_none()
+        {
             context.stats.add("track_event_parser_errors", None, 1);
         }
     }
@@ -137,14 +155,30 @@ impl Trackers {
                 if let Some(value) = value {
                     let key = Key::new(kind, &[("utid", Dimension::Int(utid.into()))]);
                     let has = Has::Counter { unit: None };
-                    let track = self.tracks.intern(&key, has, |strings| Some(strings.intern(name)), context);
-                    self.tracks.count(ts, track, value as f64, None, &context.strings, &mut context.output);
+                    let track = self
+                        .tracks
+                        .intern(&key, has, |strings| Some(strings.intern(name)), context);
+                    self.tracks.count(
+                        ts,
+                        track,
+                        value as f64,
+                        None,
+                        &context.strings,
+                        &mut context.output,
+                    );
                 }
             }
         }
         for (uuid, value) in &lists.counters {
-            let track = self.described_track(*uuid, descriptors::Event::Counter, None, Some(event.sequence), context)?;
-            self.tracks.count(ts, track, *value, None, &context.strings, &mut context.output);
+            let track = self.described_track(
+                *uuid,
+                descriptors::Event::Counter,
+                None,
+                Some(event.sequence),
+                context,
+            )?;
+            self.tracks
+                .count(ts, track, *value, None, &context.strings, &mut context.output);
             let name = self.tracks.name(track).map(|name| context.strings.get(name));
             match name {
                 Some("thread_time") => thread_time = Some(*value as i64),
@@ -169,7 +203,9 @@ impl Trackers {
             category: event.category,
             name: event.name,
         };
-        let writer_key = whose.writer.map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
+        let writer_key = whose
+            .writer
+            .map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
         let mut logged = Vec::new();
         let log_keys = arguments.first().map(|_| LogKeys::new(context));
         let empty = context.strings.intern("");
@@ -189,16 +225,22 @@ impl Trackers {
                 let mut pending = Pending::default();
                 fill(&mut pending);
                 let Context {
-                    strings, output, args, ..
+                    strings,
+                    output,
+                    args,
+                    ..
                 } = context;
                 let set = args.finish_with(&mut pending, strings, output);
-                self.tracks.count(ts, track, event.value.unwrap_or(0.0), set, strings, output);
+                self.tracks
+                    .count(ts, track, event.value.unwrap_or(0.0), set, strings, output);
                 return Some(());
             }
             Kind::End => {
                 let is_of_thread = whose.utid.is_some();
-                self.slices.end(ts, track, named, context, |slice| {
-                    fill(&mut slice.args);
+                self.slices.end(ts, track, named, context, |slice, strings| {
+                    let mut later = Pending::default();
+                    fill(&mut later);
+                    slice.args.continue_with(later, strings);
                     if !is_of_thread {
                         return;
                     }
@@ -272,7 +314,15 @@ impl Trackers {
         sequence: Option<u32>,
         context: &mut Context<'_>,
     ) -> Option<TrackId> {
-        track_of(uuid, event, name, sequence, &mut self.tracks, &mut self.processes, context)
+        track_of(
+            uuid,
+            event,
+            name,
+            sequence,
+            &mut self.tracks,
+            &mut self.processes,
+            context,
+        )
     }
 
     /// Returns whom an event belongs to. `None` if that cannot be known.
@@ -280,7 +330,9 @@ impl Trackers {
         let mut whose = Association::default();
         if event.uuid != 0 {
             let names = Trackers::names(context);
-            let resolved = context.descriptors.resolve(event.uuid, &mut self.processes, &names)?;
+            let resolved = context
+                .descriptors
+                .resolve(event.uuid, &mut self.processes, &names)?;
             match resolved.scope {
                 Scope::Thread(utid) => {
                     whose.utid = Some(utid);
@@ -294,7 +346,9 @@ impl Trackers {
                     }
                 }
                 Scope::Global => {
-                    whose.writer = event.thread.map(|(pid, tid)| self.processes.thread_of(tid, i64::from(pid as u32)));
+                    whose.writer = event
+                        .thread
+                        .map(|(pid, tid)| self.processes.thread_of(tid, i64::from(pid as u32)));
                 }
             }
             return Some(whose);

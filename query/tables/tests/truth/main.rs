@@ -1,7 +1,9 @@
 //! Compares each table with what upstream's trace processor says about the same trace, cell by cell.
 //!
-//! `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from the folder that `FERRETTO_TRACES` names.
+//! Also reads what is damaged, cut off or compressed. `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from the folder that `FERRETTO_TRACES` names.
 
+mod damage;
+mod generator;
 mod ours;
 mod tpq;
 
@@ -38,7 +40,11 @@ fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
     let file = std::fs::File::open(trace).unwrap();
     let (_, source) = expanded(file).unwrap();
     import(source, options, &mut memory).unwrap();
-    let tables: Vec<&Table> = TABLES.iter().copied().filter(|table| !NOT_COMPARED.contains(&table.name)).collect();
+    let tables: Vec<&Table> = TABLES
+        .iter()
+        .copied()
+        .filter(|table| !NOT_COMPARED.contains(&table.name))
+        .collect();
     let statements: Vec<String> = tables.iter().map(|table| statement(table)).collect();
     let theirs = tpq::ask(trace, &statements);
     let (mut rows, mut differences) = (0, Vec::new());
@@ -47,12 +53,23 @@ fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
         rows += ours.len();
         let (name, trace) = (table.name, trace.display());
         if ours.len() != theirs.len() {
-            differences.push(format!("{trace}: {name} has {} rows rather than {}", ours.len(), theirs.len()));
+            differences.push(format!(
+                "{trace}: {name} has {} rows rather than {}",
+                ours.len(),
+                theirs.len()
+            ));
         }
-        if let Some((at, (our, their))) = ours.iter().zip(&theirs).enumerate().find(|(_, (our, their))| our != their) {
+        if let Some((at, (our, their))) = ours
+            .iter()
+            .zip(&theirs)
+            .enumerate()
+            .find(|(_, (our, their))| our != their)
+        {
             let names: Vec<&str> = ours::compared(table).map(|column| column.name).collect();
             let names = names.join("\t");
-            differences.push(format!("{trace}: row {at} of {name}\n{names}\n{our}\nrather than\n{their}"));
+            differences.push(format!(
+                "{trace}: row {at} of {name}\n{names}\n{our}\nrather than\n{their}"
+            ));
         }
     }
     match differences.is_empty() {
@@ -63,7 +80,9 @@ fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
 
 #[test]
 fn recorded_traces_have_the_same_tables() {
-    let Some(folder) = std::env::var_os("FERRETTO_TRACES").map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os("FERRETTO_TRACES").map(PathBuf::from) else {
+        return;
+    };
     if !tpq::is_there() {
         return;
     }
@@ -79,5 +98,31 @@ fn recorded_traces_have_the_same_tables() {
         }
     }
     assert!(traces > 0, "{} has no traces", folder.display());
+    assert!(different.is_empty(), "{}", different.join("\n\n"));
+}
+
+#[test]
+fn generated_traces_have_the_same_tables() {
+    if !tpq::is_there() {
+        return;
+    }
+    let seeds = std::env::var("FERRETTO_TABLES_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(6);
+    let only = std::env::var("FERRETTO_TABLES_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("generated.pftrace");
+    let mut different = Vec::new();
+    for seed in only.map_or(0..seeds, |seed: u64| seed..seed + 1) {
+        std::fs::write(&path, generator::Generator::whole(seed)).unwrap();
+        // Small enough that events go through the temporary file.
+        let options = Options { memory: 10_000 };
+        if let Err(difference) = compare(&path, &options) {
+            different.push(format!("FERRETTO_TABLES_SEED={seed}: {difference}"));
+        }
+    }
     assert!(different.is_empty(), "{}", different.join("\n\n"));
 }

@@ -1,5 +1,7 @@
 //! Track events between the tokenizer and the trackers: fields as varints, arguments as a list behind them.
 
+use std::collections::BTreeMap;
+
 use ferretto_wire::{push_varint, take_varint, unzigzag, zigzag};
 
 use crate::strings::StringId;
@@ -71,7 +73,10 @@ impl Event {
             self.value.is_some(),
             self.has_no_track,
         ];
-        let flags = some.iter().enumerate().fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
+        let flags = some
+            .iter()
+            .enumerate()
+            .fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
         to.push(self.kind as u8);
         to.push(flags);
         push_varint(to, self.uuid);
@@ -163,16 +168,32 @@ fn take_real(from: &mut &[u8]) -> Option<f64> {
 pub(crate) struct Coder<'a> {
     to: &'a mut Vec<u8>,
     arguments: usize,
+    /// The elements of each array so far. Annotations of one name go on with one array.
+    elements: BTreeMap<String, usize>,
 }
 
 impl<'a> Coder<'a> {
     pub(crate) fn new(to: &'a mut Vec<u8>) -> Coder<'a> {
-        Coder { to, arguments: 0 }
+        Coder {
+            to,
+            arguments: 0,
+            elements: BTreeMap::new(),
+        }
     }
 
     /// The arguments so far.
     pub(crate) fn arguments(&self) -> usize {
         self.arguments
+    }
+
+    /// Returns the place of the next element of an array.
+    pub(crate) fn next_element(&self, array: &str) -> usize {
+        self.elements.get(array).copied().unwrap_or(0)
+    }
+
+    /// Notes that an array has one more element.
+    pub(crate) fn add_element(&mut self, array: &str) {
+        *self.elements.entry(array.to_owned()).or_default() += 1;
     }
 
     fn begin(&mut self, kind: u8, flat: StringId, whole: StringId) {
