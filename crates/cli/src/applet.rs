@@ -18,7 +18,7 @@ use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_rel
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
+    autostart, config, convert, doctor, export, heap, info, list, open, profile, recorder, service, status,
     symbolize, text, tracebox, trigger_perfetto, websocket_bridge,
 };
 
@@ -229,6 +229,13 @@ const CONVERT: Applet = Applet {
     run: convert::run,
 };
 
+/// Makes tables of traces.
+const EXPORT: Applet = Applet {
+    name: "export",
+    command: export::command,
+    run: export::run,
+};
+
 /// The bridge that starts a service of its own.
 const WEBSOCKET_BRIDGE_OF_FERRETTO: Applet = Applet {
     name: "websocket_bridge",
@@ -246,6 +253,7 @@ const WORDS: &[Applet] = &[
     INFO,
     TEXT,
     CONVERT,
+    EXPORT,
     SYMBOLIZE,
     LIST,
     STATUS,

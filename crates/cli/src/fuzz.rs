@@ -4,8 +4,8 @@
 
 use std::io::Read;
 
-use ferretto_trace_file::expanded;
 use crate::{convert, info, text};
+use ferretto_trace_file::expanded;
 
 /// Converts `data` to every format, whatever it is.
 ///

@@ -11,6 +11,7 @@ mod autostart;
 mod config;
 mod convert;
 mod doctor;
+mod export;
 mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

@@ -28,7 +28,7 @@ pub(crate) const PROGRAMS: [&str; 9] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 24] = [
+pub(crate) const SUBCOMMANDS: [&str; 25] = [
     "record",
     "profile",
     "heap",
@@ -37,6 +37,7 @@ pub(crate) const SUBCOMMANDS: [&str; 24] = [
     "info",
     "text",
     "convert",
+    "export",
     "symbolize",
     "list",
     "status",

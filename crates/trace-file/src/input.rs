@@ -58,9 +58,7 @@ impl Input {
 ///
 /// # Errors
 /// If these bytes cannot be read.
-pub fn expanded<'a>(
-    mut source: impl Read + 'a,
-) -> io::Result<(Option<Compression>, Box<dyn Read + 'a>)> {
+pub fn expanded<'a>(mut source: impl Read + 'a) -> io::Result<(Option<Compression>, Box<dyn Read + 'a>)> {
     let mut head = Vec::new();
     source
         .by_ref()
@@ -79,9 +77,6 @@ pub fn expanded<'a>(
 ///
 /// # Errors
 /// If there is not enough memory.
-pub fn expanding<'a>(
-    compression: Compression,
-    source: impl Read + 'a,
-) -> io::Result<Box<dyn Read + 'a>> {
+pub fn expanding<'a>(compression: Compression, source: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(Box::new(Expanding::new(compression, source)?))
 }

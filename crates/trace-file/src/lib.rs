@@ -1,7 +1,7 @@
 //! Reads trace files of any size and any content, packet by packet.
 //!
-//! `ferretto info`, `text` and `open` call it, the recording does for its summary, and `ferretto-tables` to make tables. A trace file is one encoded `perfetto.protos.Trace`: each
-//! packet is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
+//! `ferretto info`, `text` and `open` call it, the recording does for its summary, and `ferretto-tables` to make tables. A trace file is
+//! one encoded `perfetto.protos.Trace`: each packet is its field 1, length-delimited. Packets inside a compressed packet appear individually, between [`Piece::CompressedStart`] and
 //! [`Piece::CompressedEnd`]. Files that are compressed as a whole are expanded underneath ([`Input`]).
 //!
 //! Memory holds one packet at a time, of at most [`MAX_PACKET`]. Damage is reported with its offset, and reading resumes at the next packet that can

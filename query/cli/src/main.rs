@@ -40,7 +40,8 @@ fn main() -> ExitCode {
 }
 
 fn export(trace: &OsString, output: PathBuf) -> Result<(), String> {
-    let input = Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
+    let input =
+        Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
     let name = input.name.clone();
     let failed = |error: Error| match error {
         Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) => format!("{name}: {error}"),

@@ -219,14 +219,22 @@ impl Clocks {
             let now = nanoseconds.wrapping_add(way.shift);
             let source = self.domains.get(&from)?.snapshots.get(&kind)?;
             // Values may go back where the clock was set back; it is no source then.
-            let at = source.partition_point(|(_, shown)| *shown <= now).saturating_sub(1);
+            let at = source
+                .partition_point(|(_, shown)| *shown <= now)
+                .saturating_sub(1);
             let (number, shown) = *source.get(at)?;
             let target = self.domains.get(&to)?.snapshots.get(&kind)?;
             let Ok(found) = target.binary_search_by_key(&number, |(number, _)| *number) else {
                 continue;
             };
-            let min = if at == 0 { i64::MIN } else { shown.saturating_sub(way.shift) };
-            let max = source.get(at + 1).map_or(i64::MAX, |(_, next)| next.saturating_sub(way.shift));
+            let min = if at == 0 {
+                i64::MIN
+            } else {
+                shown.saturating_sub(way.shift)
+            };
+            let max = source
+                .get(at + 1)
+                .map_or(i64::MAX, |(_, next)| next.saturating_sub(way.shift));
             way.min = way.min.max(min);
             way.max = way.max.min(max);
             way.shift = way.shift.wrapping_add(target[found].1.wrapping_sub(shown));
@@ -265,7 +273,9 @@ impl Clocks {
 fn kind_of(readings: &[Reading]) -> u64 {
     let hash = readings.iter().fold(0xcbf2_9ce4_8422_2325, |hash, reading| {
         let bytes = reading.clock.to_le_bytes();
-        bytes.iter().fold(hash, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+        bytes.iter().fold(hash, |hash: u64, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        })
     });
     // Where several kinds lead from one clock to another, the lowest of the trace processor's 32 bits wins.
     hash & 0xffff_ffff
@@ -289,8 +299,12 @@ mod tests {
         let mut clocks = Clocks::default();
         let of_sequence = clock_of(7, 64).unwrap();
         assert_eq!(clocks.trace_time(of_sequence, 5), None);
-        clocks.snapshot(&[reading(BOOTTIME, 1000), reading(MONOTONIC, 500)]).unwrap();
-        clocks.snapshot(&[reading(BOOTTIME, 2000), reading(MONOTONIC, 1400)]).unwrap();
+        clocks
+            .snapshot(&[reading(BOOTTIME, 1000), reading(MONOTONIC, 500)])
+            .unwrap();
+        clocks
+            .snapshot(&[reading(BOOTTIME, 2000), reading(MONOTONIC, 1400)])
+            .unwrap();
         assert_eq!(clocks.trace_time(MONOTONIC, 400), Some(900));
         assert_eq!(clocks.trace_time(MONOTONIC, 600), Some(1100));
         assert_eq!(clocks.trace_time(MONOTONIC, 1399), Some(1899));
@@ -310,9 +324,16 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_is_no_source() {
         let mut clocks = Clocks::default();
-        clocks.snapshot(&[reading(BOOTTIME, 1000), reading(1, 500)]).unwrap();
-        clocks.snapshot(&[reading(BOOTTIME, 2000), reading(1, 400)]).unwrap();
+        clocks
+            .snapshot(&[reading(BOOTTIME, 1000), reading(1, 500)])
+            .unwrap();
+        clocks
+            .snapshot(&[reading(BOOTTIME, 2000), reading(1, 400)])
+            .unwrap();
         assert_eq!(clocks.trace_time(1, 450), None);
-        assert_eq!(clocks.snapshot(&[reading(BOOTTIME, 1500), reading(1, 600)]), Err(Invalid));
+        assert_eq!(
+            clocks.snapshot(&[reading(BOOTTIME, 1500), reading(1, 600)]),
+            Err(Invalid)
+        );
     }
 }

@@ -84,7 +84,8 @@ impl<'a> Context<'a> {
         let state = match self.states.get(&bits) {
             Some(state) => *state,
             None => {
-                let state = task_state::letters(bits.into(), self.kernel).map(|letters| self.strings.intern(&letters));
+                let state = task_state::letters(bits.into(), self.kernel)
+                    .map(|letters| self.strings.intern(&letters));
                 self.states.insert(bits, state);
                 state
             }
@@ -116,7 +117,10 @@ impl Stats {
     /// Adds to a counter of the reader's own.
     pub(crate) fn add(&mut self, name: &'static str, index: Option<i64>, count: i64) {
         if self.counters.len() < MOST_COUNTERS {
-            let counter = self.counters.entry((name, index)).or_insert((Source::Analysis, 0));
+            let counter = self
+                .counters
+                .entry((name, index))
+                .or_insert((Source::Analysis, 0));
             counter.1 = counter.1.saturating_add(count);
         }
     }
@@ -143,7 +147,12 @@ impl Stats {
                 Source::Trace => "trace",
                 Source::Analysis => "analysis",
             };
-            let row = [Cell::Str(name), Cell::int(*index), Cell::Str(source), Cell::Int(*value)];
+            let row = [
+                Cell::Str(name),
+                Cell::int(*index),
+                Cell::Str(source),
+                Cell::Int(*value),
+            ];
             output.push(&STATS, &row, strings);
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use arrow_schema::ArrowError;
+#[cfg(feature = "parquet")]
 use parquet::errors::ParquetError;
 
 /// Why a trace has not become tables.
@@ -21,6 +22,7 @@ pub enum Error {
     /// This folder or file cannot be written.
     Write(PathBuf, io::Error),
     /// This Parquet file cannot be written.
+    #[cfg(feature = "parquet")]
     Parquet(PathBuf, ParquetError),
     /// This folder already has files of an export.
     Occupied(PathBuf),
@@ -37,6 +39,7 @@ impl fmt::Display for Error {
             ),
             Error::Batch(table, error) => write!(f, "the rows of table {table} do not fit together: {error}"),
             Error::Write(path, error) => write!(f, "{} cannot be written: {error}", path.display()),
+            #[cfg(feature = "parquet")]
             Error::Parquet(path, error) => write!(f, "{} cannot be written: {error}", path.display()),
             Error::Occupied(path) => write!(
                 f,

@@ -22,17 +22,25 @@ pub(crate) fn number(value: Value<'_>) -> Option<u64> {
 
 /// Returns the last number with this field number.
 pub(crate) fn number_of(message: &[u8], field: u32) -> Option<u64> {
-    fields(message).filter(|it| it.number == field).filter_map(|it| number(it.value)).last()
+    fields(message)
+        .filter(|it| it.number == field)
+        .filter_map(|it| number(it.value))
+        .last()
 }
 
 /// Returns the last bytes with this field number.
 pub(crate) fn bytes_of(message: &[u8], field: u32) -> Option<&[u8]> {
-    fields(message).filter(|it| it.number == field).filter_map(|it| it.value.as_bytes()).last()
+    fields(message)
+        .filter(|it| it.number == field)
+        .filter_map(|it| it.value.as_bytes())
+        .last()
 }
 
 /// Returns all bytes with this field number.
 pub(crate) fn all_bytes(message: &[u8], field: u32) -> impl Iterator<Item = &[u8]> {
-    fields(message).filter(move |it| it.number == field).filter_map(|it| it.value.as_bytes())
+    fields(message)
+        .filter(move |it| it.number == field)
+        .filter_map(|it| it.value.as_bytes())
 }
 
 /// Calls `visit` with each number of a repeated field, packed or not.

@@ -100,6 +100,12 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     }
     report.bytes = end.size;
     tokenizer.finish(&mut context).map_err(Error::Spill)?;
+    if tokenizer.sorter.negative() > 0 {
+        let negative = tokenizer.sorter.negative() as i64;
+        context
+            .stats
+            .add("trace_sorter_negative_timestamp_dropped", None, negative);
+    }
     let unread = tokenizer.unread().clone();
     let Tokenizer { sorter, queues, .. } = tokenizer;
     let mut until_check = 0_u32;
@@ -127,11 +133,23 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
         context.output.push(&LOSS, &row, &context.strings);
     };
     for damage in &losses {
-        lost("damage", Some(damage.offset), Some(damage.skipped as i64), None, &damage.reason.to_string());
+        lost(
+            "damage",
+            Some(damage.offset),
+            Some(damage.skipped as i64),
+            None,
+            &damage.reason.to_string(),
+        );
     }
     if let Some(cut) = end.cut {
         report.losses += 1;
-        lost("cut", Some(cut.offset), Some(cut.bytes as i64), None, &cut.to_string());
+        lost(
+            "cut",
+            Some(cut.offset),
+            Some(cut.bytes as i64),
+            None,
+            &cut.to_string(),
+        );
     }
     for (field, (packets, bytes)) in unread {
         let detail = match field {

@@ -1,6 +1,6 @@
 //! Perfetto traces as Arrow tables, whose names, columns and values are those of the trace processor.
 //!
-//! [`import`] reads a trace of any size and passes record batches to a [`Sink`]: [`Memory`], a [`ParquetFolder`], or another. [`TABLES`] describes all tables.
+//! [`import`] reads a trace of any size and passes record batches to a [`Sink`]: [`Memory`], a `ParquetFolder` (feature `parquet`), or another. [`TABLES`] describes all tables.
 //!
 //! The way of an event: the tokenizer reads packets in the order of the file, resolves what they refer to, and converts times to the clock of the trace. The
 //! sorter puts events into the order of time, with a temporary file if they are many. The trackers follow processes, scheduling and tracks, and write rows.
@@ -13,6 +13,7 @@ mod error;
 mod fields;
 mod import;
 mod output;
+#[cfg(feature = "parquet")]
 mod parquet_folder;
 mod rows;
 mod schema;
@@ -26,6 +27,7 @@ mod trackers;
 pub use error::Error;
 pub use ferretto_trace_file::{Input, expanded};
 pub use import::{Options, Report, import};
+#[cfg(feature = "parquet")]
 pub use parquet_folder::ParquetFolder;
 pub use schema::{Column, Kind, TABLES, Table, VERSION, documentation};
 pub use sink::{Memory, Sink};

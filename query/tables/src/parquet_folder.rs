@@ -36,7 +36,10 @@ impl ParquetFolder {
     /// If it cannot be made, or has files of tables already.
     pub fn create(folder: &Path) -> Result<ParquetFolder, Error> {
         fs::create_dir_all(folder).map_err(|error| Error::Write(folder.to_owned(), error))?;
-        if TABLES.iter().any(|table| folder.join(table.name).join(FILE).exists()) {
+        if TABLES
+            .iter()
+            .any(|table| folder.join(table.name).join(FILE).exists())
+        {
             return Err(Error::Occupied(folder.to_owned()));
         }
         Ok(ParquetFolder {
@@ -80,7 +83,9 @@ impl ParquetFolder {
 impl Sink for ParquetFolder {
     fn write(&mut self, table: &'static Table, batch: RecordBatch) -> Result<(), Error> {
         let (path, writer) = self.file(table)?;
-        writer.write(&batch).map_err(|error| Error::Parquet(path.clone(), error))
+        writer
+            .write(&batch)
+            .map_err(|error| Error::Parquet(path.clone(), error))
     }
 }
 

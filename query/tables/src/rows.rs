@@ -93,7 +93,11 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub(crate) fn new(table: &'static Table) -> Rows {
-        let columns = table.columns.iter().map(|column| Column::new(column.kind)).collect();
+        let columns = table
+            .columns
+            .iter()
+            .map(|column| Column::new(column.kind))
+            .collect();
         Rows {
             table,
             columns,

@@ -135,7 +135,11 @@ mod tests {
     fn each_table_knows_its_place_and_has_distinct_names() {
         for (index, table) in TABLES.iter().enumerate() {
             assert_eq!(table.index, index, "{}", table.name);
-            assert!(TABLES[..index].iter().all(|other| other.name != table.name), "{}", table.name);
+            assert!(
+                TABLES[..index].iter().all(|other| other.name != table.name),
+                "{}",
+                table.name
+            );
             for (at, column) in table.columns.iter().enumerate() {
                 assert!(table.columns[..at].iter().all(|other| other.name != column.name));
                 assert!(column.about.ends_with('.'), "{}.{}", table.name, column.name);
@@ -153,6 +157,10 @@ mod tests {
             std::fs::write(path, format!("{head}{BEGIN}{}", documentation())).unwrap();
             return;
         }
-        assert_eq!(tail, documentation(), "write it with FERRETTO_WRITE_TABLES=1 cargo test -p ferretto-tables page");
+        assert_eq!(
+            tail,
+            documentation(),
+            "write it with FERRETTO_WRITE_TABLES=1 cargo test -p ferretto-tables page"
+        );
     }
 }

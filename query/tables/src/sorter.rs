@@ -42,6 +42,8 @@ pub(crate) struct Sorter {
     events: Vec<u8>,
     runs: Option<Runs>,
     max_ts: i64,
+    /// Events before time 0, which do not exist.
+    negative: u64,
 }
 
 struct Runs {
@@ -59,6 +61,7 @@ impl Sorter {
             events: Vec::new(),
             runs: None,
             max_ts: 0,
+            negative: 0,
         }
     }
 
@@ -67,13 +70,27 @@ impl Sorter {
         self.max_ts
     }
 
+    /// Returns how many events were left out because their time is negative.
+    pub(crate) fn negative(&self) -> u64 {
+        self.negative
+    }
+
     /// Adds the event that `encode` appends.
     #[inline]
     pub(crate) fn push(&mut self, ts: i64, queue: u32, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        if ts < 0 {
+            self.negative += 1;
+            return Ok(());
+        }
         let offset = self.events.len();
         encode(&mut self.events);
         let len = (self.events.len() - offset) as u32;
-        self.keys.push(Key { ts, queue, len, offset });
+        self.keys.push(Key {
+            ts,
+            queue,
+            len,
+            offset,
+        });
         self.max_ts = self.max_ts.max(ts);
         // Sorting needs room for half of the keys once more.
         if self.events.len() + self.keys.len() * (size_of::<Key>() * 3 / 2) > self.budget {
@@ -120,7 +137,10 @@ impl Sorter {
     ///
     /// # Errors
     /// If the temporary file cannot be written or read, or whatever `visit` fails with.
-    pub(crate) fn finish<E: From<io::Error>>(mut self, visit: impl FnMut(Sorted<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn finish<E: From<io::Error>>(
+        mut self,
+        visit: impl FnMut(Sorted<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut order = Order {
             visit,
             last: 0,
@@ -142,7 +162,10 @@ impl Sorter {
         };
         self.events = Vec::new();
         self.keys = Vec::new();
-        let mut readers: Vec<Run<'_>> = bounds.iter().map(|(begin, end)| Run::new(&file, *begin, *end)).collect();
+        let mut readers: Vec<Run<'_>> = bounds
+            .iter()
+            .map(|(begin, end)| Run::new(&file, *begin, *end))
+            .collect();
         let mut heads = BinaryHeap::new();
         for (number, run) in readers.iter_mut().enumerate() {
             if let Some((ts, queue)) = run.advance()? {
@@ -198,7 +221,8 @@ impl<'a> Run<'a> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
-        let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let ts = u64::from(word(0)) | u64::from(word(4)) << 32;
         self.event.resize(word(12) as usize, 0);
         self.reader.read_exact(&mut self.event)?;

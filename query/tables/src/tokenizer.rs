@@ -8,7 +8,7 @@ mod annotations;
 pub(crate) mod event;
 mod facts;
 mod ftrace;
-mod sequence;
+pub(crate) mod sequence;
 mod service_stats;
 pub(crate) mod track_event;
 
@@ -57,10 +57,16 @@ impl<'a> Packet<'a> {
             match (field.number, field.value) {
                 (TracePacket::TIMESTAMP, Value::Varint(value)) => packet.timestamp = Some(value),
                 (TracePacket::TIMESTAMP_CLOCK_ID, Value::Varint(value)) => packet.clock = Some(value as u32),
-                (TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(value)) => packet.sequence = Some(value as u32),
+                (TracePacket::TRUSTED_PACKET_SEQUENCE_ID, Value::Varint(value)) => {
+                    packet.sequence = Some(value as u32)
+                }
                 (TracePacket::SEQUENCE_FLAGS, Value::Varint(value)) => packet.flags = value,
-                (TracePacket::INCREMENTAL_STATE_CLEARED, Value::Varint(value)) => packet.is_cleared = value != 0,
-                (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(value)) => packet.has_dropped = value != 0,
+                (TracePacket::INCREMENTAL_STATE_CLEARED, Value::Varint(value)) => {
+                    packet.is_cleared = value != 0
+                }
+                (TracePacket::PREVIOUS_PACKET_DROPPED, Value::Varint(value)) => {
+                    packet.has_dropped = value != 0
+                }
                 (TracePacket::FIRST_PACKET_ON_SEQUENCE, Value::Varint(value)) => packet.is_first = value != 0,
                 (TracePacket::MACHINE_ID, Value::Varint(value)) => packet.machine = value,
                 (TracePacket::TRUSTED_PID, Value::Varint(value)) => packet.trusted_pid = Some(value),
@@ -153,13 +159,17 @@ impl Tokenizer {
             Some((TracePacket::TRACE_STATS, stats)) => {
                 let sequences = &self.sequences;
                 service_stats::trace_stats(stats, context, |number| {
-                    sequences.get(&number).map(|sequence| (sequence.losses, sequence.is_lost()))
+                    sequences
+                        .get(&number)
+                        .map(|sequence| (sequence.losses, sequence.is_lost()))
                 });
             }
             _ => {}
         }
         if packet.flags & NEEDS_STATE != 0 {
-            let Some(sequence) = self.sequences.get_mut(&number) else { return Ok(()) };
+            let Some(sequence) = self.sequences.get_mut(&number) else {
+                return Ok(());
+            };
             sequence.needing += 1;
             if number == 0 || !sequence.is_whole {
                 sequence.skipped += 1;
@@ -195,9 +205,17 @@ impl Tokenizer {
         }
     }
 
-    fn tokenize(&mut self, packet: &Packet<'_>, encoded: &[u8], may: May, context: &mut Context<'_>) -> io::Result<()> {
+    fn tokenize(
+        &mut self,
+        packet: &Packet<'_>,
+        encoded: &[u8],
+        may: May,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
         let number = packet.sequence.unwrap_or(0);
-        let Some(sequence) = self.sequences.get_mut(&number) else { return Ok(()) };
+        let Some(sequence) = self.sequences.get_mut(&number) else {
+            return Ok(());
+        };
         let ts = match packet.timestamp {
             None => self.latest.max(self.sorter.max_ts()),
             Some(value) => {
@@ -224,7 +242,9 @@ impl Tokenizer {
             }
         };
         self.latest = self.latest.max(ts);
-        let Some((field, content)) = packet.content else { return Ok(()) };
+        let Some((field, content)) = packet.content else {
+            return Ok(());
+        };
         match field {
             TracePacket::FTRACE_EVENTS => {
                 let mut to = ftrace::To {
@@ -240,12 +260,10 @@ impl Tokenizer {
                 };
                 track_event::tokenize(content, packet, ts, sequence, &mut to, context)
             }
-            TracePacket::TRACK_DESCRIPTOR => {
-                match track_event::descriptor(content, sequence, context) {
-                    true => self.push_packet(ts, field, content),
-                    false => Ok(()),
-                }
-            }
+            TracePacket::TRACK_DESCRIPTOR => match track_event::descriptor(content, sequence, context) {
+                true => self.push_packet(ts, field, content),
+                false => Ok(()),
+            },
             TracePacket::THREAD_DESCRIPTOR => match packet.sequence.is_some() && sequence.is_whole {
                 true => {
                     sequence.set_thread(content, false);

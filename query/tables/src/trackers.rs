@@ -35,6 +35,8 @@ pub(crate) struct Trackers {
     tracks: Tracks,
     slices: Slices,
     flows: Flows,
+    /// The rows of `android_logs`.
+    logs: i64,
     begin: Option<Begin>,
 }
 
@@ -47,6 +49,7 @@ impl Trackers {
             tracks: Tracks::default(),
             slices: Slices::default(),
             flows: Flows::default(),
+            logs: 0,
             begin: None,
         }
     }
@@ -95,7 +98,10 @@ impl Trackers {
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
         self.slices.finish(context);
         let Context {
-            strings, output, args, ..
+            strings,
+            output,
+            args,
+            ..
         } = context;
         self.tracks.write(strings, output);
         self.sched.finish(strings, output);
@@ -106,7 +112,9 @@ impl Trackers {
             args.finish(strings, output).unwrap_or(0)
         });
         if self.processes.errors > 0 {
-            context.stats.add("process_tracker_errors", None, self.processes.errors as i64);
+            context
+                .stats
+                .add("process_tracker_errors", None, self.processes.errors as i64);
         }
     }
 }

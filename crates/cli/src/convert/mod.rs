@@ -47,9 +47,9 @@ use formats::write;
 
 use crate::figures::Count;
 use crate::samples::{Recorder, Thread};
-use ferretto_trace_file::{self as trace_file, Damage, End, PACKET_TAG, Piece, nothing_read};
 use crate::{text, usage};
 use destination::Destination;
+use ferretto_trace_file::{self as trace_file, Damage, End, PACKET_TAG, Piece, nothing_read};
 use ferretto_wire::push_varint;
 use source::{Kind, Source};
 

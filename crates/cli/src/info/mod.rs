@@ -19,8 +19,8 @@ use std::ops::ControlFlow;
 use clap::{CommandFactory, Parser};
 
 use crate::perfetto::INCOMPLETE;
-use ferretto_trace_file::{self as trace_file, Compression, End, Input, nothing_read};
 use crate::usage;
+use ferretto_trace_file::{self as trace_file, Compression, End, Input, nothing_read};
 use summary::Summary;
 
 const NAME: &str = "ferretto info";

@@ -17,8 +17,8 @@ use ferretto_wire::push_varint;
 use crate::convert::{self, ConvertError};
 use crate::figures::{Count, Counted};
 use crate::samples::{Keep, Profile, Recorder};
-use ferretto_trace_file::PACKET_TAG;
 use crate::usage;
+use ferretto_trace_file::PACKET_TAG;
 pub(crate) use modules::{Found, debug_files, name};
 
 const NAME: &str = "ferretto symbolize";

@@ -16,8 +16,8 @@ use clap::{CommandFactory, Parser};
 use ferretto_proto::text::{Printer, TRACE_PACKET};
 
 use crate::private_file;
-use ferretto_trace_file::{self as trace_file, Damage, End, Input, Piece, nothing_read};
 use crate::usage;
+use ferretto_trace_file::{self as trace_file, Damage, End, Input, Piece, nothing_read};
 
 #[cfg(test)]
 mod tests;

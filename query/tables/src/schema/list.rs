@@ -2,7 +2,10 @@
 
 use super::{Column, Table, float, int, optional, text};
 
-const ID: Column = int("id", "The number of the row, in the order in which the trace processor would add it.");
+const ID: Column = int(
+    "id",
+    "The number of the row, in the order in which the trace processor would add it.",
+);
 const TS: Column = int("ts", "The time in ns on the clock of the trace.");
 const DUR: Column = int("dur", "The duration in ns; -1 if the trace has no end of it.");
 const UCPU: Column = int("ucpu", "The CPU, distinct over all machines.");
@@ -10,11 +13,20 @@ const ARG_SET: Column = optional(int("arg_set_id", "Its arguments, in `args`."))
 const TRACK_NAME: Column = optional(text("name", "Its name."));
 const TRACK_TYPE: Column = text("type", "What tracks it is one of.");
 const PARENT: Column = optional(int("parent_id", "The track that it belongs to."));
-const DIMENSIONS: Column = optional(int("dimension_arg_set_id", "What distinguishes it from others of its type, in `args`."));
-const SOURCE: Column = optional(int("source_arg_set_id", "What the program said about it, in `args`."));
+const DIMENSIONS: Column = optional(int(
+    "dimension_arg_set_id",
+    "What distinguishes it from others of its type, in `args`.",
+));
+const SOURCE: Column = optional(int(
+    "source_arg_set_id",
+    "What the program said about it, in `args`.",
+));
 const UNIT: Column = optional(text("unit", "The unit of its values."));
 const DESCRIPTION: Column = optional(text("description", "What the program said that it is."));
-const MACHINE: Column = optional(int("machine_id", "The machine; null for the one that recorded the trace."));
+const MACHINE: Column = optional(int(
+    "machine_id",
+    "The machine; null for the one that recorded the trace.",
+));
 
 macro_rules! tables {
     ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {
@@ -112,6 +124,13 @@ tables! {
         optional(int("trace_id", "The number that the program gave it.")),
         ARG_SET,
     ];
+    ANDROID_LOGS = "android_logs", "A message that a program logged, on any system.", [
+        ID, TS,
+        int("utid", "The thread."),
+        int("prio", "How important it is, as Android counts: 2 is verbose, 4 is informative, 6 is an error."),
+        optional(text("tag", "Where it comes from.")),
+        text("msg", "The message."),
+    ];
     COUNTER = "counter", "The value of a counter from a time on.", [
         ID, TS,
         int("track_id", "The counter's track."),
@@ -184,7 +203,7 @@ tables! {
         optional(int("packets", "The number of packets.")),
         text("detail", "What was found."),
     ];
-    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer`, `json` or null."]
+    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer` or `json`."]
     ARGS = "args", "An argument of an event, of a track or of something else.", [
         ID,
         int("arg_set_id", "The set that it belongs to. Equal sets are one."),

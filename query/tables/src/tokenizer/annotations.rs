@@ -38,7 +38,12 @@ impl Key {
 }
 
 /// Adds the arguments of one annotation.
-pub(super) fn annotation(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+pub(super) fn annotation(
+    message: &[u8],
+    sequence: &Sequence,
+    coder: &mut Coder<'_>,
+    context: &mut Context<'_>,
+) {
     // Nearly all annotations have a name and one plain value: their key is made without strings in between.
     let Some(name) = name_of(message, sequence, context) else {
         context.stats.add("track_event_parser_errors", None, 1);
@@ -159,13 +164,20 @@ fn nested(
         return true;
     }
     if has(DebugAnnotation::ARRAY_VALUES) {
-        let mut at = 0;
+        let mut any = false;
         for element in all_bytes(message, DebugAnnotation::ARRAY_VALUES) {
-            at += usize::from(nested(element, &key.element(at), depth + 1, sequence, coder, context));
+            let element_key = key.element(coder.next_element(&key.whole));
+            if nested(element, &element_key, depth + 1, sequence, coder, context) {
+                coder.add_element(&key.whole);
+                any = true;
+            }
         }
-        return at > 0;
+        return any;
     }
-    let (flat, whole) = (context.strings.intern(&key.flat), context.strings.intern(&key.whole));
+    let (flat, whole) = (
+        context.strings.intern(&key.flat),
+        context.strings.intern(&key.whole),
+    );
     if let Some(field) = plain(message) {
         value(field, flat, whole, sequence, coder, context);
         return true;
@@ -178,7 +190,13 @@ fn nested(
 }
 
 /// The older way to have parts.
-fn legacy_nested(message: &[u8], key: &Key, depth: usize, coder: &mut Coder<'_>, context: &mut Context<'_>) -> bool {
+fn legacy_nested(
+    message: &[u8],
+    key: &Key,
+    depth: usize,
+    coder: &mut Coder<'_>,
+    context: &mut Context<'_>,
+) -> bool {
     const TYPE: u32 = 1;
     const DICT_KEYS: u32 = 2;
     const DICT_VALUES: u32 = 3;
@@ -190,7 +208,10 @@ fn legacy_nested(message: &[u8], key: &Key, depth: usize, coder: &mut Coder<'_>,
     if depth >= MOST_DEPTH || coder.arguments() >= MOST_ARGUMENTS {
         return false;
     }
-    let kind = fields(message).filter(|field| field.number == TYPE).filter_map(|field| number(field.value)).last();
+    let kind = fields(message)
+        .filter(|field| field.number == TYPE)
+        .filter_map(|field| number(field.value))
+        .last();
     match kind.unwrap_or(0) {
         1 => {
             let values = all_bytes(message, DICT_VALUES);
@@ -202,16 +223,25 @@ fn legacy_nested(message: &[u8], key: &Key, depth: usize, coder: &mut Coder<'_>,
             any
         }
         2 => {
-            let mut at = 0;
+            let mut any = false;
             for value in all_bytes(message, ARRAY_VALUES) {
-                at += usize::from(legacy_nested(value, &key.element(at), depth + 1, coder, context));
+                let element_key = key.element(coder.next_element(&key.whole));
+                if legacy_nested(value, &element_key, depth + 1, coder, context) {
+                    coder.add_element(&key.whole);
+                    any = true;
+                }
             }
-            at > 0
+            any
         }
         _ => {
-            let (flat, whole) = (context.strings.intern(&key.flat), context.strings.intern(&key.whole));
+            let (flat, whole) = (
+                context.strings.intern(&key.flat),
+                context.strings.intern(&key.whole),
+            );
             for wanted in [BOOL, INT, DOUBLE, STRING] {
-                let Some(field) = fields(message).filter(|field| field.number == wanted).last() else { continue };
+                let Some(field) = fields(message).filter(|field| field.number == wanted).last() else {
+                    continue;
+                };
                 match (wanted, field.value) {
                     (BOOL, Wire::Varint(value)) => coder.bool(flat, whole, value != 0),
                     (INT, Wire::Varint(value)) => coder.int(flat, whole, value as i64),

@@ -28,28 +28,28 @@ pub(crate) enum Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     of_cpus: Vec<Queue>,
-    /// The number of each queue of a CPU, by CPU and kind.
-    numbers: Vec<[Option<u32>; 3]>,
+    /// The number of each queue of a CPU, by kind and CPU.
+    numbers: [Vec<u32>; 3],
 }
 
 impl Queues {
-    /// Returns the number of a queue of a CPU.
+    /// Returns the number of a queue of a CPU. The first queue of a kind for a CPU comes with those of all lower CPUs, as in the trace processor, because
+    /// the order of events of one time depends on it.
     #[inline]
     pub(crate) fn number(&mut self, queue: Queue) -> u32 {
-        let (cpu, kind) = match queue {
+        let (cpu, kind, make): (u32, usize, fn(u32) -> Queue) = match queue {
             Queue::Packets => return PACKETS,
             Queue::TrackEvents => return TRACK_EVENTS,
-            Queue::Ftrace(cpu) => (cpu as usize, 0),
-            Queue::Switches(cpu) => (cpu as usize, 1),
-            Queue::Wakings(cpu) => (cpu as usize, 2),
+            Queue::Ftrace(cpu) => (cpu, 0, Queue::Ftrace),
+            Queue::Switches(cpu) => (cpu, 1, Queue::Switches),
+            Queue::Wakings(cpu) => (cpu, 2, Queue::Wakings),
         };
-        if cpu >= self.numbers.len() {
-            self.numbers.resize(cpu + 1, [None; 3]);
+        let numbers = &mut self.numbers[kind];
+        while numbers.len() <= cpu as usize {
+            self.of_cpus.push(make(numbers.len() as u32));
+            numbers.push(FIRST_OF_CPU + self.of_cpus.len() as u32 - 1);
         }
-        *self.numbers[cpu][kind].get_or_insert_with(|| {
-            self.of_cpus.push(queue);
-            FIRST_OF_CPU + self.of_cpus.len() as u32 - 1
-        })
+        numbers[cpu as usize]
     }
 
     /// Returns what a queue has.

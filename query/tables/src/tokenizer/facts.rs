@@ -20,7 +20,9 @@ pub(super) fn clock_snapshot(snapshot: &[u8], sequence: u32, context: &mut Conte
     let mut readings = Vec::new();
     for clock in all_bytes(snapshot, ClockSnapshot::CLOCKS) {
         let get = |field| number_of(clock, field).unwrap_or(0);
-        let Some(id) = clock_of(sequence, get(Clock::CLOCK_ID) as u32) else { return };
+        let Some(id) = clock_of(sequence, get(Clock::CLOCK_ID) as u32) else {
+            return;
+        };
         readings.push(Reading {
             clock: id,
             value: get(Clock::TIMESTAMP) as i64,
@@ -37,10 +39,15 @@ pub(super) fn clock_snapshot(snapshot: &[u8], sequence: u32, context: &mut Conte
         context.metadata.set("trace_time_clock_id", Known::Int(clock));
     }
     let trace_clock = context.clocks.trace_clock();
-    let of_snapshot = readings.iter().find(|reading| reading.clock == trace_clock).map(|reading| reading.value);
+    let of_snapshot = readings
+        .iter()
+        .find(|reading| reading.clock == trace_clock)
+        .map(|reading| reading.value);
     for reading in &readings {
         let value = if reading.is_incremental { 0 } else { reading.value };
-        let Some(ts) = context.clocks.trace_time(reading.clock, value).or(of_snapshot) else { continue };
+        let Some(ts) = context.clocks.trace_time(reading.clock, value).or(of_snapshot) else {
+            continue;
+        };
         let name = match reading.clock {
             1 => Cell::Str("REALTIME"),
             2 => Cell::Str("REALTIME_COARSE"),
@@ -97,8 +104,13 @@ pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
     const PAGE_SIZE: u32 = 6;
     if let Some(utsname) = bytes_of(info, SystemInfo::UTSNAME) {
         let text = |field| String::from_utf8_lossy(bytes_of(utsname, field).unwrap_or(&[])).into_owned();
-        let [name, version, release, machine] =
-            [Utsname::SYSNAME, Utsname::VERSION, Utsname::RELEASE, Utsname::MACHINE].map(text);
+        let [name, version, release, machine] = [
+            Utsname::SYSNAME,
+            Utsname::VERSION,
+            Utsname::RELEASE,
+            Utsname::MACHINE,
+        ]
+        .map(text);
         context.set_kernel(kernel_version(&name, &release));
         for (key, value) in [
             ("system_name", name),
@@ -110,7 +122,9 @@ pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
         }
     }
     if let Some(minutes) = number_of(info, SystemInfo::TIMEZONE_OFF_MINS) {
-        context.metadata.set("timezone_off_mins", Known::Int((minutes as i32).into()));
+        context
+            .metadata
+            .set("timezone_off_mins", Known::Int((minutes as i32).into()));
     }
     context.page_size = match number_of(info, PAGE_SIZE) {
         None | Some(0) => 4096,
@@ -134,7 +148,9 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
     use ferretto_proto::write::cpu_info::Cpu;
     const ARM: u32 = 3;
     const ARM_KEYS: [&str; 5] = ["implementer", "architecture", "variant", "part", "revision"];
-    let cpus: Vec<&[u8]> = all_bytes(info, CpuInfo::CPUS).take(crate::context::MOST_CPUS as usize).collect();
+    let cpus: Vec<&[u8]> = all_bytes(info, CpuInfo::CPUS)
+        .take(crate::context::MOST_CPUS as usize)
+        .collect();
     let capacities: Vec<Option<u64>> = cpus.iter().map(|cpu| number_of(cpu, Cpu::CAPACITY)).collect();
     let highest: Vec<Option<u64>> = cpus
         .iter()
@@ -148,7 +164,9 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
         .collect();
     // CPUs of equal capacity are a cluster; where the kernel gives none, those of equal highest frequency.
     let all = |values: &[Option<u64>]| values.iter().copied().collect::<Option<Vec<u64>>>();
-    let judged = all(&capacities).or_else(|| all(&highest)).unwrap_or_else(|| vec![0; cpus.len()]);
+    let judged = all(&capacities)
+        .or_else(|| all(&highest))
+        .unwrap_or_else(|| vec![0; cpus.len()]);
     let mut levels = judged.clone();
     levels.sort_unstable();
     levels.dedup();
@@ -157,7 +175,9 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
         let processor = processor.map(|processor| context.strings.intern_bytes(processor));
         let arm = bytes_of(cpu, ARM).map(|arm| {
             for (at, key) in ARM_KEYS.iter().enumerate() {
-                let value = fields(arm).filter(|field| field.number == at as u32 + 1).filter_map(|it| number(it.value));
+                let value = fields(arm)
+                    .filter(|field| field.number == at as u32 + 1)
+                    .filter_map(|it| number(it.value));
                 let key = context.strings.intern(&format!("arm_cpu_{key}"));
                 context.args.add(key, key, Value::Uint(value.last().unwrap_or(0)));
             }
@@ -166,7 +186,9 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
         if let Some(known) = context.cpus.mention(number_of_cpu as u32) {
             known.processor = processor.or(known.processor);
             known.cluster = levels.binary_search(&judged[number_of_cpu]).unwrap_or(0) as i64;
-            known.capacity = capacities[number_of_cpu].map(|capacity| i64::from(capacity as u32)).or(known.capacity);
+            known.capacity = capacities[number_of_cpu]
+                .map(|capacity| i64::from(capacity as u32))
+                .or(known.capacity);
             known.arg_set = arm.flatten().or(known.arg_set);
         }
     }
@@ -200,7 +222,10 @@ pub(super) fn trace_config(config: &[u8], context: &mut Context<'_>) {
     const TRACE_UUID_MSB: u32 = 27;
     const TRACE_UUID_LSB: u32 = 28;
     if let Some(name) = bytes_of(config, UNIQUE_SESSION_NAME) {
-        context.metadata.set("unique_session_name", Known::Text(String::from_utf8_lossy(name).into_owned()));
+        context.metadata.set(
+            "unique_session_name",
+            Known::Text(String::from_utf8_lossy(name).into_owned()),
+        );
     }
     if context.metadata.text("trace_uuid").is_none() {
         let half = |field| number_of(config, field).unwrap_or(0) as i64;

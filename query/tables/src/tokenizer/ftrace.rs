@@ -106,7 +106,11 @@ impl Ftrace {
                 step: 1,
                 is_incremental: false,
             };
-            if context.clocks.snapshot(&[reading(clock, ftrace), reading(BOOTTIME, boot)]).is_err() {
+            if context
+                .clocks
+                .snapshot(&[reading(clock, ftrace), reading(BOOTTIME, boot)])
+                .is_err()
+            {
                 context.stats.add("invalid_clock_snapshots", None, 1);
             }
             self.latest_snapshot = ftrace;
@@ -124,8 +128,12 @@ impl Ftrace {
         if std::mem::replace(&mut self.seen[at], true) {
             return;
         }
-        let Some(begin) = head.previous_end.or(head.last_read) else { return };
-        let Some(ts) = context.clocks.trace_time(clock, begin as i64) else { return };
+        let Some(begin) = head.previous_end.or(head.last_read) else {
+            return;
+        };
+        let Some(ts) = context.clocks.trace_time(clock, begin as i64) else {
+            return;
+        };
         if context.metadata.number(KEY).is_none_or(|latest| ts > latest) {
             context.metadata.set(KEY, Known::Int(ts));
         }
@@ -236,7 +244,9 @@ fn compact_sched(
     let mut columns = [Packed::default(); CompactSched::WAKING_COMMON_FLAGS as usize + 1];
     for field in fields(compact) {
         match (field.number, field.value) {
-            (CompactSched::INTERN_TABLE, Value::Bytes(name)) => names.push(context.strings.intern_bytes(name)),
+            (CompactSched::INTERN_TABLE, Value::Bytes(name)) => {
+                names.push(context.strings.intern_bytes(name))
+            }
             (number, Value::Bytes(bytes)) => {
                 if let Some(column) = columns.get_mut(number as usize) {
                     *column = Packed(bytes);
@@ -281,7 +291,9 @@ fn compact_sched(
             to.sorter.push(ts, queue, |bytes| switch.encode(bytes))?;
         }
     }
-    is_whole &= [times, state, pid, prio, comm].iter().all(|column| column.0.is_empty());
+    is_whole &= [times, state, pid, prio, comm]
+        .iter()
+        .all(|column| column.0.is_empty());
     if !is_whole {
         context.stats.add("compact_sched_has_parse_errors", None, 1);
     }
@@ -320,7 +332,9 @@ fn compact_sched(
             to.sorter.push(ts, queue, |bytes| waking.encode(bytes))?;
         }
     }
-    is_whole &= [times, pid, target, prio, comm].iter().all(|column| column.0.is_empty());
+    is_whole &= [times, pid, target, prio, comm]
+        .iter()
+        .all(|column| column.0.is_empty());
     if !is_whole {
         context.stats.add("compact_sched_has_parse_errors", None, 1);
     }

@@ -23,7 +23,7 @@ pub(crate) struct Defaults {
 }
 
 /// Where an event was, in the source of a program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SourceLocation {
     pub(crate) file: Option<StringId>,
     pub(crate) function: Option<StringId>,
@@ -114,7 +114,9 @@ impl Sequence {
     /// Takes in interned data. The first entry of a number counts.
     pub(crate) fn intern(&mut self, message: &[u8], context: &mut Context<'_>) {
         for field in fields(message) {
-            let Some(entry) = field.value.as_bytes() else { continue };
+            let Some(entry) = field.value.as_bytes() else {
+                continue;
+            };
             match field.number {
                 InternedData::EVENT_CATEGORIES
                 | InternedData::EVENT_NAMES
@@ -194,7 +196,11 @@ pub(crate) fn source_location(message: &[u8], context: &mut Context<'_>) -> Sour
     const FILE: u32 = 2;
     const FUNCTION: u32 = 3;
     const LINE: u32 = 4;
-    let mut text = |field| all_bytes(message, field).last().map(|text| context.strings.intern_bytes(text));
+    let mut text = |field| {
+        all_bytes(message, field)
+            .last()
+            .map(|text| context.strings.intern_bytes(text))
+    };
     SourceLocation {
         file: text(FILE),
         function: text(FUNCTION),

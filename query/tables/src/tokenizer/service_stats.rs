@@ -9,7 +9,10 @@ use crate::fields::{all_bytes, bytes_of, each_varint, fields, number_of};
 const OF_SERVICE: [(u32, &str); 11] = [
     (TraceStats::PRODUCERS_CONNECTED, "traced_producers_connected"),
     (TraceStats::PRODUCERS_SEEN, "traced_producers_seen"),
-    (TraceStats::DATA_SOURCES_REGISTERED, "traced_data_sources_registered"),
+    (
+        TraceStats::DATA_SOURCES_REGISTERED,
+        "traced_data_sources_registered",
+    ),
     (TraceStats::DATA_SOURCES_SEEN, "traced_data_sources_seen"),
     (TraceStats::TRACING_SESSIONS, "traced_tracing_sessions"),
     (TraceStats::TOTAL_BUFFERS, "traced_total_buffers"),
@@ -53,7 +56,11 @@ const OF_FILTER: [(u32, &str); 5] = [
 ];
 
 /// Takes in the service's counters. `sequence` says how often packets of a sequence were lost, and whether all of it was.
-pub(super) fn trace_stats(stats: &[u8], context: &mut Context<'_>, sequence: impl Fn(u32) -> Option<(i64, bool)>) {
+pub(super) fn trace_stats(
+    stats: &[u8],
+    context: &mut Context<'_>,
+    sequence: impl Fn(u32) -> Option<(i64, bool)>,
+) {
     const DISCARDED_PER_BUFFER: u32 = 20;
     const SEQUENCE_ID: u32 = 1;
     const BUFFER: u32 = 4;
@@ -68,13 +75,17 @@ pub(super) fn trace_stats(stats: &[u8], context: &mut Context<'_>, sequence: imp
         let mut buffer = 0;
         for field in fields(filter).filter(|field| field.number == DISCARDED_PER_BUFFER) {
             each_varint(field.value, |bytes| {
-                context.stats.set("traced_buf_bytes_filtered_out", Some(buffer), bytes as i64);
+                context
+                    .stats
+                    .set("traced_buf_bytes_filtered_out", Some(buffer), bytes as i64);
                 buffer += 1;
             });
         }
     }
     match get(stats, TraceStats::FINAL_FLUSH_OUTCOME) {
-        1 => context.stats.add_recorded("traced_final_flush_succeeded", None, 1),
+        1 => context
+            .stats
+            .add_recorded("traced_final_flush_succeeded", None, 1),
         2 => context.stats.add_recorded("traced_final_flush_failed", None, 1),
         _ => {}
     }
@@ -92,8 +103,12 @@ pub(super) fn trace_stats(stats: &[u8], context: &mut Context<'_>, sequence: imp
         }
     }
     for (buffer, (lost, are_lost)) in losses {
-        context.stats.set("traced_buf_sequence_packet_loss", Some(buffer), lost);
-        context.stats.set("traced_buf_incremental_sequences_dropped", Some(buffer), are_lost);
+        context
+            .stats
+            .set("traced_buf_sequence_packet_loss", Some(buffer), lost);
+        context
+            .stats
+            .set("traced_buf_incremental_sequences_dropped", Some(buffer), are_lost);
     }
 }
 

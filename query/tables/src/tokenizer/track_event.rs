@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::strings::StringId;
 use crate::trackers::descriptors::{Counter, Descriptor, Merge};
-use code::{Coder, Event, Kind, Lists};
+use code::{Coder, Event, Kind, Lists, Log};
 
 /// The most further counters of an event.
 const MOST_COUNTERS: usize = 8;
@@ -77,7 +77,9 @@ impl<'a> Raw<'a> {
                 (TrackEvent::EXTRA_COUNTER_VALUES, value) => {
                     each_varint(value, |value| raw.extra.push(value as i64 as f64));
                 }
-                (TrackEvent::EXTRA_COUNTER_TRACK_UUIDS, value) => each_varint(value, |uuid| raw.extra_uuids.push(uuid)),
+                (TrackEvent::EXTRA_COUNTER_TRACK_UUIDS, value) => {
+                    each_varint(value, |uuid| raw.extra_uuids.push(uuid))
+                }
                 (TrackEvent::EXTRA_DOUBLE_COUNTER_VALUES, value) => {
                     each_fixed(value, |bits| raw.extra_double.push(f64::from_bits(bits)));
                 }
@@ -86,12 +88,20 @@ impl<'a> Raw<'a> {
                 }
                 (TrackEvent::FLOW_IDS_OLD, value) => each_varint(value, |flow| raw.flows_old.push(flow)),
                 (TrackEvent::FLOW_IDS, value) => each_fixed(value, |flow| raw.flows.push(flow)),
-                (TrackEvent::TERMINATING_FLOW_IDS_OLD, value) => each_varint(value, |flow| raw.ended_old.push(flow)),
+                (TrackEvent::TERMINATING_FLOW_IDS_OLD, value) => {
+                    each_varint(value, |flow| raw.ended_old.push(flow))
+                }
                 (TrackEvent::TERMINATING_FLOW_IDS, value) => each_fixed(value, |flow| raw.ended.push(flow)),
                 (TrackEvent::TIMESTAMP_DELTA_US, Value::Varint(value)) => raw.delta = Some(value as i64),
-                (TrackEvent::TIMESTAMP_ABSOLUTE_US, Value::Varint(value)) => raw.absolute = Some(value as i64),
-                (TrackEvent::THREAD_TIME_DELTA_US, Value::Varint(value)) => raw.thread_delta = Some(value as i64),
-                (TrackEvent::THREAD_TIME_ABSOLUTE_US, Value::Varint(value)) => raw.thread_absolute = Some(value as i64),
+                (TrackEvent::TIMESTAMP_ABSOLUTE_US, Value::Varint(value)) => {
+                    raw.absolute = Some(value as i64)
+                }
+                (TrackEvent::THREAD_TIME_DELTA_US, Value::Varint(value)) => {
+                    raw.thread_delta = Some(value as i64)
+                }
+                (TrackEvent::THREAD_TIME_ABSOLUTE_US, Value::Varint(value)) => {
+                    raw.thread_absolute = Some(value as i64)
+                }
                 (TrackEvent::THREAD_INSTRUCTION_COUNT_DELTA, Value::Varint(value)) => {
                     raw.instruction_delta = Some(value as i64);
                 }
@@ -109,7 +119,11 @@ impl<'a> Raw<'a> {
 /// Calls `visit` with each number of a repeated field of eight bytes each, packed or not.
 fn each_fixed(value: Value<'_>, mut visit: impl FnMut(u64)) {
     match value {
-        Value::Bytes(packed) => packed.as_chunks::<8>().0.iter().for_each(|bytes| visit(u64::from_le_bytes(*bytes))),
+        Value::Bytes(packed) => packed
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .for_each(|bytes| visit(u64::from_le_bytes(*bytes))),
         other => {
             if let Some(number) = number(other) {
                 visit(number);
@@ -161,7 +175,10 @@ pub(super) fn tokenize(
             return Ok(());
         }
     };
-    if raw.legacy.is_some_and(|legacy| number_of(legacy, PHASE).is_some()) {
+    if raw
+        .legacy
+        .is_some_and(|legacy| number_of(legacy, PHASE).is_some())
+    {
         context.stats.add("ferretto_legacy_events_passed_over", None, 1);
         return Ok(());
     }
@@ -210,7 +227,12 @@ fn times(
     sequence: &mut Sequence,
     context: &mut Context<'_>,
 ) -> Result<(i64, Option<i64>, Option<i64>), Passed> {
-    let mut monotonic = |microseconds: i64| context.clocks.trace_time(MONOTONIC, microseconds).unwrap_or(microseconds);
+    let mut monotonic = |microseconds: i64| {
+        context
+            .clocks
+            .trace_time(MONOTONIC, microseconds)
+            .unwrap_or(microseconds)
+    };
     let ts = if let Some(delta) = raw.delta {
         let counts = sequence.counts.as_mut().ok_or(Passed::Skipped)?;
         counts.ts = counts.ts.wrapping_add(delta.wrapping_mul(1000));
@@ -261,7 +283,11 @@ fn counted(
     }
     let mut counters = Vec::new();
     let whole = (&raw.extra, &raw.extra_uuids, sequence.defaults.counters.clone());
-    let double = (&raw.extra_double, &raw.extra_double_uuids, sequence.defaults.double_counters.clone());
+    let double = (
+        &raw.extra_double,
+        &raw.extra_double_uuids,
+        sequence.defaults.double_counters.clone(),
+    );
     for (values, own, defaults) in [whole, double] {
         let uuids = if own.is_empty() { &defaults } else { own };
         for (at, value) in values.iter().enumerate() {
@@ -278,7 +304,11 @@ fn counted(
 /// Returns the value of a counter in its unit, whatever it counts from.
 fn absolute(uuid: u64, value: f64, sequence: &mut Sequence, context: &mut Context<'_>) -> Option<f64> {
     let counter = context.descriptors.counter(uuid)?;
-    let value = if counter.multiplier > 0 { value * counter.multiplier as f64 } else { value };
+    let value = if counter.multiplier > 0 {
+        value * counter.multiplier as f64
+    } else {
+        value
+    };
     if !counter.is_incremental {
         return Some(value);
     }
@@ -303,7 +333,11 @@ fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Op
                     all.push(context.strings.get(name).to_owned());
                 }
             }
-            all.extend(texts.iter().map(|text| String::from_utf8_lossy(text).into_owned()));
+            all.extend(
+                texts
+                    .iter()
+                    .map(|text| String::from_utf8_lossy(text).into_owned()),
+            );
             let all = all.join(",");
             (!all.is_empty()).then(|| context.strings.intern(&all))
         }
@@ -313,13 +347,14 @@ fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Op
 /// Adds the arguments of an event.
 fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
     let mut location = None;
-    let mut correlation = None;
+    let (mut correlation, mut log) = (None, None);
     for field in fields(message) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => location = Some(sequence.location(iid)),
             (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => {
                 location = Some(Some(source_location(message, context)));
             }
+            (TrackEvent::LOG_MESSAGE, Value::Bytes(message)) => log = Some(message),
             (TrackEvent::CORRELATION_ID, Value::Varint(id)) => {
                 correlation = Some(context.strings.intern(&format!("tp:#{id}")));
             }
@@ -337,6 +372,12 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
         Some(None) => context.stats.add("track_event_parser_errors", None, 1),
         None => {}
     }
+    if let Some(message) = log {
+        match log_message(message, sequence, context) {
+            Some(log) => coder.log(&log),
+            None => context.stats.add("track_event_parser_errors", None, 1),
+        }
+    }
     if let Some(correlation) = correlation {
         let key = context.strings.intern("correlation_id");
         coder.pooled(key, key, correlation);
@@ -348,12 +389,29 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
     }
 }
 
+/// Reads what a program logged. `None` if its text is not known.
+fn log_message(message: &[u8], sequence: &Sequence, context: &mut Context<'_>) -> Option<Log> {
+    const SOURCE_LOCATION_IID: u32 = 1;
+    const BODY_IID: u32 = 2;
+    const PRIORITY: u32 = 3;
+    let body = number_of(message, BODY_IID)?;
+    let location = number_of(message, SOURCE_LOCATION_IID).and_then(|iid| sequence.location(iid));
+    Some(Log {
+        body: sequence.name(InternedData::LOG_MESSAGE_BODY, body, context)?,
+        priority: number_of(message, PRIORITY).map(|priority| i64::from(priority as i32)),
+        location,
+    })
+}
+
 fn add_location(location: SourceLocation, coder: &mut Coder<'_>, context: &mut Context<'_>) {
     let empty = context.strings.intern("");
     let file = location.file.unwrap_or(empty);
     let file = context.strings.get(file).replace('\\', "/");
     let file = context.strings.intern(&file);
-    for (key, value) in [("source.file_name", file), ("source.function_name", location.function.unwrap_or(empty))] {
+    for (key, value) in [
+        ("source.file_name", file),
+        ("source.function_name", location.function.unwrap_or(empty)),
+    ] {
         let key = context.strings.intern(key);
         coder.pooled(key, key, value);
     }
@@ -362,11 +420,7 @@ fn add_location(location: SourceLocation, coder: &mut Coder<'_>, context: &mut C
 }
 
 /// Takes in a description of a track. Returns whether the trackers should see it too.
-pub(super) fn descriptor(
-    message: &[u8],
-    sequence: &mut Sequence,
-    context: &mut Context<'_>,
-) -> bool {
+pub(super) fn descriptor(message: &[u8], sequence: &mut Sequence, context: &mut Context<'_>) -> bool {
     let Some(uuid) = number_of(message, TrackDescriptor::UUID) else {
         context.stats.add("track_event_tokenizer_errors", None, 1);
         return false;
@@ -404,8 +458,8 @@ pub(super) fn descriptor(
             return false;
         };
         (descriptor.pid, descriptor.tid) = (Some(pid), Some(tid));
-        descriptor.is_separate =
-            number_of(message, TrackDescriptor::DISALLOW_MERGING_WITH_SYSTEM_TRACKS).is_some_and(|value| value != 0);
+        descriptor.is_separate = number_of(message, TrackDescriptor::DISALLOW_MERGING_WITH_SYSTEM_TRACKS)
+            .is_some_and(|value| value != 0);
         descriptor.is_sandboxed = is_sandboxed(message);
         describe(uuid, descriptor, context);
         if sequence.is_whole {
@@ -431,7 +485,9 @@ pub(crate) fn is_sandboxed(descriptor: &[u8]) -> bool {
     const CHROME_THREAD: u32 = 7;
     const IS_SANDBOXED_TID: u32 = 2;
     let chrome = bytes_of(descriptor, CHROME_THREAD);
-    chrome.and_then(|chrome| number_of(chrome, IS_SANDBOXED_TID)).is_some_and(|value| value != 0)
+    chrome
+        .and_then(|chrome| number_of(chrome, IS_SANDBOXED_TID))
+        .is_some_and(|value| value != 0)
 }
 
 fn describe(uuid: u64, descriptor: Descriptor, context: &mut Context<'_>) {
@@ -445,12 +501,17 @@ fn describe_counter(message: &[u8], descriptor: &mut Descriptor, context: &mut C
     const INSTRUCTIONS: u64 = 2;
     const UNITS: [&str; 4] = ["", "ns", "count", "bytes"];
     let get = |field| number_of(message, field).unwrap_or(0);
-    let categories: Vec<_> = all_bytes(message, CounterDescriptor::CATEGORIES).map(String::from_utf8_lossy).collect();
+    let categories: Vec<_> = all_bytes(message, CounterDescriptor::CATEGORIES)
+        .map(String::from_utf8_lossy)
+        .collect();
     let categories = categories.join(",");
     let strings = &mut context.strings;
     let (builtin, unit) = match get(CounterDescriptor::TYPE) {
         THREAD_TIME => (Some(strings.intern("thread_time")), Some(strings.intern("ns"))),
-        INSTRUCTIONS => (Some(strings.intern("thread_instruction_count")), Some(strings.intern("count"))),
+        INSTRUCTIONS => (
+            Some(strings.intern("thread_instruction_count")),
+            Some(strings.intern("count")),
+        ),
         _ => match UNITS.get(get(CounterDescriptor::UNIT) as usize) {
             Some(unit) if !unit.is_empty() => (None, Some(strings.intern(unit))),
             _ => {
@@ -465,7 +526,8 @@ fn describe_counter(message: &[u8], descriptor: &mut Descriptor, context: &mut C
         multiplier: get(CounterDescriptor::UNIT_MULTIPLIER) as i64,
         is_incremental: get(CounterDescriptor::IS_INCREMENTAL) != 0,
         builtin,
-        share_key: bytes_of(message, CounterDescriptor::Y_AXIS_SHARE_KEY).map(|key| strings.intern_bytes(key)),
+        share_key: bytes_of(message, CounterDescriptor::Y_AXIS_SHARE_KEY)
+            .map(|key| strings.intern_bytes(key)),
         unit,
     });
 }

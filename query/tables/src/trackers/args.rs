@@ -2,6 +2,7 @@
 //!
 //! A tracker adds the arguments of one thing and then asks for the number of their set.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -26,7 +27,15 @@ pub(crate) enum Value {
     Bool(bool),
     Pointer(u64),
     Json(Box<str>),
-    Null,
+}
+
+/// Which of two arguments of one key counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Precedence {
+    /// The later one.
+    Replaces,
+    /// The earlier one.
+    Yields,
 }
 
 #[derive(Debug, Clone)]
@@ -34,6 +43,18 @@ struct Arg {
     flat_key: StringId,
     key: StringId,
     value: Value,
+    precedence: Precedence,
+}
+
+impl Arg {
+    fn new(flat_key: StringId, key: StringId, value: Value) -> Arg {
+        Arg {
+            flat_key,
+            key,
+            value,
+            precedence: Precedence::Replaces,
+        }
+    }
 }
 
 /// All sets.
@@ -55,25 +76,63 @@ impl Pending {
     }
 
     pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
-        self.0.push(Arg { flat_key, key, value });
+        self.0.push(Arg::new(flat_key, key, value));
+    }
+
+    /// Adds the arguments of a later event of the same thing. Its arrays go on where those of earlier events end.
+    pub(crate) fn continue_with(&mut self, mut later: Pending, strings: &mut Strings) {
+        let mut elements: BTreeMap<String, usize> = BTreeMap::new();
+        for arg in &self.0 {
+            let key = strings.get(arg.key);
+            for (at, _) in key.match_indices('[') {
+                if let Some((array, number, _)) = element(key, at) {
+                    let count = elements.entry(array.to_owned()).or_default();
+                    *count = (*count).max(number + 1);
+                }
+            }
+        }
+        for arg in &mut later.0 {
+            let key = strings.get(arg.key);
+            let found = key.find('[').and_then(|at| element(key, at));
+            if let Some((array, number, rest)) = found
+                && let Some(count) = elements.get(array)
+            {
+                let moved = format!("{array}[{}{rest}", number + count);
+                arg.key = strings.intern(&moved);
+            }
+        }
+        self.0.append(&mut later.0);
     }
 
     /// Adds an argument unless there is one of this key.
     pub(crate) fn add_if_missing(&mut self, flat_key: StringId, key: StringId, value: Value) {
-        if self.0.iter().all(|arg| arg.key != key) {
-            self.add(flat_key, key, value);
-        }
+        self.0.push(Arg {
+            precedence: Precedence::Yields,
+            ..Arg::new(flat_key, key, value)
+        });
     }
+}
+
+/// Splits a key at a bracket: the key of the array, the place in it, and the rest from the closing bracket on.
+fn element(key: &str, bracket: usize) -> Option<(&str, usize, &str)> {
+    let (array, rest) = key.split_at(bracket);
+    let end = rest.find(']')?;
+    Some((array, rest[1..end].parse().ok()?, &rest[end..]))
 }
 
 impl Args {
     /// Adds an argument to the set that [`finish`](Args::finish) completes.
     pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
-        self.pending.push(Arg { flat_key, key, value });
+        self.pending.push(Arg::new(flat_key, key, value));
     }
 
     /// Completes a set, and returns its number; `None` if it is empty.
-    pub(crate) fn finish_with(&mut self, pending: &mut Pending, strings: &Strings, output: &mut Output<'_>) -> Option<i64> {
+    pub(crate) fn finish_with(
+        &mut self,
+        pending: &mut Pending,
+        strings: &Strings,
+        output: &mut Output<'_>,
+    ) -> Option<i64> {
         self.pending.append(&mut pending.0);
         self.finish(strings, output)
     }
@@ -83,7 +142,7 @@ impl Args {
         if self.pending.is_empty() {
             return None;
         }
-        // Arguments of one key are together, in the order in which they came; the last one counts.
+        // Arguments of one key are together, in the order in which they came; the last one counts, unless it yields.
         if self.pending.len() > 1 {
             let mut places = HashMap::new();
             for arg in &self.pending {
@@ -94,7 +153,7 @@ impl Args {
                 self.pending.sort_by_key(|arg| places[&arg.key]);
                 self.pending.dedup_by(|later, kept| {
                     let is_same = later.key == kept.key;
-                    if is_same {
+                    if is_same && later.precedence == Precedence::Replaces {
                         std::mem::swap(later, kept);
                     }
                     is_same
@@ -132,7 +191,6 @@ fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {
         Value::Str(text) | Value::Json(text) => text.hash(hasher),
         Value::Real(value) => value.to_bits().hash(hasher),
         Value::Bool(value) => value.hash(hasher),
-        Value::Null => {}
     }
 }
 
@@ -176,7 +234,6 @@ fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_
             text = Cell::Str(value);
             ("json", text)
         }
-        Value::Null => ("null", Cell::Null),
     };
     let row = [
         Cell::Int(id),

@@ -52,8 +52,15 @@ const FDS: u32 = 15;
 const SWAP_PSS: u32 = 23;
 const USER_NS: u32 = 21;
 const KERNEL_NS: u32 = 22;
-const PSI_RESOURCES: [&str; 7] =
-    ["resource.unspecified", "cpu.some", "cpu.full", "io.some", "io.full", "mem.some", "mem.full"];
+const PSI_RESOURCES: [&str; 7] = [
+    "resource.unspecified",
+    "cpu.some",
+    "cpu.full",
+    "io.some",
+    "io.full",
+    "mem.some",
+    "mem.full",
+];
 
 impl Trackers {
     /// Writes the value of a counter that belongs to nothing but its dimensions.
@@ -66,8 +73,11 @@ impl Trackers {
         has: Has,
         context: &mut Context<'_>,
     ) {
-        let track = self.tracks.intern(key, has, |strings| Some(strings.intern(&name())), context);
-        self.tracks.count(ts, track, value, None, &context.strings, &mut context.output);
+        let track = self
+            .tracks
+            .intern(key, has, |strings| Some(strings.intern(&name())), context);
+        self.tracks
+            .count(ts, track, value, None, &context.strings, &mut context.output);
     }
 
     pub(crate) fn cpu_frequency(&mut self, ts: i64, cpu: u32, value: f64, context: &mut Context<'_>) {
@@ -91,15 +101,27 @@ impl Trackers {
                 context.stats.add("meminfo_unknown_keys", None, 1);
                 continue;
             };
-            let key = Key::new("meminfo", &[("meminfo_key", Dimension::Text(context.strings.intern(name)))]);
+            let key = Key::new(
+                "meminfo",
+                &[("meminfo_key", Dimension::Text(context.strings.intern(name)))],
+            );
             let value = get(value, MeminfoValue::VALUE) as f64 * 1024.0;
             self.count(ts, value, &key, || name.to_owned(), bytes, context);
         }
         for value in all_bytes(stats, SysStats::DEVFREQ) {
-            let name = context.strings.intern_bytes(bytes_of(value, DevfreqValue::KEY).unwrap_or(&[]));
+            let name = context
+                .strings
+                .intern_bytes(bytes_of(value, DevfreqValue::KEY).unwrap_or(&[]));
             let key = Key::new("clock_frequency", &[("linux_device", Dimension::Text(name))]);
             let text = format!("{} Frequency", context.strings.get(name));
-            self.count(ts, get(value, DevfreqValue::VALUE) as f64, &key, || text, COUNTER, context);
+            self.count(
+                ts,
+                get(value, DevfreqValue::VALUE) as f64,
+                &key,
+                || text,
+                COUNTER,
+                context,
+            );
         }
         let mut frequencies = Vec::new();
         for field in fields(stats).filter(|field| field.number == SysStats::CPUFREQ_KHZ) {
@@ -113,8 +135,18 @@ impl Trackers {
                 context.stats.add("vmstat_unknown_keys", None, 1);
                 continue;
             };
-            let key = Key::new("vmstat", &[("vmstat_key", Dimension::Text(context.strings.intern(name)))]);
-            self.count(ts, get(value, VmstatValue::VALUE) as f64, &key, || name.to_owned(), COUNTER, context);
+            let key = Key::new(
+                "vmstat",
+                &[("vmstat_key", Dimension::Text(context.strings.intern(name)))],
+            );
+            self.count(
+                ts,
+                get(value, VmstatValue::VALUE) as f64,
+                &key,
+                || name.to_owned(),
+                COUNTER,
+                context,
+            );
         }
         for times in all_bytes(stats, SysStats::CPU_STAT) {
             let Some(cpu) = number_of(times, CpuTimes::CPU_ID) else {
@@ -125,15 +157,32 @@ impl Trackers {
                 let word = Dimension::Text(context.strings.intern(name));
                 let cpu = Dimension::Int((cpu as u32).into());
                 let key = Key::new("cpustat", &[("cpu", cpu), ("cpustat_key", word)]);
-                self.count(ts, get(times, field) as f64, &key, || format!("cpu.times.{name}"), COUNTER, context);
+                self.count(
+                    ts,
+                    get(times, field) as f64,
+                    &key,
+                    || format!("cpu.times.{name}"),
+                    COUNTER,
+                    context,
+                );
             }
         }
-        for (field, kind) in [(SysStats::NUM_IRQ, "num_irq"), (SysStats::NUM_SOFTIRQ, "num_softirq")] {
+        for (field, kind) in [
+            (SysStats::NUM_IRQ, "num_irq"),
+            (SysStats::NUM_SOFTIRQ, "num_softirq"),
+        ] {
             for count in all_bytes(stats, field) {
                 let irq = get(count, InterruptCount::IRQ) as i32 as u32;
                 let key = Key::new(kind, &[("irq", Dimension::Int(irq.into()))]);
                 let name = || format!("{kind} (id: {irq})");
-                self.count(ts, get(count, InterruptCount::COUNT) as f64, &key, name, COUNTER, context);
+                self.count(
+                    ts,
+                    get(count, InterruptCount::COUNT) as f64,
+                    &key,
+                    name,
+                    COUNTER,
+                    context,
+                );
             }
         }
         for (field, kind) in [
@@ -142,7 +191,14 @@ impl Trackers {
             (SysStats::NUM_SOFTIRQ_TOTAL, "num_softirq_total"),
         ] {
             if let Some(value) = number_of(stats, field) {
-                self.count(ts, value as f64, &Key::new(kind, &[]), || kind.to_owned(), COUNTER, context);
+                self.count(
+                    ts,
+                    value as f64,
+                    &Key::new(kind, &[]),
+                    || kind.to_owned(),
+                    COUNTER,
+                    context,
+                );
             }
         }
         for info in all_bytes(stats, SysStats::BUDDY_INFO) {
@@ -177,13 +233,25 @@ impl Trackers {
             self.count(ts, value, &key, || format!("psi.{resource}"), COUNTER, context);
         }
         for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
-            let name = context.strings.intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
+            let name = context
+                .strings
+                .intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
             let unit = Has::Counter {
                 unit: Some(context.strings.intern("C")),
             };
-            let key = Key::new("thermal_temperature_sys", &[("thermal_zone", Dimension::Text(name))]);
+            let key = Key::new(
+                "thermal_temperature_sys",
+                &[("thermal_zone", Dimension::Text(name))],
+            );
             let text = context.strings.get(name).to_owned();
-            self.count(ts, get(zone, ThermalZone::TEMP) as f64, &key, || text, unit, context);
+            self.count(
+                ts,
+                get(zone, ThermalZone::TEMP) as f64,
+                &key,
+                || text,
+                unit,
+                context,
+            );
         }
     }
 
@@ -215,10 +283,21 @@ impl Trackers {
         let upid = self.processes.process(pid);
         let of_process = ("upid", Dimension::Int(upid.into()));
         let in_kilobytes = (value as f64) * 1024.0;
-        let of = |list: &[(u32, &'static str)]| list.iter().find(|(known, _)| *known == field).map(|(_, word)| *word);
+        let of = |list: &[(u32, &'static str)]| {
+            list.iter()
+                .find(|(known, _)| *known == field)
+                .map(|(_, word)| *word)
+        };
         if field == OOM_SCORE_ADJ {
             let key = Key::new("oom_score_adj", &[of_process]);
-            self.count(ts, value as f64, &key, || "oom_score_adj".to_owned(), COUNTER, context);
+            self.count(
+                ts,
+                value as f64,
+                &key,
+                || "oom_score_adj".to_owned(),
+                COUNTER,
+                context,
+            );
         } else if let Some(word) = of(&MEMORY) {
             let text = Dimension::Text(context.strings.intern(word));
             let key = Key::new("process_memory", &[of_process, ("process_memory_key", text)]);
@@ -226,12 +305,29 @@ impl Trackers {
         } else if let Some(word) = of(&SMAPS).or((field == SWAP_PSS).then_some("swap.pss")) {
             let text = Dimension::Text(context.strings.intern(word));
             let key = Key::new("smaps", &[of_process, ("smaps_key", text)]);
-            self.count(ts, in_kilobytes, &key, || format!("mem.smaps.{word}"), COUNTER, context);
+            self.count(
+                ts,
+                in_kilobytes,
+                &key,
+                || format!("mem.smaps.{word}"),
+                COUNTER,
+                context,
+            );
         } else if field == USER_NS || field == KERNEL_NS {
             let word = if field == USER_NS { "user_ns" } else { "kernel_ns" };
             let text = Dimension::Text(context.strings.intern(word));
-            let key = Key::new("proc_stat_runtime", &[of_process, ("proc_stat_runtime_key", text)]);
-            self.count(ts, value as f64, &key, || format!("runtime.{word}"), COUNTER, context);
+            let key = Key::new(
+                "proc_stat_runtime",
+                &[of_process, ("proc_stat_runtime_key", text)],
+            );
+            self.count(
+                ts,
+                value as f64,
+                &key,
+                || format!("runtime.{word}"),
+                COUNTER,
+                context,
+            );
         } else {
             context.stats.add("proc_stat_unknown_counters", None, 1);
         }

@@ -153,7 +153,9 @@ impl Descriptors {
 
     /// Takes in a description. Returns whether it counts.
     pub(crate) fn describe(&mut self, uuid: u64, descriptor: Descriptor) -> bool {
-        if (uuid == 0 && descriptor.parent != 0) || (self.states.len() >= MOST && !self.states.contains_key(&uuid)) {
+        if (uuid == 0 && descriptor.parent != 0)
+            || (self.states.len() >= MOST && !self.states.contains_key(&uuid))
+        {
             return false;
         }
         let Some(state) = self.states.get_mut(&uuid) else {
@@ -188,7 +190,9 @@ impl Descriptors {
     fn is_valid(&self, uuid: u64) -> bool {
         let (mut current, mut seen) = (uuid, Vec::new());
         while current != 0 {
-            let Some(state) = self.states.get(&current) else { return false };
+            let Some(state) = self.states.get(&current) else {
+                return false;
+            };
             if seen.contains(&current) || seen.len() >= MOST_ANCESTORS {
                 return false;
             }
@@ -199,7 +203,12 @@ impl Descriptors {
     }
 
     /// Returns what a track belongs to; `None` if its parents are not known.
-    pub(crate) fn resolve(&mut self, uuid: u64, processes: &mut Processes, context_names: &Names) -> Option<Resolved> {
+    pub(crate) fn resolve(
+        &mut self,
+        uuid: u64,
+        processes: &mut Processes,
+        context_names: &Names,
+    ) -> Option<Resolved> {
         if let Some(resolved) = self.states.get(&uuid).and_then(|state| state.resolved) {
             return Some(resolved);
         }
@@ -293,7 +302,12 @@ fn ensure(
     processes: &mut Processes,
     context: &mut Context<'_>,
 ) -> Option<()> {
-    if context.descriptors.states.get(&uuid).is_some_and(|state| state.place.is_some()) {
+    if context
+        .descriptors
+        .states
+        .get(&uuid)
+        .is_some_and(|state| state.place.is_some())
+    {
         return Some(());
     }
     let names = Names {
@@ -308,7 +322,16 @@ fn ensure(
             context.descriptors.resolve(parent, processes, &names),
         ),
     };
-    let place = place(uuid, &descriptor, resolved, event_name, sequence, (parent, parent_resolved), tracks, context);
+    let place = place(
+        uuid,
+        &descriptor,
+        resolved,
+        event_name,
+        sequence,
+        (parent, parent_resolved),
+        tracks,
+        context,
+    );
     context.descriptors.states.get_mut(&uuid)?.place = Some(place);
     Some(())
 }
@@ -325,7 +348,11 @@ fn default_of(
     match context.descriptors.states.get(&uuid)?.place.clone()? {
         Place::Track(track) => Some(track),
         Place::Group(group) => {
-            let first = context.descriptors.groups.get(&group.key).and_then(|members| members.members.first()?.track);
+            let first = context
+                .descriptors
+                .groups
+                .get(&group.key)
+                .and_then(|members| members.members.first()?.track);
             match first {
                 Some(track) => Some(track),
                 // As the trace processor does, the first track is for number 0, until events need it.
@@ -347,37 +374,69 @@ fn place(
     context: &mut Context<'_>,
 ) -> Place {
     let of_uuid = ("track_uuid", Dimension::Int(uuid as i64));
-    let counter = descriptor.counter.map(|counter| Has::Counter { unit: counter.unit });
+    let counter = descriptor
+        .counter
+        .map(|counter| Has::Counter { unit: counter.unit });
     if resolved.is_root {
         let (kinds, of) = match resolved.scope {
             Scope::Thread(utid) => {
                 if counter.is_none() && !descriptor.is_separate {
                     return Place::Track(thread_track(utid, tracks, context));
                 }
-                (["thread_counter_track_event", "thread_track_event"], ("utid", Dimension::Int(utid.into())))
+                (
+                    ["thread_counter_track_event", "thread_track_event"],
+                    ("utid", Dimension::Int(utid.into())),
+                )
             }
-            Scope::Process(upid) => {
-                (["process_counter_track_event", "process_track_event"], ("upid", Dimension::Int(upid.into())))
-            }
+            Scope::Process(upid) => (
+                ["process_counter_track_event", "process_track_event"],
+                ("upid", Dimension::Int(upid.into())),
+            ),
             Scope::Global => (["global_counter_track_event", "global_track_event"], of_uuid),
         };
         let kind = if counter.is_some() { kinds[0] } else { kinds[1] };
         let key = Key::new(kind, &[of, of_uuid]);
         let has = counter.unwrap_or(Has::Slices);
-        return Place::Track(single(&key, has, descriptor.name, descriptor, uuid, (sequence, Level::Root), tracks, context));
+        return Place::Track(single(
+            &key,
+            has,
+            descriptor.name,
+            descriptor,
+            uuid,
+            (sequence, Level::Root),
+            tracks,
+            context,
+        ));
     }
     let name = descriptor.name.or(event_name);
-    let scope = parent.and(parent_resolved).map_or(Scope::Global, |parent| parent.scope);
+    let scope = parent
+        .and(parent_resolved)
+        .map_or(Scope::Global, |parent| parent.scope);
     let (kinds, of) = match scope {
         Scope::Thread(utid) => (
-            ["thread_counter_track_event", "thread_track_event", "thread_merged_track_event"],
+            [
+                "thread_counter_track_event",
+                "thread_track_event",
+                "thread_merged_track_event",
+            ],
             Some(("utid", Dimension::Int(utid.into()))),
         ),
         Scope::Process(upid) => (
-            ["process_counter_track_event", "process_track_event", "process_merged_track_event"],
+            [
+                "process_counter_track_event",
+                "process_track_event",
+                "process_merged_track_event",
+            ],
             Some(("upid", Dimension::Int(upid.into()))),
         ),
-        Scope::Global => (["global_counter_track_event", "global_track_event", "global_merged_track_event"], None),
+        Scope::Global => (
+            [
+                "global_counter_track_event",
+                "global_track_event",
+                "global_merged_track_event",
+            ],
+            None,
+        ),
     };
     // Tracks below the one of a thread or process belong to that, not to its track.
     let parent = match (scope, parent_resolved) {
@@ -394,7 +453,16 @@ fn place(
         let own_name = if counter.is_some() { descriptor.name } else { name };
         let key = Key::new(kind, &with(&[of_uuid]));
         let has = counter.unwrap_or(Has::Slices);
-        let track = single(&key, has, own_name, descriptor, uuid, (sequence, level), tracks, context);
+        let track = single(
+            &key,
+            has,
+            own_name,
+            descriptor,
+            uuid,
+            (sequence, level),
+            tracks,
+            context,
+        );
         tracks.set_parent(track, parent);
         return Place::Track(track);
     }
@@ -462,10 +530,14 @@ fn member_of(
     context: &mut Context<'_>,
 ) -> Option<TrackId> {
     let next_group = context.descriptors.groups.len() as i64;
-    let members = context.descriptors.groups.entry(group.key.clone()).or_insert_with(|| Members {
-        members: Vec::new(),
-        group: next_group,
-    });
+    let members = context
+        .descriptors
+        .groups
+        .entry(group.key.clone())
+        .or_insert_with(|| Members {
+            members: Vec::new(),
+            group: next_group,
+        });
     let group_id = members.group;
     let list = &mut members.members;
     let found = list.iter().position(|member| member.cookie == cookie);
@@ -491,9 +563,15 @@ fn member_of(
         return Some(track);
     }
     let mut key = group.key.clone();
-    key.dimensions.push(("track_compressor_idx", Dimension::Int(at as i64)));
+    key.dimensions
+        .push(("track_compressor_idx", Dimension::Int(at as i64)));
     let track = tracks.create(&key, Has::Slices, group.name, context);
-    let descriptor = context.descriptors.states.get(&uuid).map(|state| state.descriptor).unwrap_or_default();
+    let descriptor = context
+        .descriptors
+        .states
+        .get(&uuid)
+        .map(|state| state.descriptor)
+        .unwrap_or_default();
     let source = source(uuid, &descriptor, group.is_root, group.sequence, context);
     tracks.describe(track, source, descriptor.description);
     tracks.set_parent(track, group.parent);
@@ -512,9 +590,13 @@ fn source(
     sequence: Option<u32>,
     context: &mut Context<'_>,
 ) -> Option<i64> {
-    let has_first = sequence.is_some_and(|sequence| context.descriptors.with_first_packet.contains(&sequence));
+    let has_first =
+        sequence.is_some_and(|sequence| context.descriptors.with_first_packet.contains(&sequence));
     let Context {
-        strings, args, output, ..
+        strings,
+        args,
+        output,
+        ..
     } = context;
     let word = strings.intern("descriptor");
     let mut add = |key: &str, value: Value| {

@@ -31,7 +31,11 @@ impl Flows {
     }
 
     fn write(&mut self, flow: u64, before: (SliceId, i64), after: (SliceId, i64), context: &mut Context<'_>) {
-        let (out, into) = if before.1 > after.1 { (after, before) } else { (before, after) };
+        let (out, into) = if before.1 > after.1 {
+            (after, before)
+        } else {
+            (before, after)
+        };
         let row = [
             Cell::Int(self.rows),
             Cell::Int(out.0),

@@ -1,6 +1,8 @@
 //! Kernel events in the order of time, handed to the trackers that they concern.
 
-use ferretto_proto::write::{FtraceEvent, SchedSwitchFtraceEvent, SchedWakingFtraceEvent, TaskRenameFtraceEvent};
+use ferretto_proto::write::{
+    FtraceEvent, SchedSwitchFtraceEvent, SchedWakingFtraceEvent, TaskRenameFtraceEvent,
+};
 use ferretto_wire::Value;
 
 use super::Trackers;
@@ -42,7 +44,10 @@ impl Begin {
         };
         let complete = match context.metadata.text("unique_session_name") {
             Some(NOT_CUT) => 0,
-            _ => context.metadata.number("ftrace_latest_data_start_ns").unwrap_or(0),
+            _ => context
+                .metadata
+                .number("ftrace_latest_data_start_ns")
+                .unwrap_or(0),
         };
         Begin {
             drop,
@@ -58,7 +63,13 @@ impl Trackers {
 
     /// A switch in the compact encoding.
     #[inline]
-    pub(crate) fn compact_switch(&mut self, cpu: u32, ts: i64, switch: event::Switch, context: &mut Context<'_>) {
+    pub(crate) fn compact_switch(
+        &mut self,
+        cpu: u32,
+        ts: i64,
+        switch: event::Switch,
+        context: &mut Context<'_>,
+    ) {
         let begin = self.begin(context);
         if ts < begin.drop {
             context.stats.add("ftrace_packet_before_tracing_start", None, 1);
@@ -80,12 +91,14 @@ impl Trackers {
             return;
         };
         let state = context.state(switch.prev_state);
-        self.sched.end(cpu, ts, state, &context.strings, &mut context.output);
+        self.sched
+            .end(cpu, ts, state, &context.strings, &mut context.output);
         context.cpus.mention(cpu);
         if ts < begin.only_names {
             return;
         }
-        self.sched.begin(cpu, ts, utid, now.priority, &context.strings, &mut context.output);
+        self.sched
+            .begin(cpu, ts, utid, now.priority, &context.strings, &mut context.output);
         let mut out = To {
             strings: &context.strings,
             output: &mut context.output,
@@ -95,7 +108,13 @@ impl Trackers {
 
     /// A wake-up in the compact encoding.
     #[inline]
-    pub(crate) fn compact_waking(&mut self, cpu: u32, ts: i64, waking: event::Waking, context: &mut Context<'_>) {
+    pub(crate) fn compact_waking(
+        &mut self,
+        cpu: u32,
+        ts: i64,
+        waking: event::Waking,
+        context: &mut Context<'_>,
+    ) {
         let begin = self.begin(context);
         if ts < begin.drop {
             context.stats.add("ftrace_packet_before_tracing_start", None, 1);
@@ -122,16 +141,27 @@ impl Trackers {
     }
 
     /// A single event.
-    pub(crate) fn kernel_event(&mut self, cpu: u32, ts: i64, symbol: u32, event: &[u8], context: &mut Context<'_>) {
+    pub(crate) fn kernel_event(
+        &mut self,
+        cpu: u32,
+        ts: i64,
+        symbol: u32,
+        event: &[u8],
+        context: &mut Context<'_>,
+    ) {
         let begin = self.begin(context);
         if ts < begin.drop {
             context.stats.add("ftrace_packet_before_tracing_start", None, 1);
             return;
         }
-        let Some(pid) = fields(event).find(|field| field.number == FtraceEvent::PID) else { return };
+        let Some(pid) = fields(event).find(|field| field.number == FtraceEvent::PID) else {
+            return;
+        };
         let pid = i64::from(number(pid.value).unwrap_or(0) as u32);
         for field in fields(event) {
-            let Value::Bytes(message) = field.value else { continue };
+            let Value::Bytes(message) = field.value else {
+                continue;
+            };
             if field.number != FtraceEvent::SCHED_SWITCH {
                 // Whoever does something exists.
                 self.processes.thread(pid);
@@ -150,7 +180,9 @@ impl Trackers {
                     self.processes.end_thread(ts, pid.into());
                 }
                 SCHED_BLOCKED_REASON => {
-                    let utid = self.processes.thread(i64::from(number_of(message, 1).unwrap_or(0) as u32));
+                    let utid = self
+                        .processes
+                        .thread(i64::from(number_of(message, 1).unwrap_or(0) as u32));
                     let io_wait = number_of(message, 3).unwrap_or(0) != 0;
                     let function = (symbol != NO_SYMBOL).then_some(StringId(symbol));
                     self.states.blocked_reason(utid, io_wait, function);
@@ -189,7 +221,9 @@ impl Trackers {
         let state = context.state(state);
         if self.sched.is_open(cpu) {
             match self.sched.last(cpu).is_some_and(|last| last.pid == prev_pid) {
-                true => self.sched.end(cpu, ts, state, &context.strings, &mut context.output),
+                true => self
+                    .sched
+                    .end(cpu, ts, state, &context.strings, &mut context.output),
                 false => context.stats.add("mismatched_sched_switch_tids", None, 1),
             }
         }
@@ -197,7 +231,8 @@ impl Trackers {
         let prev = self.processes.thread(prev_pid);
         self.processes.name_thread(prev, prev_comm, Worth::Ftrace);
         context.cpus.mention(cpu);
-        self.sched.begin(cpu, ts, next, priority, &context.strings, &mut context.output);
+        self.sched
+            .begin(cpu, ts, next, priority, &context.strings, &mut context.output);
         let last = Last {
             pid: next_pid,
             utid: next,
@@ -236,7 +271,10 @@ impl Trackers {
 
     fn rename(&mut self, message: &[u8], context: &mut Context<'_>) {
         let comm = fields(message).filter(|field| field.number == TaskRenameFtraceEvent::NEWCOMM);
-        let comm = comm.filter_map(|field| field.value.as_bytes()).last().unwrap_or(&[]);
+        let comm = comm
+            .filter_map(|field| field.value.as_bytes())
+            .last()
+            .unwrap_or(&[]);
         let comm = context.strings.intern_bytes(comm);
         let tid = number_of(message, TaskRenameFtraceEvent::PID).unwrap_or(0) as u32;
         let utid = self.processes.thread(tid.into());
@@ -259,7 +297,9 @@ impl Trackers {
         }
         let comm = context.strings.intern_bytes(comm);
         let (source, new) = if flags & CLONE_THREAD == 0 {
-            let upid = self.processes.start_process(Some(ts), None, tid, Some(comm), Worth::Ftrace);
+            let upid = self
+                .processes
+                .start_process(Some(ts), None, tid, Some(comm), Worth::Ftrace);
             let source = self.processes.thread(by);
             let new = self.processes.thread(tid);
             self.processes.set_begun_by(upid, source);

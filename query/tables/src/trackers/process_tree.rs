@@ -32,13 +32,17 @@ impl Trackers {
 
     fn listed_process(&mut self, process: &[u8], context: &mut Context<'_>) {
         let words: Vec<&[u8]> = all_bytes(process, Process::CMDLINE).collect();
-        let Some(mut name) = words.first().copied() else { return };
+        let Some(mut name) = words.first().copied() else {
+            return;
+        };
         let get = |field| number_of(process, field).unwrap_or(0);
         let (pid, parent) = (get(Process::PID) as u32, get(Process::PPID) as u32);
         let mut cmdline = words.join(&b' ');
         if parent == KTHREADD && name.starts_with(WORKER) {
             // The kernel adds the queue that the worker served last, which is another one soon.
-            let queue = name[WORKER.len()..].iter().position(|byte| matches!(byte, b'+' | b'-'));
+            let queue = name[WORKER.len()..]
+                .iter()
+                .position(|byte| matches!(byte, b'+' | b'-'));
             if let Some(at) = queue {
                 name = &name[..WORKER.len() + at];
                 cmdline = name.to_vec();
@@ -51,7 +55,10 @@ impl Trackers {
         let parent = self.processes.process(parent.into());
         let upid = self.processes.process(pid.into());
         let upid = self.processes.set_parent(upid, parent);
-        let (name, cmdline) = (context.strings.intern_bytes(name), context.strings.intern_bytes(&cmdline));
+        let (name, cmdline) = (
+            context.strings.intern_bytes(name),
+            context.strings.intern_bytes(&cmdline),
+        );
         self.processes.describe(upid, name, cmdline);
         if let Some(uid) = number_of(process, Process::UID) {
             self.processes.set_uid(upid, uid as u32);

@@ -21,7 +21,6 @@ pub(crate) enum Worth {
     None,
     Ftrace,
     ProcessTree,
-    ThreadDescriptor,
     TrackDescriptor,
     Constant,
 }
@@ -120,7 +119,9 @@ impl Processes {
 
     /// Ends the thread that has this `tid`, and its process if it is the main one.
     pub(crate) fn end_thread(&mut self, ts: i64, tid: i64) {
-        let Some(utid) = self.find_thread(tid, None) else { return };
+        let Some(utid) = self.find_thread(tid, None) else {
+            return;
+        };
         let thread = &mut self.threads[utid as usize];
         thread.end = Some(ts);
         let upid = thread.upid;
@@ -257,10 +258,6 @@ impl Processes {
     pub(crate) fn describe(&mut self, upid: Upid, name: StringId, cmdline: StringId) {
         let process = &mut self.processes[upid as usize];
         (process.name, process.cmdline) = (Some(name), Some(cmdline));
-    }
-
-    pub(crate) fn set_cmdline(&mut self, upid: Upid, cmdline: StringId) {
-        self.processes[upid as usize].cmdline = Some(cmdline);
     }
 
     pub(crate) fn set_uid(&mut self, upid: Upid, uid: u32) {

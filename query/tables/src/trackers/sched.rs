@@ -61,7 +61,14 @@ impl Sched {
 
     /// Ends the slice of the CPU, if it is in one.
     #[inline]
-    pub(crate) fn end(&mut self, cpu: u32, ts: i64, state: Option<StringId>, strings: &Strings, output: &mut Output<'_>) {
+    pub(crate) fn end(
+        &mut self,
+        cpu: u32,
+        ts: i64,
+        state: Option<StringId>,
+        strings: &Strings,
+        output: &mut Output<'_>,
+    ) {
         if let Some(open) = self.cpu(cpu).open.take() {
             write(cpu, &open, ts.wrapping_sub(open.ts), state, strings, output);
         }
@@ -108,7 +115,14 @@ impl Sched {
 }
 
 #[inline]
-fn write(cpu: u32, open: &Open, dur: i64, state: Option<StringId>, strings: &Strings, output: &mut Output<'_>) {
+fn write(
+    cpu: u32,
+    open: &Open,
+    dur: i64,
+    state: Option<StringId>,
+    strings: &Strings,
+    output: &mut Output<'_>,
+) {
     let row = [
         Cell::Int(open.id),
         Cell::Int(open.ts),

@@ -9,7 +9,7 @@ use super::tracks::TrackId;
 use crate::context::Context;
 use crate::rows::Cell;
 use crate::schema::SLICE;
-use crate::strings::StringId;
+use crate::strings::{StringId, Strings};
 
 /// The number of a slice.
 pub(crate) type SliceId = i64;
@@ -95,7 +95,7 @@ impl Slices {
         track: TrackId,
         named: Named,
         context: &mut Context<'_>,
-        visit: impl FnOnce(&mut Slice),
+        visit: impl FnOnce(&mut Slice, &mut Strings),
     ) -> Option<(SliceId, i64)> {
         let stack = self.stacks.get_mut(&track)?;
         if !close(stack, ts, OPEN, track, context) {
@@ -103,12 +103,16 @@ impl Slices {
         }
         let at = stack.iter().rposition(|slice| {
             slice.dur == OPEN
-                && named.category.is_none_or(|category| slice.category == Some(category))
-                && named.name.is_none_or(|name| slice.name.is_none_or(|known| known == name))
+                && named
+                    .category
+                    .is_none_or(|category| slice.category == Some(category))
+                && named
+                    .name
+                    .is_none_or(|name| slice.name.is_none_or(|known| known == name))
         })?;
         let slice = &mut stack[at];
         slice.dur = ts.wrapping_sub(slice.ts);
-        visit(slice);
+        visit(slice, &mut context.strings);
         let ended = (slice.id, slice.ts);
         if at + 1 == stack.len() {
             pop(stack, track, context);
@@ -160,7 +164,9 @@ fn close(stack: &mut Vec<Slice>, ts: i64, dur: i64, track: TrackId, context: &mu
             continue;
         }
         if dur != OPEN && ts < end && ts.wrapping_add(dur) > end {
-            context.stats.add("slice_drop_overlapping_complete_event", None, 1);
+            context
+                .stats
+                .add("slice_drop_overlapping_complete_event", None, 1);
             return false;
         }
     }
@@ -174,7 +180,10 @@ fn pop(stack: &mut Vec<Slice>, track: TrackId, context: &mut Context<'_>) {
 
 fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>, context: &mut Context<'_>) {
     let Context {
-        strings, output, args, ..
+        strings,
+        output,
+        args,
+        ..
     } = context;
     let set = match slice.args.is_empty() {
         true => None,
@@ -210,8 +219,11 @@ fn stack_id(parent: Option<&Slice>, named: Named) -> i64 {
         named.category.map_or(0, |category| u64::from(category.0) + 1),
         named.name.map_or(0, |name| u64::from(name.0) + 1),
     ];
-    let hash = parts.iter().flat_map(|part| part.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let hash = parts
+        .iter()
+        .flat_map(|part| part.to_le_bytes())
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
     (hash & ((1 << 53) - 1)) as i64
 }

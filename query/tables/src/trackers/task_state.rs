@@ -9,7 +9,14 @@ pub(crate) type Version = (u32, u32);
 const OLD: Version = (4, 4);
 
 /// Up to here all kernels agree.
-const COMMON: [(u32, char); 6] = [(0x01, 'S'), (0x02, 'D'), (0x04, 'T'), (0x08, 't'), (0x10, 'X'), (0x20, 'Z')];
+const COMMON: [(u32, char); 6] = [
+    (0x01, 'S'),
+    (0x02, 'D'),
+    (0x04, 'T'),
+    (0x08, 't'),
+    (0x10, 'X'),
+    (0x20, 'Z'),
+];
 /// Kernels before 4.14.
 const EARLY: [(u32, char); 5] = [(0x200, 'P'), (0x40, 'x'), (0x80, 'K'), (0x100, 'W'), (0x400, 'N')];
 /// Kernels since 4.14.
@@ -34,7 +41,10 @@ pub(crate) fn letters(raw: u64, version: Option<Version>) -> Option<String> {
     };
     let flags: &[(u32, char)] = if is_late { &LATE } else { &EARLY };
     let known = COMMON.iter().chain(flags);
-    let mut letters: String = known.filter(|(bit, _)| raw & bit != 0).map(|(_, letter)| *letter).collect();
+    let mut letters: String = known
+        .filter(|(bit, _)| raw & bit != 0)
+        .map(|(_, letter)| *letter)
+        .collect();
     let mask = COMMON.iter().chain(flags).fold(0, |mask, (bit, _)| mask | bit);
     if !is_late && raw & mask == EARLY_IDLE {
         letters = "I".to_owned();

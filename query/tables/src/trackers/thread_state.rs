@@ -81,7 +81,15 @@ impl ThreadStates {
 
     /// Takes in a switch from one thread, now in state `state`, to another.
     #[inline]
-    pub(crate) fn switch(&mut self, ts: i64, cpu: u32, from: Utid, state: Option<StringId>, to: Utid, out: &mut To<'_, '_>) {
+    pub(crate) fn switch(
+        &mut self,
+        ts: i64,
+        cpu: u32,
+        from: Utid,
+        state: Option<StringId>,
+        to: Utid,
+        out: &mut To<'_, '_>,
+    ) {
         // A thread that leaves a CPU without having been on one: its last state has no known end.
         let was_running = self.last(from).is_none_or(|row| row.state == self.running);
         if was_running {
@@ -128,9 +136,16 @@ impl ThreadStates {
     pub(crate) fn blocked_reason(&mut self, utid: Utid, io_wait: bool, function: Option<StringId>) {
         let runnable = self.runnable;
         let running = self.running;
-        let Some(thread) = self.threads.get_mut(utid as usize) else { return };
+        let Some(thread) = self.threads.get_mut(utid as usize) else {
+            return;
+        };
         let is_blocked = |row: &&mut Row| row.state != runnable && row.state != running;
-        let Some(row) = thread.last.as_mut().filter(is_blocked).or(thread.blocked.as_mut()) else {
+        let Some(row) = thread
+            .last
+            .as_mut()
+            .filter(is_blocked)
+            .or(thread.blocked.as_mut())
+        else {
             return;
         };
         row.io_wait = Some(io_wait);
@@ -139,7 +154,11 @@ impl ThreadStates {
 
     #[inline]
     fn close(&mut self, ts: i64, utid: Utid) {
-        if let Some(row) = self.threads.get_mut(utid as usize).and_then(|thread| thread.last.as_mut()) {
+        if let Some(row) = self
+            .threads
+            .get_mut(utid as usize)
+            .and_then(|thread| thread.last.as_mut())
+        {
             row.dur = ts.wrapping_sub(row.ts);
         }
     }

@@ -10,9 +10,12 @@ use super::slices::{Named, SliceId};
 use super::tracks::{Dimension, Has, Key, TrackId};
 use crate::context::Context;
 use crate::fields::{bytes_of, number_of};
-use crate::tokenizer::track_event::code::{self, Event, Kind, Lists};
-use crate::tokenizer::track_event::is_sandboxed;
+use crate::rows::Cell;
+use crate::schema::ANDROID_LOGS;
+use crate::strings::StringId;
 use crate::tokenizer::synthetic_tid;
+use crate::tokenizer::track_event::code::{self, Event, Kind, Lists, Log};
+use crate::tokenizer::track_event::is_sandboxed;
 
 /// Whom an event belongs to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,6 +26,44 @@ struct Association {
     writer: Option<Utid>,
     /// The track is that of the sequence's thread.
     is_of_sequence: bool,
+}
+
+/// The keys of the arguments of what is logged.
+struct LogKeys {
+    body: StringId,
+    priority: StringId,
+    file: StringId,
+    function: StringId,
+    line: StringId,
+}
+
+impl LogKeys {
+    fn new(context: &mut Context<'_>) -> LogKeys {
+        let mut key = |name| context.strings.intern(name);
+        LogKeys {
+            body: key("track_event.log_message"),
+            priority: key("track_event.priority"),
+            file: key("track_event.log_message.file_name"),
+            function: key("track_event.log_message.function_name"),
+            line: key("track_event.log_message.line_number"),
+        }
+    }
+
+    fn add(&self, log: &Log, empty: StringId, pending: &mut Pending) {
+        pending.add(self.body, self.body, Value::Text(log.body));
+        if let Some(location) = log.location {
+            pending.add(self.file, self.file, Value::Text(location.file.unwrap_or(empty)));
+            pending.add(
+                self.function,
+                self.function,
+                Value::Text(location.function.unwrap_or(empty)),
+            );
+            pending.add(self.line, self.line, Value::Int(location.line.unwrap_or(0)));
+        }
+        if let Some(priority) = log.priority {
+            pending.add(self.priority, self.priority, Value::Int(priority));
+        }
+    }
 }
 
 impl Trackers {
@@ -36,7 +77,11 @@ impl Trackers {
     pub(crate) fn track_descriptor(&mut self, message: &[u8], context: &mut Context<'_>) {
         let uuid = number_of(message, TrackDescriptor::UUID).unwrap_or(0);
         let names = Trackers::names(context);
-        if context.descriptors.resolve(uuid, &mut self.processes, &names).is_none() {
+        if context
+            .descriptors
+            .resolve(uuid, &mut self.processes, &names)
+            .is_none()
+        {
             context.stats.add("track_event_parser_errors", None, 1);
             return;
         }
@@ -51,7 +96,8 @@ impl Trackers {
     pub(crate) fn process_descriptor(&mut self, process: &[u8], context: &mut Context<'_>) {
         let pid = number_of(process, ProcessDescriptor::PID).unwrap_or(0) as u32;
         let upid = self.processes.process(pid.into());
-        if let Some(name) = bytes_of(process, ProcessDescriptor::PROCESS_NAME).filter(|name| !name.is_empty()) {
+        if let Some(name) = bytes_of(process, ProcessDescriptor::PROCESS_NAME).filter(|name| !name.is_empty())
+        {
             let name = context.strings.intern_bytes(name);
             self.processes.name_if_unnamed(upid, name);
         }
@@ -66,7 +112,11 @@ impl Trackers {
     pub(crate) fn thread_descriptor(&mut self, thread: &[u8], is_sandboxed: bool, context: &mut Context<'_>) {
         let get = |field| i64::from(number_of(thread, field).unwrap_or(0) as i32);
         let (pid, tid) = (get(ThreadDescriptor::PID), get(ThreadDescriptor::TID));
-        let tid = if is_sandboxed { synthetic_tid(tid, pid) } else { tid };
+        let tid = if is_sandboxed {
+            synthetic_tid(tid, pid)
+        } else {
+            tid
+        };
         let utid = self.processes.thread_of(tid, pid);
         if let Some(name) = bytes_of(thread, ThreadDescriptor::THREAD_NAME).filter(|name| !name.is_empty()) {
             let name = context.strings.intern_bytes(name);
@@ -76,8 +126,13 @@ impl Trackers {
 
     /// A track event.
     pub(crate) fn track_event(&mut self, ts: i64, mut encoded: &[u8], context: &mut Context<'_>) {
-        let Some((event, lists)) = Event::decode(&mut encoded) else { return };
-        if self.try_track_event(ts, event, &lists, encoded, context).is_none() {
+        let Some((event, lists)) = Event::decode(&mut encoded) else {
+            return;
+        };
+        if self
+            .try_track_event(ts, event, &lists, encoded, context)
+            .is_none()
+        {
             context.stats.add("track_event_parser_errors", None, 1);
         }
     }
@@ -100,14 +155,30 @@ impl Trackers {
                 if let Some(value) = value {
                     let key = Key::new(kind, &[("utid", Dimension::Int(utid.into()))]);
                     let has = Has::Counter { unit: None };
-                    let track = self.tracks.intern(&key, has, |strings| Some(strings.intern(name)), context);
-                    self.tracks.count(ts, track, value as f64, None, &context.strings, &mut context.output);
+                    let track = self
+                        .tracks
+                        .intern(&key, has, |strings| Some(strings.intern(name)), context);
+                    self.tracks.count(
+                        ts,
+                        track,
+                        value as f64,
+                        None,
+                        &context.strings,
+                        &mut context.output,
+                    );
                 }
             }
         }
         for (uuid, value) in &lists.counters {
-            let track = self.described_track(*uuid, descriptors::Event::Counter, None, Some(event.sequence), context)?;
-            self.tracks.count(ts, track, *value, None, &context.strings, &mut context.output);
+            let track = self.described_track(
+                *uuid,
+                descriptors::Event::Counter,
+                None,
+                Some(event.sequence),
+                context,
+            )?;
+            self.tracks
+                .count(ts, track, *value, None, &context.strings, &mut context.output);
             let name = self.tracks.name(track).map(|name| context.strings.get(name));
             match name {
                 Some("thread_time") => thread_time = Some(*value as i64),
@@ -132,9 +203,19 @@ impl Trackers {
             category: event.category,
             name: event.name,
         };
-        let writer_key = whose.writer.map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
-        let fill = |pending: &mut Pending| {
-            code::arguments(arguments, pending);
+        let writer_key = whose
+            .writer
+            .map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
+        let mut logged = Vec::new();
+        let log_keys = arguments.first().map(|_| LogKeys::new(context));
+        let empty = context.strings.intern("");
+        let mut fill = |pending: &mut Pending| {
+            code::arguments(arguments, pending, |log, pending| {
+                if let (Some(keys), Some(_)) = (&log_keys, whose.utid) {
+                    keys.add(&log, empty, pending);
+                    logged.push(log);
+                }
+            });
             if let Some((key, writer)) = writer_key {
                 pending.add_if_missing(key, key, Value::Uint(writer.into()));
             }
@@ -144,16 +225,22 @@ impl Trackers {
                 let mut pending = Pending::default();
                 fill(&mut pending);
                 let Context {
-                    strings, output, args, ..
+                    strings,
+                    output,
+                    args,
+                    ..
                 } = context;
                 let set = args.finish_with(&mut pending, strings, output);
-                self.tracks.count(ts, track, event.value.unwrap_or(0.0), set, strings, output);
+                self.tracks
+                    .count(ts, track, event.value.unwrap_or(0.0), set, strings, output);
                 return Some(());
             }
             Kind::End => {
                 let is_of_thread = whose.utid.is_some();
-                self.slices.end(ts, track, named, context, |slice| {
-                    fill(&mut slice.args);
+                self.slices.end(ts, track, named, context, |slice, strings| {
+                    let mut later = Pending::default();
+                    fill(&mut later);
+                    slice.args.continue_with(later, strings);
                     if !is_of_thread {
                         return;
                     }
@@ -183,6 +270,9 @@ impl Trackers {
                 })
             }
         };
+        for log in logged {
+            self.write_log(ts, whose.utid.unwrap_or(0), &log, context);
+        }
         if let Some(slice) = slice {
             self.flows_of(lists, slice, context);
         }
@@ -198,15 +288,41 @@ impl Trackers {
         }
     }
 
+    fn write_log(&mut self, ts: i64, utid: Utid, log: &Log, context: &mut Context<'_>) {
+        const INFO: i64 = 4;
+        let tag = log.location.map(|location| {
+            let file = location.file.map_or("", |file| context.strings.get(file));
+            format!("{file}:{}", location.line.unwrap_or(0))
+        });
+        let row = [
+            Cell::Int(self.logs),
+            Cell::Int(ts),
+            Cell::Int(utid.into()),
+            Cell::Int(log.priority.unwrap_or(INFO)),
+            tag.as_deref().map_or(Cell::Null, Cell::Str),
+            Cell::Text(log.body),
+        ];
+        self.logs += 1;
+        context.output.push(&ANDROID_LOGS, &row, &context.strings);
+    }
+
     fn described_track(
         &mut self,
         uuid: u64,
         event: descriptors::Event,
-        name: Option<crate::strings::StringId>,
+        name: Option<StringId>,
         sequence: Option<u32>,
         context: &mut Context<'_>,
     ) -> Option<TrackId> {
-        track_of(uuid, event, name, sequence, &mut self.tracks, &mut self.processes, context)
+        track_of(
+            uuid,
+            event,
+            name,
+            sequence,
+            &mut self.tracks,
+            &mut self.processes,
+            context,
+        )
     }
 
     /// Returns whom an event belongs to. `None` if that cannot be known.
@@ -214,7 +330,9 @@ impl Trackers {
         let mut whose = Association::default();
         if event.uuid != 0 {
             let names = Trackers::names(context);
-            let resolved = context.descriptors.resolve(event.uuid, &mut self.processes, &names)?;
+            let resolved = context
+                .descriptors
+                .resolve(event.uuid, &mut self.processes, &names)?;
             match resolved.scope {
                 Scope::Thread(utid) => {
                     whose.utid = Some(utid);
@@ -228,7 +346,9 @@ impl Trackers {
                     }
                 }
                 Scope::Global => {
-                    whose.writer = event.thread.map(|(pid, tid)| self.processes.thread_of(tid, i64::from(pid as u32)));
+                    whose.writer = event
+                        .thread
+                        .map(|(pid, tid)| self.processes.thread_of(tid, i64::from(pid as u32)));
                 }
             }
             return Some(whose);

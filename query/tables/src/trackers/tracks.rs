@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{
-    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, PROCESS_COUNTER_TRACK, PROCESS_TRACK, THREAD_COUNTER_TRACK,
-    THREAD_TRACK, TRACK,
+    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, PROCESS_COUNTER_TRACK, PROCESS_TRACK,
+    THREAD_COUNTER_TRACK, THREAD_TRACK, TRACK,
 };
 use crate::strings::{StringId, Strings};
 
@@ -96,7 +96,13 @@ impl Tracks {
     }
 
     /// Returns a new track.
-    pub(crate) fn create(&mut self, key: &Key, has: Has, name: Option<StringId>, context: &mut Context<'_>) -> TrackId {
+    pub(crate) fn create(
+        &mut self,
+        key: &Key,
+        has: Has,
+        name: Option<StringId>,
+        context: &mut Context<'_>,
+    ) -> TrackId {
         for (name, value) in &key.dimensions {
             let name = context.strings.intern(name);
             let value = match value {
@@ -157,7 +163,9 @@ impl Tracks {
 
     /// Whether a track with this key and description was made before.
     pub(crate) fn is_described(&self, track: TrackId) -> bool {
-        self.tracks.get(track as usize).is_none_or(|track| track.source.is_some())
+        self.tracks
+            .get(track as usize)
+            .is_none_or(|track| track.source.is_some())
     }
 
     /// Writes the value of a counter.
@@ -186,10 +194,18 @@ impl Tracks {
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
         for (id, track) in self.tracks.iter().enumerate() {
             let id = Cell::Int(id as TrackId);
-            let (name, kind, parent) = (Cell::text(track.name), Cell::Str(track.kind), Cell::int(track.parent));
+            let (name, kind, parent) = (
+                Cell::text(track.name),
+                Cell::Str(track.kind),
+                Cell::int(track.parent),
+            );
             let (dimensions, source) = (Cell::int(track.dimensions), Cell::int(track.source));
             let group = Cell::int(track.group);
-            output.push(&TRACK, &[id, name, kind, dimensions, parent, source, Cell::Null, group], strings);
+            output.push(
+                &TRACK,
+                &[id, name, kind, dimensions, parent, source, Cell::Null, group],
+                strings,
+            );
             let of = [
                 (&THREAD_TRACK, &THREAD_COUNTER_TRACK, track.utid),
                 (&PROCESS_TRACK, &PROCESS_COUNTER_TRACK, track.upid),
@@ -206,11 +222,31 @@ impl Tracks {
                 }
                 Has::Counter { unit } => {
                     let (unit, about) = (Cell::text(unit), Cell::text(track.description));
-                    let row = [id, name, Cell::Null, kind, dimensions, source, Cell::Null, unit, about];
+                    let row = [
+                        id,
+                        name,
+                        Cell::Null,
+                        kind,
+                        dimensions,
+                        source,
+                        Cell::Null,
+                        unit,
+                        about,
+                    ];
                     output.push(&COUNTER_TRACK, &row, strings);
                     for (_, table, value) in of {
                         if let Some(value) = value {
-                            let row = [id, name, kind, Cell::Null, source, Cell::Null, unit, about, Cell::Int(value)];
+                            let row = [
+                                id,
+                                name,
+                                kind,
+                                Cell::Null,
+                                source,
+                                Cell::Null,
+                                unit,
+                                about,
+                                Cell::Int(value),
+                            ];
                             output.push(table, &row, strings);
                         }
                     }

@@ -1,7 +1,9 @@
 //! Compares each table with what upstream's trace processor says about the same trace, cell by cell.
 //!
-//! `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from the folder that `FERRETTO_TRACES` names.
+//! Also reads what is damaged, cut off or compressed. `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from the folder that `FERRETTO_TRACES` names.
 
+mod damage;
+mod generator;
 mod ours;
 mod tpq;
 
@@ -32,41 +34,95 @@ fn statement(table: &Table) -> String {
     format!("select {} from {} t {order}", columns.join(", "), table.name)
 }
 
-/// Compares all tables of a trace. Returns the number of rows.
-fn compare(trace: &Path, options: &Options) -> usize {
+/// Compares all tables of a trace. Returns the number of rows, or the first differences of each table.
+fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
     let mut memory = Memory::default();
     let file = std::fs::File::open(trace).unwrap();
     let (_, source) = expanded(file).unwrap();
     import(source, options, &mut memory).unwrap();
-    let tables: Vec<&Table> = TABLES.iter().copied().filter(|table| !NOT_COMPARED.contains(&table.name)).collect();
+    let tables: Vec<&Table> = TABLES
+        .iter()
+        .copied()
+        .filter(|table| !NOT_COMPARED.contains(&table.name))
+        .collect();
     let statements: Vec<String> = tables.iter().map(|table| statement(table)).collect();
     let theirs = tpq::ask(trace, &statements);
-    let mut rows = 0;
+    let (mut rows, mut differences) = (0, Vec::new());
     for (table, theirs) in tables.iter().zip(theirs) {
         let ours = ours::rows(table, &memory);
         rows += ours.len();
-        for (at, (our, their)) in ours.iter().zip(&theirs).enumerate() {
-            let names: Vec<&str> = ours::compared(table).map(|column| column.name).collect();
-            assert_eq!(our, their, "{}: row {at} of {} of\n{}", trace.display(), table.name, names.join("\t"));
+        let (name, trace) = (table.name, trace.display());
+        if ours.len() != theirs.len() {
+            differences.push(format!(
+                "{trace}: {name} has {} rows rather than {}",
+                ours.len(),
+                theirs.len()
+            ));
         }
-        assert_eq!(ours.len(), theirs.len(), "{}: rows of {}", trace.display(), table.name);
+        if let Some((at, (our, their))) = ours
+            .iter()
+            .zip(&theirs)
+            .enumerate()
+            .find(|(_, (our, their))| our != their)
+        {
+            let names: Vec<&str> = ours::compared(table).map(|column| column.name).collect();
+            let names = names.join("\t");
+            differences.push(format!(
+                "{trace}: row {at} of {name}\n{names}\n{our}\nrather than\n{their}"
+            ));
+        }
     }
-    rows
+    match differences.is_empty() {
+        true => Ok(rows),
+        false => Err(differences.join("\n")),
+    }
 }
 
 #[test]
 fn recorded_traces_have_the_same_tables() {
-    let Some(folder) = std::env::var_os("FERRETTO_TRACES").map(PathBuf::from) else { return };
+    let Some(folder) = std::env::var_os("FERRETTO_TRACES").map(PathBuf::from) else {
+        return;
+    };
     if !tpq::is_there() {
         return;
     }
-    let mut traces = 0;
+    let (mut traces, mut different) = (0, Vec::new());
     for entry in std::fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "pftrace") {
-            println!("{}: {} rows are equal", path.display(), compare(&path, &Options::default()));
+            match compare(&path, &Options::default()) {
+                Ok(rows) => println!("{}: {rows} rows are equal", path.display()),
+                Err(difference) => different.push(difference),
+            }
             traces += 1;
         }
     }
     assert!(traces > 0, "{} has no traces", folder.display());
+    assert!(different.is_empty(), "{}", different.join("\n\n"));
+}
+
+#[test]
+fn generated_traces_have_the_same_tables() {
+    if !tpq::is_there() {
+        return;
+    }
+    let seeds = std::env::var("FERRETTO_TABLES_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(6);
+    let only = std::env::var("FERRETTO_TABLES_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("generated.pftrace");
+    let mut different = Vec::new();
+    for seed in only.map_or(0..seeds, |seed: u64| seed..seed + 1) {
+        std::fs::write(&path, generator::Generator::whole(seed)).unwrap();
+        // Small enough that events go through the temporary file.
+        let options = Options { memory: 10_000 };
+        if let Err(difference) = compare(&path, &options) {
+            different.push(format!("FERRETTO_TABLES_SEED={seed}: {difference}"));
+        }
+    }
+    assert!(different.is_empty(), "{}", different.join("\n\n"));
 }

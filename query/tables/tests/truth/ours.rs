@@ -39,11 +39,15 @@ fn sets(memory: &Memory) -> BTreeMap<String, String> {
     for batch in memory.tables.get("args").into_iter().flatten() {
         for row in 0..batch.num_rows() {
             let get = |column| text(batch, column, row).unwrap_or_default();
-            let content = ["flat_key", "key", "value_type", "display_value"].map(get).join("|");
+            let content = ["flat_key", "key", "value_type", "display_value"]
+                .map(get)
+                .join("|");
             sets.entry(get("arg_set_id")).or_default().push(content);
         }
     }
-    sets.into_iter().map(|(set, contents)| (set, contents.join(";"))).collect()
+    sets.into_iter()
+        .map(|(set, contents)| (set, contents.join(";")))
+        .collect()
 }
 
 /// Returns the rows of a table, in the order of their ids.
@@ -55,14 +59,22 @@ pub fn rows(table: &Table, memory: &Memory) -> Vec<String> {
             let cells = compared(table).map(|column| {
                 let text = text(batch, column.name, row);
                 let text = match column.name.ends_with("arg_set_id") {
-                    true => text.map(|set| sets.get(&set).cloned().unwrap_or_else(|| format!("no set {set}"))),
+                    true => {
+                        text.map(|set| sets.get(&set).cloned().unwrap_or_else(|| format!("no set {set}")))
+                    }
                     false => text,
                 };
-                text.map_or("\\N".to_owned(), |text| text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n"))
+                text.map_or("\\N".to_owned(), |text| {
+                    text.replace('\\', "\\\\")
+                        .replace('\t', "\\t")
+                        .replace('\n', "\\n")
+                })
             });
             let line = cells.collect::<Vec<_>>().join("\t");
             let id = match table.columns.iter().any(|column| column.name == "id") {
-                true => text(batch, "id", row).and_then(|id| id.parse().ok()).unwrap_or(-1),
+                true => text(batch, "id", row)
+                    .and_then(|id| id.parse().ok())
+                    .unwrap_or(-1),
                 false => 0_i64,
             };
             rows.push((id, line));

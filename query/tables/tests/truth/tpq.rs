@@ -15,8 +15,17 @@ pub fn is_there() -> bool {
 /// Returns the rows of each statement, as text with tabs.
 pub fn ask(trace: &Path, statements: &[String]) -> Vec<Vec<String>> {
     let program = std::env::var_os("FERRETTO_TPQ").unwrap();
-    let output = Command::new(program).arg(trace).args(statements).output().unwrap();
-    assert!(output.status.success(), "{}: {}", trace.display(), String::from_utf8_lossy(&output.stderr));
+    let output = Command::new(program)
+        .arg(trace)
+        .args(statements)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}: {}",
+        trace.display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     let text = String::from_utf8(output.stdout).unwrap();
     let mut results: Vec<Vec<String>> = Vec::new();
     for part in text.trim_end_matches('\n').split("\n\n") {

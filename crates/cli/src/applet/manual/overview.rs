@@ -24,12 +24,13 @@ pub(crate) fn overview() -> String {
 
 pub(super) fn screen() -> Command {
     tree()
-        .before_help(FIRST_STEPS)
         .after_help(MORE)
         .subcommand_value_name("SUBCOMMAND")
         .help_template(
-            "{about}\n{before-help}{usage-heading} {usage}\nFlags of recordings, the first few:\n{options}\n\
-             Subcommands:\n{subcommands}{after-help}",
+            format!(
+                "{{about}}\n{FIRST_STEPS}\n{{usage-heading}} {{usage}}\nFlags of recordings, the first few:\n{{options}}\n\
+                 Subcommands:\n{{subcommands}}{{after-help}}"
+            ),
         )
         .mut_args(|arg| {
             let first = FIRST_FLAGS.iter().position(|flag| arg.get_id() == flag);

@@ -1,8 +1,11 @@
 //! Track events between the tokenizer and the trackers: fields as varints, arguments as a list behind them.
 
+use std::collections::BTreeMap;
+
 use ferretto_wire::{push_varint, take_varint, unzigzag, zigzag};
 
 use crate::strings::StringId;
+use crate::tokenizer::sequence::SourceLocation;
 use crate::trackers::args::{Pending, Value};
 
 /// What an event does.
@@ -48,6 +51,15 @@ const POINTER: u8 = 4;
 const TEXT: u8 = 5;
 const JSON: u8 = 6;
 const POOLED: u8 = 7;
+const LOG: u8 = 8;
+
+/// A message that a program logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Log {
+    pub(crate) body: StringId,
+    pub(crate) priority: Option<i64>,
+    pub(crate) location: Option<SourceLocation>,
+}
 
 impl Event {
     /// Appends the event and its lists; arguments follow with a [`Coder`].
@@ -61,7 +73,10 @@ impl Event {
             self.value.is_some(),
             self.has_no_track,
         ];
-        let flags = some.iter().enumerate().fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
+        let flags = some
+            .iter()
+            .enumerate()
+            .fold(0, |flags, (at, is)| flags | u8::from(*is) << at);
         to.push(self.kind as u8);
         to.push(flags);
         push_varint(to, self.uuid);
@@ -153,16 +168,32 @@ fn take_real(from: &mut &[u8]) -> Option<f64> {
 pub(crate) struct Coder<'a> {
     to: &'a mut Vec<u8>,
     arguments: usize,
+    /// The elements of each array so far. Annotations of one name go on with one array.
+    elements: BTreeMap<String, usize>,
 }
 
 impl<'a> Coder<'a> {
     pub(crate) fn new(to: &'a mut Vec<u8>) -> Coder<'a> {
-        Coder { to, arguments: 0 }
+        Coder {
+            to,
+            arguments: 0,
+            elements: BTreeMap::new(),
+        }
     }
 
     /// The arguments so far.
     pub(crate) fn arguments(&self) -> usize {
         self.arguments
+    }
+
+    /// Returns the place of the next element of an array.
+    pub(crate) fn next_element(&self, array: &str) -> usize {
+        self.elements.get(array).copied().unwrap_or(0)
+    }
+
+    /// Notes that an array has one more element.
+    pub(crate) fn add_element(&mut self, array: &str) {
+        *self.elements.entry(array.to_owned()).or_default() += 1;
     }
 
     fn begin(&mut self, kind: u8, flat: StringId, whole: StringId) {
@@ -212,20 +243,59 @@ impl<'a> Coder<'a> {
         push_varint(self.to, value.0.into());
     }
 
+    pub(crate) fn log(&mut self, log: &Log) {
+        let id = |id: Option<StringId>| id.map_or(0, |id| u64::from(id.0) + 1);
+        self.arguments += 1;
+        self.to.push(LOG);
+        push_varint(self.to, log.body.0.into());
+        push_varint(self.to, log.priority.map_or(0, |priority| zigzag(priority) + 1));
+        self.to.push(log.location.is_some().into());
+        if let Some(location) = &log.location {
+            push_varint(self.to, id(location.file));
+            push_varint(self.to, id(location.function));
+            push_varint(self.to, location.line.map_or(0, |line| line as u64));
+        }
+    }
+
     fn bytes(&mut self, value: &[u8]) {
         push_varint(self.to, value.len() as u64);
         self.to.extend_from_slice(value);
     }
 }
 
-/// Reads the arguments behind an event.
-pub(crate) fn arguments(mut from: &[u8], pending: &mut Pending) {
-    while next(&mut from, pending).is_some() {}
+/// Reads the arguments behind an event. `log` takes what the program logged.
+pub(crate) fn arguments(mut from: &[u8], pending: &mut Pending, mut log: impl FnMut(Log, &mut Pending)) {
+    while next(&mut from, pending, &mut log).is_some() {}
 }
 
-fn next(from: &mut &[u8], pending: &mut Pending) -> Option<()> {
+fn take_log(from: &mut &[u8]) -> Option<Log> {
+    let body = StringId(take_varint(from)? as u32);
+    let priority = take_varint(from)?.checked_sub(1).map(unzigzag);
+    let (has_location, rest) = from.split_first()?;
+    *from = rest;
+    let id = |number: u64| number.checked_sub(1).map(|id| StringId(id as u32));
+    let location = match has_location {
+        0 => None,
+        _ => Some(SourceLocation {
+            file: id(take_varint(from)?),
+            function: id(take_varint(from)?),
+            line: Some(take_varint(from)? as i64),
+        }),
+    };
+    Some(Log {
+        body,
+        priority,
+        location,
+    })
+}
+
+fn next(from: &mut &[u8], pending: &mut Pending, log: &mut impl FnMut(Log, &mut Pending)) -> Option<()> {
     let (kind, rest) = from.split_first()?;
     *from = rest;
+    if *kind == LOG {
+        log(take_log(from)?, pending);
+        return Some(());
+    }
     let flat = StringId(take_varint(from)? as u32);
     let whole = StringId(take_varint(from)? as u32);
     let value = match *kind {
