@@ -180,8 +180,14 @@ fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
         priority: wanted.realtime,
     };
     // SAFETY: 0 is the calling thread, and `parameters` is read only.
-    let result =
-        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, wanted.policy, &raw const parameters) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_sched_setscheduler,
+            0,
+            wanted.policy,
+            &raw const parameters,
+        )
+    };
     if result == -1 {
         return Err(PriorityError::Policy {
             policy: wanted.policy,
