@@ -2,6 +2,7 @@
 //! as Parquet files.
 //!
 //! `cargo bench -p ferretto-tables` in `query`; `FERRETTO_TABLES_MB` is the size of each trace, 64 if it is not set.
+#![allow(clippy::unwrap_used)]
 
 #[path = "../tests/truth/generator.rs"]
 #[allow(dead_code)]

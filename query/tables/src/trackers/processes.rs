@@ -334,7 +334,7 @@ impl Processes {
                 }
                 _ => true,
             });
-            for other in resolved[before..].to_vec() {
+            for other in resolved[before..].iter().copied() {
                 self.put_into(other, upid, self.is_main(other, upid));
             }
         }

@@ -3,14 +3,14 @@
 use ferretto_wire::Writer;
 
 /// A generator of numbers, from a seed.
-pub struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    pub fn new(seed: u64) -> Numbers {
+    pub(crate) fn new(seed: u64) -> Numbers {
         Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -23,9 +23,9 @@ impl Numbers {
 }
 
 /// What the packets of a trace have in common.
-pub struct Generator {
-    pub numbers: Numbers,
-    pub trace: Writer,
+pub(crate) struct Generator {
+    pub(crate) numbers: Numbers,
+    pub(crate) trace: Writer,
     now: u64,
     cpus: u64,
 }
@@ -39,7 +39,7 @@ const START: u64 = 5_000_000_000;
 const BEHIND: u64 = 1_000_000;
 
 impl Generator {
-    pub fn new(seed: u64) -> Generator {
+    pub(crate) fn new(seed: u64) -> Generator {
         let mut numbers = Numbers::new(seed);
         let cpus = 1 + numbers.below(4);
         Generator {
@@ -51,7 +51,7 @@ impl Generator {
     }
 
     /// Returns a whole trace.
-    pub fn whole(seed: u64) -> Vec<u8> {
+    pub(crate) fn whole(seed: u64) -> Vec<u8> {
         let mut generator = Generator::new(seed);
         generator.beginning();
         for _ in 0..20 + generator.numbers.below(60) {
@@ -76,7 +76,7 @@ impl Generator {
     }
 
     /// Clocks, machine and descriptions of tracks.
-    pub fn beginning(&mut self) {
+    pub(crate) fn beginning(&mut self) {
         self.clock();
         self.packet(|packet| {
             packet.nested(45, |info| {
@@ -91,7 +91,7 @@ impl Generator {
         self.describe_tracks();
     }
 
-    pub fn clock(&mut self) {
+    pub(crate) fn clock(&mut self) {
         self.now += 1000;
         let now = self.now;
         self.packet(|packet| {
@@ -107,7 +107,7 @@ impl Generator {
     }
 
     /// Scheduling of all CPUs in the compact encoding.
-    pub fn compact(&mut self, most: u64) {
+    pub(crate) fn compact(&mut self, most: u64) {
         let begin = self.now;
         for cpu in 0..self.cpus {
             let mut at = begin;
@@ -158,7 +158,7 @@ impl Generator {
     }
 
     /// Single kernel events of one CPU.
-    pub fn single(&mut self, most: u64) {
+    pub(crate) fn single(&mut self, most: u64) {
         let cpu = self.numbers.below(self.cpus);
         let mut events = Vec::new();
         for _ in 0..self.numbers.below(most) {
@@ -216,7 +216,7 @@ impl Generator {
         });
     }
 
-    pub fn process_tree(&mut self) {
+    pub(crate) fn process_tree(&mut self) {
         self.now += 100;
         let (now, pid, parent) = (self.now, 1 + self.numbers.below(8), self.numbers.below(3));
         let words = 1 + self.numbers.below(3);
@@ -241,7 +241,7 @@ impl Generator {
         });
     }
 
-    pub fn counters(&mut self) {
+    pub(crate) fn counters(&mut self) {
         self.now += 100;
         let now = self.now;
         let (pid, value, key) = (
@@ -327,7 +327,7 @@ impl Generator {
     }
 
     /// Track events of one sequence, after it has started over.
-    pub fn track_events(&mut self, most: u64) {
+    pub(crate) fn track_events(&mut self, most: u64) {
         let sequence = 2 + self.numbers.below(3);
         for number in 0..self.numbers.below(most) {
             self.now += self.numbers.below(4) * 300;

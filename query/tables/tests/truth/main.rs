@@ -1,6 +1,8 @@
 //! Compares each table with what upstream's trace processor says about the same trace, cell by cell.
 //!
-//! Also reads what is damaged, cut off or compressed. `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from the folder that `FERRETTO_TRACES` names.
+//! Also reads what is damaged, cut off or compressed. `FERRETTO_TPQ` names the program that asks it. Traces come from a generator of random events, and from
+//! the folder that `FERRETTO_TRACES` names.
+#![allow(clippy::unwrap_used)]
 
 mod damage;
 mod generator;

@@ -9,7 +9,7 @@ use arrow_schema::DataType;
 use ferretto_tables::{Column, Memory, Table};
 
 /// The columns of a table that are compared.
-pub fn compared(table: &Table) -> impl Iterator<Item = &Column> {
+pub(crate) fn compared(table: &Table) -> impl Iterator<Item = &Column> {
     let columns = table.columns.iter();
     columns.filter(|column| !super::NOT_COMPARED_COLUMNS.contains(&column.name))
 }
@@ -51,7 +51,7 @@ fn sets(memory: &Memory) -> BTreeMap<String, String> {
 }
 
 /// Returns the rows of a table, in the order of their ids.
-pub fn rows(table: &Table, memory: &Memory) -> Vec<String> {
+pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
     let sets = sets(memory);
     let mut rows = Vec::new();
     for batch in memory.tables.get(table.name).into_iter().flatten() {

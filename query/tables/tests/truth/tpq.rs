@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Whether there is a program to ask. Says so if there is none.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     let is_there = std::env::var_os("FERRETTO_TPQ").is_some();
     if !is_there {
         println!("skipped: FERRETTO_TPQ does not name a program that asks upstream's trace processor");
@@ -13,7 +13,7 @@ pub fn is_there() -> bool {
 }
 
 /// Returns the rows of each statement, as text with tabs.
-pub fn ask(trace: &Path, statements: &[String]) -> Vec<Vec<String>> {
+pub(crate) fn ask(trace: &Path, statements: &[String]) -> Vec<Vec<String>> {
     let program = std::env::var_os("FERRETTO_TPQ").unwrap();
     let output = Command::new(program)
         .arg(trace)
