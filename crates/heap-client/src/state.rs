@@ -248,12 +248,13 @@ pub(crate) fn install(granted: &Granted) -> bool {
     let memory = unsafe { slice::from_raw_parts(granted.memory, granted.words) };
     let is_ring = Ring::new(memory).is_some_and(Ring::is_initialized);
     let mut area = AREA.load(Acquire);
-    if is_ring && area.is_null() {
-        if let Some((mapped, in_children)) = system::map_private(AREA_BYTES) {
-            IS_WIPED.store(in_children == InChildren::Zeroes, Relaxed);
-            area = mapped;
-            AREA.store(area, Release);
-        }
+    if is_ring
+        && area.is_null()
+        && let Some((mapped, in_children)) = system::map_private(AREA_BYTES)
+    {
+        IS_WIPED.store(in_children == InChildren::Zeroes, Relaxed);
+        area = mapped;
+        AREA.store(area, Release);
     }
     if !is_ring || area.is_null() {
         // SAFETY: nobody else knows of it.
