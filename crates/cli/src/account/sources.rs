@@ -152,18 +152,21 @@ impl Sources<'_> {
     }
 
     fn is_not_started(&self, name: &str) -> bool {
+        let left_something = self.case.evidence.is_some_and(|evidence| match name {
+            FTRACE => evidence.has_kernel_events(),
+            _ => evidence.has_packets_of(name) == Some(true),
+        });
+        // Whoever is told to stop before it has said that it has started, as by an early Ctrl-C, may record all the same.
+        if left_something {
+            return false;
+        }
         if let Some(has_started) = self.has_started(name) {
             return !has_started;
         }
-        let Some(evidence) = self.case.evidence else {
-            return false;
-        };
-        let left_something = match name {
-            FTRACE => evidence.has_kernel_events(),
-            _ => evidence.has_packets_of(name) == Some(true),
-        };
-        let was_late = evidence.late_to_start.iter().any(|late| late.source == name);
-        was_late && !evidence.all_started && !left_something
+        self.case.evidence.is_some_and(|evidence| {
+            let was_late = evidence.late_to_start.iter().any(|late| late.source == name);
+            was_late && !evidence.all_started
+        })
     }
 
     /// Whether the trace has no kernel events for a known reason.

@@ -366,6 +366,25 @@ fn a_source_that_never_started_is_missed_and_a_late_one_noted() {
 }
 
 #[test]
+fn a_source_that_left_data_was_recorded_although_it_never_said_that_it_had_started() {
+    let config = asking_for(&["android.heapprofd"]);
+    let mut watch = Watch::from_the_start();
+    change(&mut watch, "heapprofd", "android.heapprofd", STOPPED, 0);
+    let mut evidence = Evidence::default();
+    let nothing = judged(&config, Some(&evidence), Some(&watch));
+    assert_eq!(missing(&nothing)[0].0, "data_source_not_started");
+    packet(&mut evidence, |packet| {
+        packet.profile_packet(|profile| {
+            profile.process_dumps(|dump| {
+                dump.pid(7);
+            });
+        });
+    });
+    let account = judged(&config, Some(&evidence), Some(&watch));
+    assert_eq!((missing(&account), account.is_void), (vec![], false));
+}
+
+#[test]
 fn troubles_of_ftrace_are_told_in_their_own_words() {
     let mut evidence = Evidence::default();
     ftrace_stats(&mut evidence, |stats| {

@@ -14,7 +14,7 @@ use ferretto_heap_client::LIBRARY_FILE;
 use ferretto_heap_client::handshake::MARK;
 use ferretto_unwind::DynamicLinking;
 use object::elf;
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
 
 use crate::perfetto::find_program;
 
@@ -24,8 +24,12 @@ const MAX_INTERPRETERS: usize = 4;
 const MAX_FIRST_LINE: u64 = 256;
 /// The bytes of a program that have its headers and the name of its dynamic linker; linkers write them first.
 const MAX_HEADERS: u64 = 1 << 20;
-/// The most bytes of a program that are searched for the client.
+/// The most bytes of a program that are searched for the client and for other allocators.
 const MAX_PROGRAM: u64 = 1 << 30;
+/// Functions of allocators that programs have in them under names of their own: jemalloc and mimalloc, as crates for Rust build them, and snmalloc.
+const OWN_ALLOCATORS: [&str; 4] = ["_rjem_malloc", "je_malloc", "mi_malloc", "sn_rust_alloc"];
+/// The variable that has the settings of such a jemalloc. Its name is left in a program without symbols.
+const JEMALLOC_SETTINGS: &[u8] = b"_RJEM_MALLOC_CONF\0";
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 /// The attribute with a file's capabilities.
@@ -44,6 +48,8 @@ pub(super) enum Unsuitable {
     OtherLibrary(CLibrary),
     /// It has a `malloc` of its own, which the dynamic linker finds before that of a preloaded library.
     OwnMalloc,
+    /// It has another allocator beside that of the C library, with this function.
+    OwnAllocator(&'static str),
 }
 
 impl Unsuitable {
@@ -66,6 +72,9 @@ impl Unsuitable {
             ),
             Unsuitable::OwnMalloc => format!(
                 "{program} defines malloc itself, so what it allocates does not reach {LIBRARY_FILE}, and the profile will have little or nothing of it; build it without its own allocator (such as jemalloc), or have it report allocations with AHeapProfile_reportAllocation"
+            ),
+            Unsuitable::OwnAllocator(function) => format!(
+                "{program} has an allocator of its own ({function}), and what that allocates does not reach {LIBRARY_FILE}: the profile will have only the rest; build it with the allocator of the crate ferretto-heap-client, which can stand in front of another one"
             ),
         }
     }
@@ -155,7 +164,7 @@ fn reason(program: &Path, library: &Path) -> Option<Unsuitable> {
     }
     match linking {
         Linking::OtherMachine => Some(Unsuitable::OtherMachine),
-        Linking::Static if carries_client(&file) => None,
+        Linking::Static if carries_client(&whole(&file)?) => None,
         Linking::Static => Some(Unsuitable::Static),
         Linking::Dynamic(linker) => {
             let of_program = CLibrary::of_linker(Path::new(&linker));
@@ -166,7 +175,12 @@ fn reason(program: &Path, library: &Path) -> Option<Unsuitable> {
             }
             // Definitions in libraries that the program needs come after those in preloaded ones.
             let linking = DynamicLinking::read(&file).ok()?;
-            linking.defines(b"malloc").then_some(Unsuitable::OwnMalloc)
+            if linking.defines(b"malloc") {
+                return Some(Unsuitable::OwnMalloc);
+            }
+            let program = whole(&file)?;
+            let function = own_allocator(&program).filter(|_| !carries_client(&program));
+            function.map(Unsuitable::OwnAllocator)
         }
     }
 }
@@ -213,15 +227,45 @@ impl Linking {
     }
 }
 
-/// Whether a static program was built with the client: it has the name of the client's mark in it.
-fn carries_client(mut file: &File) -> bool {
+/// The bytes of a program.
+fn whole(mut file: &File) -> Option<Vec<u8>> {
     let mut program = Vec::new();
-    if std::io::Seek::rewind(&mut file).is_err() || file.take(MAX_PROGRAM).read_to_end(&mut program).is_err()
-    {
-        return false;
+    std::io::Seek::rewind(&mut file).ok()?;
+    file.take(MAX_PROGRAM).read_to_end(&mut program).ok()?;
+    Some(program)
+}
+
+/// Whether a program was built with the client: it has the name of the client's mark in it.
+fn carries_client(program: &[u8]) -> bool {
+    has(program, MARK.as_bytes())
+}
+
+fn has(program: &[u8], part: &[u8]) -> bool {
+    program.windows(part.len()).any(|bytes| bytes == part)
+}
+
+/// The function of an allocator that a program has in it under a name of its own. Its symbols say so; without them, what is left of a jemalloc.
+fn own_allocator(program: &[u8]) -> Option<&'static str> {
+    match defined_among(program, &OWN_ALLOCATORS) {
+        Some(defined) => defined,
+        None => has(program, JEMALLOC_SETTINGS).then_some(OWN_ALLOCATORS[0]),
     }
-    let mark = MARK.as_bytes();
-    program.windows(mark.len()).any(|bytes| bytes == mark)
+}
+
+/// The first of these functions that the symbols of a program define. `None` if it has no symbols.
+fn defined_among(program: &[u8], names: &[&'static str]) -> Option<Option<&'static str>> {
+    let header = elf::FileHeader64::<object::Endianness>::parse(program).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, program).ok()?;
+    let symbols = sections.symbols(endian, program, elf::SHT_SYMTAB).ok()?;
+    if symbols.is_empty() {
+        return None;
+    }
+    let functions = symbols.iter().filter(|symbol| {
+        symbol.is_definition(endian, symbols.strings()) && symbol.st_type() == elf::STT_FUNC
+    });
+    let mut names_of_program = functions.filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
+    Some(names_of_program.find_map(|found| names.iter().copied().find(|name| name.as_bytes() == found)))
 }
 
 /// Whether the dynamic linker would distrust the environment of this program, because it gains rights by running it.
@@ -325,6 +369,42 @@ mod tests {
             let program = compile(folder.path(), name, CALLS, &flags).unwrap();
             assert_eq!(unsuitable(program.as_os_str(), any_library()), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_program_with_another_allocator_beside_that_of_the_c_library_is_told() {
+        const JEMALLOC: &str = "#include <stdlib.h>
+            const char *volatile settings = \"_RJEM_MALLOC_CONF\";
+            void *_rjem_malloc(size_t size) { return getenv(settings) ? 0 : malloc(size); }
+            int main(void) { return !_rjem_malloc(10); }";
+        // Naming it, as tools do that know allocators, is not having it.
+        const NAMES: &str = "#include <stdio.h>
+            int main(void) { return puts(\"_rjem_malloc\") < 0; }";
+        let folder = tempfile::tempdir().unwrap();
+        let own = Some(Unsuitable::OwnAllocator("_rjem_malloc"));
+        for (name, source, flags, expected) in [
+            ("jemalloc", JEMALLOC, &[][..], own.clone()),
+            ("stripped", JEMALLOC, &["-s"][..], own),
+            ("names", NAMES, &[][..], None),
+            ("names-stripped", NAMES, &["-s"][..], None),
+        ] {
+            let Some(program) = compile(folder.path(), name, source, flags) else {
+                return;
+            };
+            assert_eq!(reason(&program, any_library()), expected, "{name}");
+        }
+        let said = Unsuitable::OwnAllocator("_rjem_malloc").explained(Path::new("server"));
+        assert!(
+            said.contains("server has an allocator of its own (_rjem_malloc)"),
+            "{said}"
+        );
+        // One that reports what it allocates.
+        let reporting = JEMALLOC.replace(
+            "int main",
+            &format!("const char *volatile mark = \"{MARK}\"; int main"),
+        );
+        let program = compile(folder.path(), "reporting", &reporting, &[]).unwrap();
+        assert_eq!(reason(&program, any_library()), None);
     }
 
     /// Has a compiler link a file against its own C library.
