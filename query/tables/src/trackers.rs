@@ -25,6 +25,7 @@ use processes::Processes;
 use sched::Sched;
 use slices::Slices;
 use thread_state::{ThreadStates, To};
+use track_events::Keys;
 use tracks::Tracks;
 
 /// All trackers.
@@ -38,6 +39,7 @@ pub(crate) struct Trackers {
     /// The rows of `android_logs`.
     logs: i64,
     begin: Option<Begin>,
+    keys: Option<Keys>,
 }
 
 impl Trackers {
@@ -51,6 +53,7 @@ impl Trackers {
             flows: Flows::default(),
             logs: 0,
             begin: None,
+            keys: None,
         }
     }
 

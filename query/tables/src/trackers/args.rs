@@ -143,22 +143,20 @@ impl Args {
             return None;
         }
         // Arguments of one key are together, in the order in which they came; the last one counts, unless it yields.
-        if self.pending.len() > 1 {
+        if has_duplicates(&self.pending) {
             let mut places = HashMap::new();
             for arg in &self.pending {
                 let next = places.len();
                 places.entry(arg.key).or_insert(next);
             }
-            if places.len() < self.pending.len() {
-                self.pending.sort_by_key(|arg| places[&arg.key]);
-                self.pending.dedup_by(|later, kept| {
-                    let is_same = later.key == kept.key;
-                    if is_same && later.precedence == Precedence::Replaces {
-                        std::mem::swap(later, kept);
-                    }
-                    is_same
-                });
-            }
+            self.pending.sort_by_key(|arg| places[&arg.key]);
+            self.pending.dedup_by(|later, kept| {
+                let is_same = later.key == kept.key;
+                if is_same && later.precedence == Precedence::Replaces {
+                    std::mem::swap(later, kept);
+                }
+                is_same
+            });
         }
         let mut hasher = self.hasher.build_hasher();
         for arg in &self.pending {
@@ -180,6 +178,16 @@ impl Args {
         }
         Some(set)
     }
+}
+
+/// Whether a key occurs twice. Most sets are small enough to compare each with each.
+fn has_duplicates(args: &[Arg]) -> bool {
+    const SMALL: usize = 16;
+    args.len() > SMALL
+        || args
+            .iter()
+            .enumerate()
+            .any(|(at, arg)| args[..at].iter().any(|other| other.key == arg.key))
 }
 
 fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {

@@ -28,8 +28,12 @@ struct Association {
     is_of_sequence: bool,
 }
 
-/// The keys of the arguments of what is logged.
-struct LogKeys {
+/// The keys of arguments that events get here.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keys {
+    default_track: StringId,
+    writer: StringId,
+    empty: StringId,
     body: StringId,
     priority: StringId,
     file: StringId,
@@ -37,10 +41,13 @@ struct LogKeys {
     line: StringId,
 }
 
-impl LogKeys {
-    fn new(context: &mut Context<'_>) -> LogKeys {
+impl Keys {
+    fn new(context: &mut Context<'_>) -> Keys {
         let mut key = |name| context.strings.intern(name);
-        LogKeys {
+        Keys {
+            default_track: key("Default Track"),
+            writer: key("legacy_event.passthrough_utid"),
+            empty: key(""),
             body: key("track_event.log_message"),
             priority: key("track_event.priority"),
             file: key("track_event.log_message.file_name"),
@@ -49,14 +56,18 @@ impl LogKeys {
         }
     }
 
-    fn add(&self, log: &Log, empty: StringId, pending: &mut Pending) {
+    fn add(&self, log: &Log, pending: &mut Pending) {
         pending.add(self.body, self.body, Value::Text(log.body));
         if let Some(location) = log.location {
-            pending.add(self.file, self.file, Value::Text(location.file.unwrap_or(empty)));
+            pending.add(
+                self.file,
+                self.file,
+                Value::Text(location.file.unwrap_or(self.empty)),
+            );
             pending.add(
                 self.function,
                 self.function,
-                Value::Text(location.function.unwrap_or(empty)),
+                Value::Text(location.function.unwrap_or(self.empty)),
             );
             pending.add(self.line, self.line, Value::Int(location.line.unwrap_or(0)));
         }
@@ -67,16 +78,16 @@ impl LogKeys {
 }
 
 impl Trackers {
-    fn names(context: &mut Context<'_>) -> Names {
+    fn names(&mut self, context: &mut Context<'_>) -> Names {
         Names {
-            default_track: context.strings.intern("Default Track"),
+            default_track: self.keys.get_or_insert_with(|| Keys::new(context)).default_track,
         }
     }
 
     /// A description of a track.
     pub(crate) fn track_descriptor(&mut self, message: &[u8], context: &mut Context<'_>) {
         let uuid = number_of(message, TrackDescriptor::UUID).unwrap_or(0);
-        let names = Trackers::names(context);
+        let names = self.names(context);
         if context
             .descriptors
             .resolve(uuid, &mut self.processes, &names)
@@ -203,21 +214,17 @@ impl Trackers {
             category: event.category,
             name: event.name,
         };
-        let writer_key = whose
-            .writer
-            .map(|writer| (context.strings.intern("legacy_event.passthrough_utid"), writer));
         let mut logged = Vec::new();
-        let log_keys = arguments.first().map(|_| LogKeys::new(context));
-        let empty = context.strings.intern("");
+        let keys = *self.keys.get_or_insert_with(|| Keys::new(context));
         let mut fill = |pending: &mut Pending| {
             code::arguments(arguments, pending, |log, pending| {
-                if let (Some(keys), Some(_)) = (&log_keys, whose.utid) {
-                    keys.add(&log, empty, pending);
+                if whose.utid.is_some() {
+                    keys.add(&log, pending);
                     logged.push(log);
                 }
             });
-            if let Some((key, writer)) = writer_key {
-                pending.add_if_missing(key, key, Value::Uint(writer.into()));
+            if let Some(writer) = whose.writer {
+                pending.add_if_missing(keys.writer, keys.writer, Value::Uint(writer.into()));
             }
         };
         let slice = match event.kind {
@@ -329,7 +336,7 @@ impl Trackers {
     fn associate(&mut self, event: &Event, context: &mut Context<'_>) -> Option<Association> {
         let mut whose = Association::default();
         if event.uuid != 0 {
-            let names = Trackers::names(context);
+            let names = self.names(context);
             let resolved = context
                 .descriptors
                 .resolve(event.uuid, &mut self.processes, &names)?;
