@@ -387,6 +387,16 @@ struct Needs {
     service_resident: u64,
 }
 
+impl std::fmt::Display for Needs {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            out,
+            "{} KiB, resident {} KiB, {} descriptors, {} rings; the service: resident {} KiB",
+            self.anonymous, self.resident, self.descriptors, self.rings, self.service_resident
+        )
+    }
+}
+
 impl Needs {
     fn of(daemon: u32, service: u32) -> Needs {
         let maps = std::fs::read_to_string(format!("/proc/{daemon}/maps")).unwrap();
@@ -454,10 +464,10 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         children.work();
         let now = needs_now();
         match enough {
-            Enough::Rounds(_) => println!("round {round}: {now:?}"),
+            Enough::Rounds(_) => println!("round {round}: {now}"),
             Enough::Time(_) if began.elapsed().as_secs() / 60 >= minute => {
                 minute = began.elapsed().as_secs() / 60 + 1;
-                println!("minute {}, round {round}: {now:?}", minute - 1);
+                println!("minute {}, round {round}: {now}", minute - 1);
             }
             Enough::Time(_) => {}
         }
