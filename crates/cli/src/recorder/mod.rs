@@ -3,8 +3,9 @@
 //!
 //! [`applet`](crate::applet) calls it. The crate `ferretto-recorder` decides; this module carries out. [`run`] is the loop of the daemon. It connects
 //! [`live`] sessions to the tracing service, [`seal`]s them on threads of their own, and looks at the machine ([`sensors`]), at the folder of configs
-//! ([`configs`]) and at its socket ([`control`]), and has a [`listener`] to systemd's journal. A crash-safe session has a [`journal`], which writes its data into a [`ring`] on the disk all the time.
-//! [`metrics`] serves figures, if that is asked for; [`upload`] starts another program, which uploads. [`folder`] is the folder of sealed files, with the state file, which [`report`] reads.
+//! ([`configs`]) and at its socket ([`control`]), and has a [`listener`] to systemd's journal. A crash-safe session has a [`journal`], which writes its
+//! data into a [`ring`] on the disk all the time. [`metrics`] serves figures, if that is asked for; [`upload`] starts another program, which uploads.
+//! [`folder`] is the folder of sealed files, with the state file, which [`report`] reads.
 //!
 //! Guarantees: a file has its final name only when it is complete. A recorder that is killed leaves at most drafts, which the next one deletes, and rings,
 //! which it seals. Recording waits for no disk and no client.
