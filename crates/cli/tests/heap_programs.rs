@@ -375,7 +375,6 @@ const SLACK_KB: u64 = 12_288;
 
 /// What of the system could grow.
 #[derive(Debug, Clone, Copy)]
-#[expect(dead_code, reason = "some are only printed")]
 struct Needs {
     /// Of the daemon, in KiB. The books are in its anonymous memory.
     resident: u64,
