@@ -387,7 +387,7 @@ fn the_probes_trace_their_own_work_as_upstreams_do() {
             scan_all_processes_on_start: true proc_stats_poll_ms: 200
         } } }
         data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 100 } } }
-        duration_ms: 1500"#;
+        duration_ms: 3000"#;
     let [upstreams, mut ours] = [Side::Upstream, Side::Ours].map(|side| {
         // The service of either side has a metatrace of its own, and only upstream's offers it.
         let system = System::with_daemons(&programs, Side::Ours, side);
