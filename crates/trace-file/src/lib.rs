@@ -5,7 +5,7 @@
 //! [`Piece::CompressedEnd`]. Files that are compressed as a whole are expanded underneath ([`Input`]).
 //!
 //! Memory holds one packet at a time, of at most [`MAX_PACKET`]. Damage is reported with its offset, and reading resumes at the next packet that can
-//! be recognised, by fields that the service puts into every packet ([`is_packet`]). A file that ends inside a packet is not damaged: it is still
+//! be recognised, by fields that the service puts into every packet. A file that ends inside a packet is not damaged: it is still
 //! being written, or its writer was killed.
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,7 @@ impl Damage {
 /// The reason why bytes are no packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// The first byte cannot begin a packet. Contains up to [`HEAD`] bytes from there on.
+    /// The first byte cannot begin a packet. Contains the next bytes, 264 at most.
     NotAPacket(Vec<u8>),
     /// The length is no number.
     NoLength,

@@ -15,7 +15,7 @@ pub enum FollowError {
     Absence(#[from] Absence),
 }
 
-/// Opens this machine's journal for `program`, at the end. The entries to come that match ([`Journal::add_match`]) follow. The second value says why some
+/// Opens this machine's journal for `program`, at the end. The entries to come that match (`Journal::add_match`) follow. The second value says why some
 /// of them may be missing.
 ///
 /// # Errors
