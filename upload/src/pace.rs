@@ -10,11 +10,11 @@ use tokio::time::Instant;
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// A bound on the bytes in a second, in the long run. What is sent at once is as large as it is.
+/// A bound on the bytes in a second, in the long run. One piece may be larger.
 #[derive(Debug)]
 pub(crate) struct Pace {
     most: Option<u64>,
-    /// When what was sent until now is paid for.
+    /// The time at which the next piece may be sent.
     free_at: Instant,
 }
 
@@ -88,7 +88,7 @@ mod tests {
             }
             // The last 50 are on their way.
             assert_eq!(began.elapsed().as_millis(), 4500);
-            // What was not used does not add up.
+            // Time in which nothing was sent allows no burst.
             tokio::time::sleep(Duration::from_secs(100)).await;
             let began = Instant::now();
             for _ in 0..3 {

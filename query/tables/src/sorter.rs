@@ -287,7 +287,7 @@ impl<F> Order<F> {
             })?;
         }
         self.delayed_events.clear();
-        // What comes next at this time is beyond them.
+        // The next events of this time come after them.
         self.lead = 0;
         Ok(())
     }

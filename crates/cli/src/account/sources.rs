@@ -156,7 +156,7 @@ impl Sources<'_> {
             FTRACE => evidence.has_kernel_events(),
             _ => evidence.has_packets_of(name) == Some(true),
         });
-        // Whoever is told to stop before it has said that it has started, as by an early Ctrl-C, may record all the same.
+        // A source that stops before it has said that it started, as after an early Ctrl-C, may have recorded all the same.
         if left_something {
             return false;
         }

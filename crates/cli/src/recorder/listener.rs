@@ -37,7 +37,7 @@ struct Shared {
 
 impl Shared {
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        // What is inside is whole after each of its methods.
+        // Each method leaves the lines whole, also if its thread panics afterwards.
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

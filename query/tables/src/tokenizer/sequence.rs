@@ -10,7 +10,7 @@ use crate::strings::StringId;
 /// The fields of interned messages that have a number and one string.
 const IID: u32 = 1;
 const TEXT: u32 = 2;
-/// The most interned entries of one sequence. What comes beyond is not known.
+/// The most interned entries of one sequence. Further entries are passed over.
 const MOST_INTERNED: usize = 1 << 20;
 
 /// What packets say that leave it out.

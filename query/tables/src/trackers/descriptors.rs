@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::strings::StringId;
 use crate::tokenizer::synthetic_tid;
 
-/// The most descriptions. What comes beyond is not known.
+/// The most descriptions. Further ones are passed over.
 const MOST: usize = 1 << 20;
 /// The longest chain of parents.
 const MOST_ANCESTORS: usize = 100;
