@@ -1,7 +1,7 @@
 //! What the uploader remembers: a file, `state.json`, in a folder of its own.
 //!
 //! [`uploader`](crate::uploader) has the only writer: the folder is locked. `ferretto recorder status` reads the file. Without the file nothing is lost: the
-//! uploader compares what is there with what is stored.
+//! uploader compares the files with the stored objects.
 
 use std::collections::BTreeSet;
 use std::fs::{File, TryLockError};
@@ -68,7 +68,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes the folder, unless it is there, locks it, and reads the file. What was uploaded to another place does not count.
+    /// Makes the folder, unless it is there, locks it, and reads the file. Uploads to another place do not count.
     ///
     /// # Errors
     /// If another uploader has it, or it cannot be used.
