@@ -1,0 +1,229 @@
+//! A session of DataFusion over one trace, or over a folder of tables.
+//!
+//! Tables of a trace are built as statements name them; until then they are there without rows, so that `SHOW TABLES` and `DESCRIBE` know them. All words of
+//! a statement that are names of tables or views count, also those in quotes, which functions such as `span_join` take. A word too many costs time only.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::datasource::MemTable;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement;
+use ferretto_tables::{TABLES, Table};
+use tempfile::TempDir;
+
+use crate::built::{Stored, build};
+use crate::error::Error;
+use crate::{dialect, functions, views};
+
+/// How queries run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The bytes that tables of a trace may take before they go into temporary files, and that sorting and joining may take before they do.
+    pub memory: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { memory: 1 << 30 }
+    }
+}
+
+/// Tables that can be queried.
+pub struct Database {
+    context: SessionContext,
+    source: Source,
+    memory: usize,
+    /// Tables with all their rows, and views.
+    ready: BTreeSet<&'static str>,
+    /// Temporary files that tables read.
+    folders: Vec<TempDir>,
+}
+
+enum Source {
+    Trace(OsString),
+    Folder(PathBuf),
+}
+
+impl Database {
+    /// Opens a trace (`-` is stdin) or a folder that `ferretto export` has written.
+    ///
+    /// # Errors
+    /// If there is no such file, or the folder has no tables. A file that is no trace is found out when the first table is built.
+    pub async fn open(source: &OsStr, options: &Options) -> Result<Database, Error> {
+        let config = SessionConfig::new().with_information_schema(true);
+        let runtime = RuntimeEnvBuilder::new()
+            .with_memory_limit(options.memory, 1.0)
+            .build_arc()?;
+        let context = SessionContext::new_with_config_rt(config, runtime);
+        functions::register(&context);
+        let is_folder = source != "-" && Path::new(source).is_dir();
+        let mut database = Database {
+            context,
+            source: match is_folder {
+                true => Source::Folder(source.into()),
+                false => Source::Trace(source.to_owned()),
+            },
+            memory: options.memory,
+            ready: BTreeSet::new(),
+            folders: Vec::new(),
+        };
+        match is_folder {
+            true => database.open_folder().await?,
+            false => {
+                if source != "-" && !Path::new(source).exists() {
+                    return Err(Error::Source(format!("{} does not exist", source.display())));
+                }
+                for table in TABLES {
+                    database.set(table, Vec::new())?;
+                }
+            }
+        }
+        Ok(database)
+    }
+
+    /// Returns the session, for what this type does not offer.
+    pub fn context(&self) -> &SessionContext {
+        &self.context
+    }
+
+    /// Takes a text of statements apart, at its `;`.
+    ///
+    /// # Errors
+    /// If it is no SQL.
+    pub fn parse(&self, sql: &str) -> Result<Vec<Statement>, Error> {
+        Ok(dialect::parse(sql)?.into())
+    }
+
+    /// Plans a statement, and builds the tables that it names. Statements that define something have done so when this returns.
+    ///
+    /// # Errors
+    /// If the statement is wrong, or the trace cannot be read.
+    pub async fn run(&mut self, statement: Statement) -> Result<DataFrame, Error> {
+        self.prepare(&statement.to_string()).await?;
+        let plan = self.context.state().statement_to_plan(statement).await?;
+        Ok(self.context.execute_logical_plan(plan).await?)
+    }
+
+    /// Makes what a text names ready.
+    async fn prepare(&mut self, sql: &str) -> Result<(), Error> {
+        let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
+        names(sql, &mut tables, &mut named);
+        let missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
+        if !missing.is_empty() {
+            self.build(missing).await?;
+        }
+        for view in named {
+            if self.ready.insert(view.name) {
+                let definition = format!("create or replace view {} as {}", view.name, view.sql);
+                for statement in dialect::parse(&definition)? {
+                    let plan = self.context.state().statement_to_plan(statement).await?;
+                    self.context.execute_logical_plan(plan).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn build(&mut self, tables: BTreeSet<&'static str>) -> Result<(), Error> {
+        let Source::Trace(trace) = &self.source else {
+            return Ok(());
+        };
+        if trace == "-" && self.ready.iter().any(|name| TABLES.iter().any(|table| table.name == *name)) {
+            return Err(Error::Source(
+                "stdin was read once; name the file of the trace to ask for further tables".to_owned(),
+            ));
+        }
+        let (trace, memory) = (trace.clone(), self.memory);
+        let wanted = tables.clone();
+        let built = tokio::task::spawn_blocking(move || build(&trace, &wanted, memory))
+            .await
+            .map_err(|error| Error::Source(format!("the trace cannot be read: {error}")))?
+            .map_err(Error::Source)?;
+        match built.tables {
+            Stored::Memory(mut batches) => {
+                for table in TABLES.iter().filter(|table| tables.contains(table.name)) {
+                    self.set(table, batches.remove(table.name).unwrap_or_default())?;
+                }
+            }
+            Stored::Folder(folder) => {
+                for table in TABLES.iter().filter(|table| tables.contains(table.name)) {
+                    self.set_files(table, &folder.path().join(table.name)).await?;
+                }
+                self.folders.push(folder);
+            }
+        }
+        self.ready.extend(tables);
+        Ok(())
+    }
+
+    async fn open_folder(&mut self) -> Result<(), Error> {
+        let Source::Folder(folder) = &self.source else {
+            return Ok(());
+        };
+        let folder = folder.clone();
+        let mut found = 0;
+        for table in TABLES {
+            let files = folder.join(table.name);
+            match files.is_dir() {
+                true => {
+                    self.set_files(table, &files).await?;
+                    found += 1;
+                }
+                // An export of an earlier version, or by somebody who left it out.
+                false => self.set(table, Vec::new())?,
+            }
+            self.ready.insert(table.name);
+        }
+        match found {
+            0 => Err(Error::Source(format!(
+                "{} has no tables; name a trace, or a folder that `ferretto export` has written",
+                folder.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn set(&self, table: &'static Table, batches: Vec<RecordBatch>) -> Result<(), Error> {
+        self.context.deregister_table(table.name)?;
+        let rows = MemTable::try_new(table.arrow_schema(), vec![batches])?;
+        self.context.register_table(table.name, Arc::new(rows))?;
+        Ok(())
+    }
+
+    async fn set_files(&self, table: &'static Table, folder: &Path) -> Result<(), Error> {
+        self.context.deregister_table(table.name)?;
+        let Some(path) = folder.to_str() else {
+            return Err(Error::Source(format!("{} is not UTF-8; rename it", folder.display())));
+        };
+        let path = format!("{path}/");
+        self.context
+            .register_parquet(table.name, &path, ParquetReadOptions::default())
+            .await?;
+        Ok(())
+    }
+}
+
+/// Collects the tables that a text names, also through views, and the views, those that others use first.
+fn names(sql: &str, tables: &mut BTreeSet<&'static str>, named: &mut Vec<&'static views::View>) {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    for word in sql.split(|letter| !is_part(letter)) {
+        let word = word.to_ascii_lowercase();
+        if let Some(table) = TABLES.iter().find(|table| table.name == word) {
+            tables.insert(table.name);
+        }
+        if let Some(view) = views::find(&word)
+            && !named.iter().any(|known| known.name == view.name)
+        {
+            names(view.sql, tables, named);
+            named.push(view);
+        }
+        for table in functions::tables_of(&word) {
+            tables.insert(table);
+        }
+    }
+}

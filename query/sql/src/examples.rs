@@ -1,0 +1,151 @@
+//! Twenty questions that people ask of a trace, each with its query and a picture: what `ferretto report` prints.
+//!
+//! Each query is also the trace processor's, and a test compares the answers.
+
+/// A question and its query.
+#[derive(Debug)]
+pub struct Example {
+    /// The report's name.
+    pub name: &'static str,
+    /// What it answers.
+    pub question: &'static str,
+    /// The query. Its last column is what bars show.
+    pub sql: &'static str,
+    /// What the last column counts.
+    pub unit: Unit,
+}
+
+/// What a number counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Times in ns.
+    Duration,
+    /// Sizes in bytes.
+    Bytes,
+    /// Anything else.
+    Count,
+}
+
+const fn example(name: &'static str, question: &'static str, unit: Unit, sql: &'static str) -> Example {
+    Example { name, question, sql, unit }
+}
+
+/// All examples.
+pub const EXAMPLES: &[Example] = &[
+    example("cpu", "Which threads ran longest?", Unit::Duration,
+        "select thread.tid, thread.name as thread, process.name as process, sum(sched.dur) as ran
+from sched join thread using (utid) left join process using (upid)
+where sched.dur > 0 and thread.is_idle = 0
+group by thread.utid, thread.tid, thread.name, process.name
+order by ran desc, tid limit 20"),
+    example("cpu-processes", "Which processes ran longest?", Unit::Duration,
+        "select process.pid, process.name as process, count(distinct utid) as threads, sum(sched.dur) as ran
+from sched join thread using (utid) join process using (upid)
+where sched.dur > 0 and thread.is_idle = 0
+group by process.upid, process.pid, process.name
+order by ran desc, pid limit 20"),
+    example("cpu-use", "How busy was each CPU?", Unit::Duration,
+        "select sched.cpu, count(*) as switches, sum(case when thread.is_idle = 0 then sched.dur else 0 end) as busy
+from sched join thread using (utid)
+where sched.dur > 0
+group by sched.cpu
+order by sched.cpu"),
+    example("sched-latency", "Which threads waited longest for a CPU, once they could run?", Unit::Duration,
+        "select thread.tid, thread.name as thread, count(*) as waits, sum(latency_dur) as total, max(latency_dur) as longest
+from sched_latency_for_running_interval join thread using (utid)
+where latency_dur > 0
+group by thread.utid, thread.tid, thread.name
+order by longest desc, tid limit 20"),
+    example("sched-latency-histogram", "How long do threads wait for a CPU?", Unit::Count,
+        "select case when latency_dur < 10000 then '1: below 10 us' when latency_dur < 100000 then '2: below 100 us'
+        when latency_dur < 1000000 then '3: below 1 ms' when latency_dur < 10000000 then '4: below 10 ms' else '5: longer' end as latency, count(*) as waits
+from sched_latency_for_running_interval
+group by 1
+order by 1"),
+    example("states", "In which states do threads spend their time?", Unit::Duration,
+        "select state, count(*) as times, sum(dur) as total
+from thread_state
+where dur > 0
+group by state
+order by total desc, state"),
+    example("blocked", "In which functions of the kernel do threads wait?", Unit::Duration,
+        "select blocked_function, io_wait, count(*) as times, sum(dur) as waited
+from thread_state
+where dur > 0 and blocked_function is not null
+group by blocked_function, io_wait
+order by waited desc, blocked_function limit 20"),
+    example("io", "Which threads waited for input and output?", Unit::Duration,
+        "select thread.tid, thread.name as thread, count(*) as times, sum(thread_state.dur) as waited
+from thread_state join thread using (utid)
+where state in ('D', 'DK') and thread_state.dur > 0
+group by thread.utid, thread.tid, thread.name
+order by waited desc, tid limit 20"),
+    example("wakeups", "Who wakes whom?", Unit::Count,
+        "select waker.name as waker, wakee.name as wakee, count(*) as wakeups
+from thread_state join thread wakee on thread_state.utid = wakee.utid join thread waker on thread_state.waker_utid = waker.utid
+group by waker.name, wakee.name
+order by wakeups desc, waker, wakee limit 20"),
+    example("migrations", "Which threads move between CPUs most?", Unit::Count,
+        "select thread.tid, thread.name as thread, count(*) as migrations
+from (select utid, cpu, lag(cpu) over (partition by utid order by ts) as before from sched) as runs join thread using (utid)
+where cpu != before and thread.is_idle = 0
+group by thread.utid, thread.tid, thread.name
+order by migrations desc, tid limit 20"),
+    example("slices", "Which slices took longest in total?", Unit::Duration,
+        "select name, count(*) as times, max(dur) as longest, sum(dur) as total
+from slice
+where dur > 0
+group by name
+order by total desc, name limit 20"),
+    example("slices-self", "In which slices themselves, without those within them, is the time spent?", Unit::Duration,
+        "select slice.name, count(*) as times, sum(slice.dur - coalesce(inner_slices.dur, 0)) as self
+from slice left join (select parent_id, sum(dur) as dur from slice where dur > 0 and parent_id is not null group by parent_id) as inner_slices
+    on inner_slices.parent_id = slice.id
+where slice.dur > 0
+group by slice.name
+order by self desc, slice.name limit 20"),
+    example("slices-cpu", "How much processor time did the threads' slices take?", Unit::Duration,
+        "select thread_slice.name, thread_name, count(*) as times, sum(thread_slice.dur) as total, sum(thread_dur) as ran
+from thread_slice
+where thread_dur is not null
+group by thread_slice.name, thread_name
+order by ran desc, thread_slice.name, thread_name limit 20"),
+    example("longest", "Which single slices took longest?", Unit::Duration,
+        "select id, name, category, depth, dur
+from slice
+order by dur desc, id limit 20"),
+    example("flows", "Which slices do flows join?", Unit::Count,
+        "select source.name as source, target.name as target, count(*) as flows
+from flow join slice source on flow.slice_out = source.id join slice target on flow.slice_in = target.id
+group by source.name, target.name
+order by flows desc, source, target limit 20"),
+    example("counters", "Between which values do the counters lie?", Unit::Count,
+        "select name, min(value) as least, max(value) as greatest, count(*) as samples
+from counters
+group by name
+order by samples desc, name limit 50"),
+    example("frequencies", "At which frequencies did the CPUs run?", Unit::Duration,
+        "select cpu, freq as khz, count(*) as times, sum(dur) as total
+from cpu_frequency_counters
+where dur > 0
+group by cpu, freq
+order by cpu, khz"),
+    example("memory", "Which processes had the most memory?", Unit::Bytes,
+        "select process.pid, process.name as process, cast(max(value) as int) as most
+from counter join process_counter_track on counter.track_id = process_counter_track.id join process using (upid)
+where process_counter_track.name = 'mem.rss'
+group by process.upid, process.pid, process.name
+order by most desc, pid limit 20"),
+    example("processes", "Which processes began during the recording?", Unit::Count,
+        "select process.pid, process.name as process, process.cmdline, count(*) as threads
+from process join thread using (upid)
+where process.start_ts is not null
+group by process.upid, process.pid, process.name, process.cmdline
+order by threads desc, pid limit 50"),
+    example("losses", "What was lost, and what is wrong with the trace?", Unit::Count,
+        "select name, idx, source, value
+from stats
+where value != 0 and (name glob '*loss*' or name glob '*lost*' or name glob '*drop*' or name glob '*overrun*' or name glob '*overwritten*'
+    or name glob '*error*')
+order by name, idx"),
+];

@@ -1,0 +1,59 @@
+//! The functions that tracing needs and SQL lacks. [`register`] adds them to a session of DataFusion's, also one of another engine that is built on it.
+//!
+//! - `human_duration(ns)`, `human_bytes(bytes)`, `time_bucket(ts, width)`: `units`.
+//! - `ancestor_slice(id)`, `descendant_slice(id)`, `following_flow(slice_id)`, `preceding_flow(slice_id)`: `trees`.
+//! - `interval_intersect(a, b, columns)`, `span_join(a, b, columns)`, `span_left_join(a, b, columns)`: `intervals`.
+
+mod intervals;
+mod sweep;
+mod trees;
+mod units;
+
+use datafusion::common::plan_err;
+use datafusion::error::Result;
+use datafusion::execution::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::prelude::SessionContext;
+use datafusion::scalar::ScalarValue;
+use futures::FutureExt;
+
+use crate::dialect;
+
+pub use units::{bytes as human_bytes, duration as human_duration};
+
+/// Adds the functions to a session.
+pub fn register(context: &SessionContext) {
+    for function in units::functions() {
+        context.register_udf(function);
+    }
+    trees::register(context);
+    intervals::register(context);
+}
+
+/// Returns the tables that a function reads by itself.
+pub(crate) fn tables_of(function: &str) -> &'static [&'static str] {
+    trees::tables_of(function)
+}
+
+/// Plans the one statement of a text, while another is being planned.
+fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
+    let mut statements = dialect::parse(sql)?;
+    match (statements.pop_front(), statements.is_empty()) {
+        (Some(statement), true) => match state.statement_to_plan(statement).now_or_never() {
+            Some(plan) => plan,
+            None => plan_err!("`{sql}` has a table that is still looked for; name tables of this session only"),
+        },
+        _ => plan_err!("`{sql}` is not one query"),
+    }
+}
+
+/// Returns a text that an argument is.
+fn text(function: &str, argument: &Expr) -> Result<String> {
+    match argument {
+        Expr::Literal(ScalarValue::Utf8(Some(text)), _) | Expr::Literal(ScalarValue::Utf8View(Some(text)), _) => {
+            Ok(text.clone())
+        }
+        Expr::Column(column) if column.relation.is_none() => Ok(column.name.clone()),
+        other => plan_err!("{function}: `{other}` is no text; write the name of a table, a query or names of columns in quotes"),
+    }
+}

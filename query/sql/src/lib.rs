@@ -1,0 +1,21 @@
+//! SQL on Perfetto traces: [DataFusion](https://datafusion.apache.org) with the tables of [`ferretto_tables`], the trace processor's views, and the functions
+//! that tracing needs.
+//!
+//! A [`Database`] is made of traces, of folders that `ferretto export` wrote, or of both. [`register_functions`] adds the functions alone to a session of an
+//! engine that is built on DataFusion.
+#![forbid(unsafe_code)]
+
+mod built;
+mod database;
+mod dialect;
+mod error;
+mod examples;
+mod functions;
+mod views;
+
+pub use database::{Database, Options};
+pub use datafusion;
+pub use error::Error;
+pub use examples::{EXAMPLES, Example};
+pub use functions::{human_bytes, human_duration, register as register_functions};
+pub use views::{VIEWS, View};

@@ -1,0 +1,71 @@
+//! Views on the tables: those of the trace processor that are plain SQL, from its prelude and its standard library.
+//!
+//! [`Database`](crate::Database) registers a view when a statement names it. A view may use tables, functions, and views before it in [`VIEWS`].
+
+/// A view.
+#[derive(Debug)]
+pub struct View {
+    /// Its name, which is the trace processor's.
+    pub name: &'static str,
+    /// What a row is, as one sentence.
+    pub about: &'static str,
+    /// Its query.
+    pub sql: &'static str,
+}
+
+const fn view(name: &'static str, about: &'static str, sql: &'static str) -> View {
+    View { name, about, sql }
+}
+
+/// All views.
+pub const VIEWS: &[View] = &[
+    view("sched", "The same as `sched_slice`.", "select * from sched_slice"),
+    view("slices", "The same as `slice`.", "select * from slice"),
+    view("instant", "A slice without a duration.", "select ts, track_id, name, arg_set_id from slice where dur = 0"),
+    view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name from counter v join counter_track t on v.track_id = t.id"),
+    view(
+        "thread_slice",
+        "A slice of a thread, with the names of thread and process.",
+        "select slice.id, slice.ts, slice.dur, slice.category, slice.name, slice.track_id, thread_track.name as track_name, thread.name as thread_name,
+            thread.utid, thread.tid, thread.is_main_thread, process.name as process_name, process.upid, process.pid, slice.depth, slice.parent_id,
+            slice.arg_set_id, slice.thread_ts, slice.thread_dur
+        from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) left join process using (upid)",
+    ),
+    view(
+        "process_slice",
+        "A slice of a process, with the name of the process.",
+        "select slice.id, slice.ts, slice.dur, slice.category, slice.name, slice.track_id, process_track.name as track_name, process.name as process_name,
+            process.upid, process.pid, slice.depth, slice.parent_id, slice.arg_set_id, slice.thread_ts, slice.thread_dur
+        from slice join process_track on slice.track_id = process_track.id join process using (upid)",
+    ),
+    view(
+        "thread_or_process_slice",
+        "A slice of a thread or of a process.",
+        "select id, ts, dur, category, name, track_id, track_name, thread_name, utid, tid, process_name, upid, pid, depth, parent_id, arg_set_id
+        from thread_slice
+        union all
+        select id, ts, dur, category, name, track_id, track_name, null as thread_name, null as utid, null as tid, process_name, upid, pid, depth, parent_id,
+            arg_set_id
+        from process_slice",
+    ),
+    view(
+        "sched_latency_for_running_interval",
+        "For each time that a thread ran, how long it had been runnable before.",
+        "select thread_state_id, utid, runnable_latency_id, latency_dur from (
+            select id as thread_state_id, utid, state, lag(id) over running as runnable_latency_id, lag(dur) over running as latency_dur,
+                lag(state) over running as state_before
+            from thread_state window running as (partition by utid order by ts, id))
+        where state = 'Running' and state_before in ('R', 'R+')",
+    ),
+    view(
+        "cpu_frequency_counters",
+        "The frequency of a CPU from a time on, in kHz.",
+        "select counter.id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts) - ts, -1) as dur, cast(value as bigint) as freq, cpu
+        from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id where cpu_counter_track.type = 'cpu_frequency'",
+    ),
+];
+
+/// Returns the view of this name.
+pub(crate) fn find(name: &str) -> Option<&'static View> {
+    VIEWS.iter().find(|view| view.name == name)
+}
