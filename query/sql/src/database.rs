@@ -42,6 +42,8 @@ pub struct Database {
     ready: BTreeSet<&'static str>,
     /// Temporary files that tables read.
     folders: Vec<TempDir>,
+    /// The places of the trace that could not be read.
+    losses: u64,
 }
 
 enum Source {
@@ -71,6 +73,7 @@ impl Database {
             memory: options.memory,
             ready: BTreeSet::new(),
             folders: Vec::new(),
+            losses: 0,
         };
         match is_folder {
             true => database.open_folder().await?,
@@ -91,6 +94,11 @@ impl Database {
         &self.context
     }
 
+    /// Returns how many places of the trace could not be read, as far as tables were built. The table `ferretto_loss` has them.
+    pub fn losses(&self) -> u64 {
+        self.losses
+    }
+
     /// Takes a text of statements apart, at its `;`.
     ///
     /// # Errors
@@ -104,13 +112,24 @@ impl Database {
     /// # Errors
     /// If the statement is wrong, or the trace cannot be read.
     pub async fn run(&mut self, statement: Statement) -> Result<DataFrame, Error> {
-        self.prepare(&statement.to_string()).await?;
+        self.build_tables_of(&statement.to_string()).await?;
         let plan = self.context.state().statement_to_plan(statement).await?;
         Ok(self.context.execute_logical_plan(plan).await?)
     }
 
-    /// Makes what a text names ready.
-    async fn prepare(&mut self, sql: &str) -> Result<(), Error> {
+    /// Returns the name of the trace or folder.
+    pub fn name(&self) -> String {
+        match &self.source {
+            Source::Trace(trace) => trace.display().to_string(),
+            Source::Folder(folder) => folder.display().to_string(),
+        }
+    }
+
+    /// Builds all tables that a text names, in one pass over the trace. [`run`](Database::run) does so for its statement alone.
+    ///
+    /// # Errors
+    /// If the trace cannot be read.
+    pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
         names(sql, &mut tables, &mut named);
         let missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
@@ -144,6 +163,7 @@ impl Database {
             .await
             .map_err(|error| Error::Source(format!("the trace cannot be read: {error}")))?
             .map_err(Error::Source)?;
+        self.losses = built.report.losses;
         match built.tables {
             Stored::Memory(mut batches) => {
                 for table in TABLES.iter().filter(|table| tables.contains(table.name)) {

@@ -16,6 +16,6 @@ mod views;
 pub use database::{Database, Options};
 pub use datafusion;
 pub use error::Error;
-pub use examples::{EXAMPLES, Example};
+pub use examples::{EXAMPLES, Example, Unit};
 pub use functions::{human_bytes, human_duration, register as register_functions};
 pub use views::{VIEWS, View};

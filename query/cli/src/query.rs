@@ -1,0 +1,135 @@
+//! `ferretto query`: SQL on a trace or on a folder of tables, once or in a shell.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::PathBuf;
+
+use ferretto_sql::datafusion::sql::parser::Statement;
+use ferretto_sql::{Database, EXAMPLES, Options};
+
+use crate::export::damage;
+use crate::output::{self, Format};
+use crate::shell;
+
+/// Ask a trace, or a folder of tables, in SQL
+///
+/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A trace, `-` for stdin, or a folder that `ferretto export` has written
+    #[arg(required_unless_present = "examples")]
+    source: Option<OsString>,
+    /// The statements, with `;` between them
+    sql: Option<String>,
+    /// Read the statements from this file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "sql")]
+    query_file: Option<PathBuf>,
+    /// How answers are written
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    format: Format,
+    /// Write the answer to this file instead of stdout
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// The most rows that a table shows
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    rows: usize,
+    /// The memory for tables, and for sorting and joining, in MB; what needs more goes through temporary files
+    #[arg(long, value_name = "MB", default_value_t = 1024)]
+    memory: usize,
+    /// Print twenty questions with their SQL
+    #[arg(long)]
+    examples: bool,
+}
+
+/// Returns what went wrong, as a sentence.
+pub(crate) fn run(arguments: &Args) -> Result<(), String> {
+    if arguments.examples {
+        return match io::stdout().write_all(examples().as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
+            _ => Ok(()),
+        };
+    }
+    let Some(source) = &arguments.source else {
+        return Err("name a trace or a folder".to_owned());
+    };
+    let options = Options {
+        memory: arguments.memory.saturating_mul(1 << 20),
+    };
+    let runtime = tokio::runtime::Runtime::new()
+        .map_err(|error| format!("threads cannot be started: {error}"))?;
+    runtime.block_on(async {
+        let mut database = Database::open(source, &options)
+            .await
+            .map_err(|error| error.to_string())?;
+        let sql = match (&arguments.sql, &arguments.query_file) {
+            (Some(sql), _) => sql.clone(),
+            (None, Some(path)) => std::fs::read_to_string(path)
+                .map_err(|error| format!("{} cannot be read: {error}", path.display()))?,
+            (None, None) if io::stdin().is_terminal() => {
+                return shell::run(&mut database, arguments.rows).await;
+            }
+            (None, None) if source == "-" => {
+                return Err("stdin is the trace; name the SQL after it, or with --query-file".to_owned());
+            }
+            (None, None) => {
+                let mut sql = String::new();
+                io::stdin()
+                    .read_to_string(&mut sql)
+                    .map_err(|error| format!("the SQL cannot be read from stdin: {error}"))?;
+                sql
+            }
+        };
+        let statements = database.parse(&sql).map_err(|error| error.to_string())?;
+        if statements.is_empty() {
+            return Err("there is no SQL; see ferretto query --examples".to_owned());
+        }
+        let mut to: Box<dyn Write + Send> = match &arguments.out {
+            Some(path) => Box::new(
+                File::create(path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?,
+            ),
+            None if arguments.format == Format::Parquet && io::stdout().is_terminal() => {
+                return Err("a Parquet file is not for a terminal; name it with --out".to_owned());
+            }
+            None => Box::new(io::BufWriter::new(io::stdout())),
+        };
+        let last = statements.len() - 1;
+        let single = matches!(arguments.format, Format::Json | Format::Arrow | Format::Parquet);
+        for (place, statement) in statements.into_iter().enumerate() {
+            // A file of these formats has one answer: the last one.
+            match single && place < last {
+                true => answer(&mut database, statement, arguments.format, arguments.rows, &mut io::sink()).await?,
+                false => answer(&mut database, statement, arguments.format, arguments.rows, &mut *to).await?,
+            }
+        }
+        if database.losses() > 0 {
+            eprintln!("ferretto-query: answered{}", damage(database.losses()));
+        }
+        Ok(())
+    })
+}
+
+/// Runs a statement and writes its rows. Statements that define something have none.
+pub(crate) async fn answer(
+    database: &mut Database,
+    statement: Statement,
+    format: Format,
+    rows: usize,
+    to: &mut (dyn Write + Send),
+) -> Result<(), String> {
+    let plain = |error: ferretto_sql::Error| error.to_string();
+    let frame = database.run(statement).await.map_err(plain)?;
+    let stream = frame.execute_stream().await.map_err(|error| plain(error.into()))?;
+    match stream.schema().fields().is_empty() {
+        true => Ok(()),
+        false => output::write(stream, format, rows, to).await,
+    }
+}
+
+/// All examples as a text that `ferretto query` reads.
+fn examples() -> String {
+    let one = |example: &ferretto_sql::Example| {
+        format!("-- {} (ferretto report {})\n{};\n", example.question, example.name, example.sql)
+    };
+    EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
+}
