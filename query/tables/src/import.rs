@@ -169,7 +169,7 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     stats.write(&strings, &mut output);
     metadata.write(&strings, &mut output);
     cpus.write(&strings, &mut output);
-    output.finish()?;
+    output.finish(&strings)?;
     Ok(report)
 }
 

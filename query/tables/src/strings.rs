@@ -18,6 +18,7 @@ pub(crate) struct Strings {
     text: String,
     /// The end of each string in `text`.
     ends: Vec<usize>,
+    longest: usize,
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
@@ -36,6 +37,7 @@ impl Strings {
         let Strings {
             text: all,
             ends,
+            longest,
             numbers,
             hasher,
         } = self;
@@ -46,16 +48,25 @@ impl Strings {
         let number = ends.len() as u32;
         all.push_str(text);
         ends.push(all.len());
+        *longest = text.len().max(*longest);
         numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, ends, *number)));
         StringId(number)
     }
 
+    /// Returns the length of the longest string.
+    #[inline]
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// Returns a string.
+    #[inline]
     pub(crate) fn get(&self, id: StringId) -> &str {
         nth(&self.text, &self.ends, id.0)
     }
 }
 
+#[inline]
 fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
     let number = number as usize;
     let start = match number {
