@@ -14,7 +14,7 @@ use crate::schema::{Kind, Table};
 use crate::strings::{StringId, Strings};
 
 /// The rows of a batch.
-const ROWS: usize = 1 << 16;
+const ROWS: usize = 1 << 14;
 /// The bytes of text of one column that end a batch early.
 const TEXT: usize = 8 << 20;
 /// The rows of a block. Divides [`ROWS`].
@@ -99,12 +99,13 @@ impl Block {
         &self.cells[at * STRIDE..][..self.rows]
     }
 
-    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> &'a str {
+    #[inline]
+    fn append_text(&self, cell: u64, strings: &Strings, to: &mut Vec<u8>) {
         match cell & OWN_TEXT {
-            0 => strings.get(StringId(cell as u32)),
+            0 => strings.append_to(StringId(cell as u32), to),
             _ => {
                 let place = (cell & !OWN_TEXT) >> 32;
-                &self.texts[place as usize..][..cell as u32 as usize]
+                to.extend_from_slice(&self.texts.as_bytes()[place as usize..][..cell as u32 as usize]);
             }
         }
     }
@@ -114,7 +115,7 @@ enum Values {
     Int(Vec<i64>),
     Float(Vec<f64>),
     /// Where each text ends, and all texts.
-    Text(Vec<i32>, String),
+    Text(Vec<i32>, Vec<u8>),
 }
 
 /// A column of the batch.
@@ -129,7 +130,7 @@ impl Column {
         let values = match kind {
             Kind::Int => Values::Int(Vec::new()),
             Kind::Float => Values::Float(Vec::new()),
-            Kind::Text => Values::Text(vec![0], String::new()),
+            Kind::Text => Values::Text(vec![0], Vec::new()),
         };
         Column {
             values,
@@ -147,7 +148,7 @@ impl Column {
             Values::Text(ends, texts) => {
                 for (cell, nulls) in cells.zip(nulls) {
                     if nulls >> at & 1 == 0 {
-                        texts.push_str(block.text(*cell, strings));
+                        block.append_text(*cell, strings, texts);
                     }
                     ends.push(texts.len() as i32);
                 }
@@ -192,7 +193,7 @@ impl Column {
                 let mut next = Vec::with_capacity(ends.len());
                 next.push(0);
                 let ends = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(ends, next)));
-                let texts = std::mem::take(texts).into_bytes();
+                let texts = std::mem::take(texts);
                 Arc::new(StringArray::try_new(ends, texts.into(), nulls)?)
             }
         })
@@ -252,7 +253,11 @@ impl Rows {
             return Ok(None);
         }
         self.rows = 0;
-        let columns = self.columns.iter_mut().map(Column::finish).collect::<Result<_, _>>();
+        let columns = self
+            .columns
+            .iter_mut()
+            .map(Column::finish)
+            .collect::<Result<_, _>>();
         columns
             .and_then(|columns| RecordBatch::try_new(self.table.arrow_schema(), columns))
             .map(Some)
