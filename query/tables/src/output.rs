@@ -27,7 +27,12 @@ impl<'a> Output<'a> {
 
     /// Adds a row to a table.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell<'_>; N], strings: &Strings) {
+    pub(crate) fn push<const N: usize>(
+        &mut self,
+        table: &'static Table,
+        row: &[Cell<'_>; N],
+        strings: &Strings,
+    ) {
         if self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }
