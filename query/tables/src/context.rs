@@ -30,8 +30,8 @@ pub(crate) struct Context<'a> {
     /// Whether kernel events from before the recording count.
     pub(crate) keeps_old_events: bool,
     kernel: Option<Version>,
-    /// The letters of states that occurred, by their bits.
-    states: BTreeMap<u16, Option<StringId>>,
+    /// The letters of states that occurred, by their bits; `None` for those that did not.
+    states: Vec<Option<Option<StringId>>>,
     /// The keys of debug annotations, by their names.
     debug_keys: HashMap<StringId, StringId>,
     /// The rows of `clock_snapshot` so far.
@@ -53,7 +53,7 @@ impl<'a> Context<'a> {
             descriptors: Descriptors::default(),
             keeps_old_events: false,
             kernel: None,
-            states: BTreeMap::new(),
+            states: vec![None; 1 << 16],
             debug_keys: HashMap::new(),
             clock_rows: 0,
             page_size: 4096,
@@ -62,7 +62,7 @@ impl<'a> Context<'a> {
 
     pub(crate) fn set_kernel(&mut self, kernel: Option<Version>) {
         self.kernel = kernel;
-        self.states.clear();
+        self.states.fill(None);
     }
 
     /// Returns the key of a debug annotation that has this name.
@@ -81,12 +81,12 @@ impl<'a> Context<'a> {
     #[inline]
     pub(crate) fn state(&mut self, bits: i64) -> Option<StringId> {
         let bits = bits as u16;
-        let state = match self.states.get(&bits) {
-            Some(state) => *state,
+        let state = match self.states[usize::from(bits)] {
+            Some(state) => state,
             None => {
                 let state = task_state::letters(bits.into(), self.kernel)
                     .map(|letters| self.strings.intern(&letters));
-                self.states.insert(bits, state);
+                self.states[usize::from(bits)] = Some(state);
                 state
             }
         };

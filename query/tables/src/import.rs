@@ -158,6 +158,10 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
         };
         lost("packets", None, Some(bytes), Some(packets), &detail);
     }
+    if context.strings.beyond() > 0 {
+        let beyond = context.strings.beyond() as i64;
+        context.stats.add("ferretto_names_passed_over", None, beyond);
+    }
     let Context {
         strings,
         mut output,
@@ -169,7 +173,7 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     stats.write(&strings, &mut output);
     metadata.write(&strings, &mut output);
     cpus.write(&strings, &mut output);
-    output.finish()?;
+    output.finish(&strings)?;
     Ok(report)
 }
 

@@ -26,14 +26,25 @@ impl<'a> Output<'a> {
     }
 
     /// Adds a row to a table.
-    #[inline]
-    pub(crate) fn push(&mut self, table: &'static Table, row: &[Cell<'_>], strings: &Strings) {
+    #[inline(always)]
+    pub(crate) fn push<const N: usize>(
+        &mut self,
+        table: &'static Table,
+        row: &[Cell<'_>; N],
+        strings: &Strings,
+    ) {
         if self.tables[table.index].push(row, strings) {
-            self.send(table);
+            self.settle(table, strings);
         }
     }
 
     #[cold]
+    fn settle(&mut self, table: &'static Table, strings: &Strings) {
+        if self.tables[table.index].settle(strings) {
+            self.send(table);
+        }
+    }
+
     fn send(&mut self, table: &'static Table) {
         let sent = match self.tables[table.index].take() {
             Ok(Some(batch)) if self.failed.is_none() => self.sink.write(table, batch),
@@ -51,8 +62,11 @@ impl<'a> Output<'a> {
     }
 
     /// Sends the last batches.
-    pub(crate) fn finish(mut self) -> Result<(), Error> {
-        TABLES.iter().for_each(|table| self.send(table));
+    pub(crate) fn finish(mut self, strings: &Strings) -> Result<(), Error> {
+        for table in TABLES {
+            self.tables[table.index].settle(strings);
+            self.send(table);
+        }
         self.check()
     }
 }

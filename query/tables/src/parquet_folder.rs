@@ -1,11 +1,13 @@
 //! Writes each table as a zstd Parquet file in a folder of its own: `DIR/sched_slice/part-0.parquet`.
 //!
-//! `ferretto-query export` uses it. Engines read such a folder as one table. Every table has a file, also one without rows, so that a query does not depend on
+//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table has a file, also one without rows, so that a query does not depend on
 //! what a trace happens to contain.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
 
 use arrow_array::RecordBatch;
 use parquet::arrow::ArrowWriter;
@@ -20,13 +22,17 @@ use crate::sink::Sink;
 
 /// The rows that a file has in one group. The encoded group stays in memory until it is complete.
 const ROW_GROUP: usize = 1 << 18;
+/// The batches that wait for the thread. A batch is mostly 1 or 2 MB.
+const WAITING: usize = 8;
 /// The name of the one file of a table.
 const FILE: &str = "part-0.parquet";
 
 /// A folder that gets one Parquet file for each table.
 pub struct ParquetFolder {
-    folder: PathBuf,
-    files: BTreeMap<&'static str, (PathBuf, ArrowWriter<File>)>,
+    /// `None` tells the thread to complete all files. Without that they stay incomplete, which readers notice.
+    batches: SyncSender<Option<(&'static Table, RecordBatch)>>,
+    /// `None` after it has failed.
+    writer: Option<JoinHandle<Result<(), Error>>>,
 }
 
 impl ParquetFolder {
@@ -42,10 +48,68 @@ impl ParquetFolder {
         {
             return Err(Error::Occupied(folder.to_owned()));
         }
-        Ok(ParquetFolder {
+        let files = Files {
             folder: folder.to_owned(),
             files: BTreeMap::new(),
+        };
+        let (batches, incoming) = sync_channel(WAITING);
+        let writer = thread::Builder::new()
+            .name("parquet".to_owned())
+            .spawn(move || files.write_all(&incoming))
+            .map_err(|error| Error::Write(folder.to_owned(), error))?;
+        Ok(ParquetFolder {
+            batches,
+            writer: Some(writer),
         })
+    }
+
+    /// Completes all files.
+    ///
+    /// # Errors
+    /// If one cannot be written.
+    pub fn finish(mut self) -> Result<(), Error> {
+        // If the thread is gone, it has failed, and says why.
+        let _ = self.batches.send(None);
+        self.end()
+    }
+
+    /// Waits for the thread.
+    fn end(&mut self) -> Result<(), Error> {
+        match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            Some(Err(panic)) => std::panic::resume_unwind(panic),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for ParquetFolder {
+    fn write(&mut self, table: &'static Table, batch: RecordBatch) -> Result<(), Error> {
+        match self.batches.send(Some((table, batch))) {
+            Ok(()) => Ok(()),
+            Err(_) => self.end(),
+        }
+    }
+}
+
+/// The files, which the thread has.
+struct Files {
+    folder: PathBuf,
+    files: BTreeMap<&'static str, (PathBuf, ArrowWriter<File>)>,
+}
+
+impl Files {
+    fn write_all(mut self, batches: &Receiver<Option<(&'static Table, RecordBatch)>>) -> Result<(), Error> {
+        while let Ok(batch) = batches.recv() {
+            let Some((table, batch)) = batch else {
+                return self.finish();
+            };
+            let (path, writer) = self.file(table)?;
+            writer
+                .write(&batch)
+                .map_err(|error| Error::Parquet(path.clone(), error))?;
+        }
+        Ok(())
     }
 
     fn file(&mut self, table: &'static Table) -> Result<&mut (PathBuf, ArrowWriter<File>), Error> {
@@ -65,11 +129,7 @@ impl ParquetFolder {
         }
     }
 
-    /// Completes all files.
-    ///
-    /// # Errors
-    /// If one cannot be written.
-    pub fn finish(mut self) -> Result<(), Error> {
+    fn finish(mut self) -> Result<(), Error> {
         for table in TABLES {
             self.file(table)?;
         }
@@ -80,16 +140,26 @@ impl ParquetFolder {
     }
 }
 
-impl Sink for ParquetFolder {
-    fn write(&mut self, table: &'static Table, batch: RecordBatch) -> Result<(), Error> {
-        let (path, writer) = self.file(table)?;
-        writer
-            .write(&batch)
-            .map_err(|error| Error::Parquet(path.clone(), error))
-    }
-}
+/// Columns with few distinct values, which take less room in a dictionary.
+const FEW_VALUES: [&str; 14] = [
+    "cpu",
+    "ucpu",
+    "utid",
+    "upid",
+    "waker_utid",
+    "priority",
+    "prio",
+    "io_wait",
+    "irq_context",
+    "depth",
+    "track_id",
+    "stack_id",
+    "parent_stack_id",
+    "machine_id",
+];
 
-/// Times, ids and durations are close to their neighbours: differences take less room and time than dictionaries.
+/// Other numbers (times, ids, durations) are close to their neighbours: differences take less room and time than dictionaries. So they are also what a
+/// column goes on with whose dictionary becomes too large.
 fn properties(table: &Table) -> Result<WriterProperties, ParquetError> {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
@@ -99,7 +169,7 @@ fn properties(table: &Table) -> Result<WriterProperties, ParquetError> {
     for column in table.columns.iter().filter(|column| column.kind == Kind::Int) {
         let path = ColumnPath::from(column.name);
         properties = properties
-            .set_column_dictionary_enabled(path.clone(), false)
+            .set_column_dictionary_enabled(path.clone(), FEW_VALUES.contains(&column.name))
             .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
     }
     Ok(properties.build())

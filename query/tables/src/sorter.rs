@@ -1,10 +1,13 @@
 //! Sorts the events of a trace by time, in bounded memory.
 //!
-//! The tokenizer pushes encoded events; the import takes them in order. When the events in memory exceed a budget, they are sorted and written to a temporary
-//! file as a run. At the end all runs are merged.
+//! The tokenizer pushes encoded events; the import takes them in order. When the events in memory exceed a budget, they are written to a temporary file as a
+//! sorted run. At the end all runs are merged.
 //!
-//! Events of one time come in the order of the trace processor's sorter: each source of events (a *queue*) keeps its own order; the queue that had the last
-//! event goes on, then the other queues follow by number. Utids and row numbers depend on this order.
+//! Nothing is sorted that is in order, which nearly everything is: each source of events (a *queue*) keeps its events in a few *piles*, each in order, and piles
+//! are merged. Only what fits on no pile is sorted.
+//!
+//! Events of one time come in the order of the trace processor's sorter: each queue keeps its own order; the queue that had the last event goes on, then the
+//! other queues follow by number. Utids and row numbers depend on this order.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,17 +18,14 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 const MOST_AT_ONCE: usize = 1 << 16;
 /// The bytes of a run that are read at once.
 const BUFFER: usize = 64 << 10;
-/// Time, queue and length in front of each event in a run.
-const HEADER: usize = 16;
-
-/// A place in the order of events.
-#[derive(Debug, Clone, Copy)]
-struct Key {
-    ts: i64,
-    queue: u32,
-    len: u32,
-    offset: usize,
-}
+/// The most piles of a queue. As many sequences can write events that come in turns.
+const MOST_PILES: usize = 8;
+/// The bytes of a pile that are allocated at once.
+const CHUNK: usize = 32 << 10;
+/// Time and length in front of each event.
+const HEADER: usize = 12;
+/// What the place of an event takes while it is sorted.
+const PLACE: usize = size_of::<(i64, &[u8])>() * 3 / 2;
 
 /// A sorted event.
 #[derive(Debug)]
@@ -35,11 +35,112 @@ pub(crate) struct Sorted<'a> {
     pub(crate) event: &'a [u8],
 }
 
+/// Events behind each other, each with its time and length in front.
+#[derive(Debug)]
+struct Pile {
+    /// The time of the last event.
+    last: i64,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Pile {
+    fn new() -> Pile {
+        Pile {
+            last: i64::MIN,
+            chunks: Vec::new(),
+        }
+    }
+
+    /// Adds the event that `encode` appends. Returns how many bytes were allocated.
+    #[inline]
+    fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+        self.last = ts;
+        let mut allocated = 0;
+        if self
+            .chunks
+            .last()
+            .is_none_or(|chunk| chunk.capacity() - chunk.len() < HEADER)
+        {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+            allocated = CHUNK;
+        }
+        let Some(chunk) = self.chunks.last_mut() else {
+            return allocated;
+        };
+        let capacity = chunk.capacity();
+        let begin = chunk.len();
+        let mut header = [0; HEADER];
+        header[..8].copy_from_slice(&ts.to_le_bytes());
+        chunk.extend_from_slice(&header);
+        encode(chunk);
+        let len = (chunk.len() - begin - HEADER) as u32;
+        chunk[begin + 8..begin + HEADER].copy_from_slice(&len.to_le_bytes());
+        allocated + chunk.capacity() - capacity
+    }
+
+    fn events(&self) -> impl Iterator<Item = (i64, &[u8])> {
+        self.chunks.iter().flat_map(|chunk| {
+            let mut rest = &chunk[..];
+            std::iter::from_fn(move || split_event(&mut rest))
+        })
+    }
+}
+
+/// Takes an event off.
+#[inline]
+fn split_event<'a>(from: &mut &'a [u8]) -> Option<(i64, &'a [u8])> {
+    let (ts, rest) = from.split_first_chunk::<8>()?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let (event, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    *from = rest;
+    Some((i64::from_le_bytes(*ts), event))
+}
+
+/// The events of one source.
+#[derive(Debug, Default)]
+struct Queue {
+    /// Each in order. An event goes on the first pile whose last event is not later. So of two events of one time the later is on the same pile or on one
+    /// behind.
+    piles: Vec<Pile>,
+    /// What was earlier than the ends of all piles, in no order.
+    rest: Option<Pile>,
+}
+
+impl Queue {
+    /// Adds an event. Returns how many bytes it will take.
+    #[inline]
+    fn push(&mut self, ts: i64, encode: impl FnOnce(&mut Vec<u8>)) -> usize {
+        if let Some(pile) = self.piles.iter_mut().find(|pile| pile.last <= ts) {
+            return pile.push(ts, encode);
+        }
+        if self.piles.len() < MOST_PILES {
+            self.piles.push(Pile::new());
+            return self.piles.last_mut().map_or(0, |pile| pile.push(ts, encode));
+        }
+        let rest = self.rest.get_or_insert_with(Pile::new);
+        // Sorting makes a second pile of it.
+        2 * rest.push(ts, encode) + PLACE
+    }
+
+    /// Makes the rest the last pile.
+    fn sort(&mut self) {
+        let Some(rest) = self.rest.take() else { return };
+        let mut events: Vec<(i64, &[u8])> = rest.events().collect();
+        events.sort_by_key(|event| event.0);
+        let mut sorted = Pile::new();
+        for (ts, event) in events {
+            sorted.push(ts, |to| to.extend_from_slice(event));
+        }
+        self.piles.push(sorted);
+    }
+}
+
 /// Events on their way into order.
 pub(crate) struct Sorter {
     budget: usize,
-    keys: Vec<Key>,
-    events: Vec<u8>,
+    /// The bytes that `queues` have.
+    held: usize,
+    queues: Vec<Queue>,
     runs: Option<Runs>,
     max_ts: i64,
     /// Events before time 0, which do not exist.
@@ -57,8 +158,8 @@ impl Sorter {
     pub(crate) fn new(budget: usize) -> Sorter {
         Sorter {
             budget,
-            keys: Vec::new(),
-            events: Vec::new(),
+            held: 0,
+            queues: Vec::new(),
             runs: None,
             max_ts: 0,
             negative: 0,
@@ -75,61 +176,67 @@ impl Sorter {
         self.negative
     }
 
-    /// Adds the event that `encode` appends.
+    /// Adds the event that `encode` appends. Numbers of queues are small.
     #[inline]
     pub(crate) fn push(&mut self, ts: i64, queue: u32, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
         if ts < 0 {
             self.negative += 1;
             return Ok(());
         }
-        let offset = self.events.len();
-        encode(&mut self.events);
-        let len = (self.events.len() - offset) as u32;
-        self.keys.push(Key {
-            ts,
-            queue,
-            len,
-            offset,
-        });
+        let queue = queue as usize;
+        if queue >= self.queues.len() {
+            self.queues.resize_with(queue + 1, Queue::default);
+        }
+        self.held += self.queues[queue].push(ts, encode);
         self.max_ts = self.max_ts.max(ts);
-        // Sorting needs room for half of the keys once more.
-        if self.events.len() + self.keys.len() * (size_of::<Key>() * 3 / 2) > self.budget {
+        if self.held > self.budget {
             self.spill()?;
         }
         Ok(())
     }
 
-    fn sort(&mut self) {
-        // Stable, so events of one time and queue keep their order. The sort finds stretches that are in order, which most are.
-        self.keys.sort_by_key(|key| (key.ts, key.queue));
+    /// Passes the events in memory to `visit`, by time and queue, and forgets them.
+    fn drain<E: From<io::Error>>(
+        &mut self,
+        visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.held = 0;
+        let mut queues = std::mem::take(&mut self.queues);
+        queues.iter_mut().for_each(Queue::sort);
+        let piles = (0..).zip(&queues).flat_map(|(number, queue)| {
+            queue.piles.iter().map(move |pile| PileReader {
+                queue: number,
+                chunks: pile.chunks.iter(),
+                rest: &[],
+                event: &[],
+            })
+        });
+        merge(piles.collect(), visit)
     }
 
     fn spill(&mut self) -> io::Result<()> {
-        self.sort();
-        let runs = match &mut self.runs {
+        let mut runs = match self.runs.take() {
             Some(runs) => runs,
-            None => self.runs.insert(Runs {
+            None => Runs {
                 file: tempfile::tempfile()?,
                 bounds: Vec::new(),
-            }),
+            },
         };
         let begin = runs.bounds.last().map_or(0, |(_, end)| *end);
         let mut end = begin;
         let mut writer = BufWriter::with_capacity(1 << 20, &runs.file);
-        for key in &self.keys {
-            let mut header = [0; HEADER];
-            header[..8].copy_from_slice(&key.ts.to_le_bytes());
-            header[8..12].copy_from_slice(&key.queue.to_le_bytes());
-            header[12..].copy_from_slice(&key.len.to_le_bytes());
-            writer.write_all(&header)?;
-            writer.write_all(&self.events[key.offset..][..key.len as usize])?;
-            end += (HEADER + key.len as usize) as u64;
-        }
+        self.drain(|ts, queue, event| {
+            writer.write_all(&queue.to_le_bytes())?;
+            writer.write_all(&ts.to_le_bytes())?;
+            writer.write_all(&(event.len() as u32).to_le_bytes())?;
+            writer.write_all(event)?;
+            end += (4 + HEADER + event.len()) as u64;
+            io::Result::Ok(())
+        })?;
         writer.flush()?;
         drop(writer);
         runs.bounds.push((begin, end));
-        self.keys.clear();
-        self.events.clear();
+        self.runs = Some(runs);
         Ok(())
     }
 
@@ -150,36 +257,88 @@ impl Sorter {
             delayed_events: Vec::new(),
         };
         if self.runs.is_none() {
-            self.sort();
-            for key in &self.keys {
-                order.take(key.ts, key.queue, &self.events[key.offset..][..key.len as usize])?;
-            }
+            self.drain(|ts, queue, event| order.take(ts, queue, event))?;
             return order.flush();
         }
         self.spill()?;
         let Some(Runs { file, bounds }) = self.runs.take() else {
             return Ok(());
         };
-        self.events = Vec::new();
-        self.keys = Vec::new();
-        let mut readers: Vec<Run<'_>> = bounds
-            .iter()
-            .map(|(begin, end)| Run::new(&file, *begin, *end))
-            .collect();
-        let mut heads = BinaryHeap::new();
-        for (number, run) in readers.iter_mut().enumerate() {
-            if let Some((ts, queue)) = run.advance()? {
-                heads.push(Reverse((ts, queue, number)));
-            }
-        }
-        while let Some(Reverse((ts, queue, number))) = heads.pop() {
-            let run = &mut readers[number];
-            order.take(ts, queue, &run.event)?;
-            if let Some((ts, queue)) = run.advance()? {
-                heads.push(Reverse((ts, queue, number)));
-            }
-        }
+        let runs = bounds.iter().map(|(begin, end)| Run::new(&file, *begin, *end));
+        merge(runs.collect(), |ts, queue, event| order.take(ts, queue, event))?;
         order.flush()
+    }
+}
+
+/// Events by time and queue.
+trait Source {
+    /// Goes to the next event. Returns its time and queue; `None` at the end.
+    fn advance(&mut self) -> io::Result<Option<(i64, u32)>>;
+
+    /// The event.
+    fn event(&self) -> &[u8];
+}
+
+/// Merges sources. Events of one time and queue come in the order of the sources.
+fn merge<S: Source, E: From<io::Error>>(
+    mut sources: Vec<S>,
+    mut visit: impl FnMut(i64, u32, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut heads = BinaryHeap::new();
+    for (number, source) in sources.iter_mut().enumerate() {
+        if let Some((ts, queue)) = source.advance()? {
+            heads.push(Reverse((ts, queue, number)));
+        }
+    }
+    while let Some(mut head) = heads.peek().copied() {
+        // In a heap, the second is one of these two. As long as the first stays before it, the heap need not know.
+        let second = heads.as_slice()[1..].iter().take(2).max().copied();
+        let source = &mut sources[head.0.2];
+        loop {
+            visit(head.0.0, head.0.1, source.event())?;
+            let Some((ts, queue)) = source.advance()? else {
+                heads.pop();
+                break;
+            };
+            head.0 = (ts, queue, head.0.2);
+            if second.is_some_and(|second| second > head) {
+                if let Some(mut first) = heads.peek_mut() {
+                    *first = head;
+                }
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A pile that is being read.
+struct PileReader<'a> {
+    queue: u32,
+    chunks: std::slice::Iter<'a, Vec<u8>>,
+    rest: &'a [u8],
+    event: &'a [u8],
+}
+
+impl Source for PileReader<'_> {
+    #[inline]
+    fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
+        if self.rest.is_empty() {
+            let Some(chunk) = self.chunks.next() else {
+                return Ok(None);
+            };
+            self.rest = chunk;
+        }
+        let Some((ts, event)) = split_event(&mut self.rest) else {
+            return Ok(None);
+        };
+        self.event = event;
+        Ok(Some((ts, self.queue)))
+    }
+
+    #[inline]
+    fn event(&self) -> &[u8] {
+        self.event
     }
 }
 
@@ -212,21 +371,26 @@ impl<'a> Run<'a> {
             event: Vec::new(),
         }
     }
+}
 
-    /// Reads the next event. Returns its time and queue; `None` at the end.
+impl Source for Run<'_> {
     fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
-        let mut header = [0; HEADER];
-        match self.reader.read_exact(&mut header) {
+        let mut queue = [0; 4];
+        match self.reader.read_exact(&mut queue) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             Err(error) => return Err(error),
         }
-        let word =
-            |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-        let ts = u64::from(word(0)) | u64::from(word(4)) << 32;
-        self.event.resize(word(12) as usize, 0);
+        let (mut ts, mut len) = ([0; 8], [0; 4]);
+        self.reader.read_exact(&mut ts)?;
+        self.reader.read_exact(&mut len)?;
+        self.event.resize(u32::from_le_bytes(len) as usize, 0);
         self.reader.read_exact(&mut self.event)?;
-        Ok(Some((ts as i64, word(8))))
+        Ok(Some((i64::from_le_bytes(ts), u32::from_le_bytes(queue))))
+    }
+
+    fn event(&self) -> &[u8] {
+        &self.event
     }
 }
 

@@ -1,11 +1,18 @@
 //! The distinct strings of a trace, by number.
 //!
 //! The tokenizer interns names, the trackers compare them, and the tables write them. Equal strings have equal numbers. Values that may all differ, such as
-//! those of debug annotations, do not come here, because the pool lives as long as the export.
+//! those of debug annotations, do not come here, because the pool lives as long as the export. Beyond a limit all new strings become one, and are counted.
 
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
+
+/// The most bytes of all strings. Each counts [`ENTRY`] more.
+const MOST: usize = 64 << 20;
+/// About what a string takes beside its bytes.
+const ENTRY: usize = 16;
+/// What strings beyond the limit become.
+const BEYOND: &str = "(too many names)";
 
 /// The number of a string in [`Strings`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,6 +25,9 @@ pub(crate) struct Strings {
     text: String,
     /// The end of each string in `text`.
     ends: Vec<usize>,
+    longest: usize,
+    /// The strings that became [`BEYOND`].
+    beyond: u64,
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
@@ -36,6 +46,8 @@ impl Strings {
         let Strings {
             text: all,
             ends,
+            longest,
+            beyond,
             numbers,
             hasher,
         } = self;
@@ -43,26 +55,64 @@ impl Strings {
         if let Some(number) = numbers.find(hash, |number| nth(all, ends, *number) == text) {
             return StringId(*number);
         }
+        if all.len() + text.len() + (ends.len() + 1) * ENTRY > MOST && text != BEYOND {
+            *beyond += 1;
+            return self.intern(BEYOND);
+        }
         let number = ends.len() as u32;
         all.push_str(text);
         ends.push(all.len());
+        *longest = text.len().max(*longest);
         numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, ends, *number)));
         StringId(number)
     }
 
+    /// Returns how often a string was not added, because the limit was reached.
+    pub(crate) fn beyond(&self) -> u64 {
+        self.beyond
+    }
+
+    /// Returns the length of the longest string.
+    #[inline]
+    pub(crate) fn longest(&self) -> usize {
+        self.longest
+    }
+
     /// Returns a string.
+    #[inline]
     pub(crate) fn get(&self, id: StringId) -> &str {
         nth(&self.text, &self.ends, id.0)
     }
+
+    /// Appends a string. Most are short: a copy of a fixed size needs no call.
+    #[inline]
+    pub(crate) fn append_to(&self, id: StringId, to: &mut Vec<u8>) {
+        const SHORT: usize = 16;
+        let start = start_of(&self.ends, id.0);
+        let from = &self.text.as_bytes()[start..];
+        let len = self.ends[id.0 as usize] - start;
+        match from.first_chunk::<SHORT>() {
+            Some(short) if len <= SHORT => {
+                let end = to.len() + len;
+                to.extend_from_slice(short);
+                to.truncate(end);
+            }
+            _ => to.extend_from_slice(&from[..len]),
+        }
+    }
 }
 
-fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
-    let number = number as usize;
-    let start = match number {
+#[inline]
+fn start_of(ends: &[usize], number: u32) -> usize {
+    match number {
         0 => 0,
-        _ => ends[number - 1],
-    };
-    &text[start..ends[number]]
+        _ => ends[number as usize - 1],
+    }
+}
+
+#[inline]
+fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
+    &text[start_of(ends, number)..ends[number as usize]]
 }
 
 #[cfg(test)]
@@ -82,5 +132,18 @@ mod tests {
         assert_eq!(strings.get(empty), "");
         let broken = strings.intern_bytes(b"a\xffb");
         assert_eq!(strings.get(broken), "a\u{fffd}b");
+    }
+
+    #[test]
+    fn beyond_the_limit_new_strings_are_one() {
+        let mut strings = Strings::default();
+        let long = |number: usize| format!("{number}{}", "x".repeat(1 << 20));
+        let first = strings.intern(&long(0));
+        let last = (1..64).map(|number| strings.intern(&long(number))).last();
+        assert_eq!(last.map(|id| strings.get(id)), Some(BEYOND));
+        assert_eq!(strings.intern(&long(0)), first);
+        assert_eq!(strings.beyond(), 1);
+        assert_eq!(strings.intern(&long(100)), strings.intern(&long(101)));
+        assert_eq!(strings.beyond(), 3);
     }
 }

@@ -66,7 +66,8 @@ impl Queues {
 /// A switch in the compact encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Switch {
-    pub(crate) prev_state: i64,
+    /// The bits that a kernel has for states.
+    pub(crate) prev_state: u16,
     pub(crate) next_pid: u32,
     pub(crate) next_prio: i32,
     pub(crate) next_comm: StringId,
@@ -82,22 +83,22 @@ pub(crate) struct Waking {
 impl Switch {
     #[inline]
     pub(crate) fn encode(self, to: &mut Vec<u8>) {
-        let mut bytes = [0; 20];
-        bytes[..8].copy_from_slice(&self.prev_state.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.next_pid.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.next_prio.to_le_bytes());
-        bytes[16..].copy_from_slice(&self.next_comm.0.to_le_bytes());
+        let mut bytes = [0; 14];
+        bytes[..2].copy_from_slice(&self.prev_state.to_le_bytes());
+        bytes[2..6].copy_from_slice(&self.next_pid.to_le_bytes());
+        bytes[6..10].copy_from_slice(&self.next_prio.to_le_bytes());
+        bytes[10..].copy_from_slice(&self.next_comm.0.to_le_bytes());
         to.extend_from_slice(&bytes);
     }
 
     #[inline]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Switch> {
-        let (state, rest) = bytes.split_first_chunk::<8>()?;
+        let (state, rest) = bytes.split_first_chunk::<2>()?;
         let (pid, rest) = rest.split_first_chunk::<4>()?;
         let (prio, rest) = rest.split_first_chunk::<4>()?;
         let (comm, _) = rest.split_first_chunk::<4>()?;
         Some(Switch {
-            prev_state: i64::from_le_bytes(*state),
+            prev_state: u16::from_le_bytes(*state),
             next_pid: u32::from_le_bytes(*pid),
             next_prio: i32::from_le_bytes(*prio),
             next_comm: StringId(u32::from_le_bytes(*comm)),

@@ -279,7 +279,7 @@ fn compact_sched(
                 break;
             };
             let switch = Switch {
-                prev_state: state as i64,
+                prev_state: state as u16,
                 next_pid: pid as u32,
                 next_prio: prio as i32,
                 next_comm: *comm,

@@ -7,6 +7,9 @@ use crate::context::Context;
 use crate::rows::Cell;
 use crate::schema::FLOW;
 
+/// The most flows that may go on. Further ones are passed over, and counted.
+const MOST: usize = 1 << 20;
+
 /// All flows that may go on.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
@@ -18,6 +21,10 @@ pub(crate) struct Flows {
 impl Flows {
     /// A slice is part of a flow, and begins it if it is the first.
     pub(crate) fn step(&mut self, flow: u64, slice: (SliceId, i64), context: &mut Context<'_>) {
+        if self.last.len() >= MOST && !self.last.contains_key(&flow) {
+            context.stats.add("ferretto_flows_passed_over", None, 1);
+            return;
+        }
         if let Some(before) = self.last.insert(flow, slice) {
             self.write(flow, before, slice, context);
         }

@@ -90,7 +90,7 @@ impl Trackers {
             context.stats.add("compact_sched_switch_skipped", None, 1);
             return;
         };
-        let state = context.state(switch.prev_state);
+        let state = context.state(switch.prev_state.into());
         self.sched
             .end(cpu, ts, state, &context.strings, &mut context.output);
         context.cpus.mention(cpu);

@@ -62,7 +62,14 @@ pub(crate) struct Processes {
     begun_by: Vec<(Utid, Upid)>,
     /// Associations that contradict each other.
     pub(crate) errors: u64,
+    /// Threads that [`thread`](Processes::thread) found, at the lowest bits of their `tid`, and the age in which it did.
+    found: Vec<(i64, u64, Utid)>,
+    /// Grows with whatever may change what is found.
+    age: u64,
 }
+
+/// The threads that are remembered.
+const REMEMBERED: usize = 1 << 12;
 
 /// The idle thread, and its process.
 pub(crate) const IDLE: u32 = 0;
@@ -77,6 +84,8 @@ impl Processes {
             together: Vec::new(),
             begun_by: Vec::new(),
             errors: 0,
+            found: vec![(0, 0, 0); REMEMBERED],
+            age: 1,
         };
         processes.add_process(0);
         let utid = processes.start_thread(None, 0);
@@ -114,6 +123,7 @@ impl Processes {
         });
         let utid = (self.threads.len() - 1) as Utid;
         self.tids.entry(tid).or_default().push(utid);
+        self.age += 1;
         utid
     }
 
@@ -124,6 +134,7 @@ impl Processes {
         };
         let thread = &mut self.threads[utid as usize];
         thread.end = Some(ts);
+        self.age += 1;
         let upid = thread.upid;
         if let Some(utids) = self.tids.get_mut(&tid) {
             utids.retain(|other| *other != utid);
@@ -159,10 +170,17 @@ impl Processes {
     /// Returns the thread that has this `tid` now.
     #[inline]
     pub(crate) fn thread(&mut self, tid: i64) -> Utid {
-        match self.find_thread(tid, None) {
+        let place = tid as usize % REMEMBERED;
+        let (known, age, utid) = self.found[place];
+        if (known, age) == (tid, self.age) {
+            return utid;
+        }
+        let utid = match self.find_thread(tid, None) {
             Some(utid) => utid,
             None => self.start_thread(None, tid),
-        }
+        };
+        self.found[place] = (tid, self.age, utid);
+        utid
     }
 
     /// Returns the thread that has this `tid` in the process that has this `pid`.
@@ -189,6 +207,7 @@ impl Processes {
         }
         let upid = self.add_process(pid);
         self.pids.insert(pid, upid);
+        self.age += 1;
         self.thread_of(pid, pid);
         upid
     }
@@ -204,6 +223,7 @@ impl Processes {
     ) -> Upid {
         self.pids.remove(&pid);
         self.tids.remove(&pid);
+        self.age += 1;
         let utid = self.start_thread(ts, pid);
         if let Some(name) = name {
             self.name_thread(utid, name, worth);
@@ -306,6 +326,7 @@ impl Processes {
     fn put_into(&mut self, utid: Utid, upid: Upid, is_main: bool) {
         let thread = &mut self.threads[utid as usize];
         (thread.upid, thread.is_main) = (Some(upid), Some(is_main));
+        self.age += 1;
     }
 
     /// Puts all threads that wait for this one into its process.
