@@ -58,7 +58,9 @@ pub(crate) async fn write(
             }
             let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
             let columns = table::columns(&names, &batches).map_err(failed)?;
-            let mut text = table::lines(&columns).join("\n");
+            // A file gets whole values, as does another program.
+            let width = table::Width::of_stdout();
+            let mut text = table::lines(&columns, width).join("\n");
             text.push('\n');
             if has_more {
                 text += &format!("… more than {most} rows; --rows N shows more, --format csv writes all\n");

@@ -11,7 +11,7 @@ use ferretto_sql::{Database, EXAMPLES, Example, Options, Unit, human_bytes, huma
 
 use crate::bars::bars;
 use crate::export::damage;
-use crate::table::{self, Column};
+use crate::table::{self, Column, Width};
 
 /// Answer one of twenty questions about a trace
 #[derive(Debug, clap::Args)]
@@ -106,5 +106,5 @@ async fn report(database: &mut Database, example: &Example) -> Result<Vec<String
         values: bars(&numbers),
         is_number: false,
     });
-    Ok(table::lines(&columns))
+    Ok(table::lines(&columns, Width::AtMost(60)))
 }

@@ -1,13 +1,31 @@
 //! Rows as text in columns: numbers to the right, text to the left, as wide as what is in them.
 
+use std::io::IsTerminal;
+
 use ferretto_sql::datafusion::arrow::array::{Array, ArrayRef, RecordBatch};
 use ferretto_sql::datafusion::arrow::datatypes::DataType;
 use ferretto_sql::datafusion::arrow::error::ArrowError;
 use ferretto_sql::datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use unicode_width::UnicodeWidthStr;
 
-/// The widest a column of text becomes; what is longer is cut.
-const WIDEST: usize = 80;
+/// Whether long text is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Width {
+    /// For a terminal or a report: a column has at most this many places.
+    AtMost(usize),
+    /// For a file or another program.
+    Whole,
+}
+
+impl Width {
+    /// What suits stdout.
+    pub(crate) fn of_stdout() -> Width {
+        match std::io::stdout().is_terminal() {
+            true => Width::AtMost(80),
+            false => Width::Whole,
+        }
+    }
+}
 
 /// A column as text.
 pub(crate) struct Column {
@@ -59,12 +77,16 @@ fn plain(text: &str) -> String {
 }
 
 /// Returns the lines of a table: the names, a rule, the rows.
-pub(crate) fn lines(columns: &[Column]) -> Vec<String> {
+pub(crate) fn lines(columns: &[Column], width: Width) -> Vec<String> {
     let widths: Vec<usize> = columns
         .iter()
         .map(|column| {
             let widest = column.values.iter().map(|value| value.width()).max().unwrap_or(0);
-            widest.max(column.name.width()).min(WIDEST)
+            let most = match width {
+                Width::AtMost(most) => most,
+                Width::Whole => usize::MAX,
+            };
+            widest.max(column.name.width()).min(most)
         })
         .collect();
     let rows = columns.iter().map(|column| column.values.len()).max().unwrap_or(0);
@@ -115,13 +137,13 @@ mod tests {
     #[test]
     fn numbers_stand_right_and_text_left() {
         let columns = [column("name", &["a", "日本"], false), column("n", &["1", "-20"], true)];
-        assert_eq!(lines(&columns), ["name    n", "────  ───", "a       1", "日本  -20"]);
+        assert_eq!(lines(&columns, Width::Whole), ["name    n", "────  ───", "a       1", "日本  -20"]);
     }
 
     #[test]
     fn nothing_moves_the_cursor_and_long_text_is_cut() {
         let columns = [column("x", &["a\x1b[2J\nb", &"y".repeat(100)], false)];
-        let lines = lines(&columns);
+        let lines = lines(&columns, Width::AtMost(80));
         assert_eq!(lines[2], "a\\u{1b}[2J\\nb");
         assert_eq!(lines[3], format!("{}…", "y".repeat(79)));
     }

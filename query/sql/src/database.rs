@@ -20,10 +20,14 @@ use crate::built::{Stored, build};
 use crate::error::Error;
 use crate::{dialect, functions, views};
 
+/// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
+const LEAST: usize = 64 << 20;
+
 /// How queries run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The bytes that tables of a trace may take before they go into temporary files, and that sorting and joining may take before they do.
+    /// The bytes that tables of a trace may take before they go into temporary files, and that sorting and joining may take before they do; for the latter at
+    /// least 64 MB.
     pub memory: usize,
 }
 
@@ -57,9 +61,12 @@ impl Database {
     /// # Errors
     /// If there is no such file, or the folder has no tables. A file that is no trace is found out when the first table is built.
     pub async fn open(source: &OsStr, options: &Options) -> Result<Database, Error> {
-        let config = SessionConfig::new().with_information_schema(true);
+        // As the trace processor sorts.
+        let config = SessionConfig::new()
+            .with_information_schema(true)
+            .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min");
         let runtime = RuntimeEnvBuilder::new()
-            .with_memory_limit(options.memory, 1.0)
+            .with_memory_limit(options.memory.max(LEAST), 1.0)
             .build_arc()?;
         let context = SessionContext::new_with_config_rt(config, runtime);
         functions::register(&context);

@@ -18,10 +18,11 @@ impl fmt::Display for Error {
         match self {
             Error::Source(message) => f.write_str(message),
             Error::Sql(error) => match error.find_root() {
+                DataFusionError::SQL(error, _) => write!(f, "the SQL cannot be read: {error}"),
                 DataFusionError::Plan(message)
                 | DataFusionError::Execution(message)
                 | DataFusionError::NotImplemented(message)
-                | DataFusionError::ResourcesExhausted(message) => f.write_str(message),
+                | DataFusionError::ResourcesExhausted(message) => f.write_str(&message.replace("datafusion.public.", "")),
                 other => other.fmt(f),
             },
         }

@@ -37,13 +37,13 @@ pub const EXAMPLES: &[Example] = &[
 from sched join thread using (utid) left join process using (upid)
 where sched.dur > 0 and thread.is_idle = 0
 group by thread.utid, thread.tid, thread.name, process.name
-order by ran desc, tid limit 20"),
+order by ran desc, thread.utid limit 20"),
     example("cpu-processes", "Which processes ran longest?", Unit::Duration,
         "select process.pid, process.name as process, count(distinct utid) as threads, sum(sched.dur) as ran
 from sched join thread using (utid) join process using (upid)
 where sched.dur > 0 and thread.is_idle = 0
 group by process.upid, process.pid, process.name
-order by ran desc, pid limit 20"),
+order by ran desc, process.upid limit 20"),
     example("cpu-use", "How busy was each CPU?", Unit::Duration,
         "select sched.cpu, count(*) as switches, sum(case when thread.is_idle = 0 then sched.dur else 0 end) as busy
 from sched join thread using (utid)
@@ -55,7 +55,7 @@ order by sched.cpu"),
 from sched_latency_for_running_interval join thread using (utid)
 where latency_dur > 0
 group by thread.utid, thread.tid, thread.name
-order by longest desc, tid limit 20"),
+order by longest desc, thread.utid limit 20"),
     example("sched-latency-histogram", "How long do threads wait for a CPU?", Unit::Count,
         "select case when latency_dur < 10000 then '1: below 10 us' when latency_dur < 100000 then '2: below 100 us'
         when latency_dur < 1000000 then '3: below 1 ms' when latency_dur < 10000000 then '4: below 10 ms' else '5: longer' end as latency, count(*) as waits
@@ -73,13 +73,13 @@ order by total desc, state"),
 from thread_state
 where dur > 0 and blocked_function is not null
 group by blocked_function, io_wait
-order by waited desc, blocked_function limit 20"),
+order by waited desc, blocked_function, io_wait limit 20"),
     example("io", "Which threads waited for input and output?", Unit::Duration,
         "select thread.tid, thread.name as thread, count(*) as times, sum(thread_state.dur) as waited
 from thread_state join thread using (utid)
 where state in ('D', 'DK') and thread_state.dur > 0
 group by thread.utid, thread.tid, thread.name
-order by waited desc, tid limit 20"),
+order by waited desc, thread.utid limit 20"),
     example("wakeups", "Who wakes whom?", Unit::Count,
         "select waker.name as waker, wakee.name as wakee, count(*) as wakeups
 from thread_state join thread wakee on thread_state.utid = wakee.utid join thread waker on thread_state.waker_utid = waker.utid
@@ -90,7 +90,7 @@ order by wakeups desc, waker, wakee limit 20"),
 from (select utid, cpu, lag(cpu) over (partition by utid order by ts) as before from sched) as runs join thread using (utid)
 where cpu != before and thread.is_idle = 0
 group by thread.utid, thread.tid, thread.name
-order by migrations desc, tid limit 20"),
+order by migrations desc, thread.utid limit 20"),
     example("slices", "Which slices took longest in total?", Unit::Duration,
         "select name, count(*) as times, max(dur) as longest, sum(dur) as total
 from slice
@@ -135,13 +135,13 @@ order by cpu, khz"),
 from counter join process_counter_track on counter.track_id = process_counter_track.id join process using (upid)
 where process_counter_track.name = 'mem.rss'
 group by process.upid, process.pid, process.name
-order by most desc, pid limit 20"),
+order by most desc, process.upid limit 20"),
     example("processes", "Which processes began during the recording?", Unit::Count,
         "select process.pid, process.name as process, process.cmdline, count(*) as threads
 from process join thread using (upid)
 where process.start_ts is not null
 group by process.upid, process.pid, process.name, process.cmdline
-order by threads desc, pid limit 50"),
+order by threads desc, process.upid limit 50"),
     example("losses", "What was lost, and what is wrong with the trace?", Unit::Count,
         "select name, idx, source, value
 from stats

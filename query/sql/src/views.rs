@@ -51,17 +51,22 @@ pub const VIEWS: &[View] = &[
     view(
         "sched_latency_for_running_interval",
         "For each time that a thread ran, how long it had been runnable before.",
-        "select thread_state_id, utid, runnable_latency_id, latency_dur from (
-            select id as thread_state_id, utid, state, lag(id) over running as runnable_latency_id, lag(dur) over running as latency_dur,
-                lag(state) over running as state_before
-            from thread_state window running as (partition by utid order by ts, id))
-        where state = 'Running' and state_before in ('R', 'R+')",
+        "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid, before.id as runnable_latency_id, before.dur as latency_dur
+        from (
+            select id, utid, ts, dur, state, max(case when state != 'Running' then id end) over (partition by utid order by id) as before_id
+            from thread_state where state in ('R', 'R+', 'Running') and dur != -1) as running
+        join thread_state as before on running.before_id = before.id
+        join sched_slice on running.utid = sched_slice.utid and running.ts = sched_slice.ts and running.dur = sched_slice.dur
+        where running.state = 'Running'",
     ),
     view(
         "cpu_frequency_counters",
-        "The frequency of a CPU from a time on, in kHz.",
-        "select counter.id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts) - ts, -1) as dur, cast(value as bigint) as freq, cpu
-        from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id where cpu_counter_track.type = 'cpu_frequency'",
+        "The frequency of a CPU from a time on, in kHz; the last one of each CPU has the duration -1, where the trace processor's lasts to the end of the trace.",
+        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq, cpu as ucpu, cpu
+        from (
+            select counter.id, track_id, ts, value, cpu, lag(value) over (partition by track_id order by ts, counter.id) as value_before
+            from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id where cpu_counter_track.name = 'cpufreq')
+        where value_before is null or value != value_before",
     ),
 ];
 
