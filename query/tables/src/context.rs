@@ -10,6 +10,7 @@ use crate::rows::Cell;
 use crate::schema::{CPU, METADATA, STATS};
 use crate::strings::{StringId, Strings};
 use crate::tokenizer::sanitized;
+use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
 use crate::trackers::task_state::{self, Version};
@@ -27,6 +28,7 @@ pub(crate) struct Context<'a> {
     pub(crate) cpus: Cpus,
     pub(crate) args: Args,
     pub(crate) descriptors: Descriptors,
+    pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
     pub(crate) keeps_old_events: bool,
     kernel: Option<Version>,
@@ -51,6 +53,7 @@ impl<'a> Context<'a> {
             cpus: Cpus::default(),
             args: Args::default(),
             descriptors: Descriptors::default(),
+            stacks: Pool::default(),
             keeps_old_events: false,
             kernel: None,
             states: vec![None; 1 << 16],
