@@ -45,6 +45,8 @@ pub(crate) struct Trackers {
     flows: Flows,
     /// The rows of `android_logs`.
     logs: i64,
+    /// The rows of `filedescriptor`.
+    files: i64,
     begin: Option<Begin>,
     keys: Option<Keys>,
 }
@@ -61,6 +63,7 @@ impl Trackers {
             samples: Samples::default(),
             flows: Flows::default(),
             logs: 0,
+            files: 0,
             begin: None,
             keys: None,
         }

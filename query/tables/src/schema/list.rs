@@ -259,6 +259,32 @@ tables! {
         optional(int("capacity", "Its capacity as the kernel gives it.")),
         ARG_SET,
     ];
+    MACHINE_TABLE = "machine", "The machine that recorded the trace.", [
+        ID,
+        int("raw_id", "Its number in the trace."),
+        optional(text("sysname", "Its system.")),
+        optional(text("release", "The release of its kernel.")),
+        optional(text("version", "The version of its kernel.")),
+        optional(text("arch", "Its architecture.")),
+        optional(int("num_cpus", "How many CPUs it has.")),
+        optional(text("android_build_fingerprint", "What distinguishes the build of Android.")),
+        optional(text("android_device_manufacturer", "Who made it.")),
+        optional(int("android_sdk_version", "The version of Android's interface.")),
+    ];
+    CPU_AVAILABLE_FREQUENCIES = "cpu_available_frequencies", "A frequency that a CPU can have.", [
+        ID,
+        int("cpu", "The CPU."),
+        int("freq", "The frequency in kHz."),
+        UCPU,
+    ];
+    FILEDESCRIPTOR = "filedescriptor", "A file that a process had open.", [
+        ID,
+        int("ufd", "Always 0 in traces of this form."),
+        int("fd", "The number that the process has for it."),
+        TS,
+        int("upid", "The process."),
+        optional(text("path", "The file.")),
+    ];
     CLOCK_SNAPSHOT = "clock_snapshot", "The reading of one clock in a snapshot of several.", [
         ID, TS,
         int("clock_id", "The clock."),

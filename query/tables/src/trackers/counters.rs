@@ -10,6 +10,8 @@ use super::Trackers;
 use super::tracks::{Dimension, Has, Key};
 use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
+use crate::rows::Cell;
+use crate::schema::FILEDESCRIPTOR;
 
 const COUNTER: Has = Has::Counter { unit: None };
 /// Fields of `CpuTimes`, with the words in the names of their counters.
@@ -262,9 +264,7 @@ impl Trackers {
             for field in fields(process) {
                 match field.number {
                     PID | OF_CHROME_1 | OF_CHROME_2 => {}
-                    FDS => {
-                        self.processes.process(pid);
-                    }
+                    FDS => self.file(ts, pid, field.value.as_bytes().unwrap_or(&[]), context),
                     THREADS => {
                         let thread = field.value.as_bytes().unwrap_or(&[]);
                         let tid = i64::from(number_of(thread, 1).unwrap_or(0) as u32);
@@ -277,6 +277,23 @@ impl Trackers {
                 }
             }
         }
+    }
+
+    fn file(&mut self, ts: i64, pid: i64, file: &[u8], context: &mut Context<'_>) {
+        const FD: u32 = 1;
+        const PATH: u32 = 2;
+        let upid = self.processes.process(pid);
+        let path = bytes_of(file, PATH).map(|path| context.strings.intern_bytes(path));
+        let row = [
+            Cell::Int(self.files),
+            Cell::Int(0),
+            Cell::Int(number_of(file, FD).unwrap_or(0) as i64),
+            Cell::Int(ts),
+            Cell::Int(upid.into()),
+            Cell::text(path),
+        ];
+        self.files += 1;
+        context.output.push(&FILEDESCRIPTOR, &row, &context.strings);
     }
 
     fn process_counter(&mut self, ts: i64, pid: i64, field: u32, value: i64, context: &mut Context<'_>) {

@@ -89,6 +89,22 @@ impl Generator {
                     uts.bytes_field(3, b"6.1.0");
                     uts.bytes_field(4, b"x86_64");
                 });
+                info.varint_field(5, 33);
+                info.varint_field(8, 4);
+                info.bytes_field(14, b"maker");
+            });
+        });
+        let cpus = self.cpus;
+        self.packet(|packet| {
+            packet.nested(67, |info| {
+                for cpu in 0..cpus {
+                    info.nested(1, |it| {
+                        it.bytes_field(1, b"processor");
+                        for frequency in 1..4 {
+                            it.varint_field(2, (frequency + cpu % 2) * 100_000);
+                        }
+                    });
+                }
             });
         });
         self.describe_tracks();
@@ -265,6 +281,14 @@ impl Generator {
                     process.varint_field(2, value);
                     process.varint_field(10, value % 1000);
                     process.varint_field(21, value);
+                    for fd in 0..value % 3 {
+                        process.nested(15, |file| {
+                            file.varint_field(1, fd);
+                            if fd == 1 {
+                                file.bytes_field(2, b"/etc/passwd");
+                            }
+                        });
+                    }
                 });
             });
         });
