@@ -234,6 +234,29 @@ impl Trackers {
             let value = get(sample, PsiSample::TOTAL_NS) as f64;
             self.count(ts, value, &key, || format!("psi.{resource}"), COUNTER, context);
         }
+        for of_cpu in all_bytes(stats, SysStats::CPUIDLE_STATE) {
+            const CPU: u32 = 1;
+            const ENTRIES: u32 = 2;
+            const STATE: u32 = 1;
+            const DURATION_US: u32 = 2;
+            let cpu = get(of_cpu, CPU) as u32;
+            let unit = Has::Counter {
+                unit: Some(context.strings.intern("us")),
+            };
+            for entry in all_bytes(of_cpu, ENTRIES) {
+                let state = context
+                    .strings
+                    .intern_bytes(bytes_of(entry, STATE).unwrap_or(&[]));
+                let name = format!("cpuidle{cpu}.{}", context.strings.get(state));
+                let dimensions = [
+                    ("cpu", Dimension::Int(cpu.into())),
+                    ("state", Dimension::Text(state)),
+                ];
+                let key = Key::new("cpu_idle_state", &dimensions);
+                let value = get(entry, DURATION_US) as f64;
+                self.count(ts, value, &key, || name, unit, context);
+            }
+        }
         for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
             let name = context
                 .strings

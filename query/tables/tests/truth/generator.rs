@@ -306,6 +306,15 @@ impl Generator {
                     times.varint_field(2, value);
                 });
                 stats.varint_field(4, value);
+                stats.nested(16, |idle| {
+                    idle.varint_field(1, pid % 2);
+                    for state in [&b"POLL"[..], b"C1"] {
+                        idle.nested(2, |entry| {
+                            entry.bytes_field(1, state);
+                            entry.varint_field(2, value);
+                        });
+                    }
+                });
             });
         });
     }
@@ -432,7 +441,7 @@ impl Generator {
     /// Dumps of heaps of a sequence that starts over.
     pub(crate) fn heap_profile(&mut self) {
         let sequence = 30 + self.numbers.below(2);
-        let mut counts = [[0_u64; 4]; 7];
+        let mut counts = [[0_u64; 4]; 5];
         for number in 0..1 + self.numbers.below(6) {
             self.now += 1 + self.numbers.below(3) * 400;
             let now = self.now;
@@ -453,13 +462,11 @@ impl Generator {
                                 dump.bytes_field(11, b"libc.malloc");
                             }
                             dump.varint_field(9, now);
-                            for iid in 1..6 {
-                                counts[iid]
-                                    .iter_mut()
-                                    .for_each(|count| *count += numbers.below(3) * 8);
-                                let [allocated, freed, count, frees] = counts[iid];
+                            for (iid, counts) in (1_u64..).zip(&mut counts) {
+                                counts.iter_mut().for_each(|count| *count += numbers.below(3) * 8);
+                                let [allocated, freed, count, frees] = *counts;
                                 dump.nested(2, |sample| {
-                                    sample.varint_field(1, iid as u64);
+                                    sample.varint_field(1, iid);
                                     sample.varint_field(2, allocated);
                                     sample.varint_field(3, freed);
                                     sample.varint_field(5, count);
