@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The clock of a trace that names none.
 pub(crate) const BOOTTIME: i64 = 6;
 pub(crate) const MONOTONIC: i64 = 3;
+pub(crate) const MONOTONIC_COARSE: i64 = 4;
 pub(crate) const MONOTONIC_RAW: i64 = 5;
 /// Ids of clocks that a sequence defines for itself.
 const OF_A_SEQUENCE: std::ops::Range<u32> = 64..128;

@@ -7,9 +7,10 @@ use hashbrown::HashMap;
 use crate::clocks::Clocks;
 use crate::output::Output;
 use crate::rows::Cell;
-use crate::schema::{CPU, METADATA, STATS};
+use crate::schema::{CPU, MACHINE_TABLE, METADATA, STATS};
 use crate::strings::{StringId, Strings};
 use crate::tokenizer::sanitized;
+use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
 use crate::trackers::task_state::{self, Version};
@@ -25,8 +26,10 @@ pub(crate) struct Context<'a> {
     pub(crate) stats: Stats,
     pub(crate) metadata: Metadata,
     pub(crate) cpus: Cpus,
+    pub(crate) machine: Machine,
     pub(crate) args: Args,
     pub(crate) descriptors: Descriptors,
+    pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
     pub(crate) keeps_old_events: bool,
     kernel: Option<Version>,
@@ -36,6 +39,8 @@ pub(crate) struct Context<'a> {
     debug_keys: HashMap<StringId, StringId>,
     /// The rows of `clock_snapshot` so far.
     pub(crate) clock_rows: i64,
+    /// The rows of `cpu_available_frequencies` so far.
+    pub(crate) frequency_rows: i64,
     /// The size of a page of memory, for counters in pages.
     pub(crate) page_size: i64,
 }
@@ -49,13 +54,16 @@ impl<'a> Context<'a> {
             stats: Stats::default(),
             metadata: Metadata::default(),
             cpus: Cpus::default(),
+            machine: Machine::default(),
             args: Args::default(),
             descriptors: Descriptors::default(),
+            stacks: Pool::default(),
             keeps_old_events: false,
             kernel: None,
             states: vec![None; 1 << 16],
             debug_keys: HashMap::new(),
             clock_rows: 0,
+            frequency_rows: 0,
             page_size: 4096,
         }
     }
@@ -227,6 +235,36 @@ pub(crate) struct Cpu {
     pub(crate) processor: Option<StringId>,
     pub(crate) capacity: Option<i64>,
     pub(crate) arg_set: Option<i64>,
+}
+
+/// What the table `machine` says of the machine that recorded the trace.
+#[derive(Debug, Default)]
+pub(crate) struct Machine {
+    /// System, release, version and architecture.
+    pub(crate) kernel: [Option<StringId>; 4],
+    pub(crate) cpus: Option<i64>,
+    pub(crate) fingerprint: Option<StringId>,
+    pub(crate) manufacturer: Option<StringId>,
+    pub(crate) sdk: Option<i64>,
+}
+
+impl Machine {
+    pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
+        let [name, release, version, arch] = self.kernel.map(Cell::text);
+        let row = [
+            Cell::Int(0),
+            Cell::Int(0),
+            name,
+            release,
+            version,
+            arch,
+            Cell::int(self.cpus),
+            Cell::text(self.fingerprint),
+            Cell::text(self.manufacturer),
+            Cell::int(self.sdk),
+        ];
+        output.push(&MACHINE_TABLE, &row, strings);
+    }
 }
 
 /// The CPUs that the trace mentions.

@@ -168,11 +168,13 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
         stats,
         metadata,
         cpus,
+        machine,
         ..
     } = context;
     stats.write(&strings, &mut output);
     metadata.write(&strings, &mut output);
     cpus.write(&strings, &mut output);
+    machine.write(&strings, &mut output);
     output.finish(&strings)?;
     Ok(report)
 }

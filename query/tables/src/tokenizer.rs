@@ -10,6 +10,7 @@ mod facts;
 mod ftrace;
 pub(crate) mod sequence;
 mod service_stats;
+pub(crate) mod stacks;
 pub(crate) mod track_event;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,8 @@ use sequence::Sequence;
 
 /// The most bytes of packets that wait for a snapshot of their clock.
 const MOST_DEFERRED: usize = 16 << 20;
+/// Fields of `TracePacket` for which there is no writer.
+pub(crate) const SMAPS_PACKET: u32 = 68;
 /// Bits of `sequence_flags`.
 const CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
@@ -134,7 +137,7 @@ impl Tokenizer {
             context.descriptors.first_packet(number);
         }
         if packet.is_cleared || packet.flags & CLEARED != 0 {
-            sequence.clear();
+            sequence.clear(context.stacks.next_generation());
         } else if packet.has_dropped {
             sequence.lose();
         }
@@ -274,6 +277,21 @@ impl Tokenizer {
                     Ok(())
                 }
             },
+            TracePacket::PERF_SAMPLE => {
+                let event = stacks::perf_sample(content, number, sequence, context);
+                self.push_packet(ts, field, &event)
+            }
+            TracePacket::PROFILE_PACKET => {
+                let event = stacks::heap_profile(content, number, sequence, context);
+                self.push_packet(ts, field, &event)
+            }
+            TracePacket::STREAMING_PROFILE_PACKET => {
+                match stacks::streaming_profile(content, number, sequence, context) {
+                    Some((ts, event)) => self.push_packet(ts, field, &event),
+                    None => Ok(()),
+                }
+            }
+            TracePacket::MODULE_SYMBOLS | SMAPS_PACKET => self.push_packet(ts, field, content),
             TracePacket::PROCESS_TREE
             | TracePacket::PROCESS_STATS
             | TracePacket::SYS_STATS

@@ -7,8 +7,10 @@ mod flows;
 pub(crate) mod kernel;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
+mod samples;
 pub(crate) mod sched;
 mod slices;
+mod stacks;
 pub(crate) mod task_state;
 pub(crate) mod thread_state;
 mod track_events;
@@ -18,12 +20,15 @@ use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
 use crate::strings::Strings;
+use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
 use flows::Flows;
 use kernel::Begin;
 use processes::Processes;
+use samples::Samples;
 use sched::Sched;
 use slices::Slices;
+use stacks::Stacks;
 use thread_state::{ThreadStates, To};
 use track_events::Keys;
 use tracks::Tracks;
@@ -35,9 +40,13 @@ pub(crate) struct Trackers {
     states: ThreadStates,
     tracks: Tracks,
     slices: Slices,
+    stacks: Stacks,
+    samples: Samples,
     flows: Flows,
     /// The rows of `android_logs`.
     logs: i64,
+    /// The rows of `filedescriptor`.
+    files: i64,
     begin: Option<Begin>,
     keys: Option<Keys>,
 }
@@ -50,8 +59,11 @@ impl Trackers {
             states: ThreadStates::new(strings),
             tracks: Tracks::default(),
             slices: Slices::default(),
+            stacks: Stacks::default(),
+            samples: Samples::default(),
             flows: Flows::default(),
             logs: 0,
+            files: 0,
             begin: None,
             keys: None,
         }
@@ -93,6 +105,11 @@ impl Trackers {
             TracePacket::TRACK_DESCRIPTOR => self.track_descriptor(content, context),
             TracePacket::THREAD_DESCRIPTOR => self.thread_descriptor(content, false, context),
             TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content, context),
+            TracePacket::PERF_SAMPLE => drop(self.perf_sample(ts, content, context)),
+            TracePacket::PROFILE_PACKET => drop(self.heap_profile(content, context)),
+            TracePacket::STREAMING_PROFILE_PACKET => drop(self.streaming_profile(ts, content, context)),
+            TracePacket::MODULE_SYMBOLS => self.module_symbols(content, context),
+            SMAPS_PACKET => self.smaps(ts, content, context),
             _ => {}
         }
     }
@@ -107,6 +124,7 @@ impl Trackers {
             ..
         } = context;
         self.tracks.write(strings, output);
+        self.stacks.write(strings, output);
         self.sched.finish(strings, output);
         self.states.finish(&mut To { strings, output });
         let is_kernel_thread = strings.intern("is_kthread");

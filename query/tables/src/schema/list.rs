@@ -28,6 +28,8 @@ const MACHINE: Column = optional(int(
     "The machine; null for the one that recorded the trace.",
 ));
 
+const CALLSITE: Column = optional(int("callsite_id", "Its stack, in `stack_profile_callsite`."));
+
 macro_rules! tables {
     ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -162,6 +164,92 @@ tables! {
     CPU_COUNTER_TRACK = "cpu_counter_track", "A track of a counter of a CPU.", [
         ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("cpu", "The CPU."),
     ];
+    #[differs = "Stacks that a sequence explains only after the sample that refers to them are missing, as are those in the oldest form of heap profiles."]
+    PERF_SAMPLE = "perf_sample", "A sample of a thread, with the stack that it had.", [
+        ID, TS,
+        int("utid", "The thread."),
+        int("cpu", "The CPU."),
+        text("cpu_mode", "Whether the CPU ran the program or the kernel."),
+        CALLSITE,
+        optional(text("unwind_error", "Why the stack is not complete.")),
+        int("perf_session_id", "The data source that made the sample, in `perf_session`."),
+    ];
+    PERF_SESSION = "perf_session", "A data source that sampled threads.", [
+        ID,
+        optional(text("cmdline", "The command line that began it.")),
+        int("perf_session_id", "The same as `id`."),
+    ];
+    PERF_COUNTER_TRACK = "perf_counter_track", "A track of a counter that is read with each sample.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION,
+        int("perf_session_id", "The data source that made the samples, in `perf_session`."),
+        optional(int("cpu", "The CPU.")),
+        int("is_timebase", "Whether this counter decides when a sample is made."),
+    ];
+    STACK_PROFILE_MAPPING = "stack_profile_mapping", "A part of a file in the memory of a process, as far as stacks have functions in it.", [
+        ID,
+        text("build_id", "What distinguishes the file from others of its name."),
+        int("exact_offset", "Where the mapping begins in the file."),
+        int("start_offset", "Where the file begins in the file that contains it."),
+        int("start", "The first address."),
+        int("end", "The address behind the last one."),
+        int("load_bias", "How far addresses in the file are above their places in it."),
+        text("name", "The path of the file."),
+    ];
+    STACK_PROFILE_FRAME = "stack_profile_frame", "A function in a mapping, at one address.", [
+        ID,
+        optional(text("name", "The name of the function, as the recording knew it.")),
+        int("mapping", "The mapping, in `stack_profile_mapping`."),
+        int("rel_pc", "The address, from the beginning of the file."),
+        optional(int("symbol_set_id", "Its functions and lines, in `stack_profile_symbol`.")),
+        optional(text("deobfuscated_name", "The name before it was obfuscated.")),
+    ];
+    STACK_PROFILE_CALLSITE = "stack_profile_callsite", "A frame together with the frames that called it.", [
+        ID,
+        int("depth", "How many frames called it."),
+        optional(int("parent_id", "The call site that called it.")),
+        int("frame_id", "The frame, in `stack_profile_frame`."),
+    ];
+    STACK_PROFILE_SYMBOL = "stack_profile_symbol", "A function and a line of an address. One address has several where functions are inlined.", [
+        ID,
+        int("symbol_set_id", "What belongs to one address, the innermost function first."),
+        text("name", "The function."),
+        optional(text("source_file", "The source file.")),
+        optional(int("line_number", "The line in the source file.")),
+    ];
+    CPU_PROFILE_STACK_SAMPLE = "cpu_profile_stack_sample", "A sample that a program made of a thread of its own.", [
+        ID, TS,
+        int("callsite_id", "The stack, in `stack_profile_callsite`."),
+        int("utid", "The thread."),
+        int("process_priority", "The priority of the process, as the program gives it."),
+    ];
+    HEAP_PROFILE_ALLOCATION = "heap_profile_allocation", "What one stack has allocated or freed since the dump before.", [
+        ID, TS,
+        int("upid", "The process."),
+        text("heap_name", "The heap."),
+        int("callsite_id", "The stack, in `stack_profile_callsite`."),
+        int("count", "How many allocations; negative if they were freed."),
+        int("size", "Their bytes; negative if they were freed."),
+    ];
+    PROFILER_SMAPS = "profiler_smaps", "A mapping of a process, with what of it is in memory.", [
+        ID,
+        int("upid", "The process."),
+        TS,
+        optional(text("path", "What is mapped.")),
+        int("size_kb", "Its size."),
+        int("private_dirty_kb", "What only this process has, and has changed."),
+        int("swap_kb", "What is swapped out."),
+        optional(text("file_name", "The file.")),
+        int("start_address", "The first address."),
+        int("module_timestamp", "When the file was made."),
+        optional(text("module_debugid", "What distinguishes the file from others of its name.")),
+        optional(text("module_debug_path", "Where its symbols are.")),
+        int("protection_flags", "What may be done with it."),
+        int("private_clean_resident_kb", "What only this process has, and has not changed."),
+        int("shared_dirty_resident_kb", "What other processes have too, and was changed."),
+        int("shared_clean_resident_kb", "What other processes have too, and was not changed."),
+        int("locked_kb", "What is locked into memory."),
+        int("proportional_resident_kb", "What is in memory, divided by the processes that have it."),
+    ];
     CPU = "cpu", "A CPU that the trace mentions.", [
         ID, UCPU,
         int("cpu", "Its number."),
@@ -170,6 +258,32 @@ tables! {
         MACHINE,
         optional(int("capacity", "Its capacity as the kernel gives it.")),
         ARG_SET,
+    ];
+    MACHINE_TABLE = "machine", "The machine that recorded the trace.", [
+        ID,
+        int("raw_id", "Its number in the trace."),
+        optional(text("sysname", "Its system.")),
+        optional(text("release", "The release of its kernel.")),
+        optional(text("version", "The version of its kernel.")),
+        optional(text("arch", "Its architecture.")),
+        optional(int("num_cpus", "How many CPUs it has.")),
+        optional(text("android_build_fingerprint", "What distinguishes the build of Android.")),
+        optional(text("android_device_manufacturer", "Who made it.")),
+        optional(int("android_sdk_version", "The version of Android's interface.")),
+    ];
+    CPU_AVAILABLE_FREQUENCIES = "cpu_available_frequencies", "A frequency that a CPU can have.", [
+        ID,
+        int("cpu", "The CPU."),
+        int("freq", "The frequency in kHz."),
+        UCPU,
+    ];
+    FILEDESCRIPTOR = "filedescriptor", "A file that a process had open.", [
+        ID,
+        int("ufd", "Always 0 in traces of this form."),
+        int("fd", "The number that the process has for it."),
+        TS,
+        int("upid", "The process."),
+        optional(text("path", "The file.")),
     ];
     CLOCK_SNAPSHOT = "clock_snapshot", "The reading of one clock in a snapshot of several.", [
         ID, TS,

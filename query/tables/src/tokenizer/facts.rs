@@ -7,7 +7,7 @@ use crate::clocks::{Reading, clock_of};
 use crate::context::{Context, Known};
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::rows::Cell;
-use crate::schema::CLOCK_SNAPSHOT;
+use crate::schema::{CLOCK_SNAPSHOT, CPU_AVAILABLE_FREQUENCIES};
 use crate::trackers::args::Value;
 
 /// Takes in a snapshot of clocks.
@@ -102,6 +102,10 @@ pub(super) fn service_event(event: &[u8], ts: i64, context: &mut Context<'_>) {
 /// Takes in what the machine is.
 pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
     const PAGE_SIZE: u32 = 6;
+    const FINGERPRINT: u32 = 2;
+    const SDK_VERSION: u32 = 5;
+    const NUM_CPUS: u32 = 8;
+    const MANUFACTURER: u32 = 14;
     if let Some(utsname) = bytes_of(info, SystemInfo::UTSNAME) {
         let text = |field| String::from_utf8_lossy(bytes_of(utsname, field).unwrap_or(&[])).into_owned();
         let [name, version, release, machine] = [
@@ -112,6 +116,8 @@ pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
         ]
         .map(text);
         context.set_kernel(kernel_version(&name, &release));
+        let of_kernel = [&name, &release, &version, &machine];
+        context.machine.kernel = of_kernel.map(|text| Some(context.strings.intern(text)));
         for (key, value) in [
             ("system_name", name),
             ("system_version", version),
@@ -126,6 +132,17 @@ pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
             .metadata
             .set("timezone_off_mins", Known::Int((minutes as i32).into()));
     }
+    let mut text = |field| bytes_of(info, field).map(|text| context.strings.intern_bytes(text));
+    let (fingerprint, manufacturer) = (text(FINGERPRINT), text(MANUFACTURER));
+    let machine = &mut context.machine;
+    machine.fingerprint = fingerprint.or(machine.fingerprint);
+    machine.manufacturer = manufacturer.or(machine.manufacturer);
+    machine.cpus = number_of(info, NUM_CPUS)
+        .map(|cpus| i64::from(cpus as u32))
+        .or(machine.cpus);
+    machine.sdk = number_of(info, SDK_VERSION)
+        .map(|version| version as i64)
+        .or(machine.sdk);
     context.page_size = match number_of(info, PAGE_SIZE) {
         None | Some(0) => 4096,
         Some(size) => i64::from(size as u32),
@@ -170,6 +187,13 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
     let mut levels = judged.clone();
     levels.sort_unstable();
     levels.dedup();
+    let mut order: Vec<usize> = (0..cpus.len()).collect();
+    if all(&capacities).is_some() {
+        order.sort_by_key(|cpu| capacities[*cpu]);
+    }
+    for number_of_cpu in order {
+        available_frequencies(number_of_cpu, cpus[number_of_cpu], context);
+    }
     for (number_of_cpu, cpu) in cpus.iter().enumerate() {
         let processor = bytes_of(cpu, Cpu::PROCESSOR).filter(|processor| !processor.is_empty());
         let processor = processor.map(|processor| context.strings.intern_bytes(processor));
@@ -191,6 +215,26 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
                 .or(known.capacity);
             known.arg_set = arm.flatten().or(known.arg_set);
         }
+    }
+}
+
+fn available_frequencies(number: usize, cpu: &[u8], context: &mut Context<'_>) {
+    use ferretto_proto::write::cpu_info::Cpu;
+    let number = Cell::Int(number as i64);
+    for field in fields(cpu).filter(|field| field.number == Cpu::FREQUENCIES) {
+        each_varint(field.value, |frequency| {
+            let frequency = i64::from(frequency as u32);
+            let row = [
+                Cell::Int(context.frequency_rows),
+                number,
+                Cell::Int(frequency),
+                number,
+            ];
+            context.frequency_rows += 1;
+            context
+                .output
+                .push(&CPU_AVAILABLE_FREQUENCIES, &row, &context.strings);
+        });
     }
 }
 

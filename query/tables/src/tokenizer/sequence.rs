@@ -6,6 +6,7 @@ use hashbrown::HashMap;
 use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::strings::StringId;
+use crate::tokenizer::stacks::{Interned, build_id};
 
 /// The fields of interned messages that have a number and one string.
 const IID: u32 = 1;
@@ -20,6 +21,8 @@ pub(crate) struct Defaults {
     pub(crate) track_uuid: Option<u64>,
     pub(crate) counters: Vec<u64>,
     pub(crate) double_counters: Vec<u64>,
+    /// What samples of linux.perf count.
+    pub(crate) perf_samples: Option<Box<[u8]>>,
 }
 
 /// Where an event was, in the source of a program.
@@ -50,9 +53,12 @@ pub(crate) struct Counts {
 pub(crate) struct Sequence {
     /// Whether all is known that packets may refer to.
     pub(crate) is_whole: bool,
+    /// Distinguishes what the sequence says until it starts over from what all sequences say at other times.
+    pub(crate) generation: u32,
     pub(crate) defaults: Defaults,
     names: HashMap<(u32, u64), StringId>,
     locations: HashMap<u64, SourceLocation>,
+    pub(crate) stacks: Interned,
     pub(crate) thread: Option<Thread>,
     /// Set from a description of the thread to the next loss.
     pub(crate) counts: Option<Counts>,
@@ -67,8 +73,10 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// Starts over.
-    pub(crate) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self, generation: u32) {
         self.is_whole = true;
+        self.generation = generation;
+        self.stacks.clear();
         self.defaults = Defaults::default();
         self.names.clear();
         self.locations.clear();
@@ -90,6 +98,7 @@ impl Sequence {
     pub(crate) fn set_defaults(&mut self, message: &[u8]) {
         self.defaults = Defaults {
             clock: number_of(message, TracePacketDefaults::TIMESTAMP_CLOCK_ID).map(|clock| clock as u32),
+            perf_samples: bytes_of(message, TracePacketDefaults::PERF_SAMPLE_DEFAULTS).map(Box::from),
             ..Defaults::default()
         };
         self.counts = None;
@@ -125,6 +134,9 @@ impl Sequence {
                 | InternedData::DEBUG_ANNOTATION_STRING_VALUES
                 | InternedData::CORRELATION_ID_STR
                 | InternedData::LOG_MESSAGE_BODY
+                | InternedData::BUILD_IDS
+                | InternedData::MAPPING_PATHS
+                | InternedData::FUNCTION_NAMES
                 | InternedData::KERNEL_SYMBOLS => {
                     let (mut iid, mut text) = (None, &[][..]);
                     for part in fields(entry) {
@@ -139,8 +151,20 @@ impl Sequence {
                         continue;
                     };
                     if self.names.len() < MOST_INTERNED {
-                        let text = context.strings.intern_bytes(text);
+                        let text = match field.number {
+                            InternedData::BUILD_IDS => build_id(text, context),
+                            _ => context.strings.intern_bytes(text),
+                        };
                         self.names.entry((field.number, iid)).or_insert(text);
+                    }
+                }
+                InternedData::MAPPINGS | InternedData::FRAMES | InternedData::CALLSTACKS => {
+                    match number_of(entry, IID) {
+                        Some(iid) if self.stacks.len() < MOST_INTERNED => {
+                            self.stacks.add(field.number, iid, entry);
+                        }
+                        Some(_) => {}
+                        None => context.stats.add("interned_data_tokenizer_errors", None, 1),
                     }
                 }
                 InternedData::SOURCE_LOCATIONS => {
@@ -162,6 +186,11 @@ impl Sequence {
             context.stats.add("interned_data_tokenizer_errors", None, 1);
         }
         name
+    }
+
+    /// Returns what a number means, if that is known.
+    pub(crate) fn known_name(&self, field: u32, iid: u64) -> Option<StringId> {
+        self.names.get(&(field, iid)).copied()
     }
 
     pub(crate) fn location(&self, iid: u64) -> Option<SourceLocation> {

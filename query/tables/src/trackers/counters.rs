@@ -10,6 +10,8 @@ use super::Trackers;
 use super::tracks::{Dimension, Has, Key};
 use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
+use crate::rows::Cell;
+use crate::schema::FILEDESCRIPTOR;
 
 const COUNTER: Has = Has::Counter { unit: None };
 /// Fields of `CpuTimes`, with the words in the names of their counters.
@@ -232,6 +234,29 @@ impl Trackers {
             let value = get(sample, PsiSample::TOTAL_NS) as f64;
             self.count(ts, value, &key, || format!("psi.{resource}"), COUNTER, context);
         }
+        for of_cpu in all_bytes(stats, SysStats::CPUIDLE_STATE) {
+            const CPU: u32 = 1;
+            const ENTRIES: u32 = 2;
+            const STATE: u32 = 1;
+            const DURATION_US: u32 = 2;
+            let cpu = get(of_cpu, CPU) as u32;
+            let unit = Has::Counter {
+                unit: Some(context.strings.intern("us")),
+            };
+            for entry in all_bytes(of_cpu, ENTRIES) {
+                let state = context
+                    .strings
+                    .intern_bytes(bytes_of(entry, STATE).unwrap_or(&[]));
+                let name = format!("cpuidle{cpu}.{}", context.strings.get(state));
+                let dimensions = [
+                    ("cpu", Dimension::Int(cpu.into())),
+                    ("state", Dimension::Text(state)),
+                ];
+                let key = Key::new("cpu_idle_state", &dimensions);
+                let value = get(entry, DURATION_US) as f64;
+                self.count(ts, value, &key, || name, unit, context);
+            }
+        }
         for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
             let name = context
                 .strings
@@ -262,9 +287,7 @@ impl Trackers {
             for field in fields(process) {
                 match field.number {
                     PID | OF_CHROME_1 | OF_CHROME_2 => {}
-                    FDS => {
-                        self.processes.process(pid);
-                    }
+                    FDS => self.file(ts, pid, field.value.as_bytes().unwrap_or(&[]), context),
                     THREADS => {
                         let thread = field.value.as_bytes().unwrap_or(&[]);
                         let tid = i64::from(number_of(thread, 1).unwrap_or(0) as u32);
@@ -277,6 +300,23 @@ impl Trackers {
                 }
             }
         }
+    }
+
+    fn file(&mut self, ts: i64, pid: i64, file: &[u8], context: &mut Context<'_>) {
+        const FD: u32 = 1;
+        const PATH: u32 = 2;
+        let upid = self.processes.process(pid);
+        let path = bytes_of(file, PATH).map(|path| context.strings.intern_bytes(path));
+        let row = [
+            Cell::Int(self.files),
+            Cell::Int(0),
+            Cell::Int(number_of(file, FD).unwrap_or(0) as i64),
+            Cell::Int(ts),
+            Cell::Int(upid.into()),
+            Cell::text(path),
+        ];
+        self.files += 1;
+        context.output.push(&FILEDESCRIPTOR, &row, &context.strings);
     }
 
     fn process_counter(&mut self, ts: i64, pid: i64, field: u32, value: i64, context: &mut Context<'_>) {

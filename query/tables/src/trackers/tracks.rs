@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{
-    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, PROCESS_COUNTER_TRACK, PROCESS_TRACK,
-    THREAD_COUNTER_TRACK, THREAD_TRACK, TRACK,
+    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, PERF_COUNTER_TRACK, PROCESS_COUNTER_TRACK,
+    PROCESS_TRACK, THREAD_COUNTER_TRACK, THREAD_TRACK, TRACK,
 };
 use crate::strings::{StringId, Strings};
 
@@ -67,6 +67,9 @@ struct Track {
     utid: Option<i64>,
     upid: Option<i64>,
     cpu: Option<i64>,
+    /// The session of linux.perf that it is of.
+    session: Option<i64>,
+    is_timebase: bool,
 }
 
 /// All tracks so far.
@@ -128,6 +131,8 @@ impl Tracks {
             utid: key.dimension("utid"),
             upid: key.dimension("upid"),
             cpu,
+            session: key.dimension("perf_session_id"),
+            is_timebase: false,
         });
         self.tracks.len() as TrackId - 1
     }
@@ -136,6 +141,12 @@ impl Tracks {
     pub(crate) fn describe(&mut self, track: TrackId, source: Option<i64>, description: Option<StringId>) {
         if let Some(track) = self.tracks.get_mut(track as usize) {
             (track.source, track.description) = (source, description);
+        }
+    }
+
+    pub(crate) fn set_timebase(&mut self, track: TrackId, is_timebase: bool) {
+        if let Some(track) = self.tracks.get_mut(track as usize) {
+            track.is_timebase = is_timebase;
         }
     }
 
@@ -234,6 +245,22 @@ impl Tracks {
                         about,
                     ];
                     output.push(&COUNTER_TRACK, &row, strings);
+                    if let Some(session) = track.session {
+                        let row = [
+                            id,
+                            name,
+                            kind,
+                            Cell::Null,
+                            source,
+                            Cell::Null,
+                            unit,
+                            about,
+                            Cell::Int(session),
+                            Cell::int(track.cpu),
+                            Cell::Int(track.is_timebase.into()),
+                        ];
+                        output.push(&PERF_COUNTER_TRACK, &row, strings);
+                    }
                     for (_, table, value) in of {
                         if let Some(value) = value {
                             let row = [

@@ -55,12 +55,15 @@ impl Generator {
         let mut generator = Generator::new(seed);
         generator.beginning();
         for _ in 0..20 + generator.numbers.below(60) {
-            match generator.numbers.below(7) {
+            match generator.numbers.below(10) {
                 0 => generator.compact(40),
                 1 => generator.single(20),
                 2 => generator.process_tree(),
                 3 => generator.counters(),
                 4 => generator.clock(),
+                7 => generator.perf_samples(),
+                8 => generator.heap_profile(),
+                9 => generator.smaps(),
                 _ => generator.track_events(25),
             }
         }
@@ -86,6 +89,22 @@ impl Generator {
                     uts.bytes_field(3, b"6.1.0");
                     uts.bytes_field(4, b"x86_64");
                 });
+                info.varint_field(5, 33);
+                info.varint_field(8, 4);
+                info.bytes_field(14, b"maker");
+            });
+        });
+        let cpus = self.cpus;
+        self.packet(|packet| {
+            packet.nested(67, |info| {
+                for cpu in 0..cpus {
+                    info.nested(1, |it| {
+                        it.bytes_field(1, b"processor");
+                        for frequency in 1..4 {
+                            it.varint_field(2, (frequency + cpu % 2) * 100_000);
+                        }
+                    });
+                }
             });
         });
         self.describe_tracks();
@@ -96,7 +115,12 @@ impl Generator {
         let now = self.now;
         self.packet(|packet| {
             packet.nested(6, |snapshot| {
-                for (clock, value) in [(BOOTTIME, now), (MONOTONIC, now - BEHIND), (1, now + (1 << 60))] {
+                for (clock, value) in [
+                    (BOOTTIME, now),
+                    (MONOTONIC, now - BEHIND),
+                    (4, now - BEHIND),
+                    (1, now + (1 << 60)),
+                ] {
                     snapshot.nested(1, |reading| {
                         reading.varint_field(1, clock);
                         reading.varint_field(2, value);
@@ -257,6 +281,14 @@ impl Generator {
                     process.varint_field(2, value);
                     process.varint_field(10, value % 1000);
                     process.varint_field(21, value);
+                    for fd in 0..value % 3 {
+                        process.nested(15, |file| {
+                            file.varint_field(1, fd);
+                            if fd == 1 {
+                                file.bytes_field(2, b"/etc/passwd");
+                            }
+                        });
+                    }
                 });
             });
         });
@@ -274,6 +306,204 @@ impl Generator {
                     times.varint_field(2, value);
                 });
                 stats.varint_field(4, value);
+                stats.nested(16, |idle| {
+                    idle.varint_field(1, pid % 2);
+                    for state in [&b"POLL"[..], b"C1"] {
+                        idle.nested(2, |entry| {
+                            entry.bytes_field(1, state);
+                            entry.varint_field(2, value);
+                        });
+                    }
+                });
+            });
+        });
+    }
+
+    /// Interned stacks of two functions in two mappings. Where `is_whole` is false, a function is missing.
+    fn interned_stacks(packet: &mut Writer, numbers: &mut Numbers) {
+        let has_frame = !numbers.one_in(4);
+        packet.nested(12, |interned| {
+            let mut text = |field, iid, text: &[u8]| {
+                interned.nested(field, |entry| {
+                    entry.varint_field(1, iid);
+                    entry.bytes_field(2, text);
+                });
+            };
+            text(16, 1, b"\x01\xab\xff");
+            text(17, 1, b"lib");
+            text(17, 2, b"libc.so");
+            text(17, 3, b"/program");
+            text(17, 4, b"kernel");
+            text(5, 1, b"main");
+            text(5, 2, b"malloc");
+            for (iid, start, parts) in [(1, 0x1000, &[1, 2][..]), (2, 0x9000, &[3]), (3, 0, &[4])] {
+                interned.nested(19, |mapping| {
+                    mapping.varint_field(1, iid);
+                    mapping.varint_field(2, u64::from(iid == 1));
+                    mapping.varint_field(8, start / 2);
+                    mapping.varint_field(4, start);
+                    mapping.varint_field(5, start * 2);
+                    mapping.varint_field(6, start / 16);
+                    parts.iter().for_each(|part| mapping.varint_field(7, *part));
+                });
+            }
+            for (iid, name, mapping, address) in [(1, 1, 2, 16), (2, 2, 1, 32), (3, 0, 1, 48), (4, 2, 3, 64)]
+            {
+                if iid == 3 && !has_frame {
+                    continue;
+                }
+                interned.nested(6, |frame| {
+                    frame.varint_field(1, iid);
+                    frame.varint_field(2, name);
+                    frame.varint_field(3, mapping);
+                    frame.varint_field(4, address);
+                });
+            }
+            for (iid, frames) in [
+                (1, &[1, 2][..]),
+                (2, &[1, 3]),
+                (3, &[1, 2, 4]),
+                (4, &[]),
+                (5, &[1, 99]),
+            ] {
+                interned.nested(7, |stack| {
+                    stack.varint_field(1, iid);
+                    frames.iter().for_each(|frame| stack.varint_field(2, *frame));
+                });
+            }
+        });
+    }
+
+    /// Samples of linux.perf of a sequence that starts over, and names of addresses.
+    pub(crate) fn perf_samples(&mut self) {
+        let sequence = 20 + self.numbers.below(2);
+        for number in 0..1 + self.numbers.below(20) {
+            self.now += self.numbers.below(3) * 400;
+            let (now, cpu) = (self.now, self.numbers.below(self.cpus));
+            let numbers = &mut self.numbers;
+            self.trace.nested(1, |packet| {
+                packet.varint_field(3, 0);
+                packet.varint_field(10, sequence);
+                packet.varint_field(8, now);
+                packet.varint_field(13, if number == 0 { 3 } else { 2 });
+                if number == 0 {
+                    packet.nested(59, |defaults| {
+                        defaults.nested(12, |defaults| {
+                            defaults.nested(1, |timebase| timebase.varint_field(4, 1 + numbers.below(20)));
+                            defaults.nested(4, |follower| follower.bytes_field(4, b"follower"));
+                        });
+                    });
+                    Self::interned_stacks(packet, numbers);
+                }
+                packet.nested(66, |sample| {
+                    sample.varint_field(1, cpu);
+                    sample.varint_field(2, 1 + numbers.below(5));
+                    sample.varint_field(3, 1 + numbers.below(12));
+                    if !numbers.one_in(5) {
+                        sample.varint_field(4, 1 + numbers.below(6));
+                    }
+                    sample.varint_field(5, numbers.below(6));
+                    sample.varint_field(6, numbers.below(1 << 30));
+                    sample.varint_field(7, numbers.below(1 << 30));
+                    match numbers.below(6) {
+                        0 => sample.varint_field(16, numbers.below(17)),
+                        1 => sample.varint_field(17, 1 + numbers.below(5)),
+                        2 => sample.varint_field(18, numbers.below(5)),
+                        _ => {}
+                    }
+                });
+            });
+        }
+        if self.numbers.one_in(2) {
+            let (now, address) = (self.now, [16, 32, 48][self.numbers.below(3) as usize]);
+            self.packet(|packet| {
+                packet.varint_field(8, now);
+                packet.nested(61, |symbols| {
+                    symbols.bytes_field(1, b"/lib/libc.so");
+                    symbols.bytes_field(2, b"\x01\xab\xff");
+                    symbols.nested(3, |symbol| {
+                        symbol.varint_field(1, address);
+                        for line in 0..2 {
+                            symbol.nested(2, |it| {
+                                it.bytes_field(1, b"function");
+                                if line == 1 {
+                                    it.bytes_field(2, b"file.c");
+                                }
+                                it.varint_field(3, line);
+                            });
+                        }
+                    });
+                });
+            });
+        }
+    }
+
+    /// Dumps of heaps of a sequence that starts over.
+    pub(crate) fn heap_profile(&mut self) {
+        let sequence = 30 + self.numbers.below(2);
+        let mut counts = [[0_u64; 4]; 5];
+        for number in 0..1 + self.numbers.below(6) {
+            self.now += 1 + self.numbers.below(3) * 400;
+            let now = self.now;
+            let numbers = &mut self.numbers;
+            self.trace.nested(1, |packet| {
+                packet.varint_field(3, 0);
+                packet.varint_field(10, sequence);
+                packet.varint_field(8, now);
+                packet.varint_field(13, if number == 0 { 3 } else { 2 });
+                if number == 0 {
+                    Self::interned_stacks(packet, numbers);
+                }
+                packet.nested(37, |profile| {
+                    for pid in 1..3 {
+                        profile.nested(5, |dump| {
+                            dump.varint_field(1, pid);
+                            if pid == 1 {
+                                dump.bytes_field(11, b"libc.malloc");
+                            }
+                            dump.varint_field(9, now);
+                            for (iid, counts) in (1_u64..).zip(&mut counts) {
+                                counts.iter_mut().for_each(|count| *count += numbers.below(3) * 8);
+                                let [allocated, freed, count, frees] = *counts;
+                                dump.nested(2, |sample| {
+                                    sample.varint_field(1, iid);
+                                    sample.varint_field(2, allocated);
+                                    sample.varint_field(3, freed);
+                                    sample.varint_field(5, count);
+                                    sample.varint_field(6, frees);
+                                });
+                            }
+                        });
+                    }
+                    profile.varint_field(6, numbers.below(2));
+                    profile.varint_field(7, number);
+                });
+            });
+        }
+    }
+
+    /// The mappings of a process.
+    pub(crate) fn smaps(&mut self) {
+        self.now += 100;
+        let now = self.now;
+        let (pid, numbers) = (
+            1 + self.numbers.below(8),
+            [0; 12].map(|_| self.numbers.below(1 << 40)),
+        );
+        self.packet(|packet| {
+            packet.varint_field(8, now);
+            packet.nested(68, |smaps| {
+                smaps.varint_field(1, pid);
+                for path in [&b"/lib/libc.so"[..], b"[stack]"] {
+                    smaps.nested(2, |entry| {
+                        entry.bytes_field(1, path);
+                        for (field, number) in [2, 3, 4, 6, 7, 11, 12, 13, 14, 15].into_iter().zip(numbers) {
+                            entry.varint_field(field, number);
+                        }
+                        entry.bytes_field(5, b"file");
+                        entry.varint_field(10, 5);
+                    });
+                }
             });
         });
     }
