@@ -87,7 +87,7 @@ group by waker.name, wakee.name
 order by wakeups desc, waker, wakee limit 20"),
     example("migrations", "Which threads move between CPUs most?", Unit::Count,
         "select thread.tid, thread.name as thread, count(*) as migrations
-from (select utid, cpu, lag(cpu) over (partition by utid order by ts) as before from sched) as runs join thread using (utid)
+from (select utid, cpu, lag(cpu) over (partition by utid order by ts, id) as before from sched) as runs join thread using (utid)
 where cpu != before and thread.is_idle = 0
 group by thread.utid, thread.tid, thread.name
 order by migrations desc, thread.utid limit 20"),
