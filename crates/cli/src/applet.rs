@@ -18,8 +18,8 @@ use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_rel
 use crate::perfetto::{self, Program};
 use crate::usage::FERRETTO;
 use crate::{
-    autostart, config, convert, doctor, export, heap, info, list, open, profile, recorder, service, status,
-    symbolize, text, tracebox, trigger_perfetto, websocket_bridge,
+    autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
+    symbolize, tables, text, tracebox, trigger_perfetto, websocket_bridge,
 };
 
 /// A program, or a subcommand of `ferretto`.
@@ -232,8 +232,22 @@ const CONVERT: Applet = Applet {
 /// Makes tables of traces.
 const EXPORT: Applet = Applet {
     name: "export",
-    command: export::command,
-    run: export::run,
+    command: tables::export,
+    run: tables::run_export,
+};
+
+/// Answers questions to traces in SQL.
+const QUERY: Applet = Applet {
+    name: "query",
+    command: tables::query,
+    run: tables::run_query,
+};
+
+/// Answers frequent questions to traces.
+const REPORT: Applet = Applet {
+    name: "report",
+    command: tables::report,
+    run: tables::run_report,
 };
 
 /// The bridge that starts a service of its own.
@@ -254,6 +268,8 @@ const WORDS: &[Applet] = &[
     TEXT,
     CONVERT,
     EXPORT,
+    QUERY,
+    REPORT,
     SYMBOLIZE,
     LIST,
     STATUS,

@@ -11,7 +11,6 @@ mod autostart;
 mod config;
 mod convert;
 mod doctor;
-mod export;
 mod figures;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -34,6 +33,7 @@ mod service_state;
 mod status;
 mod stdout;
 mod symbolize;
+mod tables;
 mod text;
 mod timeline;
 mod tracebox;

@@ -28,7 +28,7 @@ pub(crate) const PROGRAMS: [&str; 9] = [
 ];
 
 /// The subcommands of `ferretto`.
-pub(crate) const SUBCOMMANDS: [&str; 25] = [
+pub(crate) const SUBCOMMANDS: [&str; 27] = [
     "record",
     "profile",
     "heap",
@@ -38,6 +38,8 @@ pub(crate) const SUBCOMMANDS: [&str; 25] = [
     "text",
     "convert",
     "export",
+    "query",
+    "report",
     "symbolize",
     "list",
     "status",

@@ -6,12 +6,18 @@ const LONGEST: usize = 30;
 /// Returns a bar for each value; the longest for the greatest. Values that are not positive have none.
 pub(crate) fn bars(values: &[f64]) -> Vec<String> {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    let greatest = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f64::max);
+    let greatest = values
+        .iter()
+        .copied()
+        .filter(|value| value.is_finite())
+        .fold(0.0, f64::max);
     let bar = |value: &f64| {
         if greatest <= 0.0 || value.is_nan() || *value <= 0.0 {
             return String::new();
         }
-        let eighths = ((value / greatest).min(1.0) * (LONGEST * 8) as f64).round().max(1.0) as usize;
+        let eighths = ((value / greatest).min(1.0) * (LONGEST * 8) as f64)
+            .round()
+            .max(1.0) as usize;
         "█".repeat(eighths / 8) + EIGHTHS[eighths % 8]
     };
     values.iter().map(bar).collect()

@@ -15,7 +15,12 @@ use clap::{Parser, Subcommand};
 
 /// Traces as tables, and questions to them
 #[derive(Debug, Parser)]
-#[command(name = "ferretto-query", bin_name = "ferretto", version, disable_help_subcommand = true)]
+#[command(
+    name = "ferretto-query",
+    bin_name = "ferretto",
+    version,
+    disable_help_subcommand = true
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -42,7 +42,11 @@ pub(crate) async fn write(
         error => format!("the answer cannot be written: {error}"),
     };
     let schema = rows.schema();
-    let mut next = async || rows.try_next().await.map_err(|error| ferretto_sql::Error::from(error).to_string());
+    let mut next = async || {
+        rows.try_next()
+            .await
+            .map_err(|error| ferretto_sql::Error::from(error).to_string())
+    };
     match format {
         Format::Table => {
             let (mut batches, mut count, mut has_more) = (Vec::new(), 0, false);
@@ -65,7 +69,8 @@ pub(crate) async fn write(
             if has_more {
                 text += &format!("… more than {most} rows; --rows N shows more, --format csv writes all\n");
             }
-            to.write_all(text.as_bytes()).map_err(|error| failed(error.into()))?;
+            to.write_all(text.as_bytes())
+                .map_err(|error| failed(error.into()))?;
         }
         Format::Csv => {
             let mut writer = csv::Writer::new(&mut *to);

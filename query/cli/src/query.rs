@@ -56,8 +56,8 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let options = Options {
         memory: arguments.memory.saturating_mul(1 << 20),
     };
-    let runtime = tokio::runtime::Runtime::new()
-        .map_err(|error| format!("threads cannot be started: {error}"))?;
+    let runtime =
+        tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
     runtime.block_on(async {
         let mut database = Database::open(source, &options)
             .await
@@ -86,7 +86,8 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         }
         let mut to: Box<dyn Write + Send> = match &arguments.out {
             Some(path) => Box::new(
-                File::create(path).map_err(|error| format!("{} cannot be written: {error}", path.display()))?,
+                File::create(path)
+                    .map_err(|error| format!("{} cannot be written: {error}", path.display()))?,
             ),
             None if arguments.format == Format::Parquet && io::stdout().is_terminal() => {
                 return Err("a Parquet file is not for a terminal; name it with --out".to_owned());
@@ -98,8 +99,26 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         for (place, statement) in statements.into_iter().enumerate() {
             // A file of these formats has one answer: the last one.
             match single && place < last {
-                true => answer(&mut database, statement, arguments.format, arguments.rows, &mut io::sink()).await?,
-                false => answer(&mut database, statement, arguments.format, arguments.rows, &mut *to).await?,
+                true => {
+                    answer(
+                        &mut database,
+                        statement,
+                        arguments.format,
+                        arguments.rows,
+                        &mut io::sink(),
+                    )
+                    .await?
+                }
+                false => {
+                    answer(
+                        &mut database,
+                        statement,
+                        arguments.format,
+                        arguments.rows,
+                        &mut *to,
+                    )
+                    .await?
+                }
             }
         }
         if database.losses() > 0 {
@@ -119,7 +138,10 @@ pub(crate) async fn answer(
 ) -> Result<(), String> {
     let plain = |error: ferretto_sql::Error| error.to_string();
     let frame = database.run(statement).await.map_err(plain)?;
-    let stream = frame.execute_stream().await.map_err(|error| plain(error.into()))?;
+    let stream = frame
+        .execute_stream()
+        .await
+        .map_err(|error| plain(error.into()))?;
     match stream.schema().fields().is_empty() {
         true => Ok(()),
         false => output::write(stream, format, rows, to).await,
@@ -129,7 +151,10 @@ pub(crate) async fn answer(
 /// All examples as a text that `ferretto query` reads.
 fn examples() -> String {
     let one = |example: &ferretto_sql::Example| {
-        format!("-- {} (ferretto report {})\n{};\n", example.question, example.name, example.sql)
+        format!(
+            "-- {} (ferretto report {})\n{};\n",
+            example.question, example.name, example.sql
+        )
     };
     EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
 }

@@ -25,23 +25,30 @@ pub(crate) struct Args {
 
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
-    let runtime = tokio::runtime::Runtime::new()
-        .map_err(|error| format!("threads cannot be started: {error}"))?;
+    let runtime =
+        tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
     let wanted: Vec<&Example> = EXAMPLES
         .iter()
         .filter(|example| arguments.name == "all" || arguments.name == example.name)
         .collect();
     let text = runtime.block_on(async {
         let plain = |error: ferretto_sql::Error| error.to_string();
-        let mut database = Database::open(&arguments.source, &Options::default()).await.map_err(plain)?;
+        let mut database = Database::open(&arguments.source, &Options::default())
+            .await
+            .map_err(plain)?;
         // One pass over the trace for all.
         let queries: Vec<&str> = wanted.iter().map(|example| example.sql).collect();
-        database.build_tables_of(&queries.join(";")).await.map_err(plain)?;
+        database
+            .build_tables_of(&queries.join(";"))
+            .await
+            .map_err(plain)?;
         let mut text = String::new();
         for example in &wanted {
             let lines = report(&mut database, example).await?;
             match (lines.is_empty(), wanted.len()) {
-                (true, 1) => text += &format!("{}\nThe trace has nothing that answers this.\n", example.question),
+                (true, 1) => {
+                    text += &format!("{}\nThe trace has nothing that answers this.\n", example.question)
+                }
                 (true, _) => {}
                 (false, _) => {
                     let between = if text.is_empty() { "" } else { "\n" };
@@ -55,7 +62,9 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         Ok::<_, String>(text)
     })?;
     match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!("the report cannot be written: {error}")),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the report cannot be written: {error}"))
+        }
         _ => Ok(()),
     }
 }
@@ -67,7 +76,12 @@ async fn report(database: &mut Database, example: &Example) -> Result<Vec<String
     let mut names = Vec::new();
     for statement in database.parse(example.sql).map_err(failed)? {
         let frame = database.run(statement).await.map_err(failed)?;
-        names = frame.schema().fields().iter().map(|field| field.name().clone()).collect();
+        names = frame
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| field.name().clone())
+            .collect();
         batches = frame.collect().await.map_err(|error| failed(error.into()))?;
     }
     let arrow = |error| format!("{}: {error}", example.name);

@@ -109,8 +109,14 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
     }
     if let Some(path) = &history {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-        if let Err(error) = folder.map_err(ReadlineError::from).and_then(|()| editor.save_history(path)) {
-            eprintln!("ferretto-query: the history cannot be kept in {}: {error}", path.display());
+        if let Err(error) = folder
+            .map_err(ReadlineError::from)
+            .and_then(|()| editor.save_history(path))
+        {
+            eprintln!(
+                "ferretto-query: the history cannot be kept in {}: {error}",
+                path.display()
+            );
         }
     }
     Ok(())
@@ -118,7 +124,9 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
 
 /// Where the XDG base directories have the history.
 fn history() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute());
     let state = state.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state")))?;
     Some(state.join("ferretto/query_history"))
 }
@@ -130,9 +138,12 @@ struct Words {
 
 impl Words {
     fn of(context: &SessionContext) -> Words {
-        let mut words: Vec<String> = ["select", "from", "where", "group by", "order by", "limit", "join", "using", "with", "having", "distinct", "describe", "explain"]
-            .map(str::to_owned)
-            .into();
+        let mut words: Vec<String> = [
+            "select", "from", "where", "group by", "order by", "limit", "join", "using", "with", "having",
+            "distinct", "describe", "explain",
+        ]
+        .map(str::to_owned)
+        .into();
         for table in ferretto_tables::TABLES {
             words.push(table.name.to_owned());
             words.extend(table.columns.iter().map(|column| column.name.to_owned()));
@@ -142,7 +153,18 @@ impl Words {
         words.extend(state.scalar_functions().keys().map(|name| format!("{name}(")));
         words.extend(state.aggregate_functions().keys().map(|name| format!("{name}(")));
         words.extend(state.table_functions().keys().map(|name| format!("{name}(")));
-        words.extend([".tables", ".schema ", ".examples", ".example ", ".mode ", ".help", ".quit"].map(str::to_owned));
+        words.extend(
+            [
+                ".tables",
+                ".schema ",
+                ".examples",
+                ".example ",
+                ".mode ",
+                ".help",
+                ".quit",
+            ]
+            .map(str::to_owned),
+        );
         words.extend(EXAMPLES.iter().map(|example| example.name.to_owned()));
         words.sort();
         words.dedup();
@@ -156,7 +178,9 @@ impl Completer for Words {
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let before = line.get(..at).unwrap_or(line);
         let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '.' | '-');
-        let from = before.rfind(|letter| !is_part(letter)).map_or(0, |place| place + 1);
+        let from = before
+            .rfind(|letter| !is_part(letter))
+            .map_or(0, |place| place + 1);
         // A column behind the name of its table.
         let from = match before[from..].rfind('.') {
             Some(dot) if from + dot > 0 => from + dot + 1,
@@ -166,7 +190,11 @@ impl Completer for Words {
         if word.is_empty() {
             return Ok((from, Vec::new()));
         }
-        let found = self.words.iter().filter(|known| known.starts_with(&word)).cloned();
+        let found = self
+            .words
+            .iter()
+            .filter(|known| known.starts_with(&word))
+            .cloned();
         Ok((from, found.collect()))
     }
 }
@@ -174,10 +202,12 @@ impl Completer for Words {
 impl Validator for Words {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let text = context.input().trim();
-        Ok(match text.is_empty() || text.starts_with('.') || text.ends_with(';') {
-            true => ValidationResult::Valid(None),
-            false => ValidationResult::Incomplete,
-        })
+        Ok(
+            match text.is_empty() || text.starts_with('.') || text.ends_with(';') {
+                true => ValidationResult::Valid(None),
+                false => ValidationResult::Incomplete,
+            },
+        )
     }
 }
 

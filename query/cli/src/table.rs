@@ -89,7 +89,11 @@ pub(crate) fn lines(columns: &[Column], width: Width) -> Vec<String> {
             widest.max(column.name.width()).min(most)
         })
         .collect();
-    let rows = columns.iter().map(|column| column.values.len()).max().unwrap_or(0);
+    let rows = columns
+        .iter()
+        .map(|column| column.values.len())
+        .max()
+        .unwrap_or(0);
     let line = |of: &dyn Fn(&Column) -> &str| {
         let cells = columns.iter().zip(&widths).map(|(column, width)| {
             let text = cut(of(column), *width);
@@ -102,7 +106,13 @@ pub(crate) fn lines(columns: &[Column], width: Width) -> Vec<String> {
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
     let mut lines = vec![line(&|column| &column.name)];
-    lines.push(widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>().join("  "));
+    lines.push(
+        widths
+            .iter()
+            .map(|width| "─".repeat(*width))
+            .collect::<Vec<_>>()
+            .join("  "),
+    );
     lines.extend((0..rows).map(|row| line(&|column| column.values.get(row).map_or("", String::as_str))));
     lines
 }
@@ -136,8 +146,14 @@ mod tests {
 
     #[test]
     fn numbers_stand_right_and_text_left() {
-        let columns = [column("name", &["a", "日本"], false), column("n", &["1", "-20"], true)];
-        assert_eq!(lines(&columns, Width::Whole), ["name    n", "────  ───", "a       1", "日本  -20"]);
+        let columns = [
+            column("name", &["a", "日本"], false),
+            column("n", &["1", "-20"], true),
+        ];
+        assert_eq!(
+            lines(&columns, Width::Whole),
+            ["name    n", "────  ───", "a       1", "日本  -20"]
+        );
     }
 
     #[test]

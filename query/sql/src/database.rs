@@ -159,7 +159,12 @@ impl Database {
         let Source::Trace(trace) = &self.source else {
             return Ok(());
         };
-        if trace == "-" && self.ready.iter().any(|name| TABLES.iter().any(|table| table.name == *name)) {
+        if trace == "-"
+            && self
+                .ready
+                .iter()
+                .any(|name| TABLES.iter().any(|table| table.name == *name))
+        {
             return Err(Error::Source(
                 "stdin was read once; name the file of the trace to ask for further tables".to_owned(),
             ));
@@ -225,7 +230,10 @@ impl Database {
     async fn set_files(&self, table: &'static Table, folder: &Path) -> Result<(), Error> {
         self.context.deregister_table(table.name)?;
         let Some(path) = folder.to_str() else {
-            return Err(Error::Source(format!("{} is not UTF-8; rename it", folder.display())));
+            return Err(Error::Source(format!(
+                "{} is not UTF-8; rename it",
+                folder.display()
+            )));
         };
         let path = format!("{path}/");
         self.context

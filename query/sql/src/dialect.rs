@@ -191,7 +191,10 @@ mod tests {
         let sql = "INCLUDE PERFETTO MODULE slices.with_context;\ncreate perfetto table a as select 1; CREATE OR REPLACE PERFETTO VIEW b AS SELECT 2";
         assert_eq!(
             rewritten(sql),
-            ["CREATE TABLE a AS SELECT 1", "CREATE OR REPLACE VIEW b AS SELECT 2"]
+            [
+                "CREATE TABLE a AS SELECT 1",
+                "CREATE OR REPLACE VIEW b AS SELECT 2"
+            ]
         );
     }
 

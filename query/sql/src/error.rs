@@ -22,7 +22,9 @@ impl fmt::Display for Error {
                 DataFusionError::Plan(message)
                 | DataFusionError::Execution(message)
                 | DataFusionError::NotImplemented(message)
-                | DataFusionError::ResourcesExhausted(message) => f.write_str(&message.replace("datafusion.public.", "")),
+                | DataFusionError::ResourcesExhausted(message) => {
+                    f.write_str(&message.replace("datafusion.public.", ""))
+                }
                 other => other.fmt(f),
             },
         }

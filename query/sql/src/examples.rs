@@ -27,7 +27,12 @@ pub enum Unit {
 }
 
 const fn example(name: &'static str, question: &'static str, unit: Unit, sql: &'static str) -> Example {
-    Example { name, question, sql, unit }
+    Example {
+        name,
+        question,
+        sql,
+        unit,
+    }
 }
 
 /// All examples.

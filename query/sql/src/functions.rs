@@ -41,7 +41,9 @@ fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
     match (statements.pop_front(), statements.is_empty()) {
         (Some(statement), true) => match state.statement_to_plan(statement).now_or_never() {
             Some(plan) => plan,
-            None => plan_err!("`{sql}` has a table that is still looked for; name tables of this session only"),
+            None => {
+                plan_err!("`{sql}` has a table that is still looked for; name tables of this session only")
+            }
         },
         _ => plan_err!("`{sql}` is not one query"),
     }
@@ -50,10 +52,11 @@ fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
 /// Returns a text that an argument is.
 fn text(function: &str, argument: &Expr) -> Result<String> {
     match argument {
-        Expr::Literal(ScalarValue::Utf8(Some(text)), _) | Expr::Literal(ScalarValue::Utf8View(Some(text)), _) => {
-            Ok(text.clone())
-        }
+        Expr::Literal(ScalarValue::Utf8(Some(text)), _)
+        | Expr::Literal(ScalarValue::Utf8View(Some(text)), _) => Ok(text.clone()),
         Expr::Column(column) if column.relation.is_none() => Ok(column.name.clone()),
-        other => plan_err!("{function}: `{other}` is no text; write the name of a table, a query or names of columns in quotes"),
+        other => plan_err!(
+            "{function}: `{other}` is no text; write the name of a table, a query or names of columns in quotes"
+        ),
     }
 }

@@ -37,7 +37,10 @@ fn text(batch: &RecordBatch, column: usize, row: usize) -> String {
         _ => {
             let values = cast(values, &DataType::Utf8).unwrap();
             let value = values.as_string::<i32>().value(row);
-            value.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n")
+            value
+                .replace('\\', "\\\\")
+                .replace('\t', "\\t")
+                .replace('\n', "\\n")
         }
     }
 }
@@ -46,12 +49,20 @@ fn text(batch: &RecordBatch, column: usize, row: usize) -> String {
 async fn ask(database: &mut Database, sql: &str) -> Vec<String> {
     let mut rows = Vec::new();
     for statement in database.parse(sql).unwrap() {
-        let frame = database.run(statement).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
-        let batches = frame.collect().await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let frame = database
+            .run(statement)
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
+        let batches = frame
+            .collect()
+            .await
+            .unwrap_or_else(|error| panic!("{sql}: {error}"));
         rows.clear();
         for batch in &batches {
             for row in 0..batch.num_rows() {
-                let cells: Vec<String> = (0..batch.num_columns()).map(|column| text(batch, column, row)).collect();
+                let cells: Vec<String> = (0..batch.num_columns())
+                    .map(|column| text(batch, column, row))
+                    .collect();
                 rows.push(cells.join("\t"));
             }
         }
@@ -60,7 +71,9 @@ async fn ask(database: &mut Database, sql: &str) -> Vec<String> {
 }
 
 async fn open(trace: &Path) -> Database {
-    Database::open(trace.as_os_str(), &Options::default()).await.unwrap()
+    Database::open(trace.as_os_str(), &Options::default())
+        .await
+        .unwrap()
 }
 
 /// Traces of random events, and those that were recorded.
@@ -73,7 +86,9 @@ fn traces(folder: &Path, seeds: u64) -> Vec<PathBuf> {
         })
         .collect();
     if let Some(folder) = std::env::var_os("FERRETTO_TRACES") {
-        let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        let paths = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         traces.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "pftrace")));
     }
     traces
@@ -85,11 +100,17 @@ async fn the_twenty_questions_have_the_trace_processors_answers() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let compared = || EXAMPLES.iter().filter(|example| !NOT_COMPARED.contains(&example.name));
+    let compared = || {
+        EXAMPLES
+            .iter()
+            .filter(|example| !NOT_COMPARED.contains(&example.name))
+    };
     let mut answered = vec![0; EXAMPLES.len()];
     for trace in traces(folder.path(), 3) {
         let mut database = open(&trace).await;
-        let statements: Vec<String> = compared().map(|example| format!("{MODULES}{}", example.sql)).collect();
+        let statements: Vec<String> = compared()
+            .map(|example| format!("{MODULES}{}", example.sql))
+            .collect();
         let theirs = tpq::ask(&trace, &statements);
         for (place, (example, theirs)) in compared().zip(theirs).enumerate() {
             let ours = ask(&mut database, &format!("{MODULES}{}", example.sql)).await;
@@ -103,7 +124,10 @@ async fn the_twenty_questions_have_the_trace_processors_answers() {
         .map(|(example, _)| example.name)
         .collect();
     println!("no trace has rows for {without:?}");
-    assert!(without.len() <= 4, "the traces answer too few questions: {without:?}");
+    assert!(
+        without.len() <= 4,
+        "the traces answer too few questions: {without:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,8 +191,18 @@ async fn tables_in_files_give_the_same_answers() {
         let mut from_folder = open(&exported).await;
         for example in EXAMPLES {
             let truth = ask(&mut in_memory, example.sql).await;
-            assert_eq!(ask(&mut spilled, example.sql).await, truth, "{} in files", example.name);
-            assert_eq!(ask(&mut from_folder, example.sql).await, truth, "{} of a folder", example.name);
+            assert_eq!(
+                ask(&mut spilled, example.sql).await,
+                truth,
+                "{} in files",
+                example.name
+            );
+            assert_eq!(
+                ask(&mut from_folder, example.sql).await,
+                truth,
+                "{} of a folder",
+                example.name
+            );
         }
         std::fs::remove_dir_all(exported).unwrap();
     }
@@ -182,7 +216,10 @@ async fn mistakes_are_named() {
     for (sql, message) in [
         ("select * from nothing", "table 'nothing' not found"),
         ("selec 1", "the SQL cannot be read"),
-        ("select * from span_join('thread', 'sched')", "`thread` has no column `ts`"),
+        (
+            "select * from span_join('thread', 'sched')",
+            "`thread` has no column `ts`",
+        ),
         ("select * from span_join('sched')", "takes two tables"),
         ("select * from ancestor_slice('x')", "is no number"),
         ("select name from thread where name glob '[a'", "without `]`"),
@@ -195,7 +232,11 @@ async fn mistakes_are_named() {
                 for statement in statements {
                     error = match database.run(statement).await {
                         Err(error) => Some(error.to_string()),
-                        Ok(frame) => frame.collect().await.err().map(|error| ferretto_sql::Error::from(error).to_string()),
+                        Ok(frame) => frame
+                            .collect()
+                            .await
+                            .err()
+                            .map(|error| ferretto_sql::Error::from(error).to_string()),
                     };
                 }
                 error.unwrap_or_else(|| panic!("{sql} has an answer"))

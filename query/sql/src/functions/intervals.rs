@@ -98,7 +98,10 @@ fn input(state: &SessionState, function: &str, argument: &Expr, equal: &[String]
         .collect();
     for needed in ["ts", "dur"].into_iter().chain(equal.iter().map(String::as_str)) {
         if !names.iter().any(|name| name == needed) {
-            return plan_err!("{function}: `{source}` has no column `{needed}`; it has {}", names.join(", "));
+            return plan_err!(
+                "{function}: `{source}` has no column `{needed}`; it has {}",
+                names.join(", ")
+            );
         }
     }
     let column = |name: &str| Expr::Column(datafusion::common::Column::from_name(name));
@@ -146,7 +149,11 @@ impl Shape {
         ];
         fields.extend(a[2..2 + equal].iter().map(|field| field.as_ref().clone()));
         let (of_a, of_b) = (&a[2 + equal..], &b[2 + equal..]);
-        let both = |name: &String| [of_a, of_b].iter().all(|side| side.iter().any(|field| field.name() == name));
+        let both = |name: &String| {
+            [of_a, of_b]
+                .iter()
+                .all(|side| side.iter().any(|field| field.name() == name))
+        };
         for (side, suffix) in [(of_a, "_0"), (of_b, "_1")] {
             let may_be_null = uncovered == Uncovered::Kept && suffix == "_1";
             fields.extend(side.iter().map(|field| {
@@ -154,7 +161,11 @@ impl Shape {
                     true => format!("{}{suffix}", field.name()),
                     false => field.name().clone(),
                 };
-                Field::new(name, field.data_type().clone(), field.is_nullable() || may_be_null)
+                Field::new(
+                    name,
+                    field.data_type().clone(),
+                    field.is_nullable() || may_be_null,
+                )
             }));
         }
         Shape {
@@ -233,8 +244,11 @@ impl PartitionStream for Partition {
         let schema = Arc::clone(&self.shape.schema);
         let streams = execute_stream(Arc::clone(&self.a), Arc::clone(&context))
             .and_then(|a| Ok([a, execute_stream(Arc::clone(&self.b), context)?]));
-        let join = streams.and_then(|streams| Join::new(streams, self.equal, self.uncovered, self.shape.clone()));
-        let batches = futures::stream::once(async { join }).map_ok(Join::batches).try_flatten();
+        let join =
+            streams.and_then(|streams| Join::new(streams, self.equal, self.uncovered, self.shape.clone()));
+        let batches = futures::stream::once(async { join })
+            .map_ok(Join::batches)
+            .try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, batches))
     }
 }
@@ -278,7 +292,9 @@ impl Join {
         shape: Shape,
     ) -> Result<Join> {
         let fields = shape.schema.fields()[2..2 + equal].iter();
-        let fields: Vec<_> = fields.map(|field| SortField::new(field.data_type().clone())).collect();
+        let fields: Vec<_> = fields
+            .map(|field| SortField::new(field.data_type().clone()))
+            .collect();
         let converter = match fields.is_empty() {
             true => None,
             false => Some(RowConverter::new(fields)?),
@@ -349,7 +365,12 @@ impl Join {
                 Some(converter) => {
                     // Types of equal columns may differ, as dictionaries do from plain text.
                     let columns = (0..self.equal)
-                        .map(|place| cast(batch.column(2 + place), self.shape.schema.field(2 + place).data_type()))
+                        .map(|place| {
+                            cast(
+                                batch.column(2 + place),
+                                self.shape.schema.field(2 + place).data_type(),
+                            )
+                        })
                         .collect::<Result<Vec<_>, _>>()?;
                     Some(converter.convert_columns(&columns)?)
                 }
@@ -391,7 +412,8 @@ impl Join {
             end,
             row: place,
         };
-        self.sweep.next(side, interval, |overlap| self.found.push(overlap));
+        self.sweep
+            .next(side, interval, |overlap| self.found.push(overlap));
     }
 
     /// Makes a batch of what was found, and forgets batches that nothing needs any more.
@@ -453,7 +475,12 @@ impl Join {
     /// Forgets batches of which no row is current or still open.
     fn forget(&mut self) {
         for side in [Side::A, Side::B] {
-            let needed: HashSet<usize> = self.sweep.rows(side).into_iter().map(|(batch, _)| *batch).collect();
+            let needed: HashSet<usize> = self
+                .sweep
+                .rows(side)
+                .into_iter()
+                .map(|(batch, _)| *batch)
+                .collect();
             let source = &mut self.sources[side as usize];
             let current = source.read.wrapping_sub(1);
             source

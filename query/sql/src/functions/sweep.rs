@@ -193,7 +193,8 @@ mod tests {
 
     /// Whether a time is within an interval.
     fn holds(interval: &Interval<usize>, time: i64) -> bool {
-        interval.begin <= time && (time < interval.end || interval.begin == interval.end && time == interval.begin)
+        interval.begin <= time
+            && (time < interval.end || interval.begin == interval.end && time == interval.begin)
     }
 
     #[test]
@@ -236,23 +237,43 @@ mod tests {
                 .filter_map(|it| it.b.map(|b| (it.time.start, it.time.end, it.a, b)))
                 .collect();
             assert_eq!(ours, pairs, "seed {seed}: {a:?} {b:?}");
-            assert_eq!(found.iter().filter(|it| it.b.is_some()).count(), pairs.len(), "seed {seed}");
+            assert_eq!(
+                found.iter().filter(|it| it.b.is_some()).count(),
+                pairs.len(),
+                "seed {seed}"
+            );
 
             // Each time of each interval of `a` is alone if and only if no interval of `b` has it.
             for a in &a {
                 for time in 0..20 {
-                    let expected = holds(a, time) && !b.iter().any(|b| holds(b, time) && b.end > b.begin)
+                    let expected = holds(a, time)
+                        && !b.iter().any(|b| holds(b, time) && b.end > b.begin)
                         && !(a.begin == a.end && b.iter().any(|b| holds(b, time)));
                     let is_alone = found.iter().any(|it| {
-                        it.b.is_none() && it.a == a.row && holds(&Interval { begin: it.time.start, end: it.time.end, row: 0 }, time)
+                        it.b.is_none()
+                            && it.a == a.row
+                            && holds(
+                                &Interval {
+                                    begin: it.time.start,
+                                    end: it.time.end,
+                                    row: 0,
+                                },
+                                time,
+                            )
                     });
-                    assert_eq!(is_alone, expected, "seed {seed}, time {time}, {a:?}: {b:?}, {found:?}");
+                    assert_eq!(
+                        is_alone, expected,
+                        "seed {seed}, time {time}, {a:?}: {b:?}, {found:?}"
+                    );
                 }
             }
             moments += found.iter().filter(|it| it.time.is_empty()).count();
             open += found.iter().filter(|it| it.time.end == OPEN).count();
             alone += found.iter().filter(|it| it.b.is_none()).count();
         }
-        assert!(moments > 100 && open > 100 && alone > 100, "{moments} {open} {alone}");
+        assert!(
+            moments > 100 && open > 100 && alone > 100,
+            "{moments} {open} {alone}"
+        );
     }
 }

@@ -23,11 +23,18 @@ pub(crate) fn functions() -> Vec<ScalarUDF> {
     vec![
         text("human_duration", vec![DataType::Float64], |columns| {
             let durations = columns[0].as_primitive::<Float64Type>();
-            Ok(Arc::new(durations.iter().map(|it| it.map(duration)).collect::<StringArray>()))
+            Ok(Arc::new(
+                durations
+                    .iter()
+                    .map(|it| it.map(duration))
+                    .collect::<StringArray>(),
+            ))
         }),
         text("human_bytes", vec![DataType::Float64], |columns| {
             let sizes = columns[0].as_primitive::<Float64Type>();
-            Ok(Arc::new(sizes.iter().map(|it| it.map(bytes)).collect::<StringArray>()))
+            Ok(Arc::new(
+                sizes.iter().map(|it| it.map(bytes)).collect::<StringArray>(),
+            ))
         }),
         create_udf(
             "time_bucket",
@@ -40,7 +47,9 @@ pub(crate) fn functions() -> Vec<ScalarUDF> {
 }
 
 fn columns(values: &[ColumnarValue], of: fn(&[ArrayRef]) -> Result<ArrayRef>) -> Result<ColumnarValue> {
-    Ok(ColumnarValue::Array(of(&ColumnarValue::values_to_arrays(values)?)?))
+    Ok(ColumnarValue::Array(of(&ColumnarValue::values_to_arrays(
+        values,
+    )?)?))
 }
 
 /// Returns the beginning of the bucket that each time is in. The width is a number of ns or has a unit: `10ms`.
@@ -58,14 +67,20 @@ fn time_bucket(columns: &[ArrayRef]) -> Result<ArrayRef> {
             Some((known, width)) if known == text => width,
             _ => match nanoseconds(text) {
                 Some(width) if width > 0 => width,
-                _ => return exec_err!("time_bucket: `{text}` is no width; write ns or a number with ns, us, ms, s, m or h"),
+                _ => {
+                    return exec_err!(
+                        "time_bucket: `{text}` is no width; write ns or a number with ns, us, ms, s, m or h"
+                    );
+                }
             },
         };
         last = Some((text, width));
         let time = times.value(row);
         Ok(Some(time.saturating_sub(time.rem_euclid(width))))
     };
-    let buckets = (0..times.len()).map(&mut bucket).collect::<Result<Int64Array>>()?;
+    let buckets = (0..times.len())
+        .map(&mut bucket)
+        .collect::<Result<Int64Array>>()?;
     Ok(Arc::new(buckets))
 }
 
@@ -110,7 +125,14 @@ fn scaled(value: f64, units: &[(&str, f64)]) -> String {
 pub fn duration(ns: f64) -> String {
     scaled(
         ns,
-        &[("ns", 1.0), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("min", 60e9), ("h", 3600e9)],
+        &[
+            ("ns", 1.0),
+            ("µs", 1e3),
+            ("ms", 1e6),
+            ("s", 1e9),
+            ("min", 60e9),
+            ("h", 3600e9),
+        ],
     )
 }
 
@@ -119,7 +141,13 @@ pub fn bytes(size: f64) -> String {
     const K: f64 = 1024.0;
     scaled(
         size,
-        &[("B", 1.0), ("KB", K), ("MB", K * K), ("GB", K * K * K), ("TB", K * K * K * K)],
+        &[
+            ("B", 1.0),
+            ("KB", K),
+            ("MB", K * K),
+            ("GB", K * K * K),
+            ("TB", K * K * K * K),
+        ],
     )
 }
 
@@ -134,7 +162,9 @@ mod tests {
         let durations = [0.0, 999.0, 1500.0, -2.5e6, 99.96e6, 1e9, 90e9, 7200e9].map(duration);
         assert_eq!(
             durations,
-            ["0 ns", "999 ns", "1.50 µs", "-2.50 ms", "100 ms", "1.00 s", "1.50 min", "2.00 h"]
+            [
+                "0 ns", "999 ns", "1.50 µs", "-2.50 ms", "100 ms", "1.00 s", "1.50 min", "2.00 h"
+            ]
         );
         let sizes = [1.0, 1536.0, 1048576.0, 1e13].map(bytes);
         assert_eq!(sizes, ["1 B", "1.50 KB", "1.00 MB", "9.09 TB"]);
@@ -145,7 +175,16 @@ mod tests {
         let widths = ["250", "10ms", "1.5 s", "2 m", "1h", "3 years", "", "-1"].map(nanoseconds);
         assert_eq!(
             widths,
-            [Some(250), Some(10_000_000), Some(1_500_000_000), Some(120_000_000_000), Some(3_600_000_000_000), None, None, None]
+            [
+                Some(250),
+                Some(10_000_000),
+                Some(1_500_000_000),
+                Some(120_000_000_000),
+                Some(3_600_000_000_000),
+                None,
+                None,
+                None
+            ]
         );
     }
 

@@ -24,12 +24,11 @@ pub(crate) fn overview() -> String {
 
 pub(super) fn screen() -> Command {
     tree()
-        .after_help(MORE)
         .subcommand_value_name("SUBCOMMAND")
         .help_template(
             format!(
                 "{{about}}\n{FIRST_STEPS}\n{{usage-heading}} {{usage}}\nFlags of recordings, the first few:\n{{options}}\n\
-                 Subcommands:\n{{subcommands}}{{after-help}}"
+                 Subcommands:\n{{subcommands}}\n{MORE}"
             ),
         )
         .mut_args(|arg| {

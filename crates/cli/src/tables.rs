@@ -1,0 +1,140 @@
+//! `ferretto export`, `ferretto query` and `ferretto report`: traces as tables.
+//!
+//! [`applet`](crate::applet) calls it. The work is that of `ferretto-query`, a program of its own, so that this one has no library of tables inside. It is
+//! looked for beside this program, then in `PATH`, and takes this process over. It reads the arguments itself, so they are passed on as they are.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use clap::{CommandFactory, Parser};
+
+const QUERY: &str = "ferretto-query";
+
+/// Makes tables of a trace, as Parquet files.
+///
+/// Each table is a folder in DIR with one file: DIR/sched_slice/part-0.parquet. Names and columns are those of upstream's trace processor. The program
+/// `ferretto-query` does the work: it is looked for beside this program, then in PATH.
+///
+/// Exits with 0 when all that could be read is written; what could not is in DIR/ferretto_loss. Exits with 1 if there are no tables.
+#[derive(Debug, Parser)]
+#[command(name = "export", bin_name = "ferretto export", disable_version_flag = true)]
+struct Export {
+    /// The trace, also compressed with gzip, zstd or xz; - is stdin
+    #[arg(value_name = "TRACE")]
+    _trace: OsString,
+    /// The folder for the tables
+    #[arg(short, long = "out", value_name = "DIR")]
+    _out: OsString,
+}
+
+/// Answers questions to a trace, in SQL.
+///
+/// Tables, columns and views are those of upstream's trace processor, so its SQL carries over; docs/tables.md describes them, and the functions for spans and
+/// times. Without SQL, a terminal becomes a shell with history and completion; otherwise the statements come from stdin. The program `ferretto-query` does
+/// the work: it is looked for beside this program, then in PATH.
+///
+/// Exits with 0 if all statements were answered, also if a part of the trace could not be read, which a line on stderr says. Exits with 1 otherwise.
+#[derive(Debug, Parser)]
+#[command(name = "query", bin_name = "ferretto query", disable_version_flag = true)]
+struct Query {
+    /// The trace, - for stdin, or a folder that `ferretto export` has written
+    #[arg(value_name = "TRACE|DIR")]
+    _source: OsString,
+    /// The statements, with ; between them
+    #[arg(value_name = "SQL")]
+    _sql: Option<OsString>,
+    /// Reads the statements from this file
+    #[arg(short, long = "query-file", value_name = "FILE")]
+    _query_file: Option<OsString>,
+    /// How answers are written: table, csv, json, arrow or parquet [default: table]
+    #[arg(short, long = "format", value_name = "FORMAT")]
+    _format: Option<OsString>,
+    /// Writes the answer to this file instead of stdout
+    #[arg(short, long = "out", value_name = "FILE")]
+    _out: Option<OsString>,
+    /// The most rows that a table shows [default: 1000]
+    #[arg(long = "rows", value_name = "N")]
+    _rows: Option<OsString>,
+    /// The memory for tables, and for sorting and joining, in MB; more goes through temporary files [default: 1024]
+    #[arg(long = "memory", value_name = "MB")]
+    _memory: Option<OsString>,
+    /// Prints twenty questions with their SQL
+    #[arg(long = "examples")]
+    _examples: bool,
+}
+
+/// Answers a frequent question to a trace, with bars.
+///
+/// `ferretto query --examples` lists the questions and their SQL. `all` answers each that the trace can answer. The program `ferretto-query` does the work:
+/// it is looked for beside this program, then in PATH.
+#[derive(Debug, Parser)]
+#[command(name = "report", bin_name = "ferretto report", disable_version_flag = true)]
+struct Report {
+    /// The question, such as cpu, sched-latency, io, slices or memory
+    #[arg(value_name = "QUESTION")]
+    _name: OsString,
+    /// The trace, - for stdin, or a folder that `ferretto export` has written
+    #[arg(value_name = "TRACE|DIR")]
+    _source: OsString,
+}
+
+pub(crate) fn export() -> clap::Command {
+    Export::command()
+}
+
+pub(crate) fn query() -> clap::Command {
+    Query::command()
+}
+
+pub(crate) fn report() -> clap::Command {
+    Report::command()
+}
+
+/// Runs `export` with the arguments after its name; returns the exit code, if the other program does not take over.
+pub(crate) fn run_export(words: Vec<OsString>) -> u8 {
+    run("export", &export(), words)
+}
+
+/// The same for `query`.
+pub(crate) fn run_query(words: Vec<OsString>) -> u8 {
+    run("query", &query(), words)
+}
+
+/// The same for `report`.
+pub(crate) fn run_report(words: Vec<OsString>) -> u8 {
+    run("report", &report(), words)
+}
+
+fn run(name: &str, command: &clap::Command, words: Vec<OsString>) -> u8 {
+    // Help needs no other program.
+    let help = words
+        .iter()
+        .take_while(|word| *word != "--")
+        .any(|word| word == "--help" || word == "-h");
+    if help {
+        let _ = command.clone().print_long_help();
+        return 0;
+    }
+    let problem = exec(name.as_ref(), &words);
+    let advice = match problem.kind() {
+        io::ErrorKind::NotFound => {
+            "it is neither beside this program nor in PATH; `cargo install --path query/cli` in Ferretto's sources builds it"
+        }
+        _ => "make it executable, or remove it from where this program is",
+    };
+    eprintln!("ferretto {name}: {QUERY} cannot be started ({problem}): {advice}");
+    1
+}
+
+/// Becomes the other program. Returns why that failed.
+fn exec(name: &OsStr, words: &[OsString]) -> io::Error {
+    let beside = std::env::current_exe()
+        .ok()
+        .map(|program| program.with_file_name(QUERY));
+    let program = beside
+        .filter(|program| program.exists())
+        .unwrap_or_else(|| QUERY.into());
+    Command::new(program).arg(name).args(words).exec()
+}
