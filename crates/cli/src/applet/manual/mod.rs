@@ -45,13 +45,22 @@ pub(crate) fn tree() -> Command {
         .disable_version_flag(true)
         .disable_help_subcommand(true)
         .override_usage(format!(
-            "{0} [OPTIONS] [-o FILE] EVENT...\n       {0} [OPTIONS] [-o FILE] --txt -c CONFIG\n       {0} [OPTIONS] [-o FILE] \
-             [EVENT...] -- COMMAND [ARGUMENT...]\n       {0} SUBCOMMAND [ARGUMENTS]",
+            "{}\n       {} SUBCOMMAND [ARGUMENTS]",
+            usage_of_recordings(),
             DEFAULT.name()
         ))
         .args(flags)
         .subcommands(subcommands);
     with_value_hints(tree)
+}
+
+/// The ways to record.
+fn usage_of_recordings() -> String {
+    format!(
+        "{0} [OPTIONS] [-o FILE] EVENT...\n       {0} [OPTIONS] [-o FILE] --txt -c CONFIG\n       {0} [OPTIONS] [-o FILE] \
+         [EVENT...] -- COMMAND [ARGUMENT...]",
+        DEFAULT.name()
+    )
 }
 
 /// Renames a command and its subcommands. `clap_complete` finds them by these names.

@@ -24,7 +24,7 @@ pub(crate) fn overview() -> String {
 
 pub(super) fn screen() -> Command {
     tree()
-        .subcommand_value_name("SUBCOMMAND")
+        .override_usage(super::usage_of_recordings())
         .help_template(
             format!(
                 "{{about}}\n{FIRST_STEPS}\n{{usage-heading}} {{usage}}\nFlags of recordings, the first few:\n{{options}}\n\
