@@ -1,7 +1,6 @@
 //! `ferretto query`: SQL on a trace or on a folder of tables, once or in a shell.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
@@ -9,7 +8,7 @@ use ferretto_sql::datafusion::sql::parser::Statement;
 use ferretto_sql::{Database, EXAMPLES, Options};
 
 use crate::export::damage;
-use crate::output::{self, Format};
+use crate::output::{self, Destination, Format};
 use crate::shell;
 
 /// Ask a trace, or a folder of tables, in SQL
@@ -84,43 +83,21 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         if statements.is_empty() {
             return Err("there is no SQL; see ferretto query --examples".to_owned());
         }
-        let mut to: Box<dyn Write + Send> = match &arguments.out {
-            Some(path) => Box::new(
-                File::create(path)
-                    .map_err(|error| format!("{} cannot be written: {error}", path.display()))?,
-            ),
-            None if arguments.format == Format::Parquet && io::stdout().is_terminal() => {
-                return Err("a Parquet file is not for a terminal; name it with --out".to_owned());
-            }
-            None => Box::new(io::BufWriter::new(io::stdout())),
-        };
+        if arguments.out.is_none() && arguments.format == Format::Parquet && io::stdout().is_terminal() {
+            return Err("a Parquet file is not for a terminal; name it with --out".to_owned());
+        }
+        let mut to = Destination::open(arguments.out.as_deref())?;
         let last = statements.len() - 1;
         let single = matches!(arguments.format, Format::Json | Format::Arrow | Format::Parquet);
         for (place, statement) in statements.into_iter().enumerate() {
             // A file of these formats has one answer: the last one.
-            match single && place < last {
-                true => {
-                    answer(
-                        &mut database,
-                        statement,
-                        arguments.format,
-                        arguments.rows,
-                        &mut io::sink(),
-                    )
-                    .await?
-                }
-                false => {
-                    answer(
-                        &mut database,
-                        statement,
-                        arguments.format,
-                        arguments.rows,
-                        &mut *to,
-                    )
-                    .await?
-                }
-            }
+            let to: &mut (dyn Write + Send) = match single && place < last {
+                true => &mut io::sink(),
+                false => &mut to,
+            };
+            answer(&mut database, statement, arguments.format, arguments.rows, to).await?;
         }
+        to.finish()?;
         if database.losses() > 0 {
             eprintln!("ferretto-query: answered{}", damage(database.losses()));
         }

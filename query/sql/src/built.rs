@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 
 use datafusion::arrow::array::RecordBatch;
-use ferretto_tables::{Error, Input, ParquetFolder, Report, Sink, Table};
+use ferretto_tables::{Error, Input, ParquetFolder, Report, Selection, Sink, Table};
 use tempfile::TempDir;
 
 /// What a pass over the trace has made.
@@ -31,13 +31,15 @@ pub(crate) fn build(trace: &OsStr, tables: &BTreeSet<&'static str>, memory: usiz
         other => other.to_string(),
     };
     let mut store = Store {
-        wanted: tables,
         memory,
         bytes: 0,
         batches: BTreeMap::new(),
         files: None,
     };
-    let options = ferretto_tables::Options::default();
+    let options = ferretto_tables::Options {
+        tables: Selection::Named(tables.clone()),
+        ..ferretto_tables::Options::default()
+    };
     let report = ferretto_tables::import(input.source, &options, &mut store).map_err(failed)?;
     let tables = match store.files {
         None => Stored::Memory(store.batches),
@@ -49,8 +51,7 @@ pub(crate) fn build(trace: &OsStr, tables: &BTreeSet<&'static str>, memory: usiz
     Ok(Built { report, tables })
 }
 
-struct Store<'a> {
-    wanted: &'a BTreeSet<&'static str>,
+struct Store {
     /// The bytes of batches above which all go into files.
     memory: usize,
     bytes: usize,
@@ -58,11 +59,8 @@ struct Store<'a> {
     files: Option<(ParquetFolder, TempDir)>,
 }
 
-impl Sink for Store<'_> {
+impl Sink for Store {
     fn write(&mut self, table: &'static Table, batch: RecordBatch) -> Result<(), Error> {
-        if !self.wanted.contains(table.name) {
-            return Ok(());
-        }
         if let Some((files, _)) = &mut self.files {
             return files.write(table, batch);
         }

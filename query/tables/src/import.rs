@@ -1,5 +1,6 @@
 //! From a trace to tables: the tokenizer, the sorter and the trackers, one after the other.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::ops::ControlFlow;
 
@@ -9,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::output::Output;
 use crate::rows::Cell;
-use crate::schema::LOSS;
+use crate::schema::{LOSS, Table};
 use crate::sink::Sink;
 use crate::sorter::Sorter;
 use crate::tokenizer::{OTHER_MACHINES, Tokenizer};
@@ -25,11 +26,35 @@ const MOST_DAMAGE: usize = 1 << 16;
 pub struct Options {
     /// The bytes of memory in which events are sorted. What exceeds them goes through a temporary file.
     pub memory: usize,
+    /// The tables that are made.
+    pub tables: Selection,
+}
+
+/// Which tables are made of a trace.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// All of them.
+    #[default]
+    All,
+    /// Those with these names.
+    Named(BTreeSet<&'static str>),
+}
+
+impl Selection {
+    pub(crate) fn has(&self, table: &Table) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::Named(names) => names.contains(table.name),
+        }
+    }
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { memory: MEMORY }
+        Options {
+            memory: MEMORY,
+            tables: Selection::All,
+        }
     }
 }
 
@@ -56,7 +81,7 @@ enum Stop {
 /// # Errors
 /// If the source cannot be read, is no trace, or if the tables cannot be stored.
 pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Result<Report, Error> {
-    let mut context = Context::new(Output::new(sink));
+    let mut context = Context::new(Output::new(sink, &options.tables));
     let mut tokenizer = Tokenizer::new(Sorter::new(options.memory));
     let mut trackers = Trackers::new(&mut context.strings);
     let mut losses = Vec::new();

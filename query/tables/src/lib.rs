@@ -26,7 +26,7 @@ mod trackers;
 
 pub use error::Error;
 pub use ferretto_trace_file::{Input, expanded};
-pub use import::{Options, Report, import};
+pub use import::{Options, Report, Selection, import};
 #[cfg(feature = "parquet")]
 pub use parquet_folder::ParquetFolder;
 pub use schema::{Column, Kind, TABLES, Table, VERSION, documentation};

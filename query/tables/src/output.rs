@@ -3,6 +3,7 @@
 //! All trackers write here.
 
 use crate::error::Error;
+use crate::import::Selection;
 use crate::rows::{Cell, Rows};
 use crate::schema::{TABLES, Table};
 use crate::sink::Sink;
@@ -12,15 +13,18 @@ use crate::strings::Strings;
 pub(crate) struct Output<'a> {
     sink: &'a mut dyn Sink,
     tables: Vec<Rows>,
+    /// Whether rows of a table are kept.
+    wanted: Vec<bool>,
     /// What went wrong first. Trackers go on; the import stops soon.
     failed: Option<Error>,
 }
 
 impl<'a> Output<'a> {
-    pub(crate) fn new(sink: &'a mut dyn Sink) -> Output<'a> {
+    pub(crate) fn new(sink: &'a mut dyn Sink, tables: &Selection) -> Output<'a> {
         Output {
             sink,
             tables: TABLES.iter().map(|table| Rows::new(table)).collect(),
+            wanted: TABLES.iter().map(|table| tables.has(table)).collect(),
             failed: None,
         }
     }
@@ -33,7 +37,7 @@ impl<'a> Output<'a> {
         row: &[Cell<'_>; N],
         strings: &Strings,
     ) {
-        if self.tables[table.index].push(row, strings) {
+        if self.wanted[table.index] && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }
     }

@@ -3,6 +3,7 @@
 mod config_new;
 mod list;
 mod status;
+mod tables;
 mod tracebox;
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Traces that are damaged, cut off or compressed, and memory.
 
 use arrow_array::RecordBatch;
-use ferretto_tables::{Error, Memory, Options, Report, Sink, Table, expanded, import};
+use ferretto_tables::{Error, Memory, Options, Report, Selection, Sink, Table, expanded, import};
 
 use crate::generator::{Generator, Numbers};
 use crate::ours;
@@ -35,7 +35,15 @@ fn less_memory_gives_the_same_tables() {
     let whole = Generator::whole(4);
     let (_, much) = tables(&whole).unwrap();
     let mut little = Memory::default();
-    import(whole.as_slice(), &Options { memory: 1000 }, &mut little).unwrap();
+    import(
+        whole.as_slice(),
+        &Options {
+            memory: 1000,
+            ..Options::default()
+        },
+        &mut little,
+    )
+    .unwrap();
     assert_eq!(rows(&little), rows(&much));
 }
 
@@ -168,11 +176,35 @@ fn memory_does_not_grow_with_the_trace() {
         left: megabytes << 20,
     };
     let mut nothing = Nothing { most: 0 };
-    let report = import(trace, &Options { memory: MEMORY }, &mut nothing).unwrap();
+    let report = import(
+        trace,
+        &Options {
+            memory: MEMORY,
+            ..Options::default()
+        },
+        &mut nothing,
+    )
+    .unwrap();
     println!(
         "{} bytes of trace, at most {} bytes resident",
         report.bytes, nothing.most
     );
     assert!(report.bytes >= megabytes << 20);
     assert!(nothing.most < BESIDES, "{} bytes", nothing.most);
+}
+
+#[test]
+fn only_tables_that_are_asked_for_are_made() {
+    let trace = Generator::whole(3);
+    let mut all = Memory::default();
+    import(trace.as_slice(), &Options::default(), &mut all).unwrap();
+    let mut one = Memory::default();
+    let options = Options {
+        tables: Selection::Named(["thread_state"].into()),
+        ..Options::default()
+    };
+    import(trace.as_slice(), &options, &mut one).unwrap();
+    assert!(all.tables.len() > 10);
+    assert_eq!(one.tables.keys().copied().collect::<Vec<_>>(), ["thread_state"]);
+    assert_eq!(one.tables["thread_state"], all.tables["thread_state"]);
 }

@@ -121,7 +121,10 @@ fn generated_traces_have_the_same_tables() {
     for seed in only.map_or(0..seeds, |seed: u64| seed..seed + 1) {
         std::fs::write(&path, generator::Generator::whole(seed)).unwrap();
         // Small enough that events go through the temporary file.
-        let options = Options { memory: 10_000 };
+        let options = Options {
+            memory: 10_000,
+            ..Options::default()
+        };
         if let Err(difference) = compare(&path, &options) {
             different.push(format!("FERRETTO_TABLES_SEED={seed}: {difference}"));
         }

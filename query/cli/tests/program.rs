@@ -1,0 +1,171 @@
+//! The program as a user calls it.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../tables/tests/truth/generator.rs"]
+#[allow(dead_code)]
+mod generator;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn run(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_ferretto-query"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A program that fails early does not read.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn answer(arguments: &[&str], input: &[u8]) -> String {
+    let output = run(arguments, input);
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {complaints}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn trace(folder: &Path) -> String {
+    let path = folder.join("trace.pftrace");
+    std::fs::write(&path, generator::Generator::whole(1)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_trace_and_its_exported_tables_give_the_same_answers_in_each_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let tables = folder.path().join("tables");
+    let tables = tables.to_str().unwrap();
+    answer(&["export", &trace, "--out", tables], b"");
+    let sql = "select utid, name from thread where utid < 3 order by utid";
+    for format in ["table", "csv", "json"] {
+        let of_trace = answer(&["query", &trace, sql, "-f", format], b"");
+        assert_eq!(of_trace, answer(&["query", tables, sql, "-f", format], b""));
+        assert!(of_trace.contains("utid"), "{of_trace}");
+    }
+    let csv = answer(&["query", &trace, "-f", "csv"], sql.as_bytes());
+    assert_eq!(csv.lines().next(), Some("utid,name"));
+    assert_eq!(csv.lines().count(), 4);
+    let bytes = std::fs::read(&trace).unwrap();
+    assert_eq!(answer(&["query", "-", sql, "-f", "csv"], &bytes), csv);
+    let none = answer(
+        &[
+            "query",
+            &trace,
+            "select name from thread where utid < 0",
+            "-f",
+            "csv",
+        ],
+        b"",
+    );
+    assert_eq!(none, "name\n");
+    for (format, magic) in [("arrow", &[0xff; 4][..]), ("parquet", b"PAR1")] {
+        let file = folder.path().join(format);
+        answer(
+            &["query", &trace, sql, "-f", format, "-o", file.to_str().unwrap()],
+            b"",
+        );
+        assert!(std::fs::read(&file).unwrap().starts_with(magic), "{format}");
+    }
+}
+
+#[test]
+fn a_table_says_that_there_is_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let text = answer(
+        &["query", &trace, "select 1 as x from thread", "--rows", "2"],
+        b"",
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[..4], ["x", "─", "1", "1"]);
+    assert!(
+        lines[4].contains("more than 2 rows") && lines.len() == 5,
+        "{text}"
+    );
+}
+
+#[test]
+fn reports_have_bars_and_all_of_them_are_one_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let cpu = answer(&["report", "cpu", &trace], b"");
+    assert!(
+        cpu.starts_with("Which threads ran longest?\n") && cpu.contains('█'),
+        "{cpu}"
+    );
+    let bytes = std::fs::read(&trace).unwrap();
+    let all = answer(&["report", "all", "-"], &bytes);
+    assert!(all.contains(&cpu), "{all}");
+    assert!(all.contains("Which slices took longest in total?"), "{all}");
+}
+
+#[test]
+fn the_examples_are_statements() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let examples = answer(&["query", "--examples"], b"");
+    assert_eq!(examples.matches(";\n").count(), 20);
+    answer(&["query", &trace], examples.as_bytes());
+}
+
+#[test]
+fn mistakes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let garbage = folder.path().join("garbage");
+    std::fs::write(&garbage, "no trace").unwrap();
+    let garbage = garbage.to_str().unwrap();
+    for (arguments, message) in [
+        (
+            &["query", "/no/such/trace", "select 1"][..],
+            "/no/such/trace does not exist",
+        ),
+        (&["query", garbage, "select * from sched"], "is no Perfetto trace"),
+        (
+            &["query", &trace, "select * from nothing"],
+            "table 'nothing' not found",
+        ),
+        (&["query", &trace, ""], "there is no SQL"),
+        (&["query", "-"], "stdin is the trace"),
+        (
+            &["query", &trace, "--query-file", "/no/such/file"],
+            "/no/such/file cannot be read",
+        ),
+        (
+            &["query", &trace, "select 1", "-o", "/no/such/folder/file"],
+            "cannot be written",
+        ),
+        (&["report", "cpu", garbage], "is no Perfetto trace"),
+    ] {
+        let output = run(arguments, b"");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {complaint}");
+        assert!(
+            complaint.starts_with("ferretto-query: ") && complaint.contains(message),
+            "{arguments:?}: {complaint}"
+        );
+        assert!(output.stdout.is_empty());
+    }
+    // Neither a wrong query nor a source that is no trace touches the file for the answer.
+    let kept = folder.path().join("kept");
+    std::fs::write(&kept, "before").unwrap();
+    run(
+        &[
+            "query",
+            garbage,
+            "select * from sched",
+            "-f",
+            "csv",
+            "-o",
+            kept.to_str().unwrap(),
+        ],
+        b"",
+    );
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "before");
+}
