@@ -63,6 +63,9 @@ struct Query {
     /// Prints twenty questions with their SQL
     #[arg(long = "examples")]
     _examples: bool,
+    /// Prints the views as statements, for other engines
+    #[arg(long = "views")]
+    _views: bool,
 }
 
 /// Answers a frequent question to a trace, with bars.

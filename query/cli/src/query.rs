@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
 use ferretto_sql::datafusion::sql::parser::Statement;
-use ferretto_sql::{Database, EXAMPLES, Options};
+use ferretto_sql::{Database, EXAMPLES, Options, VIEWS};
 
 use crate::export::damage;
 use crate::output::{self, Destination, Format};
@@ -17,7 +17,7 @@ use crate::shell;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A trace, `-` for stdin, or a folder that `ferretto export` has written
-    #[arg(required_unless_present = "examples")]
+    #[arg(required_unless_present_any = ["examples", "views"])]
     source: Option<OsString>,
     /// The statements, with `;` between them
     sql: Option<String>,
@@ -39,12 +39,19 @@ pub(crate) struct Args {
     /// Print twenty questions with their SQL
     #[arg(long)]
     examples: bool,
+    /// Print the views as statements, for other engines
+    #[arg(long)]
+    views: bool,
 }
 
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
-    if arguments.examples {
-        return match io::stdout().write_all(examples().as_bytes()) {
+    let texts = [
+        (arguments.examples, examples as fn() -> String),
+        (arguments.views, views),
+    ];
+    if let Some((_, text)) = texts.iter().find(|(is_wanted, _)| *is_wanted) {
+        return match io::stdout().write_all(text().as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
             _ => Ok(()),
         };
@@ -134,4 +141,15 @@ fn examples() -> String {
         )
     };
     EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// All views as a text of statements, those that others use first.
+fn views() -> String {
+    let one = |view: &ferretto_sql::View| {
+        format!(
+            "-- {}\ncreate or replace view {} as {};\n",
+            view.about, view.name, view.sql
+        )
+    };
+    VIEWS.iter().map(one).collect::<Vec<_>>().join("\n")
 }

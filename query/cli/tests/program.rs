@@ -112,6 +112,11 @@ fn the_examples_are_statements() {
     let examples = answer(&["query", "--examples"], b"");
     assert_eq!(examples.matches(";\n").count(), 20);
     answer(&["query", &trace], examples.as_bytes());
+    let views = answer(&["query", "--views"], b"");
+    answer(
+        &["query", &trace],
+        format!("{views}; select * from thread_slice").as_bytes(),
+    );
 }
 
 #[test]

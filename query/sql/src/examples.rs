@@ -136,7 +136,7 @@ where dur > 0
 group by cpu, freq
 order by cpu, khz"),
     example("memory", "Which processes had the most memory?", Unit::Bytes,
-        "select process.pid, process.name as process, cast(max(value) as int) as most
+        "select process.pid, process.name as process, cast(max(value) as bigint) as most
 from counter join process_counter_track on counter.track_id = process_counter_track.id join process using (upid)
 where process_counter_track.name = 'mem.rss'
 group by process.upid, process.pid, process.name
