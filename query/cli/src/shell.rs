@@ -54,7 +54,15 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
                 let (command, argument) = command.split_once(' ').unwrap_or((command, ""));
                 match (command, argument.trim()) {
                     ("quit" | "exit" | "q", _) => break,
-                    ("tables", _) => "select table_name, table_type from information_schema.tables where table_schema = 'public' order by 1".to_owned(),
+                    ("tables", _) => {
+                        let tables = ferretto_tables::TABLES
+                            .iter()
+                            .map(|table| (table.name, table.about));
+                        for (name, about) in tables.chain(VIEWS.iter().map(|view| (view.name, view.about))) {
+                            println!("{name:34} {about}");
+                        }
+                        continue;
+                    }
                     ("schema", table) => format!("describe {table}"),
                     ("mode", "table") => {
                         format = Format::Table;
