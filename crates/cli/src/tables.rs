@@ -60,7 +60,7 @@ struct Query {
     /// The memory for tables, and for sorting and joining, in MB; more goes through temporary files [default: 1024]
     #[arg(long = "memory", value_name = "MB")]
     _memory: Option<OsString>,
-    /// Prints twenty questions with their SQL
+    /// Prints frequent questions with their SQL
     #[arg(long = "examples")]
     _examples: bool,
     /// Prints the views as statements, for other engines

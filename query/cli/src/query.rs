@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// The memory for tables, and for sorting and joining, in MB; what needs more goes through temporary files
     #[arg(long, value_name = "MB", default_value_t = 1024)]
     memory: usize,
-    /// Print twenty questions with their SQL
+    /// Print frequent questions with their SQL
     #[arg(long)]
     examples: bool,
     /// Print the views as statements, for other engines

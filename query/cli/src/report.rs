@@ -13,7 +13,7 @@ use crate::bars::bars;
 use crate::export::damage;
 use crate::table::{self, Column, Width};
 
-/// Answer one of twenty questions about a trace
+/// Answer a frequent question about a trace
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The question; `all` for each that the trace can answer

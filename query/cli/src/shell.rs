@@ -20,7 +20,7 @@ const HELP: &str = "\
 Statements end with `;`. Commands:
 .tables         all tables and views
 .schema TABLE   its columns
-.examples       twenty questions; .example NAME runs one
+.examples       frequent questions; .example NAME runs one
 .mode FORMAT    table, csv or json
 .quit           ends, as Ctrl-D does
 Functions: human_duration(ns), human_bytes(n), time_bucket(ts, '10ms'), ancestor_slice(id), descendant_slice(id), following_flow(id), preceding_flow(id),

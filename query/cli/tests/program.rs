@@ -110,7 +110,7 @@ fn the_examples_are_statements() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
     let examples = answer(&["query", "--examples"], b"");
-    assert_eq!(examples.matches(";\n").count(), 20);
+    assert!(examples.matches(";\n").count() > 20);
     answer(&["query", &trace], examples.as_bytes());
     let views = answer(&["query", "--views"], b"");
     answer(

@@ -1,4 +1,4 @@
-//! Twenty questions that people ask of a trace, each with its query and a picture: what `ferretto report` prints.
+//! Questions that people often ask of a trace, each with its query and a picture: what `ferretto report` prints.
 //!
 //! Each query is also the trace processor's, and a test compares the answers.
 
@@ -147,6 +147,34 @@ from process join thread using (upid)
 where process.start_ts is not null
 group by process.upid, process.pid, process.name, process.cmdline
 order by threads desc, process.upid limit 50"),
+    example("syscalls", "Which system calls took longest in total?", Unit::Duration,
+        "select slice.name, count(*) as times, max(slice.dur) as longest, sum(slice.dur) as total
+from slice join thread_track on slice.track_id = thread_track.id
+where slice.name glob 'sys_*' and slice.dur >= 0
+group by slice.name
+order by total desc, slice.name limit 20"),
+    example("irq", "Which interrupts took longest in total?", Unit::Duration,
+        "select cpu_track.cpu, cpu_track.type, slice.name, count(*) as times, max(slice.dur) as longest, sum(slice.dur) as total
+from slice join cpu_track on slice.track_id = cpu_track.id
+where cpu_track.type in ('cpu_irq', 'cpu_softirq') and slice.dur >= 0
+group by cpu_track.cpu, cpu_track.type, slice.name
+order by total desc, cpu_track.cpu, cpu_track.type, slice.name limit 20"),
+    example("functions", "In which functions were most samples?", Unit::Count,
+        "select coalesce(symbol.name, frame.name) as function, mapping.name as file, count(*) as samples
+from perf_sample join stack_profile_callsite as callsite on perf_sample.callsite_id = callsite.id
+    join stack_profile_frame as frame on callsite.frame_id = frame.id join stack_profile_mapping as mapping on frame.mapping = mapping.id
+    left join (select symbol_set_id, min(id) as first from stack_profile_symbol group by symbol_set_id) as innermost
+        on frame.symbol_set_id = innermost.symbol_set_id
+    left join stack_profile_symbol as symbol on innermost.first = symbol.id
+group by coalesce(symbol.name, frame.name), mapping.name
+order by samples desc, function, file limit 30"),
+    example("allocations", "Which functions allocated the memory that is still held?", Unit::Bytes,
+        "select frame.name as function, mapping.name as file, sum(allocation.count) as blocks, sum(allocation.size) as held
+from heap_profile_allocation as allocation join stack_profile_callsite as callsite on allocation.callsite_id = callsite.id
+    join stack_profile_frame as frame on callsite.frame_id = frame.id join stack_profile_mapping as mapping on frame.mapping = mapping.id
+group by frame.name, mapping.name
+having sum(allocation.size) > 0
+order by held desc, function, file limit 30"),
     example("losses", "What was lost, and what is wrong with the trace?", Unit::Count,
         "select name, idx, source, value
 from stats

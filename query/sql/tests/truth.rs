@@ -95,7 +95,7 @@ fn traces(folder: &Path, seeds: u64) -> Vec<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_twenty_questions_have_the_trace_processors_answers() {
+async fn the_frequent_questions_have_the_trace_processors_answers() {
     if !tpq::is_there() {
         return;
     }
@@ -125,7 +125,7 @@ async fn the_twenty_questions_have_the_trace_processors_answers() {
         .collect();
     println!("no trace has rows for {without:?}");
     assert!(
-        without.len() <= 4,
+        without.len() <= 5,
         "the traces answer too few questions: {without:?}"
     );
 }
