@@ -5,6 +5,7 @@ mod counters;
 pub(crate) mod descriptors;
 mod flows;
 pub(crate) mod kernel;
+pub(crate) mod kernel_slices;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
 mod samples;

@@ -2,6 +2,8 @@
 
 use ferretto_wire::Writer;
 
+use crate::kernel_slices;
+
 /// A generator of numbers, from a seed.
 pub(crate) struct Numbers(u64);
 
@@ -17,7 +19,7 @@ impl Numbers {
         (self.0 >> 11) % limit
     }
 
-    fn one_in(&mut self, many: u64) -> bool {
+    pub(crate) fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 }
@@ -26,8 +28,8 @@ impl Numbers {
 pub(crate) struct Generator {
     pub(crate) numbers: Numbers,
     pub(crate) trace: Writer,
-    now: u64,
-    cpus: u64,
+    pub(crate) now: u64,
+    pub(crate) cpus: u64,
 }
 
 const BOOTTIME: u64 = 6;
@@ -55,7 +57,7 @@ impl Generator {
         let mut generator = Generator::new(seed);
         generator.beginning();
         for _ in 0..20 + generator.numbers.below(60) {
-            match generator.numbers.below(10) {
+            match generator.numbers.below(12) {
                 0 => generator.compact(40),
                 1 => generator.single(20),
                 2 => generator.process_tree(),
@@ -64,6 +66,7 @@ impl Generator {
                 7 => generator.perf_samples(),
                 8 => generator.heap_profile(),
                 9 => generator.smaps(),
+                10 | 11 => kernel_slices::bundle(&mut generator, 40),
                 _ => generator.track_events(25),
             }
         }

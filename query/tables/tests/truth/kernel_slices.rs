@@ -1,0 +1,67 @@
+//! Kernel events that begin and end slices, in no order: nested, without ends, without begins, ended from another CPU.
+
+use ferretto_wire::Writer;
+
+use crate::generator::{Generator, Numbers};
+
+/// The threads that the events are of.
+const THREADS: u64 = 5;
+
+/// Adds a bundle of events of one CPU. It is of a sequence that starts over, with two symbols.
+pub(crate) fn bundle(generator: &mut Generator, most: u64) {
+    let cpu = generator.numbers.below(generator.cpus);
+    let mut events = Vec::new();
+    for _ in 0..generator.numbers.below(most) {
+        generator.now += generator.numbers.below(3) * 300;
+        let mut event = Writer::new();
+        event.varint_field(1, generator.now);
+        event.varint_field(2, generator.numbers.below(THREADS));
+        one(&mut event, &mut generator.numbers);
+        events.push(event.into_vec());
+    }
+    generator.trace.nested(1, |packet| {
+        packet.varint_field(3, 0);
+        packet.varint_field(10, 30);
+        packet.varint_field(13, 1);
+        packet.nested(12, |interned| {
+            for (iid, name) in [(1, &b"flush"[..]), (2, b"free")] {
+                interned.nested(26, |symbol| {
+                    symbol.varint_field(1, iid);
+                    symbol.bytes_field(2, name);
+                });
+            }
+        });
+        packet.nested(1, |bundle| {
+            bundle.varint_field(1, cpu);
+            events.iter().for_each(|event| bundle.bytes_field(2, event));
+        });
+    });
+}
+
+fn one(event: &mut Writer, numbers: &mut Numbers) {
+    match numbers.below(6) {
+        0 => event.nested(36, |entry| {
+            entry.varint_field(1, numbers.below(3));
+            match numbers.below(4) {
+                0 => {}
+                1 => entry.bytes_field(2, "long".repeat(70).as_bytes()),
+                number => entry.bytes_field(2, format!("device {number}").as_bytes()),
+            }
+        }),
+        1 => event.nested(37, |exit| {
+            exit.varint_field(1, numbers.below(3));
+            if !numbers.one_in(3) {
+                exit.varint_field(2, numbers.below(3));
+            }
+        }),
+        2 => event.nested(24, |entry| entry.varint_field(1, numbers.below(10))),
+        3 => event.nested(25, |exit| exit.varint_field(1, numbers.below(10))),
+        4 => event.nested(58, |start| {
+            start.varint_field(1, 1 << 63);
+            if !numbers.one_in(5) {
+                start.varint_field(2, numbers.below(4));
+            }
+        }),
+        _ => event.nested(57, |end| end.varint_field(1, 1 << 63)),
+    }
+}
