@@ -13,6 +13,7 @@ use crate::tokenizer::sanitized;
 use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
+use crate::trackers::syscalls::Architecture;
 use crate::trackers::task_state::{self, Version};
 
 /// The most CPUs of a machine.
@@ -32,6 +33,8 @@ pub(crate) struct Context<'a> {
     pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
     pub(crate) keeps_old_events: bool,
+    /// What numbers of system calls depend on.
+    pub(crate) architecture: Option<Architecture>,
     kernel: Option<Version>,
     /// The letters of states that occurred, by their bits; `None` for those that did not.
     states: Vec<Option<Option<StringId>>>,
@@ -59,6 +62,7 @@ impl<'a> Context<'a> {
             descriptors: Descriptors::default(),
             stacks: Pool::default(),
             keeps_old_events: false,
+            architecture: None,
             kernel: None,
             states: vec![None; 1 << 16],
             debug_keys: HashMap::new(),

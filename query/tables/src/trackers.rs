@@ -12,6 +12,7 @@ mod samples;
 pub(crate) mod sched;
 mod slices;
 mod stacks;
+pub(crate) mod syscalls;
 pub(crate) mod task_state;
 pub(crate) mod thread_state;
 mod track_events;
@@ -30,6 +31,7 @@ use samples::Samples;
 use sched::Sched;
 use slices::Slices;
 use stacks::Stacks;
+use syscalls::Syscalls;
 use thread_state::{ThreadStates, To};
 use track_events::Keys;
 use tracks::Tracks;
@@ -41,6 +43,7 @@ pub(crate) struct Trackers {
     states: ThreadStates,
     tracks: Tracks,
     slices: Slices,
+    syscalls: Syscalls,
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
@@ -60,6 +63,7 @@ impl Trackers {
             states: ThreadStates::new(strings),
             tracks: Tracks::default(),
             slices: Slices::default(),
+            syscalls: Syscalls::default(),
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),

@@ -2,6 +2,8 @@
 //!
 //! The kernel's events come here in the order of time, from [`kernel`](super::kernel).
 
+use ferretto_proto::write::FtraceEvent;
+
 use super::Trackers;
 use super::args::Value;
 use super::descriptors::thread_track;
@@ -63,6 +65,8 @@ impl Trackers {
             SOFTIRQ_EXIT => self.softirq_exit(at, message, context),
             WORKQUEUE_EXECUTE_START => self.work_start(at, symbol, message, context),
             WORKQUEUE_EXECUTE_END => self.work_end(at, context),
+            FtraceEvent::SYS_ENTER => self.sys_enter(at, message, context),
+            FtraceEvent::SYS_EXIT => self.sys_exit(at, message, context),
             _ => {}
         }
     }

@@ -84,13 +84,15 @@ impl Generator {
     /// Clocks, machine and descriptions of tracks.
     pub(crate) fn beginning(&mut self) {
         self.clock();
+        const MACHINES: [&str; 5] = ["x86_64", "aarch64", "armv8l", "i686", "riscv64"];
+        let machine = MACHINES[self.numbers.below(5) as usize];
         self.packet(|packet| {
             packet.nested(45, |info| {
                 info.nested(1, |uts| {
                     uts.bytes_field(1, b"Linux");
                     uts.bytes_field(2, b"#1 SMP");
                     uts.bytes_field(3, b"6.1.0");
-                    uts.bytes_field(4, b"x86_64");
+                    uts.bytes_field(4, machine.as_bytes());
                 });
                 info.varint_field(5, 33);
                 info.varint_field(8, 4);

@@ -39,7 +39,7 @@ pub(crate) fn bundle(generator: &mut Generator, most: u64) {
 }
 
 fn one(event: &mut Writer, numbers: &mut Numbers) {
-    match numbers.below(6) {
+    match numbers.below(10) {
         0 => event.nested(36, |entry| {
             entry.varint_field(1, numbers.below(3));
             match numbers.below(4) {
@@ -62,6 +62,27 @@ fn one(event: &mut Writer, numbers: &mut Numbers) {
                 start.varint_field(2, numbers.below(4));
             }
         }),
+        6 | 7 => event.nested(329, |enter| {
+            enter.varint_field(1, call(numbers));
+            for _ in 0..numbers.below(7) {
+                enter.varint_field(2, numbers.below(1 << 40) << (24 * numbers.below(2)));
+            }
+        }),
+        8 | 9 => event.nested(330, |exit| {
+            exit.varint_field(1, call(numbers));
+            if !numbers.one_in(4) {
+                exit.varint_field(2, (numbers.below(20) as i64 - 10) as u64);
+            }
+        }),
         _ => event.nested(57, |end| end.varint_field(1, 1 << 63)),
+    }
+}
+
+/// The number of a system call: mostly one of a few, so that ends find their begins. `write` and `rt_sigreturn` of each architecture are among them.
+fn call(numbers: &mut Numbers) -> u64 {
+    const CALLS: [u64; 8] = [0, 1, 4, 15, 64, 139, 173, 400];
+    match numbers.one_in(6) {
+        true => numbers.below(560),
+        false => CALLS[numbers.below(8) as usize],
     }
 }
