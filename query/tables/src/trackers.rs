@@ -4,8 +4,10 @@ pub(crate) mod args;
 mod counters;
 pub(crate) mod descriptors;
 mod flows;
+pub(crate) mod groups;
 pub(crate) mod kernel;
 pub(crate) mod kernel_slices;
+mod marks;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
 mod samples;
@@ -26,6 +28,7 @@ use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
 use flows::Flows;
 use kernel::Begin;
+use marks::Marks;
 use processes::Processes;
 use samples::Samples;
 use sched::Sched;
@@ -44,6 +47,7 @@ pub(crate) struct Trackers {
     tracks: Tracks,
     slices: Slices,
     syscalls: Syscalls,
+    marks: Marks,
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
@@ -64,6 +68,7 @@ impl Trackers {
             tracks: Tracks::default(),
             slices: Slices::default(),
             syscalls: Syscalls::default(),
+            marks: Marks::default(),
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),

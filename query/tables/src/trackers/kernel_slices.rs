@@ -15,6 +15,7 @@ use crate::fields::{bytes_of, number_of};
 use crate::strings::StringId;
 
 /// Fields of `FtraceEvent` for which there is no writer.
+const PRINT: u32 = 3;
 const SOFTIRQ_ENTRY: u32 = 24;
 const SOFTIRQ_EXIT: u32 = 25;
 const IRQ_HANDLER_ENTRY: u32 = 36;
@@ -67,6 +68,7 @@ impl Trackers {
             WORKQUEUE_EXECUTE_END => self.work_end(at, context),
             FtraceEvent::SYS_ENTER => self.sys_enter(at, message, context),
             FtraceEvent::SYS_EXIT => self.sys_exit(at, message, context),
+            PRINT => self.print(at, message, context),
             _ => {}
         }
     }

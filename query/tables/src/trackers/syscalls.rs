@@ -175,6 +175,20 @@ impl Trackers {
             }
         });
     }
+
+    /// Ends the call of `sys_write` by which a program makes a mark, so that slices of marks do not overlap it partly.
+    pub(super) fn end_write(&mut self, ts: i64, utid: Utid, context: &mut Context<'_>) {
+        if !self.syscalls.writing.remove(&utid) {
+            return;
+        }
+        context.stats.add("truncated_sys_write_duration", None, 1);
+        let named = Named {
+            category: None,
+            name: self.syscall_names(context).write,
+        };
+        let track = thread_track(utid, &mut self.tracks, context);
+        self.slices.end(ts, track, named, context, |_, _| {});
+    }
 }
 
 /// Returns the number of the system call.

@@ -39,7 +39,7 @@ pub(crate) fn bundle(generator: &mut Generator, most: u64) {
 }
 
 fn one(event: &mut Writer, numbers: &mut Numbers) {
-    match numbers.below(10) {
+    match numbers.below(16) {
         0 => event.nested(36, |entry| {
             entry.varint_field(1, numbers.below(3));
             match numbers.below(4) {
@@ -74,6 +74,10 @@ fn one(event: &mut Writer, numbers: &mut Numbers) {
                 exit.varint_field(2, (numbers.below(20) as i64 - 10) as u64);
             }
         }),
+        10..=14 => event.nested(3, |print| {
+            print.varint_field(1, 1);
+            print.bytes_field(2, mark(numbers).as_bytes());
+        }),
         _ => event.nested(57, |end| end.varint_field(1, 1 << 63)),
     }
 }
@@ -84,5 +88,51 @@ fn call(numbers: &mut Numbers) -> u64 {
     match numbers.one_in(6) {
         true => numbers.below(560),
         false => CALLS[numbers.below(8) as usize],
+    }
+}
+
+/// The text of a mark: of all kinds, and now and then of none.
+fn mark(numbers: &mut Numbers) -> String {
+    let process = match numbers.one_in(8) {
+        true => 0,
+        false => 1 + numbers.below(4),
+    };
+    let (name, number) = (numbers.below(3), numbers.below(3));
+    match numbers.below(14) {
+        0 | 1 => format!("B|{process}|mark {name}|of {number}\n"),
+        2 | 3 => format!("E|{process}\n"),
+        4 => "E".to_owned(),
+        5 => format!("S|{process}|job {name}|{number}\n"),
+        6 => format!("F|{process}|job {name}|{number}"),
+        7 => format!("I|{process}|moment {name}|more\0"),
+        8 => format!("C|{process}|count {name}|-{number}|group"),
+        9 => format!("G|{process}|row {name}|work {number}|{number}"),
+        10 => match numbers.one_in(2) {
+            true => format!("H|{process}|row {name}|work|{number}"),
+            false => format!("H|{process}|row {name}|{number}"),
+        },
+        11 => format!("N|{process}|row {name}|moment {number}"),
+        _ => {
+            const OTHERS: [&str; 17] = [
+                "",
+                "\n",
+                "text of a program",
+                "Everything is text",
+                "trace_event_clock_sync: parent_ts=1.5",
+                "B|3|",
+                "B|3",
+                "B|x|name",
+                "B||name",
+                "S|3|job",
+                "S|3||4",
+                "C|3|count|many",
+                "C|3|ScreenState|2",
+                "C|3|battery_stats.level|50",
+                "C|3|kill_one_process|4",
+                "B|3|lmk,4,reason,900,more",
+                "N|3|DeviceStateChanged|folded",
+            ];
+            OTHERS[numbers.below(17) as usize].to_owned()
+        }
     }
 }
