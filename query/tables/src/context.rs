@@ -13,6 +13,8 @@ use crate::tokenizer::sanitized;
 use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
+use crate::trackers::groups::Groups;
+use crate::trackers::syscalls::Architecture;
 use crate::trackers::task_state::{self, Version};
 
 /// The most CPUs of a machine.
@@ -29,9 +31,12 @@ pub(crate) struct Context<'a> {
     pub(crate) machine: Machine,
     pub(crate) args: Args,
     pub(crate) descriptors: Descriptors,
+    pub(crate) groups: Groups,
     pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
     pub(crate) keeps_old_events: bool,
+    /// What numbers of system calls depend on.
+    pub(crate) architecture: Option<Architecture>,
     kernel: Option<Version>,
     /// The letters of states that occurred, by their bits; `None` for those that did not.
     states: Vec<Option<Option<StringId>>>,
@@ -57,8 +62,10 @@ impl<'a> Context<'a> {
             machine: Machine::default(),
             args: Args::default(),
             descriptors: Descriptors::default(),
+            groups: Groups::default(),
             stacks: Pool::default(),
             keeps_old_events: false,
+            architecture: None,
             kernel: None,
             states: vec![None; 1 << 16],
             debug_keys: HashMap::new(),

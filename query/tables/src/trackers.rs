@@ -4,13 +4,17 @@ pub(crate) mod args;
 mod counters;
 pub(crate) mod descriptors;
 mod flows;
+pub(crate) mod groups;
 pub(crate) mod kernel;
+pub(crate) mod kernel_slices;
+mod marks;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
 mod samples;
 pub(crate) mod sched;
 mod slices;
 mod stacks;
+pub(crate) mod syscalls;
 pub(crate) mod task_state;
 pub(crate) mod thread_state;
 mod track_events;
@@ -24,11 +28,13 @@ use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
 use flows::Flows;
 use kernel::Begin;
+use marks::Marks;
 use processes::Processes;
 use samples::Samples;
 use sched::Sched;
 use slices::Slices;
 use stacks::Stacks;
+use syscalls::Syscalls;
 use thread_state::{ThreadStates, To};
 use track_events::Keys;
 use tracks::Tracks;
@@ -40,6 +46,8 @@ pub(crate) struct Trackers {
     states: ThreadStates,
     tracks: Tracks,
     slices: Slices,
+    syscalls: Syscalls,
+    marks: Marks,
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
@@ -59,6 +67,8 @@ impl Trackers {
             states: ThreadStates::new(strings),
             tracks: Tracks::default(),
             slices: Slices::default(),
+            syscalls: Syscalls::default(),
+            marks: Marks::default(),
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),

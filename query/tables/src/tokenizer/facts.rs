@@ -9,6 +9,7 @@ use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of}
 use crate::rows::Cell;
 use crate::schema::{CLOCK_SNAPSHOT, CPU_AVAILABLE_FREQUENCIES};
 use crate::trackers::args::Value;
+use crate::trackers::syscalls::Architecture;
 
 /// Takes in a snapshot of clocks.
 pub(super) fn clock_snapshot(snapshot: &[u8], sequence: u32, context: &mut Context<'_>) {
@@ -116,6 +117,7 @@ pub(super) fn system_info(info: &[u8], context: &mut Context<'_>) {
         ]
         .map(text);
         context.set_kernel(kernel_version(&name, &release));
+        context.architecture = Architecture::of_machine(&machine).or(context.architecture);
         let of_kernel = [&name, &release, &version, &machine];
         context.machine.kernel = of_kernel.map(|text| Some(context.strings.intern(text)));
         for (key, value) in [

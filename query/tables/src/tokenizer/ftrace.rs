@@ -14,6 +14,7 @@ use crate::context::{Context, Known, MOST_CPUS};
 use crate::fields::{fields, number_of};
 use crate::sorter::Sorter;
 use crate::trackers::kernel::{NO_SYMBOL, SCHED_BLOCKED_REASON};
+use crate::trackers::kernel_slices::{WORK_FUNCTION, WORKQUEUE_EXECUTE_START};
 
 /// The clock that stands for the kernel's own clocks, by sequence.
 const KERNEL_CLOCK: u32 = 64;
@@ -209,6 +210,9 @@ fn single(
     let symbol = match kind {
         SCHED_BLOCKED_REASON => number_of(message, CALLER)
             .and_then(|caller| sequence.name(InternedData::KERNEL_SYMBOLS, caller & 0xffff_ffff, context))
+            .map_or(NO_SYMBOL, |name| name.0),
+        WORKQUEUE_EXECUTE_START => number_of(message, WORK_FUNCTION)
+            .and_then(|function| sequence.known_name(InternedData::KERNEL_SYMBOLS, function))
             .map_or(NO_SYMBOL, |name| name.0),
         _ => NO_SYMBOL,
     };

@@ -66,7 +66,7 @@ const PSI_RESOURCES: [&str; 7] = [
 
 impl Trackers {
     /// Writes the value of a counter that belongs to nothing but its dimensions.
-    fn count(
+    pub(super) fn count(
         &mut self,
         ts: i64,
         value: f64,

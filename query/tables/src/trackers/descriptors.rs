@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 
 use super::args::Value;
+use super::groups::{Got, Use, track_in};
 use super::processes::{Processes, Upid, Utid, Worth};
 use super::tracks::{Dimension, Has, Key, TrackId, Tracks};
 use crate::context::Context;
@@ -108,20 +109,6 @@ struct State {
     place: Option<Place>,
 }
 
-/// One track of a group.
-#[derive(Debug)]
-struct Member {
-    cookie: u64,
-    nested: u64,
-    track: Option<TrackId>,
-}
-
-#[derive(Debug, Default)]
-struct Members {
-    members: Vec<Member>,
-    group: i64,
-}
-
 /// Which kind of event a track is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -138,7 +125,6 @@ pub(crate) struct Descriptors {
     of_threads: HashMap<Utid, u64>,
     of_processes: HashMap<Upid, u64>,
     with_first_packet: BTreeSet<u32>,
-    groups: HashMap<Key, Members>,
     /// Tracks whose names come after they were made.
     renamed: Vec<(TrackId, StringId)>,
 }
@@ -289,7 +275,7 @@ pub(crate) fn track_of(
     match place {
         Place::Track(track) => Some(track),
         Place::Group(_) if event == Event::Counter => None,
-        Place::Group(group) => member_of(&group, uuid, event, uuid, tracks, context),
+        Place::Group(group) => Some(member_of(&group, uuid, event, uuid, tracks, context)),
     }
 }
 
@@ -348,15 +334,10 @@ fn default_of(
     match context.descriptors.states.get(&uuid)?.place.clone()? {
         Place::Track(track) => Some(track),
         Place::Group(group) => {
-            let first = context
-                .descriptors
-                .groups
-                .get(&group.key)
-                .and_then(|members| members.members.first()?.track);
-            match first {
+            match context.groups.first(&group.key) {
                 Some(track) => Some(track),
                 // As the trace processor does, the first track is for number 0, until events need it.
-                None => member_of(&group, 0, Event::Instant, uuid, tracks, context),
+                None => Some(member_of(&group, 0, Event::Instant, uuid, tracks, context)),
             }
         }
     }
@@ -528,44 +509,16 @@ fn member_of(
     uuid: u64,
     tracks: &mut Tracks,
     context: &mut Context<'_>,
-) -> Option<TrackId> {
-    let next_group = context.descriptors.groups.len() as i64;
-    let members = context
-        .descriptors
-        .groups
-        .entry(group.key.clone())
-        .or_insert_with(|| Members {
-            members: Vec::new(),
-            group: next_group,
-        });
-    let group_id = members.group;
-    let list = &mut members.members;
-    let found = list.iter().position(|member| member.cookie == cookie);
-    let at = match found.or_else(|| list.iter().position(|member| member.nested == 0)) {
-        Some(at) => at,
-        None => {
-            list.push(Member {
-                cookie,
-                nested: 0,
-                track: None,
-            });
-            list.len() - 1
-        }
+) -> TrackId {
+    let used = match event {
+        Event::Begin => Use::Begin(cookie),
+        Event::End => Use::End(cookie),
+        Event::Instant | Event::Counter => Use::Ask(cookie),
     };
-    let member = &mut list[at];
-    member.cookie = cookie;
-    match event {
-        Event::Begin => member.nested += 1,
-        Event::End => member.nested = member.nested.saturating_sub(1),
-        Event::Instant | Event::Counter => {}
+    let Got { track, is_new } = track_in(&group.key, group.name, used, tracks, context);
+    if !is_new {
+        return track;
     }
-    if let Some(track) = member.track {
-        return Some(track);
-    }
-    let mut key = group.key.clone();
-    key.dimensions
-        .push(("track_compressor_idx", Dimension::Int(at as i64)));
-    let track = tracks.create(&key, Has::Slices, group.name, context);
     let descriptor = context
         .descriptors
         .states
@@ -575,11 +528,7 @@ fn member_of(
     let source = source(uuid, &descriptor, group.is_root, group.sequence, context);
     tracks.describe(track, source, descriptor.description);
     tracks.set_parent(track, group.parent);
-    tracks.set_group(track, group_id);
-    if let Some(members) = context.descriptors.groups.get_mut(&group.key) {
-        members.members[at].track = Some(track);
-    }
-    Some(track)
+    track
 }
 
 /// Returns the set of arguments that says where a track comes from.

@@ -6,6 +6,7 @@ use ferretto_proto::write::{
 use ferretto_wire::Value;
 
 use super::Trackers;
+use super::kernel_slices::At;
 use super::processes::Worth;
 use super::sched::Last;
 use super::thread_state::{To, Waking};
@@ -195,7 +196,7 @@ impl Trackers {
                         _ => self.cpu_idle(ts, cpu, state, context),
                     }
                 }
-                _ => {}
+                kind => self.kernel_slice(kind, At { ts, cpu, pid }, symbol, message, context),
             }
         }
     }

@@ -88,6 +88,11 @@ impl Slices {
         stack.last_mut()
     }
 
+    /// Whether a track has slices that may still change.
+    pub(crate) fn is_empty(&self, track: TrackId) -> bool {
+        self.stacks.get(&track).is_none_or(Vec::is_empty)
+    }
+
     /// Ends the innermost open slice that has this name and category, as far as they are given. `visit` may change it first.
     pub(crate) fn end(
         &mut self,

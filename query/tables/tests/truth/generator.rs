@@ -2,6 +2,8 @@
 
 use ferretto_wire::Writer;
 
+use crate::kernel_slices;
+
 /// A generator of numbers, from a seed.
 pub(crate) struct Numbers(u64);
 
@@ -17,7 +19,7 @@ impl Numbers {
         (self.0 >> 11) % limit
     }
 
-    fn one_in(&mut self, many: u64) -> bool {
+    pub(crate) fn one_in(&mut self, many: u64) -> bool {
         self.below(many) == 0
     }
 }
@@ -26,8 +28,8 @@ impl Numbers {
 pub(crate) struct Generator {
     pub(crate) numbers: Numbers,
     pub(crate) trace: Writer,
-    now: u64,
-    cpus: u64,
+    pub(crate) now: u64,
+    pub(crate) cpus: u64,
 }
 
 const BOOTTIME: u64 = 6;
@@ -55,7 +57,7 @@ impl Generator {
         let mut generator = Generator::new(seed);
         generator.beginning();
         for _ in 0..20 + generator.numbers.below(60) {
-            match generator.numbers.below(10) {
+            match generator.numbers.below(12) {
                 0 => generator.compact(40),
                 1 => generator.single(20),
                 2 => generator.process_tree(),
@@ -64,6 +66,7 @@ impl Generator {
                 7 => generator.perf_samples(),
                 8 => generator.heap_profile(),
                 9 => generator.smaps(),
+                10 | 11 => kernel_slices::bundle(&mut generator, 40),
                 _ => generator.track_events(25),
             }
         }
@@ -81,13 +84,15 @@ impl Generator {
     /// Clocks, machine and descriptions of tracks.
     pub(crate) fn beginning(&mut self) {
         self.clock();
+        const MACHINES: [&str; 5] = ["x86_64", "aarch64", "armv8l", "i686", "riscv64"];
+        let machine = MACHINES[self.numbers.below(5) as usize];
         self.packet(|packet| {
             packet.nested(45, |info| {
                 info.nested(1, |uts| {
                     uts.bytes_field(1, b"Linux");
                     uts.bytes_field(2, b"#1 SMP");
                     uts.bytes_field(3, b"6.1.0");
-                    uts.bytes_field(4, b"x86_64");
+                    uts.bytes_field(4, machine.as_bytes());
                 });
                 info.varint_field(5, 33);
                 info.varint_field(8, 4);

@@ -6,6 +6,7 @@
 
 mod damage;
 mod generator;
+mod kernel_slices;
 mod ours;
 mod tpq;
 

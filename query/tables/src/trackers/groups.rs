@@ -1,0 +1,137 @@
+//! Groups of tracks that are shown as one: each event goes to a track of the group that is free.
+//!
+//! Track events and marks of programs share the numbers of groups, so there is one list of them.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+
+use super::tracks::{Dimension, Has, Key, TrackId, Tracks};
+use crate::context::Context;
+use crate::strings::StringId;
+
+/// What an event does to the track that it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Occupies it once more, until as many ends of this number have come.
+    Begin(u64),
+    /// Occupies it, until one end of this number has come.
+    BeginOnce(u64),
+    End(u64),
+    /// Only asks for it.
+    Ask(u64),
+    /// Occupies it at one moment. Tracks of moments are apart from those with numbers.
+    Moment,
+}
+
+/// One track of a group. That of moments has no use for the numbers.
+#[derive(Debug, Default)]
+struct Member {
+    number: u64,
+    nested: u64,
+    track: Option<TrackId>,
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    group: i64,
+    members: Vec<Member>,
+    /// The places of numbers.
+    places: HashMap<u64, usize>,
+    /// The places of tracks for numbers that nothing occupies.
+    free: BTreeSet<usize>,
+    /// The place of the track of moments. One is enough, as events come in the order of time.
+    moments: Option<usize>,
+}
+
+impl Members {
+    fn add(&mut self) -> usize {
+        self.members.push(Member::default());
+        self.members.len() - 1
+    }
+
+    fn place(&mut self, used: Use) -> usize {
+        let (Use::Begin(number) | Use::BeginOnce(number) | Use::End(number) | Use::Ask(number)) = used else {
+            let at = self.moments.unwrap_or_else(|| self.add());
+            self.moments = Some(at);
+            return at;
+        };
+        let at = match (self.places.get(&number), self.free.first()) {
+            (Some(at), _) => *at,
+            (None, Some(at)) => {
+                let at = *at;
+                self.places.remove(&self.members[at].number);
+                at
+            }
+            (None, None) => self.add(),
+        };
+        self.places.insert(number, at);
+        let member = &mut self.members[at];
+        member.number = number;
+        match used {
+            Use::Begin(_) => member.nested += 1,
+            Use::BeginOnce(_) => member.nested = 1,
+            Use::End(_) => member.nested = member.nested.saturating_sub(1),
+            Use::Ask(_) | Use::Moment => {}
+        }
+        match member.nested {
+            0 => self.free.insert(at),
+            _ => self.free.remove(&at),
+        };
+        at
+    }
+}
+
+/// All groups.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    groups: HashMap<Key, Members>,
+}
+
+impl Groups {
+    /// Returns the first track of a group, if there is one.
+    pub(crate) fn first(&self, key: &Key) -> Option<TrackId> {
+        self.groups.get(key)?.members.first()?.track
+    }
+}
+
+/// The track that an event gets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Got {
+    pub(crate) track: TrackId,
+    /// Nothing has used the track before, so it may need a description.
+    pub(crate) is_new: bool,
+}
+
+/// Returns the track of a group that an event goes to. Makes it if none is free.
+pub(crate) fn track_in(
+    key: &Key,
+    name: Option<StringId>,
+    used: Use,
+    tracks: &mut Tracks,
+    context: &mut Context<'_>,
+) -> Got {
+    let next_group = context.groups.groups.len() as i64;
+    let members = context
+        .groups
+        .groups
+        .entry(key.clone())
+        .or_insert_with(|| Members {
+            group: next_group,
+            ..Members::default()
+        });
+    let (group, at) = (members.group, members.place(used));
+    if let Some(track) = members.members[at].track {
+        return Got { track, is_new: false };
+    }
+    let mut key_of_track = key.clone();
+    key_of_track
+        .dimensions
+        .push(("track_compressor_idx", Dimension::Int(at as i64)));
+    let track = tracks.create(&key_of_track, Has::Slices, name, context);
+    tracks.set_group(track, group);
+    if let Some(members) = context.groups.groups.get_mut(key) {
+        members.members[at].track = Some(track);
+    }
+    Got { track, is_new: true }
+}
