@@ -76,22 +76,27 @@ async fn open(trace: &Path) -> Database {
         .unwrap()
 }
 
-/// Traces of random events, and those that were recorded.
-fn traces(folder: &Path, seeds: u64) -> Vec<PathBuf> {
-    let mut traces: Vec<PathBuf> = (0..seeds)
-        .map(|seed| {
-            let path = folder.join(format!("seed-{seed}.pftrace"));
-            std::fs::write(&path, generator::Generator::whole(seed)).unwrap();
-            path
-        })
-        .collect();
-    if let Some(folder) = std::env::var_os("FERRETTO_TRACES") {
-        let paths = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
-        traces.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "pftrace")));
-    }
-    traces
+/// Traces of random events.
+fn generated(folder: &Path, seeds: u64) -> Vec<PathBuf> {
+    let trace = |seed| {
+        let path = folder.join(format!("seed-{seed}.pftrace"));
+        std::fs::write(&path, generator::Generator::whole(seed)).unwrap();
+        path
+    };
+    (0..seeds).map(trace).collect()
+}
+
+/// The traces that were recorded.
+fn recorded() -> Vec<PathBuf> {
+    let Some(folder) = std::env::var_os("FERRETTO_TRACES") else {
+        return Vec::new();
+    };
+    let paths = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pftrace"))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +111,7 @@ async fn the_frequent_questions_have_the_trace_processors_answers() {
             .filter(|example| !NOT_COMPARED.contains(&example.name))
     };
     let mut answered = vec![0; EXAMPLES.len()];
-    for trace in traces(folder.path(), 3) {
+    for trace in [generated(folder.path(), 3), recorded()].concat() {
         let mut database = open(&trace).await;
         let statements: Vec<String> = compared()
             .map(|example| format!("{MODULES}{}", example.sql))
@@ -137,7 +142,7 @@ async fn slices_above_and_below_are_the_trace_processors() {
     }
     let folder = tempfile::tempdir().unwrap();
     let mut found = 0;
-    for trace in traces(folder.path(), 2) {
+    for trace in generated(folder.path(), 2) {
         let mut database = open(&trace).await;
         let sql = "select id from slice where depth between 1 and 3 order by id limit 6";
         for id in ask(&mut database, sql).await {
@@ -157,7 +162,7 @@ async fn slices_above_and_below_are_the_trace_processors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn overlaps_are_those_of_a_plain_join() {
     let folder = tempfile::tempdir().unwrap();
-    for trace in traces(folder.path(), 2) {
+    for trace in generated(folder.path(), 2) {
         let mut database = open(&trace).await;
         let sides = "with a as (select id, ts, utid, case when dur < 0 then 9000000000000000000 else ts + dur end as last from thread_state where state != 'Running'),
             b as (select id, ts, utid, case when dur < 0 then 9000000000000000000 else ts + dur end as last from thread_state where ts % 3 != 0)";
@@ -178,7 +183,7 @@ async fn overlaps_are_those_of_a_plain_join() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_in_files_give_the_same_answers() {
     let folder = tempfile::tempdir().unwrap();
-    for trace in traces(folder.path(), 1) {
+    for trace in generated(folder.path(), 1) {
         // Tables do not fit and go into files.
         let options = Options { memory: 10_000 };
         let mut spilled = Database::open(trace.as_os_str(), &options).await.unwrap();
@@ -211,7 +216,7 @@ async fn tables_in_files_give_the_same_answers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mistakes_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    let trace = &traces(folder.path(), 1)[0];
+    let trace = &generated(folder.path(), 1)[0];
     let mut database = open(trace).await;
     for (sql, message) in [
         ("select * from nothing", "table 'nothing' not found"),

@@ -2,7 +2,8 @@
 
 use ferretto_wire::Writer;
 
-use crate::kernel_slices;
+#[path = "kernel_slices.rs"]
+mod kernel_slices;
 
 /// A generator of numbers, from a seed.
 pub(crate) struct Numbers(u64);

@@ -2,7 +2,7 @@
 
 use ferretto_wire::Writer;
 
-use crate::generator::{Generator, Numbers};
+use super::{Generator, Numbers};
 
 /// The threads that the events are of.
 const THREADS: u64 = 5;

@@ -6,7 +6,6 @@
 
 mod damage;
 mod generator;
-mod kernel_slices;
 mod ours;
 mod tpq;
 
