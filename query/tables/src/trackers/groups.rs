@@ -135,3 +135,56 @@ pub(crate) fn track_in(
     }
     Got { track, is_new: true }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first track that has the number, else the first that is free, else a new one: what the trace processor searches for.
+    #[test]
+    fn tracks_are_those_that_a_search_from_the_first_finds() {
+        let mut state = 7_u64;
+        let mut below = |limit| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % limit
+        };
+        let mut members = Members::default();
+        // The number of each track and how often it is occupied; `None` for the track of moments.
+        let mut model: Vec<Option<(u64, u64)>> = Vec::new();
+        for _ in 0..20_000 {
+            let number = below(12);
+            let used = match below(9) {
+                0..=2 => Use::Begin(number),
+                3 => Use::BeginOnce(number),
+                4..=6 => Use::End(number),
+                7 => Use::Ask(number),
+                _ => Use::Moment,
+            };
+            let is_moment = used == Use::Moment;
+            let has_number = |it: &Option<(u64, u64)>| it.is_some_and(|it| it.0 == number);
+            let is_free = |it: &Option<(u64, u64)>| it.is_some_and(|it| it.1 == 0);
+            let found = match is_moment {
+                true => model.iter().position(Option::is_none),
+                false => model
+                    .iter()
+                    .position(has_number)
+                    .or_else(|| model.iter().position(is_free)),
+            };
+            let at = found.unwrap_or(model.len());
+            if found.is_none() {
+                model.push((!is_moment).then_some((number, 0)));
+            }
+            if let Some((known, nested)) = &mut model[at] {
+                *known = number;
+                *nested = match used {
+                    Use::Begin(_) => *nested + 1,
+                    Use::BeginOnce(_) => 1,
+                    Use::End(_) => nested.saturating_sub(1),
+                    Use::Ask(_) | Use::Moment => *nested,
+                };
+            }
+            assert_eq!(members.place(used), at);
+        }
+        assert!(model.len() > 5);
+    }
+}

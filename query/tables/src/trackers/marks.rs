@@ -382,3 +382,61 @@ fn named(name: Option<&[u8]>, context: &mut Context<'_>) -> Named {
         name: name.map(|name| context.strings.intern_bytes(name)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_marks_or_are_counted() {
+        let mark = |process, mark| Parsed::Mark(process, mark);
+        for (text, parsed) in [
+            ("B|12|a|b\n", mark(12, Mark::Begin(b"a|b"))),
+            ("B|12|", mark(12, Mark::Begin(b"[empty slice name]"))),
+            ("B|12", mark(12, Mark::Begin(b"[empty slice name]"))),
+            ("E|12\n\0", mark(12, Mark::End)),
+            ("E", mark(0, Mark::End)),
+            ("I|1|a|b", mark(1, Mark::Moment(b"a"))),
+            (
+                "S|1|a|-2",
+                mark(
+                    1,
+                    Mark::BeginOfProcess {
+                        name: b"a",
+                        number: -2,
+                    },
+                ),
+            ),
+            ("C|1|a| 7|group", mark(1, Mark::Counter { name: b"a", value: 7 })),
+            (
+                "H|1|t|n|3",
+                mark(
+                    1,
+                    Mark::EndOn {
+                        track: b"t",
+                        number: 3,
+                    },
+                ),
+            ),
+            (
+                "H|1|t|3",
+                mark(
+                    1,
+                    Mark::EndOn {
+                        track: b"t",
+                        number: 3,
+                    },
+                ),
+            ),
+            ("trace_event_clock_sync: parent_ts=1", Parsed::OfRecording),
+            ("", Parsed::Other),
+            ("B|x|a", Parsed::Other),
+            ("S|1|a", Parsed::Other),
+            ("S|1|a|x", Parsed::Other),
+            ("N|1|t", Parsed::Other),
+            ("Z|1|a|2", Parsed::Other),
+        ] {
+            assert_eq!(parse(text.as_bytes()), parsed, "{text:?}");
+        }
+    }
+}

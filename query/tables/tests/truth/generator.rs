@@ -67,7 +67,7 @@ impl Generator {
                 7 => generator.perf_samples(),
                 8 => generator.heap_profile(),
                 9 => generator.smaps(),
-                10 | 11 => kernel_slices::bundle(&mut generator, 40),
+                10 | 11 => kernel_slices::bundle(&mut generator, 100),
                 _ => generator.track_events(25),
             }
         }
