@@ -8,8 +8,6 @@
 #[path = "../tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;
-#[path = "../tests/truth/kernel_slices.rs"]
-mod kernel_slices;
 
 use std::fs::File;
 use std::io::{Seek, Write};
