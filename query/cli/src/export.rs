@@ -24,8 +24,19 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) => format!("{name}: {error}"),
         other => other.to_string(),
     };
+    let is_new = !arguments.output.exists();
     let mut folder = ParquetFolder::create(&arguments.output).map_err(failed)?;
-    let report = import(input.source, &Options::default(), &mut folder).map_err(failed)?;
+    let report = match import(input.source, &Options::default(), &mut folder) {
+        Ok(report) => report,
+        Err(error) => {
+            // What has tables stays, as far as they go.
+            drop(folder);
+            if is_new {
+                let _ = std::fs::remove_dir(&arguments.output);
+            }
+            return Err(failed(error));
+        }
+    };
     folder.finish().map_err(failed)?;
     eprintln!(
         "ferretto-query: wrote the tables of {} packets ({} bytes) into {}{}",

@@ -157,6 +157,10 @@ fn mistakes_are_named() {
         );
         assert!(output.stdout.is_empty());
     }
+    let tables = folder.path().join("tables of nothing");
+    let output = run(&["export", garbage, "-o", tables.to_str().unwrap()], b"");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!tables.exists());
     // Neither a wrong query nor a source that is no trace touches the file for the answer.
     let kept = folder.path().join("kept");
     std::fs::write(&kept, "before").unwrap();
