@@ -1,7 +1,7 @@
 //! Writes each table as a zstd Parquet file in a folder of its own: `DIR/sched_slice/part-0.parquet`.
 //!
-//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table has a file, also one without rows, so that a query does not depend on
-//! what a trace happens to contain.
+//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table has
+//! a file, also one without rows, so that a query does not depend on what a trace happens to contain.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
