@@ -20,5 +20,12 @@ fuzz_target!(|data: &[u8]| {
     // Compressed input may expand to anything; other tests cover large traces.
     let source = std::io::Read::take(source, 1 << 20);
     // Little memory, so events go through the temporary file too.
-    let _ = import(source, &Options { memory: 4096, ..Options::default() }, &mut Nothing);
+    let _ = import(
+        source,
+        &Options {
+            memory: 4096,
+            ..Options::default()
+        },
+        &mut Nothing,
+    );
 });
