@@ -136,7 +136,7 @@ async fn the_frequent_questions_have_the_trace_processors_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slices_above_and_below_are_the_trace_processors() {
+async fn slices_above_and_below_and_along_flows_are_the_trace_processors() {
     if !tpq::is_there() {
         return;
     }
@@ -144,10 +144,13 @@ async fn slices_above_and_below_are_the_trace_processors() {
     let mut found = 0;
     for trace in generated(folder.path(), 2) {
         let mut database = open(&trace).await;
-        let sql = "select id from slice where depth between 1 and 3 order by id limit 6";
+        let sql = "select id from slice where depth between 1 and 3 or id in (select slice_out from flow) order by id limit 8";
         for id in ask(&mut database, sql).await {
-            let statements = ["ancestor_slice", "descendant_slice"]
+            let [above, below] = ["ancestor_slice", "descendant_slice"]
                 .map(|function| format!("select id, depth from {function}({id}) order by id"));
+            let [after, before] = ["following_flow", "preceding_flow"]
+                .map(|function| format!("select slice_out, slice_in from {function}({id}) order by 1, 2"));
+            let statements = [above, below, after, before];
             let theirs = tpq::ask(&trace, &statements);
             for (statement, theirs) in statements.iter().zip(theirs) {
                 let ours = ask(&mut database, statement).await;

@@ -37,21 +37,31 @@ const QUERIES: [Query; 4] = [
             select slice.id as of from down join slice on slice.parent_id = down.of)
             select slice.* from slice where id in (select of from down)",
     },
+    // From a slice that is reached, what is within it is reached too.
     Query {
         name: "following_flow",
         sql: "with recursive reached as (
-            select slice_in as of from flow where slice_out = $1
+            select id as of from slice where id = $1
             union
-            select flow.slice_in as of from reached join flow on flow.slice_out = reached.of)
-            select flow.* from flow where slice_in in (select of from reached) and (slice_out = $1 or slice_out in (select of from reached))",
+            select step.target as of from reached join (
+                select slice_out as source, slice_in as target from flow
+                union all
+                select parent_id as source, id as target from slice where parent_id is not null) as step
+            on step.source = reached.of)
+            select flow.* from flow where slice_out in (select of from reached)",
     },
+    // The same towards the beginning: also what a slice is within.
     Query {
         name: "preceding_flow",
         sql: "with recursive reached as (
-            select slice_out as of from flow where slice_in = $1
+            select id as of from slice where id = $1
             union
-            select flow.slice_out as of from reached join flow on flow.slice_in = reached.of)
-            select flow.* from flow where slice_out in (select of from reached) and (slice_in = $1 or slice_in in (select of from reached))",
+            select step.target as of from reached join (
+                select slice_in as source, slice_out as target from flow
+                union all
+                select id as source, parent_id as target from slice where parent_id is not null) as step
+            on step.source = reached.of)
+            select flow.* from flow where slice_in in (select of from reached)",
     },
 ];
 
@@ -64,7 +74,7 @@ pub(super) fn register(context: &SessionContext) {
 pub(super) fn tables_of(function: &str) -> &'static [&'static str] {
     match function {
         "ancestor_slice" | "descendant_slice" => &["slice"],
-        "following_flow" | "preceding_flow" => &["flow"],
+        "following_flow" | "preceding_flow" => &["flow", "slice"],
         _ => &[],
     }
 }
