@@ -57,7 +57,7 @@ struct Query {
     /// The most rows that a table shows [default: 1000]
     #[arg(long = "rows", value_name = "N")]
     _rows: Option<OsString>,
-    /// The memory for tables, and for sorting and joining, in MB; more goes through temporary files [default: 1024]
+    /// The memory for tables, sorts and joins, in MB; larger ones use temporary files [default: 1024]
     #[arg(long = "memory", value_name = "MB")]
     _memory: Option<OsString>,
     /// Prints frequent questions with their SQL

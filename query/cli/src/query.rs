@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// The most rows that a table shows
     #[arg(long, value_name = "N", default_value_t = 1000)]
     rows: usize,
-    /// The memory for tables, and for sorting and joining, in MB; what needs more goes through temporary files
+    /// The memory for tables, sorts and joins, in MB. Larger ones use temporary files
     #[arg(long, value_name = "MB", default_value_t = 1024)]
     memory: usize,
     /// Print frequent questions with their SQL

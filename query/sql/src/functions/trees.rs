@@ -37,7 +37,7 @@ const QUERIES: [Query; 4] = [
             select slice.id as of from down join slice on slice.parent_id = down.of)
             select slice.* from slice where id in (select of from down)",
     },
-    // From a slice that is reached, what is within it is reached too.
+    // A reached slice also reaches the slices within it.
     Query {
         name: "following_flow",
         sql: "with recursive reached as (
@@ -50,7 +50,7 @@ const QUERIES: [Query; 4] = [
             on step.source = reached.of)
             select flow.* from flow where slice_out in (select of from reached)",
     },
-    // The same towards the beginning: also what a slice is within.
+    // A reached slice also reaches the slices that contain it.
     Query {
         name: "preceding_flow",
         sql: "with recursive reached as (
