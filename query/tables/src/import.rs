@@ -147,12 +147,12 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     let mut rows = 0;
     let mut lost = |kind, offset: Option<u64>, bytes: Option<i64>, packets: Option<i64>, detail: &str| {
         let row = [
-            Cell::Int(rows),
-            Cell::Str(kind),
-            Cell::int(offset.map(|offset| offset as i64)),
-            Cell::int(bytes),
-            Cell::int(packets),
-            Cell::Str(detail),
+            Cell::from(rows),
+            context.output.text(&LOSS, kind),
+            Cell::from(offset.map(|offset| offset as i64)),
+            Cell::from(bytes),
+            Cell::from(packets),
+            context.output.text(&LOSS, detail),
         ];
         rows += 1;
         context.output.push(&LOSS, &row, &context.strings);

@@ -2,6 +2,8 @@
 //!
 //! All trackers write here.
 
+use std::fmt::Display;
+
 use crate::error::Error;
 use crate::import::Selection;
 use crate::rows::{Cell, Rows};
@@ -29,12 +31,20 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Makes a cell, for the next row of a table, of text that is not in the pool.
+    pub(crate) fn text(&mut self, table: &'static Table, text: impl Display) -> Cell {
+        match self.wanted[table.index] {
+            true => self.tables[table.index].own_text(text),
+            false => Cell::NULL,
+        }
+    }
+
     /// Adds a row to a table.
     #[inline(always)]
     pub(crate) fn push<const N: usize>(
         &mut self,
         table: &'static Table,
-        row: &[Cell<'_>; N],
+        row: &[Cell; N],
         strings: &Strings,
     ) {
         if self.wanted[table.index] && self.tables[table.index].push(row, strings) {

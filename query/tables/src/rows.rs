@@ -1,9 +1,9 @@
 //! Collects the rows of one table and makes record batches of them.
 //!
-//! The trackers push rows through [`Output`](crate::output::Output). A row is an array of [`Cell`]s in the order of the table's columns. The compiler sees its
-//! length and mostly which kind each cell is, so a push is a store for each cell into a small block, which lies in the cache. Full blocks are copied to the
-//! columns.
+//! The trackers push rows through [`Output`](crate::output::Output). A row is an array of [`Cell`]s in the order of the table's columns. A push is a store for
+//! each cell into a small block, which lies in the cache. Full blocks are copied to the columns.
 
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
@@ -24,28 +24,74 @@ const STRIDE: usize = BLOCK + 8;
 /// Marks text that is not in the pool. Its place in [`Block::texts`] and its length follow, of 31 and 32 bits.
 const OWN_TEXT: u64 = 1 << 63;
 
-/// One value of a row.
+/// One value of a row, as a [`Block`] keeps it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Cell<'a> {
-    Null,
-    Int(i64),
-    Float(f64),
-    Text(StringId),
-    /// Text that is not in the pool.
-    Str(&'a str),
+pub(crate) struct Cell {
+    /// A number as it is, text as its number in the pool or as [`OWN_TEXT`].
+    bits: u64,
+    is_null: bool,
 }
 
-impl Cell<'_> {
-    /// A number that may be missing.
-    #[inline(always)]
-    pub(crate) fn int<T: Into<i64>>(value: Option<T>) -> Cell<'static> {
-        value.map_or(Cell::Null, |value| Cell::Int(value.into()))
-    }
+impl Cell {
+    /// A value that is missing.
+    pub(crate) const NULL: Cell = Cell {
+        bits: 0,
+        is_null: true,
+    };
+}
 
-    /// Text that may be missing.
+impl From<i64> for Cell {
     #[inline(always)]
-    pub(crate) fn text(value: Option<StringId>) -> Cell<'static> {
-        value.map_or(Cell::Null, Cell::Text)
+    fn from(value: i64) -> Cell {
+        Cell {
+            bits: value as u64,
+            is_null: false,
+        }
+    }
+}
+
+impl From<i32> for Cell {
+    #[inline(always)]
+    fn from(value: i32) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<u32> for Cell {
+    #[inline(always)]
+    fn from(value: u32) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<bool> for Cell {
+    #[inline(always)]
+    fn from(value: bool) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<f64> for Cell {
+    #[inline(always)]
+    fn from(value: f64) -> Cell {
+        Cell {
+            bits: value.to_bits(),
+            is_null: false,
+        }
+    }
+}
+
+impl From<StringId> for Cell {
+    #[inline(always)]
+    fn from(id: StringId) -> Cell {
+        id.0.into()
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    #[inline(always)]
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::NULL, T::into)
     }
 }
 
@@ -71,28 +117,28 @@ impl Block {
     }
 
     #[inline(always)]
-    fn push<const N: usize>(&mut self, row: &[Cell<'_>; N]) {
+    fn push<const N: usize>(&mut self, row: &[Cell; N]) {
         let at = self.rows % BLOCK;
         let cells = &mut self.cells[..N * STRIDE];
         let mut nulls = 0;
         for (column, cell) in row.iter().enumerate() {
-            cells[column * STRIDE + at] = match *cell {
-                Cell::Null => {
-                    nulls |= 1 << column;
-                    0
-                }
-                Cell::Int(value) => value as u64,
-                Cell::Float(value) => value.to_bits(),
-                Cell::Text(id) => id.0.into(),
-                Cell::Str(text) => {
-                    let place = self.texts.len() as u64;
-                    self.texts.push_str(text);
-                    OWN_TEXT | place << 32 | text.len() as u64
-                }
-            };
+            cells[column * STRIDE + at] = cell.bits;
+            nulls |= u64::from(cell.is_null) << column;
         }
         self.nulls[at] = nulls;
         self.rows = at + 1;
+    }
+
+    /// Keeps text that is not in the pool, for the next row.
+    fn own_text(&mut self, text: impl Display) -> Cell {
+        let place = self.texts.len();
+        // Texts take whatever is written, and what is shown here has no errors of its own.
+        let _ = write!(self.texts, "{text}");
+        let len = self.texts.len() - place;
+        Cell {
+            bits: OWN_TEXT | (place as u64) << 32 | len as u64,
+            is_null: false,
+        }
     }
 
     fn column(&self, at: usize) -> &[u64] {
@@ -226,9 +272,14 @@ impl Rows {
         }
     }
 
+    /// Keeps text that is not in the pool, for a cell of the next row.
+    pub(crate) fn own_text(&mut self, text: impl Display) -> Cell {
+        self.block.own_text(text)
+    }
+
     /// Adds a row. Returns whether a block is full, so that [`settle`](Rows::settle) has to be called before the next row.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(&mut self, row: &[Cell<'_>; N], strings: &Strings) -> bool {
+    pub(crate) fn push<const N: usize>(&mut self, row: &[Cell; N], strings: &Strings) -> bool {
         debug_assert_eq!(N, self.columns.len(), "{}", self.table.name);
         self.block.push(row);
         // So a block adds no more than this to a column, and one text.

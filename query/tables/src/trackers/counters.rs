@@ -308,12 +308,12 @@ impl Trackers {
         let upid = self.processes.process(pid);
         let path = bytes_of(file, PATH).map(|path| context.strings.intern_bytes(path));
         let row = [
-            Cell::Int(self.files),
-            Cell::Int(0),
-            Cell::Int(number_of(file, FD).unwrap_or(0) as i64),
-            Cell::Int(ts),
-            Cell::Int(upid.into()),
-            Cell::text(path),
+            Cell::from(self.files),
+            Cell::from(0),
+            Cell::from(number_of(file, FD).unwrap_or(0) as i64),
+            Cell::from(ts),
+            Cell::from(upid),
+            Cell::from(path),
         ];
         self.files += 1;
         context.output.push(&FILEDESCRIPTOR, &row, &context.strings);

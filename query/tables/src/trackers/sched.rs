@@ -124,14 +124,14 @@ fn write(
     output: &mut Output<'_>,
 ) {
     let row = [
-        Cell::Int(open.id),
-        Cell::Int(open.ts),
-        Cell::Int(dur),
-        Cell::Int(cpu.into()),
-        Cell::Int(open.utid.into()),
-        Cell::text(state),
-        Cell::Int(open.priority),
-        Cell::Int(cpu.into()),
+        Cell::from(open.id),
+        Cell::from(open.ts),
+        Cell::from(dur),
+        Cell::from(cpu),
+        Cell::from(open.utid),
+        Cell::from(state),
+        Cell::from(open.priority),
+        Cell::from(cpu),
     ];
     output.push(&SCHED_SLICE, &row, strings);
 }

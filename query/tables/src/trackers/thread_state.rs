@@ -106,12 +106,12 @@ impl ThreadStates {
         match self.last(utid) {
             Some(row) if row.state == self.running || row.state == self.runnable => {
                 let row = [
-                    Cell::Int(self.spurious),
-                    Cell::Int(ts),
-                    Cell::Int(row.id),
-                    Cell::int(waking.irq_context()),
-                    Cell::Int(utid.into()),
-                    Cell::Int(waking.waker.into()),
+                    Cell::from(self.spurious),
+                    Cell::from(ts),
+                    Cell::from(row.id),
+                    Cell::from(waking.irq_context()),
+                    Cell::from(utid),
+                    Cell::from(waking.waker),
                 ];
                 self.spurious += 1;
                 out.output.push(&SPURIOUS_SCHED_WAKEUP, &row, out.strings);
@@ -227,18 +227,18 @@ impl ThreadStates {
 #[inline]
 fn write(utid: Utid, row: &Row, out: &mut To<'_, '_>) {
     let row = [
-        Cell::Int(row.id),
-        Cell::Int(row.ts),
-        Cell::Int(row.dur),
-        Cell::int(row.cpu),
-        Cell::Int(utid.into()),
-        Cell::text(row.state),
-        Cell::int(row.io_wait),
-        Cell::text(row.blocked_function),
-        Cell::int(row.waker),
-        Cell::int(row.waker_row),
-        Cell::int(row.irq_context),
-        Cell::int(row.cpu),
+        Cell::from(row.id),
+        Cell::from(row.ts),
+        Cell::from(row.dur),
+        Cell::from(row.cpu),
+        Cell::from(utid),
+        Cell::from(row.state),
+        Cell::from(row.io_wait),
+        Cell::from(row.blocked_function),
+        Cell::from(row.waker),
+        Cell::from(row.waker_row),
+        Cell::from(row.irq_context),
+        Cell::from(row.cpu),
     ];
     out.output.push(&THREAD_STATE, &row, out.strings);
 }
