@@ -228,7 +228,13 @@ impl Metadata {
                 Known::Text(value) => (Cell::NULL, output.text(&METADATA, value)),
             };
             let kind = output.text(&METADATA, if *is_single { "single" } else { "multi" });
-            let row = [Cell::from(id as i64), output.text(&METADATA, name), kind, int, text];
+            let row = [
+                Cell::from(id as i64),
+                output.text(&METADATA, name),
+                kind,
+                int,
+                text,
+            ];
             output.push(&METADATA, &row, strings);
         }
     }

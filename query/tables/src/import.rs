@@ -83,7 +83,7 @@ enum Stop {
 pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Result<Report, Error> {
     let mut context = Context::new(Output::new(sink, &options.tables));
     let mut tokenizer = Tokenizer::new(Sorter::new(options.memory));
-    let mut trackers = Trackers::new(&mut context.strings);
+    let mut trackers = Trackers::new(&mut context);
     let mut losses = Vec::new();
     let mut report = Report {
         packets: 0,

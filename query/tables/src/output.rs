@@ -31,9 +31,15 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Makes a cell, for the next row of a table, of text that is not in the pool.
+    /// Whether somebody reads this table.
+    #[inline]
+    pub(crate) fn wants(&self, table: &'static Table) -> bool {
+        self.wanted[table.index]
+    }
+
+    /// Makes a cell of text that is not in the pool. Only the next row of this table may have it.
     pub(crate) fn text(&mut self, table: &'static Table, text: impl Display) -> Cell {
-        match self.wanted[table.index] {
+        match self.wants(table) {
             true => self.tables[table.index].own_text(text),
             false => Cell::NULL,
         }
@@ -41,13 +47,8 @@ impl<'a> Output<'a> {
 
     /// Adds a row to a table.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(
-        &mut self,
-        table: &'static Table,
-        row: &[Cell; N],
-        strings: &Strings,
-    ) {
-        if self.wanted[table.index] && self.tables[table.index].push(row, strings) {
+    pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell; N], strings: &Strings) {
+        if self.wants(table) && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }
     }

@@ -21,6 +21,8 @@ const TEXT: usize = 8 << 20;
 const BLOCK: usize = 256;
 /// From one column of a block to the next: not a power of two, as the cells of a row would compete for one place in the cache.
 const STRIDE: usize = BLOCK + 8;
+/// The most columns of a table.
+const MOST_COLUMNS: usize = 24;
 /// Marks text that is not in the pool. Its place in [`Block::texts`] and its length follow, of 31 and 32 bits.
 const OWN_TEXT: u64 = 1 << 63;
 
@@ -100,8 +102,8 @@ struct Block {
     rows: usize,
     /// The cells of each column, [`STRIDE`] apart: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
     cells: Vec<u64>,
-    /// Of each row, a bit for each cell that is null.
-    nulls: [u64; BLOCK],
+    /// For each eight columns and each row, a bit for each cell that is null.
+    nulls: [[u8; BLOCK]; MOST_COLUMNS / 8],
     /// Text that is not in the pool.
     texts: String,
 }
@@ -111,7 +113,7 @@ impl Block {
         Block {
             rows: 0,
             cells: vec![0; columns * STRIDE],
-            nulls: [0; BLOCK],
+            nulls: [[0; BLOCK]; MOST_COLUMNS / 8],
             texts: String::new(),
         }
     }
@@ -120,12 +122,13 @@ impl Block {
     fn push<const N: usize>(&mut self, row: &[Cell; N]) {
         let at = self.rows % BLOCK;
         let cells = &mut self.cells[..N * STRIDE];
-        let mut nulls = 0;
         for (column, cell) in row.iter().enumerate() {
             cells[column * STRIDE + at] = cell.bits;
-            nulls |= u64::from(cell.is_null) << column;
         }
-        self.nulls[at] = nulls;
+        for (nulls, cells) in self.nulls.iter_mut().zip(row.chunks(8)) {
+            let bits = cells.iter().enumerate();
+            nulls[at] = bits.fold(0, |bits, (column, cell)| bits | u8::from(cell.is_null) << column);
+        }
         self.rows = at + 1;
     }
 
@@ -145,13 +148,31 @@ impl Block {
         &self.cells[at * STRIDE..][..self.rows]
     }
 
+    /// Returns for each eight rows of a column a bit for each cell that is null, and a bit for each row that there is.
+    fn nulls(&self, at: usize) -> impl Iterator<Item = (u8, u8)> {
+        let rows = self.nulls[at / 8].as_chunks::<8>().0;
+        let of_column = 0x0101_0101_0101_0101_u64 << (at % 8);
+        let count = self.rows;
+        rows[..count.div_ceil(8)]
+            .iter()
+            .enumerate()
+            .map(move |(eight, rows)| {
+                // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
+                let bits = (u64::from_le_bytes(*rows) & of_column) >> (at % 8);
+                let side_by_side = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+                let beyond = 8_usize.saturating_sub(count - eight * 8);
+                (side_by_side, 0xff >> beyond)
+            })
+    }
+
+    /// Returns bytes that begin with a text, and its length.
     #[inline]
-    fn append_text(&self, cell: u64, strings: &Strings, to: &mut Vec<u8>) {
+    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> (&'a [u8], usize) {
         match cell & OWN_TEXT {
-            0 => strings.append_to(StringId(cell as u32), to),
+            0 => strings.bytes(StringId(cell as u32)),
             _ => {
                 let place = (cell & !OWN_TEXT) >> 32;
-                to.extend_from_slice(&self.texts.as_bytes()[place as usize..][..cell as u32 as usize]);
+                (&self.texts.as_bytes()[place as usize..], cell as u32 as usize)
             }
         }
     }
@@ -160,7 +181,7 @@ impl Block {
 enum Values {
     Int(Vec<i64>),
     Float(Vec<f64>),
-    /// Where each text ends, and all texts.
+    /// Where each text ends, and all texts. Bytes behind the last end mean nothing.
     Text(Vec<i32>, Vec<u8>),
 }
 
@@ -186,34 +207,32 @@ impl Column {
 
     /// Takes over the column `at` of a block.
     fn extend(&mut self, block: &Block, at: usize, strings: &Strings) {
-        let cells = block.column(at).iter();
-        let nulls = &block.nulls[..block.rows];
+        let cells = block.column(at);
+        let mut valid = [0; BLOCK / 8];
+        let (mut any_valid, mut any_null) = (0, 0);
+        for (bits, (nulls, mask)) in valid.iter_mut().zip(block.nulls(at)) {
+            *bits = !nulls & mask;
+            any_valid |= *bits;
+            any_null |= nulls & mask;
+        }
         match &mut self.values {
-            Values::Int(values) => values.extend(cells.map(|cell| *cell as i64)),
-            Values::Float(values) => values.extend(cells.map(|cell| f64::from_bits(*cell))),
+            Values::Int(values) => values.extend(cells.iter().map(|cell| *cell as i64)),
+            Values::Float(values) => values.extend(cells.iter().map(|cell| f64::from_bits(*cell))),
             Values::Text(ends, texts) => {
-                for (cell, nulls) in cells.zip(nulls) {
-                    if nulls >> at & 1 == 0 {
-                        block.append_text(*cell, strings, texts);
+                let mut end = last_end(ends);
+                let rows = cells.iter().enumerate();
+                ends.extend(rows.map(|(row, cell)| {
+                    if valid[row / 8] >> (row % 8) & 1 != 0 {
+                        end = put_text(block.text(*cell, strings), texts, end);
                     }
-                    ends.push(texts.len() as i32);
-                }
+                    end as i32
+                }));
             }
         }
-        let Some(valid) = &mut self.valid else { return };
-        let (any, all) = nulls
-            .iter()
-            .fold((0, u64::MAX), |(any, all), nulls| (any | nulls, all & nulls));
-        if (any ^ all) >> at & 1 == 0 {
-            valid.append_n(nulls.len(), any >> at & 1 == 0);
-            return;
-        }
-        for nulls in nulls.chunks(64) {
-            let bits = nulls
-                .iter()
-                .enumerate()
-                .fold(0, |bits, (row, nulls)| bits | (!nulls >> at & 1) << row);
-            valid.append_packed_range(0..nulls.len(), &u64::to_le_bytes(bits));
+        match &mut self.valid {
+            Some(all) if any_null == 0 || any_valid == 0 => all.append_n(cells.len(), any_null == 0),
+            Some(all) => all.append_packed_range(0..cells.len(), &valid),
+            None => {}
         }
     }
 
@@ -239,15 +258,36 @@ impl Column {
                 let mut next = Vec::with_capacity(ends.len());
                 next.push(0);
                 let ends = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(ends, next)));
-                let texts = std::mem::take(texts);
+                let mut texts = std::mem::take(texts);
+                texts.truncate(last_end(&ends));
                 Arc::new(StringArray::try_new(ends, texts.into(), nulls)?)
             }
         })
     }
 
     fn is_full(&self) -> bool {
-        matches!(&self.values, Values::Text(_, texts) if texts.len() >= TEXT)
+        matches!(&self.values, Values::Text(ends, _) if last_end(ends) >= TEXT)
     }
+}
+
+/// Returns where the last text ends.
+fn last_end(ends: &[i32]) -> usize {
+    ends.last().map_or(0, |end| *end as usize)
+}
+
+/// Puts a text, given as bytes that begin with it and its length, at `end`. Returns where it ends. Behind that may be more bytes: most texts are short, and a
+/// copy of a fixed size needs no call.
+#[inline]
+fn put_text((from, len): (&[u8], usize), to: &mut Vec<u8>, end: usize) -> usize {
+    const SHORT: usize = 16;
+    if to.len() < end + SHORT.max(len) {
+        to.resize(end + SHORT.max(len) + BLOCK * SHORT, 0);
+    }
+    match from.first_chunk::<SHORT>() {
+        Some(short) if len <= SHORT => to[end..end + SHORT].copy_from_slice(short),
+        _ => to[end..end + len].copy_from_slice(&from[..len]),
+    }
+    end + len
 }
 
 /// The rows of one table that are in no batch yet.

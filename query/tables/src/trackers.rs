@@ -23,7 +23,6 @@ mod tracks;
 use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
-use crate::strings::Strings;
 use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
 use flows::Flows;
@@ -60,11 +59,12 @@ pub(crate) struct Trackers {
 }
 
 impl Trackers {
-    pub(crate) fn new(strings: &mut Strings) -> Trackers {
+    pub(crate) fn new(context: &mut Context<'_>) -> Trackers {
+        let strings = &mut context.strings;
         Trackers {
             processes: Processes::new(strings),
             sched: Sched::default(),
-            states: ThreadStates::new(strings),
+            states: ThreadStates::new(strings, &context.output),
             tracks: Tracks::default(),
             slices: Slices::default(),
             syscalls: Syscalls::default(),

@@ -39,12 +39,18 @@ pub(crate) struct Sched {
 }
 
 impl Sched {
+    #[inline]
     fn cpu(&mut self, cpu: u32) -> &mut Cpu {
         let cpu = cpu as usize;
         if cpu >= self.cpus.len() {
-            self.cpus.resize(cpu + 1, Cpu::default());
+            self.grow(cpu);
         }
         &mut self.cpus[cpu]
+    }
+
+    #[cold]
+    fn grow(&mut self, cpu: usize) {
+        self.cpus.resize(cpu + 1, Cpu::default());
     }
 
     /// What the CPU runs, as far as its switches have said.

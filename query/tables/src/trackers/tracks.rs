@@ -202,12 +202,12 @@ impl Tracks {
     }
 
     /// Writes the tables of tracks.
-    pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
+    pub(crate) fn write(&self, strings: &mut Strings, output: &mut Output<'_>) {
         for (id, track) in self.tracks.iter().enumerate() {
             let id = Cell::from(id as TrackId);
             let (name, kind, parent) = (
                 Cell::from(track.name),
-                output.text(&TRACK, track.kind),
+                Cell::from(strings.intern(track.kind)),
                 Cell::from(track.parent),
             );
             let (dimensions, source) = (Cell::from(track.dimensions), Cell::from(track.source));
