@@ -9,7 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
-use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use arrow_array::{RecordBatch, UInt32Array};
+use arrow_schema::ArrowError;
+use arrow_select::take::take_record_batch;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
@@ -105,8 +109,9 @@ impl Files {
                 return self.finish();
             };
             let (path, writer) = self.file(table)?;
-            writer
-                .write(&batch)
+            in_order(batch)
+                .map_err(ParquetError::from)
+                .and_then(|batch| writer.write(&batch))
                 .map_err(|error| Error::Parquet(path.clone(), error))?;
         }
         Ok(())
@@ -138,6 +143,21 @@ impl Files {
         }
         Ok(())
     }
+}
+
+/// Puts rows into the order of their first column, if that is their number. They come in the order in which they were complete; in this order the
+/// differences between neighbours are small, in all columns of times and numbers.
+fn in_order(batch: RecordBatch) -> Result<RecordBatch, ArrowError> {
+    let Some(numbers) = batch.column(0).as_primitive_opt::<Int64Type>() else {
+        return Ok(batch);
+    };
+    if numbers.values().is_sorted() {
+        return Ok(batch);
+    }
+    let numbers = numbers.values();
+    let mut order: Vec<u32> = (0..numbers.len() as u32).collect();
+    order.sort_by_key(|row| numbers[*row as usize]);
+    take_record_batch(&batch, &UInt32Array::from(order))
 }
 
 /// Columns with few distinct values, which take less room in a dictionary.
