@@ -178,8 +178,11 @@ const FEW_VALUES: [&str; 14] = [
     "machine_id",
 ];
 
-/// Other numbers (times, ids, durations) are close to their neighbours: differences take less room and time than dictionaries. So they are also what a
-/// column goes on with whose dictionary becomes too large.
+/// Columns whose values differ from their neighbours' by orders of magnitude. Compression alone takes a sixth less room than differences do.
+const FAR_APART: [&str; 2] = ["dur", "thread_dur"];
+
+/// Other numbers (times, ids) are close to their neighbours: differences take less room and time than dictionaries. So they are also what a column goes on
+/// with whose dictionary becomes too large.
 fn properties(table: &Table) -> Result<WriterProperties, ParquetError> {
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
@@ -188,9 +191,13 @@ fn properties(table: &Table) -> Result<WriterProperties, ParquetError> {
         .set_created_by(format!("ferretto-tables, schema {VERSION}"));
     for column in table.columns.iter().filter(|column| column.kind == Kind::Int) {
         let path = ColumnPath::from(column.name);
+        let encoding = match FAR_APART.contains(&column.name) {
+            true => Encoding::PLAIN,
+            false => Encoding::DELTA_BINARY_PACKED,
+        };
         properties = properties
             .set_column_dictionary_enabled(path.clone(), FEW_VALUES.contains(&column.name))
-            .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+            .set_column_encoding(path, encoding);
     }
     Ok(properties.build())
 }
