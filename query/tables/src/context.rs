@@ -13,6 +13,7 @@ use crate::tokenizer::sanitized;
 use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
+use crate::trackers::ftrace_events::Descriptions;
 use crate::trackers::groups::Groups;
 use crate::trackers::syscalls::Architecture;
 use crate::trackers::task_state::{self, Version};
@@ -31,6 +32,7 @@ pub(crate) struct Context<'a> {
     pub(crate) machine: Machine,
     pub(crate) args: Args,
     pub(crate) descriptors: Descriptors,
+    pub(crate) descriptions: Descriptions,
     pub(crate) groups: Groups,
     pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
@@ -62,6 +64,7 @@ impl<'a> Context<'a> {
             machine: Machine::default(),
             args: Args::default(),
             descriptors: Descriptors::default(),
+            descriptions: Descriptions::default(),
             groups: Groups::default(),
             stacks: Pool::default(),
             keeps_old_events: false,

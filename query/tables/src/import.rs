@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::output::Output;
 use crate::rows::Cell;
-use crate::schema::{LOSS, Table};
+use crate::schema::{FTRACE_EVENT, LOSS, Table};
 use crate::sink::Sink;
 use crate::sorter::Sorter;
 use crate::tokenizer::{OTHER_MACHINES, Tokenizer};
@@ -33,8 +33,10 @@ pub struct Options {
 /// Which tables are made of a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// All of them.
+    /// All but `ftrace_event`. It has each kernel event with all fields as rows of `args`, several times as much as the other tables have of it.
     #[default]
+    Usual,
+    /// All of them.
     All,
     /// Those with these names.
     Named(BTreeSet<&'static str>),
@@ -43,6 +45,7 @@ pub enum Selection {
 impl Selection {
     pub(crate) fn has(&self, table: &Table) -> bool {
         match self {
+            Selection::Usual => table.name != FTRACE_EVENT.name,
             Selection::All => true,
             Selection::Named(names) => names.contains(table.name),
         }
@@ -53,7 +56,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             memory: MEMORY,
-            tables: Selection::All,
+            tables: Selection::Usual,
         }
     }
 }

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod counters;
 pub(crate) mod descriptors;
 mod flows;
+pub(crate) mod ftrace_events;
 pub(crate) mod groups;
 pub(crate) mod kernel;
 pub(crate) mod kernel_slices;
@@ -24,8 +25,9 @@ use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
 use crate::tokenizer::SMAPS_PACKET;
-use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
+use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
 use flows::Flows;
+use ftrace_events::FtraceEvents;
 use kernel::Begin;
 use marks::Marks;
 use processes::Processes;
@@ -43,6 +45,7 @@ pub(crate) struct Trackers {
     processes: Processes,
     sched: Sched,
     states: ThreadStates,
+    ftrace_events: FtraceEvents,
     tracks: Tracks,
     slices: Slices,
     syscalls: Syscalls,
@@ -65,6 +68,7 @@ impl Trackers {
             processes: Processes::new(strings),
             sched: Sched::default(),
             states: ThreadStates::new(strings, &context.output),
+            ftrace_events: FtraceEvents::new(strings, &context.output),
             tracks: Tracks::default(),
             slices: Slices::default(),
             syscalls: Syscalls::default(),
@@ -90,7 +94,7 @@ impl Trackers {
             }
             Queue::Wakings(cpu) => {
                 if let Some(waking) = Waking::decode(event) {
-                    self.compact_waking(cpu, ts, waking, context);
+                    self.compact_waking(cpu, ts, waking, Woken::decode(event), context);
                 }
             }
             Queue::Ftrace(cpu) => {

@@ -122,6 +122,14 @@ fn element(key: &str, bracket: usize) -> Option<(&str, usize, &str)> {
 }
 
 impl Args {
+    /// Sets and arguments have numbers from `first` on.
+    pub(crate) fn starting_at(first: i64) -> Args {
+        Args {
+            rows: first,
+            ..Args::default()
+        }
+    }
+
     /// Adds an argument to the set that [`finish`](Args::finish) completes.
     pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
         self.pending.push(Arg::new(flat_key, key, value));

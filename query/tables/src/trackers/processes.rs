@@ -255,6 +255,11 @@ impl Processes {
         upid
     }
 
+    /// Returns the name of a thread.
+    pub(crate) fn name_of(&self, utid: Utid) -> Option<StringId> {
+        self.threads[utid as usize].name
+    }
+
     /// Names a thread.
     #[inline]
     pub(crate) fn name_thread(&mut self, utid: Utid, name: StringId, worth: Worth) {
