@@ -317,7 +317,7 @@ tables! {
         optional(int("packets", "The number of packets.")),
         text("detail", "What was found."),
     ];
-    #[differs = "It is made only when it is asked for by name, or by `--ftrace-events`. The same holds for its rows in `args`, whose numbers begin at 2^40."]
+    #[differs = "It is made only when it is asked for by name, or by `--ftrace-events`. The same holds for its rows in `args`, whose numbers begin at 500,000,000,000."]
     FTRACE_EVENT = "ftrace_event", "An event of the kernel as it was recorded, whatever follows from it.", [
         ID,
         TS,

@@ -30,7 +30,7 @@ const MOST_FIELDS: usize = 32;
 /// The most described events. There are some 2,300 tracepoints.
 const MOST_EVENTS: usize = 1 << 14;
 /// Sets of arguments of kernel events have numbers from here on, so that those of all others do not depend on whether this table is read.
-const FIRST_SET: i64 = 1 << 40;
+const FIRST_SET: i64 = 500_000_000_000;
 
 /// A type of event: its name, and the name and values of each field, by number.
 #[derive(Debug)]
