@@ -1,28 +1,27 @@
-//! `ferretto query`: SQL on a trace or on a folder of tables, once or in a shell.
+//! `ferretto query`: SQL on traces or on a folder of tables, once or in a shell.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferretto_sql::datafusion::sql::parser::Statement;
-use ferretto_sql::{Database, EXAMPLES, Options, VIEWS};
+use ferretto_sql::{Database, EXAMPLES, Options, Traces, VIEWS};
 
 use crate::export::damage;
 use crate::output::{self, Destination, Format};
 use crate::shell;
 
-/// Ask a trace, or a folder of tables, in SQL
+/// Ask traces, or a folder of tables, in SQL
 ///
-/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin.
+/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin. Of several words, the
+/// last one is the SQL unless it is the name of a file. With several traces, tables also have the columns date, machine and trace.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A trace, `-` for stdin, or a folder that `ferretto export` has written
-    #[arg(required_unless_present_any = ["examples", "views"])]
-    source: Option<OsString>,
-    /// The statements, with `;` between them
-    sql: Option<String>,
+    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with `;` between them
+    #[arg(required_unless_present_any = ["examples", "views"], value_name = "TRACE|DIR|SQL")]
+    words: Vec<OsString>,
     /// Read the statements from this file
-    #[arg(short, long, value_name = "FILE", conflicts_with = "sql")]
+    #[arg(short, long, value_name = "FILE")]
     query_file: Option<PathBuf>,
     /// How answers are written
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -56,26 +55,22 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
             _ => Ok(()),
         };
     }
-    let Some(source) = &arguments.source else {
-        return Err("name a trace or a folder".to_owned());
-    };
+    let (sources, sql) = sources_and_sql(arguments)?;
     let options = Options {
         memory: arguments.memory.saturating_mul(1 << 20),
     };
     let runtime =
         tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
     runtime.block_on(async {
-        let mut database = Database::open(source, &options)
-            .await
-            .map_err(|error| error.to_string())?;
-        let sql = match (&arguments.sql, &arguments.query_file) {
-            (Some(sql), _) => sql.clone(),
+        let mut database = open(sources, &options).await.map_err(|error| error.to_string())?;
+        let sql = match (sql, &arguments.query_file) {
+            (Some(sql), _) => sql.to_owned(),
             (None, Some(path)) => std::fs::read_to_string(path)
                 .map_err(|error| format!("{} cannot be read: {error}", path.display()))?,
             (None, None) if io::stdin().is_terminal() => {
                 return shell::run(&mut database, arguments.rows).await;
             }
-            (None, None) if source == "-" => {
+            (None, None) if sources.iter().any(|source| source == "-") => {
                 return Err("stdin is the trace; name the SQL after it, or with --query-file".to_owned());
             }
             (None, None) => {
@@ -110,6 +105,35 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         }
         Ok(())
     })
+}
+
+/// Opens what the words of a command name.
+pub(crate) async fn open(sources: &[OsString], options: &Options) -> Result<Database, ferretto_sql::Error> {
+    match sources {
+        [source] => Database::open(source, options).await,
+        sources => Database::open_traces(sources, options).await,
+    }
+}
+
+/// Takes the words of the command apart. A word behind others that is no file is the SQL.
+fn sources_and_sql(arguments: &Args) -> Result<(&[OsString], Option<&str>), String> {
+    let words = arguments.words.as_slice();
+    match words.split_last() {
+        None => Err("name a trace or a folder".to_owned()),
+        Some((last, sources)) if !sources.is_empty() && last != "-" && !Path::new(last).exists() => {
+            if arguments.query_file.is_some() {
+                return Err(format!(
+                    "{} is no file, and with --query-file the SQL is not on the command line",
+                    last.display()
+                ));
+            }
+            match last.to_str() {
+                Some(sql) => Ok((sources, Some(sql))),
+                None => Err(format!("{} is neither a file nor SQL", last.display())),
+            }
+        }
+        Some(_) => Ok((words, None)),
+    }
 }
 
 /// Runs a statement and writes its rows. Statements that define something have none.
@@ -148,7 +172,9 @@ fn views() -> String {
     let one = |view: &ferretto_sql::View| {
         format!(
             "-- {}\ncreate or replace view {} as {};\n",
-            view.about, view.name, view.sql
+            view.about,
+            view.name,
+            view.sql(Traces::One)
         )
     };
     VIEWS.iter().map(one).collect::<Vec<_>>().join("\n")
