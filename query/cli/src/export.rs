@@ -1,6 +1,5 @@
 //! `ferretto export`: the tables of a trace, or of many, as Parquet files.
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -100,21 +99,29 @@ fn many(arguments: &Args) -> Result<(), String> {
         }
     }
     let mut folder = PartitionedFolder::open(&arguments.output).map_err(|error| error.to_string())?;
-    let (mut packets, mut bytes, mut losses, mut replaced) = (0, 0, BTreeMap::new(), 0);
-    let mut failed = Vec::new();
-    for trace in &traces {
+    let (mut packets, mut bytes, mut replaced) = (0, 0, 0);
+    let (mut damaged, mut failed) = (Vec::new(), Vec::new());
+    for (before, trace) in traces.iter().enumerate() {
         match add(&mut folder, trace, arguments.machine.as_deref()) {
             Ok(added) => {
                 packets += added.report.packets;
                 bytes += added.report.bytes;
                 replaced += usize::from(added.has_replaced);
                 if added.report.losses > 0 {
-                    losses.insert(added.place.trace, added.report.losses);
+                    damaged.push(added.place.trace);
                 }
             }
             Err(Failure::OfTrace(message)) => failed.push(message),
             // The next trace would fail too.
-            Err(Failure::OfFolder(message)) => return Err(message),
+            Err(Failure::OfFolder(message)) => {
+                failed.push(message);
+                return Err(format!(
+                    "ended at {} after {before} of {} traces:\n  {}",
+                    trace.display(),
+                    traces.len(),
+                    failed.join("\n  ")
+                ));
+            }
         }
     }
     let written = traces.len() - failed.len();
@@ -123,17 +130,12 @@ fn many(arguments: &Args) -> Result<(), String> {
             0 => String::new(),
             again => format!("; {again} were there before and are replaced"),
         };
-        let damaged = match losses.first_key_value() {
-            None => String::new(),
-            Some((trace, _)) if losses.len() == 1 => {
-                format!(
-                    "; {trace}{}",
-                    damage(losses.values().sum()).replacen(';', " is damaged:", 1)
-                )
-            }
-            Some((trace, _)) => format!(
+        let damaged = match damaged.as_slice() {
+            [] => String::new(),
+            [trace] => format!("; {trace} is damaged, see ferretto_loss"),
+            [trace, ..] => format!(
                 "; {} of them are damaged, such as {trace}, see ferretto_loss",
-                losses.len()
+                damaged.len()
             ),
         };
         eprintln!(
@@ -149,8 +151,9 @@ fn many(arguments: &Args) -> Result<(), String> {
                 more => format!("\n  and {more} more"),
             };
             failed.truncate(MOST_NAMED);
+            let others = if written > 0 { "; the others do" } else { "" };
             Err(format!(
-                "{count} of {} traces have no tables; the others do:\n  {}{more}",
+                "{count} of {} traces have no tables{others}:\n  {}{more}",
                 traces.len(),
                 failed.join("\n  ")
             ))

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ferretto_sql::datafusion::sql::parser::Statement;
 use ferretto_sql::{Database, EXAMPLES, Options, Traces, VIEWS};
+use ferretto_tables::PartitionedFolder;
 
 use crate::export::damage;
 use crate::output::{self, Destination, Format};
@@ -13,8 +14,8 @@ use crate::shell;
 
 /// Ask traces, or a folder of tables, in SQL
 ///
-/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin. Of several words, the
-/// last one is the SQL unless it is the name of a file. With several traces, tables also have the columns date, machine and trace.
+/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin. Of several words,
+/// the last one is the SQL unless it is the name of a file. With several traces, tables also have the columns date, machine and trace.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with `;` between them
@@ -35,10 +36,10 @@ pub(crate) struct Args {
     /// The memory for tables, sorts and joins, in MB. Larger ones use temporary files
     #[arg(long, value_name = "MB", default_value_t = 1024)]
     memory: usize,
-    /// Print frequent questions with their SQL
+    /// Print frequent questions with their SQL, to many traces after the name of a folder that has them
     #[arg(long)]
     examples: bool,
-    /// Print the views as statements, for other engines
+    /// Print the views as statements, for other engines; after the name of a folder of many traces, also those that make tables of its files
     #[arg(long)]
     views: bool,
 }
@@ -46,11 +47,16 @@ pub(crate) struct Args {
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let texts = [
-        (arguments.examples, examples as fn() -> String),
+        (arguments.examples, examples as fn(Traces) -> String),
         (arguments.views, views),
     ];
     if let Some((_, text)) = texts.iter().find(|(is_wanted, _)| *is_wanted) {
-        return match io::stdout().write_all(text().as_bytes()) {
+        let has_many = arguments
+            .words
+            .first()
+            .is_some_and(|folder| PartitionedFolder::is_one(Path::new(folder)));
+        let traces = if has_many { Traces::Many } else { Traces::One };
+        return match io::stdout().write_all(text(traces).as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
             _ => Ok(()),
         };
@@ -157,25 +163,32 @@ pub(crate) async fn answer(
 }
 
 /// All examples as a text that `ferretto query` reads.
-fn examples() -> String {
+fn examples(traces: Traces) -> String {
     let one = |example: &ferretto_sql::Example| {
         format!(
             "-- {} (ferretto report {})\n{};\n",
-            example.question, example.name, example.sql
+            example.question,
+            example.name,
+            example.of(traces)
         )
     };
     EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// All views as a text of statements, those that others use first.
-fn views() -> String {
-    let one = |view: &ferretto_sql::View| {
-        format!(
-            "-- {}\ncreate or replace view {} as {};\n",
-            view.about,
-            view.name,
-            view.sql(Traces::One)
-        )
-    };
-    VIEWS.iter().map(one).collect::<Vec<_>>().join("\n")
+/// All views as a text of statements, those that others use first. With many traces, tables are views of their files.
+fn views(traces: Traces) -> String {
+    let mut text = Vec::new();
+    if traces == Traces::Many {
+        for (name, sql) in ferretto_sql::views_of_files() {
+            text.push(format!("create or replace view {name} as {sql};\n"));
+        }
+    }
+    for view in VIEWS {
+        let sql = view.sql(traces);
+        text.push(format!(
+            "-- {}\ncreate or replace view {} as {sql};\n",
+            view.about, view.name
+        ));
+    }
+    text.join("\n")
 }

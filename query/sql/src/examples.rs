@@ -1,7 +1,7 @@
 //! Questions that people often ask of a trace, each with its query and a picture: what `ferretto report` prints.
 //!
-//! Each query is also the trace processor's, and a test compares the answers. Over many traces, rows about one thread, process or slice say which trace has it, and
-//! rows about a CPU say which machine; rows about names count all traces together.
+//! Each query is also the trace processor's, and a test compares the answers. Over many traces, rows about one thread, process or slice say which trace has
+//! it, and rows about a CPU say which machine; rows about names count all traces together.
 
 use crate::many::Traces;
 
@@ -41,9 +41,14 @@ impl Example {
         // Behind what ranks the rows, so that it only decides between equal ones.
         let end = sql.find(" limit ").unwrap_or(sql.len());
         sql.insert_str(end, &format!(", {}", self.whose));
-        for clause in ["\ngroup by ", "select "] {
+        let name = self.whose.rsplit('.').next().unwrap_or(self.whose);
+        let columns = [
+            ("\ngroup by ", format!("{}, ", self.whose)),
+            ("select ", format!("{} as {name}, ", self.whose)),
+        ];
+        for (clause, column) in columns {
             if let Some(place) = sql.find(clause) {
-                sql.insert_str(place + clause.len(), &format!("{}, ", self.whose));
+                sql.insert_str(place + clause.len(), &column);
             }
         }
         sql

@@ -19,5 +19,5 @@ pub use datafusion;
 pub use error::Error;
 pub use examples::{EXAMPLES, Example, Unit};
 pub use functions::{human_bytes, human_duration, register as register_functions};
-pub use many::Traces;
+pub use many::{Traces, views_of_files};
 pub use views::{VIEWS, View};

@@ -1,8 +1,8 @@
 //! Tables of many traces as if they were those of one.
 //!
 //! Numbers such as `utid` count within a trace, so a join on them would mix traces. Here each trace gets a number, and its ids begin at a multiple of
-//! [`IDS_OF_A_TRACE`]: ids of different traces differ, and the SQL that is right for one trace is right for many. `id % 1000000000000` is the id in the trace.
-//! Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
+//! [`IDS_OF_A_TRACE`]: ids of different traces differ, and the SQL that is right for one trace is right for many. `id % 1000000000000` is the id in the
+//! trace. Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,10 +11,10 @@ use datafusion::arrow::array::{Array, AsArray, Int64Array};
 use datafusion::arrow::datatypes::{DataType, Date32Type, Field, Schema, SchemaRef, UInt16Type};
 use datafusion::common::{Column, exec_err};
 use datafusion::error::Result;
-use datafusion::logical_expr::{ColumnarValue, Expr, ScalarUDF, Volatility, create_udf};
+use datafusion::logical_expr::{ColumnarValue, Expr, ScalarUDF, Volatility, create_udf, lit, when};
 use datafusion::prelude::{ParquetReadOptions, SessionContext};
 use datafusion::scalar::ScalarValue;
-use ferretto_tables::{Kind, PARTITIONS, Place, Table};
+use ferretto_tables::{PARTITIONS, Place, TABLES, Table};
 
 /// The ids that a trace may have before they meet those of the next.
 pub(crate) const IDS_OF_A_TRACE: i64 = 1_000_000_000_000;
@@ -40,9 +40,8 @@ impl Traces {
     }
 }
 
-/// Columns, of any table, that number what a trace has. `stack_id` tells stacks apart by their names, which traces share, and `trace_id` of flows is the
-/// programs' own.
-const IDS: [&str; 27] = [
+/// Columns, of any table, that number what a trace has. `trace_id` of flows is the programs' own.
+const IDS: [&str; 29] = [
     "arg_set_id",
     "callsite_id",
     "dimension_arg_set_id",
@@ -51,6 +50,7 @@ const IDS: [&str; 27] = [
     "machine_id",
     "mapping",
     "parent_id",
+    NONE_IS_0,
     "parent_upid",
     "perf_session_id",
     "slice_id",
@@ -58,6 +58,7 @@ const IDS: [&str; 27] = [
     "slice_out",
     "snapshot_id",
     "source_arg_set_id",
+    "stack_id",
     "symbol_set_id",
     "thread_state_id",
     "track_group_id",
@@ -72,6 +73,9 @@ const IDS: [&str; 27] = [
     "runnable_latency_id",
     "sched_id",
 ];
+
+/// The id that is 0 where there is nothing, and stays so.
+const NONE_IS_0: &str = "parent_stack_id";
 
 /// Whether rows of different traces never have the same value in this column.
 pub(crate) fn is_id(column: &str) -> bool {
@@ -190,17 +194,50 @@ impl FirstIds {
         let rows = context.read_parquet(folder, options).await?;
         let column = |name: &str| Expr::Column(Column::from_name(name));
         let first = self.function().call(PARTITIONS.map(column).to_vec());
-        let select = table
-            .columns
-            .iter()
-            .map(|it| match it.kind == Kind::Int && is_id(it.name) {
-                true => (column(it.name) + first.clone()).alias(it.name),
-                false => column(it.name),
+        let mut select = Vec::new();
+        for name in table.columns.iter().map(|column| column.name) {
+            let id = column(name) + first.clone();
+            select.push(match name {
+                NONE_IS_0 => when(column(name).eq(lit(0_i64)), lit(0_i64))
+                    .otherwise(id)?
+                    .alias(name),
+                name if is_id(name) => id.alias(name),
+                name => column(name),
             });
-        let select: Vec<Expr> = select.chain(PARTITIONS.map(column)).collect();
+        }
+        select.extend(PARTITIONS.map(column));
         context.register_table(table.name, rows.select(select)?.into_view())?;
         Ok(())
     }
+}
+
+/// The views, with their names, that make tables of many traces of their files in another engine, as `ferretto query` does by itself. There the files of each
+/// table are a table `TABLE_files`, with the partitions as columns.
+pub fn views_of_files() -> Vec<(String, String)> {
+    let partitions = PARTITIONS.join(", ");
+    let first_ids = format!(
+        "select {partitions}, (row_number() over (order by {partitions}) - 1) * {IDS_OF_A_TRACE} as first_id
+        from (select distinct {partitions} from metadata_files) as traces"
+    );
+    let of_table = |table: &&Table| {
+        let columns = table.columns.iter().map(|column| match column.name {
+            NONE_IS_0 => {
+                format!("case when {NONE_IS_0} = 0 then 0 else {NONE_IS_0} + first_id end as {NONE_IS_0}")
+            }
+            name if is_id(name) => format!("{name} + first_id as {name}"),
+            // Some are words of SQL.
+            name => format!("\"{name}\""),
+        });
+        let columns = columns.collect::<Vec<_>>().join(", ");
+        let files = format!("{}_files", table.name);
+        let sql = format!(
+            "select {columns}, {partitions}\n        from {files} join {FIRST_ID} using ({partitions})"
+        );
+        (table.name.to_owned(), sql)
+    };
+    std::iter::once((FIRST_ID.to_owned(), first_ids))
+        .chain(TABLES.iter().map(of_table))
+        .collect()
 }
 
 /// The columns of partitions. Two of them repeat few values.
@@ -224,22 +261,20 @@ pub(crate) fn schema(table: &Table) -> SchemaRef {
 
 #[cfg(test)]
 mod tests {
-    use ferretto_tables::TABLES;
+    use ferretto_tables::Kind;
 
     use super::*;
 
     /// Whoever adds a column decides whether it numbers what a trace has.
     #[test]
     fn each_column_that_looks_like_an_id_is_known() {
-        const NO_IDS: [&str; 9] = [
+        const NO_IDS: [&str; 7] = [
             "android_appid",
             "android_user_id",
             "build_id",
             "clock_id",
             "cluster_id",
             "module_debugid",
-            "parent_stack_id",
-            "stack_id",
             "trace_id",
         ];
         const NUMBERS: [&str; 5] = ["pid", "raw_id", "tid", "uid", "pid"];

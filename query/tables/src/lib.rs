@@ -1,6 +1,7 @@
 //! Perfetto traces as Arrow tables, whose names, columns and values are those of the trace processor.
 //!
-//! [`import`] reads a trace of any size and passes record batches to a [`Sink`]: [`Memory`], a `ParquetFolder` (feature `parquet`), or another; a `PartitionedFolder` takes many traces. [`TABLES`] describes all tables.
+//! [`import`] reads a trace of any size and passes record batches to a [`Sink`]: [`Memory`], a `ParquetFolder` (feature `parquet`), or another. A
+//! `PartitionedFolder` takes many traces. [`TABLES`] describes all tables.
 //!
 //! The way of an event: the tokenizer reads packets in the order of the file, resolves what they refer to, and converts times to the clock of the trace. The
 //! sorter puts events into the order of time, with a temporary file if they are many. The trackers follow processes, scheduling and tracks, and write rows.

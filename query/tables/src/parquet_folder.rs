@@ -1,8 +1,8 @@
 //! Writes each table as a zstd Parquet file in a folder of its own: `DIR/sched_slice/part-0.parquet`.
 //!
-//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table has
-//! a file, also one without rows, so that a query does not depend on what a trace happens to contain. A [`PartitionedFolder`](crate::PartitionedFolder) has one of
-//! these for each trace while the trace is read.
+//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table
+//! has a file, also one without rows, so that a query does not depend on what a trace happens to contain. A [`PartitionedFolder`] has one of these for each
+//! trace while the trace is read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

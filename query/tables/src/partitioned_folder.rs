@@ -1,10 +1,12 @@
 //! Many traces in one folder, partitioned as Hive does: `DIR/sched_slice/date=2026-11-27/machine=NAME/trace=NAME/part-0.parquet`.
 //!
-//! `ferretto-query` uses it for several traces. Engines read such a folder as tables with three further columns. Numbers such as `utid` are those of each trace.
+//! `ferretto-query` uses it for several traces. Engines read such a folder as tables with three further columns. Numbers such as `utid` are those of each
+//! trace.
 //!
-//! A trace is there as a whole or not at all. Its files are written into a folder of their own below `DIR/.ferretto`, where no engine looks. A file `place` says
-//! that they are complete and where they belong; then they are renamed into their tables. Whoever opens the folder next finishes such a move that was interrupted, and removes what
-//! was not complete. Locks keep apart those who export into one folder at a time. A trace that is exported again takes the place of its earlier tables.
+//! A trace is there as a whole or not at all. Its files are written into a folder of their own below `DIR/.ferretto`, where no engine looks. A file `place`
+//! says that they are complete and where they belong; then they are renamed into their tables. Whoever opens the folder next finishes such a move that was
+//! interrupted, and removes what was not complete. Locks keep apart those who export into one folder at a time. A trace that is exported again takes the place
+//! of its earlier tables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -292,7 +294,8 @@ impl PartitionedFolder {
     }
 }
 
-/// Lists the files in a folder and the folders below it, which may be traces: those without a dot at the beginning, in the order of their names.
+/// Lists the files in a folder and the folders below it, which may be traces: those without a dot at the beginning, in the order of their names. Folders of
+/// tables are passed over.
 ///
 /// # Errors
 /// If a folder cannot be read.
@@ -306,6 +309,7 @@ pub fn traces_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
         }
         // A link to a folder could lead back here.
         match entry.file_type()?.is_dir() {
+            true if entry.path().join(OWN).is_dir() => {}
             true => found.extend(traces_in(&entry.path())?),
             false if entry.path().is_file() => found.push(entry.path()),
             false => {}

@@ -5,7 +5,8 @@
 //! `b`; a name that both have gets `_0` and `_1`. A duration of -1 means that the interval lasts to the end. Rows without `ts`, `dur` or an equal column are
 //! left out. `span_left_join` also has the times of `a` that nothing of `b` overlaps, with nulls.
 //!
-//! Times of different traces have nothing to do with each other. Where there are many, and none of the equal columns is an id, intervals also must be of one trace.
+//! Times of different traces have nothing to do with each other. Where there are many, and none of the equal columns is an id, intervals also must be of one
+//! trace.
 //!
 //! Both inputs are sorted, with spill, and gone through once.
 

@@ -33,7 +33,7 @@ async fn columns(database: &mut Database, table: &str) -> Vec<String> {
 
 /// Ids as they are in the trace, as far as a name tells which columns are ids.
 fn own(column: &str) -> String {
-    let is_id = column.ends_with("id") && !column.ends_with("stack_id")
+    let is_id = column.ends_with("id")
         || column.starts_with("slice_")
         || ["mapping", "ucpu", "ufd"].contains(&column);
     match is_id && !["build_id", "module_debugid"].contains(&column) {

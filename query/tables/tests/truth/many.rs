@@ -260,6 +260,8 @@ fn a_folder_of_traces_is_searched_to_its_ground() {
     for name in ["a", "b/c/d", ".hidden", "e"] {
         fs::write(scratch.path().join(name), "").unwrap();
     }
+    open(&scratch.path().join("b/tables"));
+    fs::write(scratch.path().join("b/tables/x"), "").unwrap();
     std::os::unix::fs::symlink(scratch.path(), scratch.path().join("f")).unwrap();
     let found = traces_in(scratch.path()).unwrap();
     assert_eq!(found, ["a", "b/c/d", "e"].map(|name| scratch.path().join(name)));
