@@ -73,7 +73,9 @@ impl Database {
             let first_ids = FirstIds::default();
             let traces =
                 PartitionedFolder::traces(folder).map_err(|error| Error::Source(error.to_string()))?;
-            traces.iter().for_each(|trace| first_ids.add(trace));
+            for trace in traces {
+                first_ids.of(trace);
+            }
             return Database::with(Source::Folder(folder.into()), Some(first_ids), options).await;
         }
         if TABLES.iter().any(|table| folder.join(table.name).is_dir()) {
@@ -286,7 +288,9 @@ impl Database {
             .map_err(Error::Source)?;
         self.losses = built.losses;
         if let Some(first_ids) = &self.first_ids {
-            built.places.iter().for_each(|place| first_ids.add(place));
+            for place in built.places {
+                first_ids.of(place);
+            }
         }
         for table in TABLES.iter().filter(|table| tables.contains(table.name)) {
             self.set_files(table, &built.folder.path().join(table.name))

@@ -85,25 +85,19 @@ pub(crate) fn is_id(column: &str) -> bool {
 /// The first ids of traces.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FirstIds {
-    known: Arc<Mutex<HashMap<(String, String, String), i64>>>,
+    known: Arc<Mutex<HashMap<Place, i64>>>,
 }
 
 impl FirstIds {
     /// Returns the first id of a trace, which is the next free one if the trace is new.
-    pub(crate) fn of(&self, date: String, machine: &str, trace: &str) -> i64 {
+    pub(crate) fn of(&self, trace: Place) -> i64 {
         // What a panic elsewhere has left is still a map.
         let mut known = self
             .known
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         let next = known.len() as i64 * IDS_OF_A_TRACE;
-        *known
-            .entry((date, machine.to_owned(), trace.to_owned()))
-            .or_insert(next)
-    }
-
-    pub(crate) fn add(&self, place: &Place) {
-        self.of(place.date.clone(), &place.machine, &place.trace);
+        *known.entry(trace).or_insert(next)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -159,9 +153,12 @@ impl FirstIds {
             Some(match last {
                 Some((known, id)) if known == key => id,
                 _ => {
-                    let date = Date32Type::to_naive_date_opt(key.0)
-                        .map_or_else(String::new, |date| date.to_string());
-                    let id = self.of(date, texts.0.value(key.1.into()), texts.1.value(key.2.into()));
+                    let date = Date32Type::to_naive_date_opt(key.0);
+                    let id = self.of(Place {
+                        date: date.map_or_else(String::new, |date| date.to_string()),
+                        machine: texts.0.value(key.1.into()).to_owned(),
+                        trace: texts.1.value(key.2.into()).to_owned(),
+                    });
                     last = Some((key, id));
                     id
                 }
@@ -282,6 +279,9 @@ mod tests {
         for column in columns().filter(|column| column.name.ends_with("id")) {
             let known = is_id(column.name) || NO_IDS.contains(&column.name) || NUMBERS.contains(&column.name);
             assert!(known, "{} is neither an id nor none", column.name);
+        }
+        for column in columns().filter(|column| is_id(column.name)) {
+            assert_eq!(column.kind, Kind::Int, "{}", column.name);
         }
         for table in TABLES {
             assert!(

@@ -116,7 +116,7 @@ impl PartitionedFolder {
                 .into_iter()
                 .any(|entry| value(&entry.file_name(), PARTITIONS[0]).is_some())
         };
-        TABLES.iter().any(|table| has_date(table))
+        TABLES.iter().any(has_date)
     }
 
     /// Lists the traces of a folder, in the order of their places.
