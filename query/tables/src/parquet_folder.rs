@@ -1,7 +1,8 @@
 //! Writes each table as a zstd Parquet file in a folder of its own: `DIR/sched_slice/part-0.parquet`.
 //!
-//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table has
-//! a file, also one without rows, so that a query does not depend on what a trace happens to contain.
+//! A thread of its own encodes and compresses, while the import goes on. `ferretto-query export` uses it. Engines read such a folder as one table. Every table
+//! has a file, also one without rows, so that a query does not depend on what a trace happens to contain. A [`PartitionedFolder`] has one of these for each
+//! trace while the trace is read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,12 +16,14 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_schema::ArrowError;
 use arrow_select::take::take_record_batch;
 use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_writer::ArrowWriterOptions;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use crate::error::Error;
+use crate::partitioned_folder::PartitionedFolder;
 use crate::schema::{Kind, TABLES, Table, VERSION};
 use crate::sink::Sink;
 
@@ -29,7 +32,7 @@ const ROW_GROUP: usize = 1 << 18;
 /// The batches that wait for the thread. A batch is mostly 1 or 2 MB.
 const WAITING: usize = 8;
 /// The name of the one file of a table.
-const FILE: &str = "part-0.parquet";
+pub(crate) const FILE: &str = "part-0.parquet";
 
 /// A folder that gets one Parquet file for each table.
 pub struct ParquetFolder {
@@ -49,12 +52,19 @@ impl ParquetFolder {
         if TABLES
             .iter()
             .any(|table| folder.join(table.name).join(FILE).exists())
+            || PartitionedFolder::is_one(folder)
         {
             return Err(Error::Occupied(folder.to_owned()));
         }
+        ParquetFolder::start(folder, TABLES.to_vec())
+    }
+
+    /// Starts in a folder that exists and is empty. These tables get a file even if they have no rows.
+    pub(crate) fn start(folder: &Path, always: Vec<&'static Table>) -> Result<ParquetFolder, Error> {
         let files = Files {
             folder: folder.to_owned(),
             files: BTreeMap::new(),
+            always,
         };
         let (batches, incoming) = sync_channel(WAITING);
         let writer = thread::Builder::new()
@@ -75,6 +85,15 @@ impl ParquetFolder {
         // If the thread is gone, it has failed, and says why.
         let _ = self.batches.send(None);
         self.end()
+    }
+
+    /// Leaves the files incomplete, and waits until nothing writes them any more.
+    pub(crate) fn abandon(self) {
+        drop(self.batches);
+        if let Some(writer) = self.writer {
+            // Why it failed, if it did, is not why this is called.
+            let _ = writer.join();
+        }
     }
 
     /// Waits for the thread.
@@ -100,6 +119,8 @@ impl Sink for ParquetFolder {
 struct Files {
     folder: PathBuf,
     files: BTreeMap<&'static str, (PathBuf, ArrowWriter<File>)>,
+    /// The tables that have a file even without rows.
+    always: Vec<&'static Table>,
 }
 
 impl Files {
@@ -127,7 +148,13 @@ impl Files {
                 let path = folder.join(FILE);
                 let file = File::create(&path).map_err(|error| Error::Write(path.clone(), error))?;
                 let writer = properties(table)
-                    .and_then(|properties| ArrowWriter::try_new(file, table.arrow_schema(), Some(properties)))
+                    .and_then(|properties| {
+                        // The types of Parquet say all: what Arrow adds would be most of a small file.
+                        let options = ArrowWriterOptions::new()
+                            .with_properties(properties)
+                            .with_skip_arrow_metadata(true);
+                        ArrowWriter::try_new_with_options(file, table.arrow_schema(), options)
+                    })
                     .map_err(|error| Error::Parquet(path.clone(), error))?;
                 Ok(entry.insert((path, writer)))
             }
@@ -135,7 +162,7 @@ impl Files {
     }
 
     fn finish(mut self) -> Result<(), Error> {
-        for table in TABLES {
+        for table in std::mem::take(&mut self.always) {
             self.file(table)?;
         }
         for (path, writer) in self.files.into_values() {

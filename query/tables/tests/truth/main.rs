@@ -6,6 +6,8 @@
 
 mod damage;
 mod generator;
+#[cfg(feature = "parquet")]
+mod many;
 mod ours;
 mod tpq;
 
