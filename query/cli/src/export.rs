@@ -3,7 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use ferretto_tables::{Added, Error, Input, Options, ParquetFolder, PartitionedFolder, import, traces_in};
+use ferretto_tables::{
+    Added, Error, Input, Options, ParquetFolder, PartitionedFolder, Selection, import, traces_in,
+};
 
 /// The most traces that failed which one message names.
 const MOST_NAMED: usize = 20;
@@ -20,12 +22,27 @@ pub(crate) struct Args {
     /// The folder for the tables, each in a folder of its own
     #[arg(short, long = "out", value_name = "DIR")]
     output: PathBuf,
+    /// Also the table ftrace_event: each kernel event with all its fields, several times as much as the other tables
+    #[arg(long)]
+    ftrace_events: bool,
     /// Give also a single trace a partition, so that others can follow
     #[arg(long)]
     partition: bool,
     /// The machine that recorded the traces, for their partition. By default its kernel and architecture
     #[arg(long, value_name = "NAME")]
     machine: Option<String>,
+}
+
+impl Args {
+    fn options(&self) -> Options {
+        Options {
+            tables: match self.ftrace_events {
+                true => Selection::All,
+                false => Selection::Usual,
+            },
+            ..Options::default()
+        }
+    }
 }
 
 /// Returns what went wrong, as a sentence.
@@ -41,7 +58,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
                 || arguments.machine.is_some()
                 || PartitionedFolder::is_one(&arguments.output)) =>
         {
-            one(trace, &arguments.output)
+            one(trace, &arguments.output, &arguments.options())
         }
         _ => many(arguments),
     }
@@ -51,7 +68,7 @@ fn open(trace: &OsStr) -> Result<Input, String> {
     Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))
 }
 
-fn one(trace: &OsStr, output: &Path) -> Result<(), String> {
+fn one(trace: &OsStr, output: &Path, options: &Options) -> Result<(), String> {
     let input = open(trace)?;
     let name = input.name.clone();
     let failed = |error: Error| match error {
@@ -60,7 +77,7 @@ fn one(trace: &OsStr, output: &Path) -> Result<(), String> {
     };
     let is_new = !output.exists();
     let mut folder = ParquetFolder::create(output).map_err(failed)?;
-    let report = match import(input.source, &Options::default(), &mut folder) {
+    let report = match import(input.source, options, &mut folder) {
         Ok(report) => report,
         Err(error) => {
             // What has tables stays, as far as they go.
@@ -102,7 +119,7 @@ fn many(arguments: &Args) -> Result<(), String> {
     let (mut packets, mut bytes, mut replaced) = (0, 0, 0);
     let (mut damaged, mut failed) = (Vec::new(), Vec::new());
     for (before, trace) in traces.iter().enumerate() {
-        match add(&mut folder, trace, arguments.machine.as_deref()) {
+        match add(&mut folder, trace, arguments) {
             Ok(added) => {
                 packets += added.report.packets;
                 bytes += added.report.bytes;
@@ -167,14 +184,19 @@ enum Failure {
     OfFolder(String),
 }
 
-fn add(folder: &mut PartitionedFolder, trace: &OsStr, machine: Option<&str>) -> Result<Added, Failure> {
+fn add(folder: &mut PartitionedFolder, trace: &OsStr, arguments: &Args) -> Result<Added, Failure> {
     let input = open(trace).map_err(Failure::OfTrace)?;
     let name = match trace == "-" {
         true => "stdin".into(),
         false => Path::new(trace).file_name().unwrap_or(trace).to_string_lossy(),
     };
     folder
-        .add(input.source, &name, machine, &Options::default())
+        .add(
+            input.source,
+            &name,
+            arguments.machine.as_deref(),
+            &arguments.options(),
+        )
         .map_err(|error| match error {
             Error::Read(_) | Error::NoTrace(_) | Error::Taken(_) | Error::Batch(..) => {
                 Failure::OfTrace(format!("{}: {error}", input.name))

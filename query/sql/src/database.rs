@@ -16,6 +16,7 @@ use datafusion::sql::parser::Statement;
 use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
+use crate::arguments::Arguments;
 use crate::built::{Stored, build, build_many};
 use crate::error::Error;
 use crate::many::{self, FirstIds, Traces};
@@ -23,6 +24,9 @@ use crate::{dialect, functions, views};
 
 /// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
 const LEAST: usize = 64 << 20;
+
+/// The table of kernel events, and the one that has their fields.
+const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
 
 /// How queries run.
 #[derive(Debug, Clone)]
@@ -49,6 +53,7 @@ pub struct Database {
     folders: Vec<TempDir>,
     /// The ids of many traces; `None` if there is one.
     first_ids: Option<FirstIds>,
+    arguments: Arguments,
     /// The places of the trace that could not be read.
     losses: u64,
 }
@@ -127,6 +132,8 @@ impl Database {
             .build_arc()?;
         let context = SessionContext::new_with_config_rt(config, runtime);
         functions::register(&context);
+        let arguments = Arguments::default();
+        arguments.register(&context);
         if let Some(first_ids) = &first_ids {
             first_ids.register(&context);
         }
@@ -137,6 +144,7 @@ impl Database {
             ready: BTreeSet::new(),
             folders: Vec::new(),
             first_ids,
+            arguments,
             losses: 0,
         };
         let traces = match &database.source {
@@ -215,8 +223,25 @@ impl Database {
     pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
         names(sql, &mut tables, &mut named);
-        let missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
+        let mut missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
+        // Fields of kernel events are in `args` only if both are made in one pass.
+        let is_there = |name| tables.contains(name) || self.ready.contains(name);
+        if WITH_EVENTS.iter().any(|name| missing.contains(name)) && WITH_EVENTS.into_iter().all(is_there) {
+            missing.extend(WITH_EVENTS);
+        }
+        if let Source::Folder(folder) = &self.source
+            && missing.contains(WITH_EVENTS[0])
+        {
+            return Err(Error::Source(format!(
+                "{} has no {}; export the trace with --ftrace-events, or ask the trace itself",
+                folder.display(),
+                WITH_EVENTS[0]
+            )));
+        }
         if !missing.is_empty() {
+            if missing.contains("args") {
+                self.arguments.forget();
+            }
             self.build(missing).await?;
         }
         for view in named {
@@ -229,7 +254,7 @@ impl Database {
                 }
             }
         }
-        Ok(())
+        self.arguments.read_keys_of(sql, &self.context).await
     }
 
     async fn build(&mut self, tables: BTreeSet<&'static str>) -> Result<(), Error> {
@@ -307,6 +332,7 @@ impl Database {
             match files.is_dir() {
                 true => self.set_files(table, &files).await?,
                 // An export of an earlier version, or by somebody who left it out.
+                false if table.name == WITH_EVENTS[0] => continue,
                 false => self.set(table, Vec::new())?,
             }
             self.ready.insert(table.name);

@@ -5,6 +5,7 @@
 //! engine that is built on DataFusion.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod built;
 mod database;
 mod dialect;

@@ -3,6 +3,8 @@
 //! `FERRETTO_TPQ` names the program that asks the trace processor, `FERRETTO_TRACES` a folder of recorded traces.
 #![allow(clippy::unwrap_used)]
 
+#[path = "truth/arguments.rs"]
+mod arguments;
 #[path = "../../tables/tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;

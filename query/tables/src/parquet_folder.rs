@@ -23,6 +23,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use crate::error::Error;
+use crate::import::Selection;
 use crate::partitioned_folder::PartitionedFolder;
 use crate::schema::{Kind, TABLES, Table, VERSION};
 use crate::sink::Sink;
@@ -33,6 +34,12 @@ const ROW_GROUP: usize = 1 << 18;
 const WAITING: usize = 8;
 /// The name of the one file of a table.
 pub(crate) const FILE: &str = "part-0.parquet";
+
+/// The tables that have a file even without rows. `ftrace_event` is not among them, so that nobody takes an export without it for a trace without events.
+pub(crate) fn usual() -> impl Iterator<Item = &'static Table> {
+    let tables = TABLES.iter().copied();
+    tables.filter(|table| Selection::Usual.has(table))
+}
 
 /// A folder that gets one Parquet file for each table.
 pub struct ParquetFolder {
@@ -56,7 +63,7 @@ impl ParquetFolder {
         {
             return Err(Error::Occupied(folder.to_owned()));
         }
-        ParquetFolder::start(folder, TABLES.to_vec())
+        ParquetFolder::start(folder, usual().collect())
     }
 
     /// Starts in a folder that exists and is empty. These tables get a file even if they have no rows.

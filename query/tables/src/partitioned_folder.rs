@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use crate::error::Error;
 use crate::import::{Options, Report, import};
-use crate::parquet_folder::{FILE, ParquetFolder};
+use crate::parquet_folder::{FILE, ParquetFolder, usual};
 use crate::schema::{CLOCK_SNAPSHOT, MACHINE_TABLE, METADATA, TABLES, Table};
 use crate::sink::Sink;
 
@@ -224,8 +224,8 @@ impl PartitionedFolder {
         let lock = locked(&stage.path().join(LOCK))?;
         // Each table has at least one file, as engines cannot read a table without. `metadata` lists the traces.
         let needs =
-            |table: &&&'static Table| table.name == METADATA.name || !self.folder.join(table.name).exists();
-        let always = TABLES.iter().filter(needs).copied().collect();
+            |table: &&'static Table| table.name == METADATA.name || !self.folder.join(table.name).exists();
+        let always = usual().filter(needs).collect();
         Ok((stage, lock, always))
     }
 

@@ -55,10 +55,10 @@ impl Ftrace {
                 // Most fields are events.
                 (FtraceEventBundle::EVENT, _) => {}
                 (FtraceEventBundle::COMPACT_SCHED, Value::Bytes(bytes)) => compact = Some(bytes),
-                (FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, Value::Bytes(descriptor)) => {
-                    if !context.descriptions.add(descriptor, &mut context.strings) {
-                        context.stats.add("ftrace_generic_descriptor_errors", None, 1);
-                    }
+                (FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, Value::Bytes(descriptor))
+                    if !context.descriptions.add(descriptor, &mut context.strings) =>
+                {
+                    context.stats.add("ftrace_generic_descriptor_errors", None, 1);
                 }
                 (number, Value::Varint(value)) => head.set(number, value),
                 _ => {}
