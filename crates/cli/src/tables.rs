@@ -29,6 +29,9 @@ struct Export {
     /// The folder for the tables
     #[arg(short, long = "out", value_name = "DIR")]
     _out: OsString,
+    /// Also writes the table ftrace_event: each kernel event with all its fields, several times as much as the other tables
+    #[arg(long = "ftrace-events")]
+    _ftrace_events: bool,
     /// Gives also a single trace a partition, so that others can follow
     #[arg(long = "partition")]
     _partition: bool,
