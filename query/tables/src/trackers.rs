@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod counters;
 pub(crate) mod descriptors;
+mod disks;
 mod flows;
 pub(crate) mod ftrace_events;
 pub(crate) mod groups;
@@ -26,6 +27,7 @@ use ferretto_proto::write::TracePacket;
 use crate::context::Context;
 use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
+use disks::Disks;
 use flows::Flows;
 use ftrace_events::FtraceEvents;
 use kernel::Begin;
@@ -53,6 +55,7 @@ pub(crate) struct Trackers {
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
+    disks: Disks,
     /// The rows of `android_logs`.
     logs: i64,
     /// The rows of `filedescriptor`.
@@ -76,6 +79,7 @@ impl Trackers {
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),
+            disks: Disks::default(),
             logs: 0,
             files: 0,
             begin: None,

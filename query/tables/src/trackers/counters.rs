@@ -224,6 +224,9 @@ impl Trackers {
                 self.count(ts, f64::from(*count), &key, || name, COUNTER, context);
             }
         }
+        for disk in all_bytes(stats, SysStats::DISK_STAT) {
+            self.disk(ts, disk, context);
+        }
         for sample in all_bytes(stats, SysStats::PSI) {
             let Some(resource) = PSI_RESOURCES.get(get(sample, PsiSample::RESOURCE) as usize) else {
                 context.stats.add("psi_unknown_resource", None, 1);
@@ -233,6 +236,27 @@ impl Trackers {
             let key = Key::new("psi", &[("psi_resource", word)]);
             let value = get(sample, PsiSample::TOTAL_NS) as f64;
             self.count(ts, value, &key, || format!("psi.{resource}"), COUNTER, context);
+        }
+        for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
+            let name = context
+                .strings
+                .intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
+            let unit = Has::Counter {
+                unit: Some(context.strings.intern("C")),
+            };
+            let key = Key::new(
+                "thermal_temperature_sys",
+                &[("thermal_zone", Dimension::Text(name))],
+            );
+            let text = context.strings.get(name).to_owned();
+            self.count(
+                ts,
+                get(zone, ThermalZone::TEMP) as f64,
+                &key,
+                || text,
+                unit,
+                context,
+            );
         }
         for of_cpu in all_bytes(stats, SysStats::CPUIDLE_STATE) {
             const CPU: u32 = 1;
@@ -256,27 +280,6 @@ impl Trackers {
                 let value = get(entry, DURATION_US) as f64;
                 self.count(ts, value, &key, || name, unit, context);
             }
-        }
-        for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
-            let name = context
-                .strings
-                .intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
-            let unit = Has::Counter {
-                unit: Some(context.strings.intern("C")),
-            };
-            let key = Key::new(
-                "thermal_temperature_sys",
-                &[("thermal_zone", Dimension::Text(name))],
-            );
-            let text = context.strings.get(name).to_owned();
-            self.count(
-                ts,
-                get(zone, ThermalZone::TEMP) as f64,
-                &key,
-                || text,
-                unit,
-                context,
-            );
         }
     }
 

@@ -316,6 +316,23 @@ impl Generator {
                     times.varint_field(2, value);
                 });
                 stats.varint_field(4, value);
+                for device in [&b"sda"[..], b"nvme0n1"].iter().take(pid as usize % 3) {
+                    stats.nested(13, |disk| {
+                        disk.bytes_field(1, device);
+                        for field in 2..=9 {
+                            // Few enough digits that both programs print the same.
+                            disk.varint_field(field, (value / u64::from(field) + now) % (1 << 24));
+                        }
+                    });
+                }
+                stats.nested(14, |pressure| {
+                    pressure.varint_field(1, 1 + pid % 6);
+                    pressure.varint_field(2, value);
+                });
+                stats.nested(15, |zone| {
+                    zone.bytes_field(3, b"cpu-thermal");
+                    zone.varint_field(2, pid * 10);
+                });
                 stats.nested(16, |idle| {
                     idle.varint_field(1, pid % 2);
                     for state in [&b"POLL"[..], b"C1"] {
