@@ -12,36 +12,48 @@ use clap::{CommandFactory, Parser};
 
 const QUERY: &str = "ferretto-query";
 
-/// Makes tables of a trace, as Parquet files.
+/// Makes tables of traces, as Parquet files.
 ///
-/// Each table is a folder in DIR with one file: DIR/sched_slice/part-0.parquet. Names and columns are those of upstream's trace processor. The program
-/// `ferretto-query` does the work: it is looked for beside this program, then in PATH.
+/// Each table is a folder in DIR. One trace has one file there: DIR/sched_slice/part-0.parquet. Several traces, a folder of traces, and whatever goes into a
+/// DIR that has several already, have partitions: DIR/sched_slice/date=2026-11-27/machine=NAME/trace=FILE/part-0.parquet. A trace that was there before is
+/// replaced. Names and columns are those of upstream's trace processor. The program `ferretto-query` does the work: it is looked for beside this program,
+/// then in PATH.
 ///
-/// Exits with 0 when all that could be read is written; what could not is in DIR/ferretto_loss. Exits with 1 if there are no tables.
+/// Exits with 0 when all that could be read is written; what could not is in DIR/ferretto_loss. Exits with 1 if a trace has no tables; the others of many do.
 #[derive(Debug, Parser)]
 #[command(name = "export", bin_name = "ferretto export", disable_version_flag = true)]
 struct Export {
-    /// The trace, also compressed with gzip, zstd or xz; - is stdin
-    #[arg(value_name = "TRACE")]
-    _trace: OsString,
+    /// The traces, also compressed with gzip, zstd or xz; - is stdin. Of a folder, all files in it
+    #[arg(value_name = "TRACE|DIR", required = true)]
+    _traces: Vec<OsString>,
     /// The folder for the tables
     #[arg(short, long = "out", value_name = "DIR")]
     _out: OsString,
+    /// Also writes the table ftrace_event: each kernel event with all its fields, several times as much as the other tables
+    #[arg(long = "ftrace-events")]
+    _ftrace_events: bool,
+    /// Gives also a single trace a partition, so that others can follow
+    #[arg(long = "partition")]
+    _partition: bool,
+    /// The machine that recorded the traces, for their partition [default: its kernel and architecture]
+    #[arg(long = "machine", value_name = "NAME")]
+    _machine: Option<OsString>,
 }
 
-/// Answers questions to a trace, in SQL.
+/// Answers questions to traces, in SQL.
 ///
 /// Tables, columns and views are those of upstream's trace processor, so its SQL carries over; docs/tables.md describes them, and the functions for spans and
-/// times. Without SQL, a terminal becomes a shell with history and completion; otherwise the statements come from stdin. The program `ferretto-query` does
-/// the work: it is looked for beside this program, then in PATH.
+/// times. Of several words, the last one is the SQL, unless it is the name of a file. Without SQL, a terminal becomes a shell with history and completion;
+/// otherwise the statements come from stdin. With several traces, tables also have the columns date, machine and trace. The program `ferretto-query` does the
+/// work: it is looked for beside this program, then in PATH.
 ///
-/// Exits with 0 if all statements were answered, also if a part of the trace could not be read, which a line on stderr says. Exits with 1 otherwise.
+/// Exits with 0 if all statements were answered, also if a part of a trace could not be read, which a line on stderr says. Exits with 1 otherwise.
 #[derive(Debug, Parser)]
 #[command(name = "query", bin_name = "ferretto query", disable_version_flag = true)]
 struct Query {
-    /// The trace, - for stdin, or a folder that `ferretto export` has written
-    #[arg(value_name = "TRACE|DIR")]
-    _source: OsString,
+    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces
+    #[arg(value_name = "TRACE|DIR", required = true)]
+    _sources: Vec<OsString>,
     /// The statements, with ; between them
     #[arg(value_name = "SQL")]
     _sql: Option<OsString>,
@@ -60,17 +72,17 @@ struct Query {
     /// The memory for tables, sorts and joins, in MB; larger ones use temporary files [default: 1024]
     #[arg(long = "memory", value_name = "MB")]
     _memory: Option<OsString>,
-    /// Prints frequent questions with their SQL
+    /// Prints frequent questions with their SQL; after the name of a folder of many traces, the SQL for these
     #[arg(long = "examples")]
     _examples: bool,
-    /// Prints the views as statements, for other engines
+    /// Prints the views as statements, for other engines; after the name of a folder of many traces, also those that make tables of its files
     #[arg(long = "views")]
     _views: bool,
 }
 
-/// Answers a frequent question to a trace, with bars.
+/// Answers a frequent question to traces, with bars.
 ///
-/// `ferretto query --examples` lists the questions and their SQL. `all` answers each that the trace can answer. The program `ferretto-query` does the work:
+/// `ferretto query --examples` lists the questions and their SQL. `all` answers each that the traces can answer. The program `ferretto-query` does the work:
 /// it is looked for beside this program, then in PATH.
 #[derive(Debug, Parser)]
 #[command(name = "report", bin_name = "ferretto report", disable_version_flag = true)]
@@ -78,9 +90,9 @@ struct Report {
     /// The question, such as cpu, sched-latency, io, slices or memory
     #[arg(value_name = "QUESTION")]
     _name: OsString,
-    /// The trace, - for stdin, or a folder that `ferretto export` has written
-    #[arg(value_name = "TRACE|DIR")]
-    _source: OsString,
+    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces
+    #[arg(value_name = "TRACE|DIR", required = true)]
+    _sources: Vec<OsString>,
 }
 
 pub(crate) fn export() -> clap::Command {

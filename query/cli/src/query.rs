@@ -1,28 +1,28 @@
-//! `ferretto query`: SQL on a trace or on a folder of tables, once or in a shell.
+//! `ferretto query`: SQL on traces or on a folder of tables, once or in a shell.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ferretto_sql::datafusion::sql::parser::Statement;
-use ferretto_sql::{Database, EXAMPLES, Options, VIEWS};
+use ferretto_sql::{Database, EXAMPLES, Options, Traces, VIEWS};
+use ferretto_tables::PartitionedFolder;
 
 use crate::export::damage;
 use crate::output::{self, Destination, Format};
 use crate::shell;
 
-/// Ask a trace, or a folder of tables, in SQL
+/// Ask traces, or a folder of tables, in SQL
 ///
-/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin.
+/// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin. Of several words,
+/// the last one is the SQL unless it is the name of a file. With several traces, tables also have the columns date, machine and trace.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A trace, `-` for stdin, or a folder that `ferretto export` has written
-    #[arg(required_unless_present_any = ["examples", "views"])]
-    source: Option<OsString>,
-    /// The statements, with `;` between them
-    sql: Option<String>,
+    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with `;` between them
+    #[arg(required_unless_present_any = ["examples", "views"], value_name = "TRACE|DIR|SQL")]
+    words: Vec<OsString>,
     /// Read the statements from this file
-    #[arg(short, long, value_name = "FILE", conflicts_with = "sql")]
+    #[arg(short, long, value_name = "FILE")]
     query_file: Option<PathBuf>,
     /// How answers are written
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
@@ -36,10 +36,10 @@ pub(crate) struct Args {
     /// The memory for tables, sorts and joins, in MB. Larger ones use temporary files
     #[arg(long, value_name = "MB", default_value_t = 1024)]
     memory: usize,
-    /// Print frequent questions with their SQL
+    /// Print frequent questions with their SQL, to many traces after the name of a folder that has them
     #[arg(long)]
     examples: bool,
-    /// Print the views as statements, for other engines
+    /// Print the views as statements, for other engines; after the name of a folder of many traces, also those that make tables of its files
     #[arg(long)]
     views: bool,
 }
@@ -47,35 +47,36 @@ pub(crate) struct Args {
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let texts = [
-        (arguments.examples, examples as fn() -> String),
+        (arguments.examples, examples as fn(Traces) -> String),
         (arguments.views, views),
     ];
     if let Some((_, text)) = texts.iter().find(|(is_wanted, _)| *is_wanted) {
-        return match io::stdout().write_all(text().as_bytes()) {
+        let has_many = arguments
+            .words
+            .first()
+            .is_some_and(|folder| PartitionedFolder::is_one(Path::new(folder)));
+        let traces = if has_many { Traces::Many } else { Traces::One };
+        return match io::stdout().write_all(text(traces).as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
             _ => Ok(()),
         };
     }
-    let Some(source) = &arguments.source else {
-        return Err("name a trace or a folder".to_owned());
-    };
+    let (sources, sql) = sources_and_sql(arguments)?;
     let options = Options {
         memory: arguments.memory.saturating_mul(1 << 20),
     };
     let runtime =
         tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
     runtime.block_on(async {
-        let mut database = Database::open(source, &options)
-            .await
-            .map_err(|error| error.to_string())?;
-        let sql = match (&arguments.sql, &arguments.query_file) {
-            (Some(sql), _) => sql.clone(),
+        let mut database = open(sources, &options).await.map_err(|error| error.to_string())?;
+        let sql = match (sql, &arguments.query_file) {
+            (Some(sql), _) => sql.to_owned(),
             (None, Some(path)) => std::fs::read_to_string(path)
                 .map_err(|error| format!("{} cannot be read: {error}", path.display()))?,
             (None, None) if io::stdin().is_terminal() => {
                 return shell::run(&mut database, arguments.rows).await;
             }
-            (None, None) if source == "-" => {
+            (None, None) if sources.iter().any(|source| source == "-") => {
                 return Err("stdin is the trace; name the SQL after it, or with --query-file".to_owned());
             }
             (None, None) => {
@@ -112,6 +113,35 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     })
 }
 
+/// Opens what the words of a command name.
+pub(crate) async fn open(sources: &[OsString], options: &Options) -> Result<Database, ferretto_sql::Error> {
+    match sources {
+        [source] => Database::open(source, options).await,
+        sources => Database::open_traces(sources, options).await,
+    }
+}
+
+/// Takes the words of the command apart. A word behind others that is no file is the SQL.
+fn sources_and_sql(arguments: &Args) -> Result<(&[OsString], Option<&str>), String> {
+    let words = arguments.words.as_slice();
+    match words.split_last() {
+        None => Err("name a trace or a folder".to_owned()),
+        Some((last, sources)) if !sources.is_empty() && last != "-" && !Path::new(last).exists() => {
+            if arguments.query_file.is_some() {
+                return Err(format!(
+                    "{} is no file, and with --query-file the SQL is not on the command line",
+                    last.display()
+                ));
+            }
+            match last.to_str() {
+                Some(sql) => Ok((sources, Some(sql))),
+                None => Err(format!("{} is neither a file nor SQL", last.display())),
+            }
+        }
+        Some(_) => Ok((words, None)),
+    }
+}
+
 /// Runs a statement and writes its rows. Statements that define something have none.
 pub(crate) async fn answer(
     database: &mut Database,
@@ -133,23 +163,32 @@ pub(crate) async fn answer(
 }
 
 /// All examples as a text that `ferretto query` reads.
-fn examples() -> String {
+fn examples(traces: Traces) -> String {
     let one = |example: &ferretto_sql::Example| {
         format!(
             "-- {} (ferretto report {})\n{};\n",
-            example.question, example.name, example.sql
+            example.question,
+            example.name,
+            example.of(traces)
         )
     };
     EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// All views as a text of statements, those that others use first.
-fn views() -> String {
-    let one = |view: &ferretto_sql::View| {
-        format!(
-            "-- {}\ncreate or replace view {} as {};\n",
-            view.about, view.name, view.sql
-        )
-    };
-    VIEWS.iter().map(one).collect::<Vec<_>>().join("\n")
+/// All views as a text of statements, those that others use first. With many traces, tables are views of their files.
+fn views(traces: Traces) -> String {
+    let mut text = Vec::new();
+    if traces == Traces::Many {
+        for (name, sql) in ferretto_sql::views_of_files() {
+            text.push(format!("create or replace view {name} as {sql};\n"));
+        }
+    }
+    for view in VIEWS {
+        let sql = view.sql(traces);
+        text.push(format!(
+            "-- {}\ncreate or replace view {} as {sql};\n",
+            view.about, view.name
+        ));
+    }
+    text.join("\n")
 }

@@ -11,16 +11,18 @@ use ferretto_sql::{Database, EXAMPLES, Example, Options, Unit, human_bytes, huma
 
 use crate::bars::bars;
 use crate::export::damage;
+use crate::query::open;
 use crate::table::{self, Column, Width};
 
-/// Answer a frequent question about a trace
+/// Answer a frequent question about a trace, or about many
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The question; `all` for each that the trace can answer
     #[arg(value_parser = PossibleValuesParser::new(EXAMPLES.iter().map(|example| example.name).chain(["all"])))]
     name: String,
-    /// A trace, `-` for stdin, or a folder that `ferretto export` has written
-    source: OsString,
+    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces
+    #[arg(required = true, value_name = "TRACE|DIR")]
+    sources: Vec<OsString>,
 }
 
 /// Returns what went wrong, as a sentence.
@@ -33,11 +35,14 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         .collect();
     let text = runtime.block_on(async {
         let plain = |error: ferretto_sql::Error| error.to_string();
-        let mut database = Database::open(&arguments.source, &Options::default())
+        let mut database = open(&arguments.sources, &Options::default())
             .await
             .map_err(plain)?;
         // One pass over the trace for all.
-        let queries: Vec<&str> = wanted.iter().map(|example| example.sql).collect();
+        let queries: Vec<String> = wanted
+            .iter()
+            .map(|example| example.of(database.traces()))
+            .collect();
         database
             .build_tables_of(&queries.join(";"))
             .await
@@ -74,7 +79,7 @@ async fn report(database: &mut Database, example: &Example) -> Result<Vec<String
     let failed = |error: ferretto_sql::Error| format!("{}: {error}", example.name);
     let mut batches = Vec::new();
     let mut names = Vec::new();
-    for statement in database.parse(example.sql).map_err(failed)? {
+    for statement in database.parse(&example.of(database.traces())).map_err(failed)? {
         let frame = database.run(statement).await.map_err(failed)?;
         names = frame
             .schema()

@@ -84,8 +84,9 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
                     }
                     ("example", name) => match EXAMPLES.iter().find(|example| example.name == name) {
                         Some(example) => {
-                            println!("{};", example.sql);
-                            example.sql.to_owned()
+                            let sql = example.of(database.traces());
+                            println!("{sql};");
+                            sql
                         }
                         None => {
                             eprintln!("there is no example `{name}`; .examples lists them");
@@ -156,6 +157,7 @@ impl Words {
             words.push(table.name.to_owned());
             words.extend(table.columns.iter().map(|column| column.name.to_owned()));
         }
+        words.extend(ferretto_tables::PARTITIONS.map(str::to_owned));
         words.extend(VIEWS.iter().map(|view| view.name.to_owned()));
         let state = context.state();
         words.extend(state.scalar_functions().keys().map(|name| format!("{name}(")));

@@ -178,3 +178,100 @@ fn mistakes_are_named() {
     );
     assert_eq!(std::fs::read_to_string(&kept).unwrap(), "before");
 }
+
+#[test]
+fn many_traces_share_a_folder_and_one_that_fails_does_not_stop_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let traces = folder.path().join("traces");
+    std::fs::create_dir(&traces).unwrap();
+    for seed in 0..2 {
+        std::fs::write(
+            traces.join(format!("{seed}.pftrace")),
+            generator::Generator::whole(seed),
+        )
+        .unwrap();
+    }
+    let (first, second) = (traces.join("0.pftrace"), traces.join("1.pftrace"));
+    let [first, second] = [&first, &second].map(|path| path.to_str().unwrap());
+    // They may be within the folder of the traces.
+    let tables = traces.join("tables");
+    let tables = tables.to_str().unwrap();
+    let output = run(&["export", traces.to_str().unwrap(), "-o", tables], b"");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.success() && message.contains("wrote the tables of 2 traces"),
+        "{message}"
+    );
+    let count = "select trace, count(*) as n from thread group by 1 order by 1";
+    let before = answer(&["query", tables, count, "-f", "csv"], b"");
+    assert!(
+        before.contains("\n0.pftrace,") && before.contains("\n1.pftrace,"),
+        "{before}"
+    );
+    let output = run(&["export", traces.to_str().unwrap(), "-o", tables], b"");
+    assert!(output.status.success(), "{output:?}");
+    // Several traces are asked as such a folder is.
+    assert_eq!(answer(&["query", first, second, count, "-f", "csv"], b""), before);
+    assert_eq!(
+        answer(&["query", traces.to_str().unwrap(), count, "-f", "csv"], b""),
+        before
+    );
+    let report = answer(&["report", "cpu", tables], b"");
+    assert!(
+        report.contains("trace ") && report.contains("0.pftrace") && report.contains("1.pftrace"),
+        "{report}"
+    );
+
+    // A single one goes to the others, and one that was there before is replaced.
+    let third = trace(folder.path());
+    let garbage = folder.path().join("garbage");
+    std::fs::write(&garbage, "no trace").unwrap();
+    let garbage = garbage.to_str().unwrap();
+    let output = run(
+        &["export", garbage, &third, "/no/such/trace", first, "-o", tables],
+        b"",
+    );
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for part in [
+        "wrote the tables of 2 traces",
+        "1 were there before and are replaced",
+        "2 of 4 traces have no tables",
+        "garbage: is no Perfetto trace",
+        "/no/such/trace cannot be opened",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    let after = answer(&["query", tables, count, "-f", "csv"], b"");
+    assert!(
+        after.starts_with(&before) && after.contains("\ntrace.pftrace,"),
+        "{after}"
+    );
+    answer(&["export", second, "-o", tables], b"");
+    assert_eq!(answer(&["query", tables, count, "-f", "csv"], b""), after);
+
+    // One trace alone has no partition unless somebody asks for it.
+    let plain = folder.path().join("plain");
+    let plain = plain.to_str().unwrap();
+    answer(&["export", first, "-o", plain], b"");
+    let output = run(&["export", second, "--partition", "-o", plain], b"");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.contains("has the tables of one trace without partitions"),
+        "{message}"
+    );
+    let named = folder.path().join("named");
+    let named = named.to_str().unwrap();
+    answer(&["export", first, "--machine", "web 1", "-o", named], b"");
+    let machines = answer(
+        &[
+            "query",
+            named,
+            "select distinct machine, date from metadata",
+            "-f",
+            "csv",
+        ],
+        b"",
+    );
+    assert_eq!(machines, "machine,date\nweb_1,2006-07-14\n");
+}

@@ -3,10 +3,13 @@
 //! [`Database`](crate::Database) builds the tables that a statement names, in one pass over the trace.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 
 use datafusion::arrow::array::RecordBatch;
-use ferretto_tables::{Error, Input, ParquetFolder, Report, Selection, Sink, Table};
+use ferretto_tables::{
+    Error, Input, ParquetFolder, PartitionedFolder, Place, Report, Selection, Sink, Table,
+};
 use tempfile::TempDir;
 
 /// What a pass over the trace has made.
@@ -23,24 +26,15 @@ pub(crate) enum Stored {
 
 /// Reads the trace once and makes these tables.
 pub(crate) fn build(trace: &OsStr, tables: &BTreeSet<&'static str>, memory: usize) -> Result<Built, String> {
-    let input =
-        Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
-    let name = input.name.clone();
-    let failed = |error: Error| match error {
-        Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) => format!("{name}: {error}"),
-        other => other.to_string(),
-    };
+    let (input, failed) = open(trace)?;
     let mut store = Store {
         memory,
         bytes: 0,
         batches: BTreeMap::new(),
         files: None,
     };
-    let options = ferretto_tables::Options {
-        tables: Selection::Named(tables.clone()),
-        ..ferretto_tables::Options::default()
-    };
-    let report = ferretto_tables::import(input.source, &options, &mut store).map_err(failed)?;
+    let report =
+        ferretto_tables::import(input.source, &selected(tables.clone()), &mut store).map_err(&failed)?;
     let tables = match store.files {
         None => Stored::Memory(store.batches),
         Some((files, folder)) => {
@@ -49,6 +43,65 @@ pub(crate) fn build(trace: &OsStr, tables: &BTreeSet<&'static str>, memory: usiz
         }
     };
     Ok(Built { report, tables })
+}
+
+/// What a pass over several traces has made.
+pub(crate) struct BuiltOfMany {
+    pub(crate) folder: TempDir,
+    /// The traces, in the order in which they were named.
+    pub(crate) places: Vec<Place>,
+    pub(crate) losses: u64,
+}
+
+/// Reads each trace once and makes these tables.
+pub(crate) fn build_many(
+    traces: &[OsString],
+    tables: &BTreeSet<&'static str>,
+) -> Result<BuiltOfMany, String> {
+    // What tells where a trace belongs.
+    let of_places = ["metadata", "clock_snapshot", "machine"];
+    let options = selected(tables.iter().copied().chain(of_places).collect());
+    let folder = temporary().map_err(|error| error.to_string())?;
+    let mut files = PartitionedFolder::open(folder.path()).map_err(|error| error.to_string())?;
+    let (mut places, mut losses) = (Vec::new(), 0);
+    for trace in traces {
+        let (input, failed) = open(trace)?;
+        let name = Path::new(trace).file_name().unwrap_or(trace).to_string_lossy();
+        let added = files.add(input.source, &name, None, &options).map_err(failed)?;
+        losses += added.report.losses;
+        places.push(added.place);
+    }
+    Ok(BuiltOfMany {
+        folder,
+        places,
+        losses,
+    })
+}
+
+/// Opens a trace, and says how failures to read it are told.
+fn open(trace: &OsStr) -> Result<(Input, impl Fn(Error) -> String + use<>), String> {
+    let input =
+        Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
+    let name = input.name.clone();
+    let failed = move |error: Error| match error {
+        Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) | Error::Taken(_) => format!("{name}: {error}"),
+        other => other.to_string(),
+    };
+    Ok((input, failed))
+}
+
+fn selected(tables: BTreeSet<&'static str>) -> ferretto_tables::Options {
+    ferretto_tables::Options {
+        tables: Selection::Named(tables),
+        ..ferretto_tables::Options::default()
+    }
+}
+
+fn temporary() -> Result<TempDir, Error> {
+    tempfile::Builder::new()
+        .prefix("ferretto-query")
+        .tempdir()
+        .map_err(|error| Error::Write(std::env::temp_dir(), error))
 }
 
 struct Store {
@@ -67,10 +120,7 @@ impl Sink for Store {
         self.bytes += batch.get_array_memory_size();
         self.batches.entry(table.name).or_default().push(batch);
         if self.bytes > self.memory {
-            let folder = tempfile::Builder::new()
-                .prefix("ferretto-query")
-                .tempdir()
-                .map_err(|error| Error::Write(std::env::temp_dir(), error))?;
+            let folder = temporary()?;
             let mut files = ParquetFolder::create(folder.path())?;
             for table in ferretto_tables::TABLES {
                 for batch in self.batches.remove(table.name).unwrap_or_default() {

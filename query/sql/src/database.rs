@@ -1,4 +1,4 @@
-//! A session of DataFusion over one trace, or over a folder of tables.
+//! A session of DataFusion over one trace or several, or over a folder of tables.
 //!
 //! Tables of a trace are built as statements name them; until then they are there without rows, so that `SHOW TABLES` and `DESCRIBE` know them. All words of
 //! a statement that are names of tables or views count, also those in quotes, which functions such as `span_join` take. A word too many costs time only.
@@ -13,15 +13,20 @@ use datafusion::datasource::MemTable;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
-use ferretto_tables::{TABLES, Table};
+use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
-use crate::built::{Stored, build};
+use crate::arguments::Arguments;
+use crate::built::{Stored, build, build_many};
 use crate::error::Error;
+use crate::many::{self, FirstIds, Traces};
 use crate::{dialect, functions, views};
 
 /// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
 const LEAST: usize = 64 << 20;
+
+/// The table of kernel events, and the one that has their fields.
+const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
 
 /// How queries run.
 #[derive(Debug, Clone)]
@@ -46,21 +51,78 @@ pub struct Database {
     ready: BTreeSet<&'static str>,
     /// Temporary files that tables read.
     folders: Vec<TempDir>,
+    /// The ids of many traces; `None` if there is one.
+    first_ids: Option<FirstIds>,
+    arguments: Arguments,
     /// The places of the trace that could not be read.
     losses: u64,
 }
 
 enum Source {
     Trace(OsString),
+    Traces(Vec<OsString>),
     Folder(PathBuf),
 }
 
 impl Database {
-    /// Opens a trace (`-` is stdin) or a folder that `ferretto export` has written.
+    /// Opens a trace (`-` is stdin), a folder that `ferretto export` has written, or a folder of traces.
     ///
     /// # Errors
-    /// If there is no such file, or the folder has no tables. A file that is no trace is found out when the first table is built.
+    /// If there is no such file, or the folder has neither tables nor files. A file that is no trace is found out when the first table is built.
     pub async fn open(source: &OsStr, options: &Options) -> Result<Database, Error> {
+        let folder = Path::new(source);
+        if source == "-" || !folder.is_dir() {
+            return Database::with(Source::Trace(source.to_owned()), None, options).await;
+        }
+        if PartitionedFolder::is_one(folder) {
+            let first_ids = FirstIds::default();
+            let traces =
+                PartitionedFolder::traces(folder).map_err(|error| Error::Source(error.to_string()))?;
+            for trace in traces {
+                first_ids.of(trace);
+            }
+            return Database::with(Source::Folder(folder.into()), Some(first_ids), options).await;
+        }
+        if TABLES.iter().any(|table| folder.join(table.name).is_dir()) {
+            return Database::with(Source::Folder(folder.into()), None, options).await;
+        }
+        Database::open_traces(&[source.to_owned()], options).await
+    }
+
+    /// Opens several traces, also all in a folder, as one set of tables with the columns `date`, `machine` and `trace`.
+    ///
+    /// # Errors
+    /// If one does not exist, or is a folder without files.
+    pub async fn open_traces(sources: &[OsString], options: &Options) -> Result<Database, Error> {
+        let mut traces = Vec::new();
+        for source in sources {
+            let folder = Path::new(source);
+            if !folder.is_dir() {
+                traces.push(source.clone());
+                continue;
+            }
+            if PartitionedFolder::is_one(folder)
+                || TABLES.iter().any(|table| folder.join(table.name).is_dir())
+            {
+                return Err(Error::Source(format!(
+                    "{} has tables, which are not queried together with traces; export the traces into that folder first",
+                    folder.display()
+                )));
+            }
+            let found = traces_in(folder)
+                .map_err(|error| Error::Source(format!("{} cannot be read: {error}", folder.display())))?;
+            if found.is_empty() {
+                return Err(Error::Source(format!(
+                    "{} has no tables and no traces; name a trace, a folder of traces, or a folder that `ferretto export` has written",
+                    folder.display()
+                )));
+            }
+            traces.extend(found.into_iter().map(OsString::from));
+        }
+        Database::with(Source::Traces(traces), Some(FirstIds::default()), options).await
+    }
+
+    async fn with(source: Source, first_ids: Option<FirstIds>, options: &Options) -> Result<Database, Error> {
         // As the trace processor sorts.
         let config = SessionConfig::new()
             .with_information_schema(true)
@@ -70,30 +132,48 @@ impl Database {
             .build_arc()?;
         let context = SessionContext::new_with_config_rt(config, runtime);
         functions::register(&context);
-        let is_folder = source != "-" && Path::new(source).is_dir();
+        let arguments = Arguments::default();
+        arguments.register(&context);
+        if let Some(first_ids) = &first_ids {
+            first_ids.register(&context);
+        }
         let mut database = Database {
             context,
-            source: match is_folder {
-                true => Source::Folder(source.into()),
-                false => Source::Trace(source.to_owned()),
-            },
+            source,
             memory: options.memory,
             ready: BTreeSet::new(),
             folders: Vec::new(),
+            first_ids,
+            arguments,
             losses: 0,
         };
-        match is_folder {
-            true => database.open_folder().await?,
-            false => {
-                if source != "-" && !Path::new(source).exists() {
-                    return Err(Error::Source(format!("{} does not exist", source.display())));
-                }
-                for table in TABLES {
-                    database.set(table, Vec::new())?;
-                }
+        let traces = match &database.source {
+            Source::Folder(folder) => {
+                let folder = folder.clone();
+                database.open_folder(&folder).await?;
+                return Ok(database);
             }
+            Source::Trace(trace) => std::slice::from_ref(trace),
+            Source::Traces(traces) => traces.as_slice(),
+        };
+        if let Some(missing) = traces
+            .iter()
+            .find(|trace| *trace != "-" && !Path::new(trace).exists())
+        {
+            return Err(Error::Source(format!("{} does not exist", missing.display())));
+        }
+        for table in TABLES {
+            database.set(table, Vec::new())?;
         }
         Ok(database)
+    }
+
+    /// Whether the tables are those of one trace or of many.
+    pub fn traces(&self) -> Traces {
+        match self.first_ids {
+            None => Traces::One,
+            Some(_) => Traces::Many,
+        }
     }
 
     /// Returns the session, for what this type does not offer.
@@ -124,11 +204,15 @@ impl Database {
         Ok(self.context.execute_logical_plan(plan).await?)
     }
 
-    /// Returns the name of the trace or folder.
+    /// Returns the name of the trace or folder, and how many traces there are if they are many.
     pub fn name(&self) -> String {
-        match &self.source {
-            Source::Trace(trace) => trace.display().to_string(),
-            Source::Folder(folder) => folder.display().to_string(),
+        match (&self.source, &self.first_ids) {
+            (Source::Trace(trace), _) => trace.display().to_string(),
+            (Source::Traces(traces), _) => format!("{} traces", traces.len()),
+            (Source::Folder(folder), None) => folder.display().to_string(),
+            (Source::Folder(folder), Some(first_ids)) => {
+                format!("{}, {} traces", folder.display(), first_ids.len())
+            }
         }
     }
 
@@ -139,25 +223,48 @@ impl Database {
     pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
         names(sql, &mut tables, &mut named);
-        let missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
+        let mut missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
+        // Fields of kernel events are in `args` only if both are made in one pass.
+        let is_there = |name| tables.contains(name) || self.ready.contains(name);
+        if WITH_EVENTS.iter().any(|name| missing.contains(name)) && WITH_EVENTS.into_iter().all(is_there) {
+            missing.extend(WITH_EVENTS);
+        }
+        if let Source::Folder(folder) = &self.source
+            && missing.contains(WITH_EVENTS[0])
+        {
+            return Err(Error::Source(format!(
+                "{} has no {}; export the trace with --ftrace-events, or ask the trace itself",
+                folder.display(),
+                WITH_EVENTS[0]
+            )));
+        }
         if !missing.is_empty() {
+            if missing.contains("args") {
+                self.arguments.forget();
+            }
             self.build(missing).await?;
         }
         for view in named {
             if self.ready.insert(view.name) {
-                let definition = format!("create or replace view {} as {}", view.name, view.sql);
+                let sql = view.sql(self.traces());
+                let definition = format!("create or replace view {} as {sql}", view.name);
                 for statement in dialect::parse(&definition)? {
                     let plan = self.context.state().statement_to_plan(statement).await?;
                     self.context.execute_logical_plan(plan).await?;
                 }
             }
         }
-        Ok(())
+        self.arguments.read_keys_of(sql, &self.context).await
     }
 
     async fn build(&mut self, tables: BTreeSet<&'static str>) -> Result<(), Error> {
-        let Source::Trace(trace) = &self.source else {
-            return Ok(());
+        let trace = match &self.source {
+            Source::Folder(_) => return Ok(()),
+            Source::Traces(traces) => {
+                let traces = traces.clone();
+                return self.build_many(traces, tables).await;
+            }
+            Source::Trace(trace) => trace,
         };
         if trace == "-"
             && self
@@ -193,36 +300,53 @@ impl Database {
         Ok(())
     }
 
-    async fn open_folder(&mut self) -> Result<(), Error> {
-        let Source::Folder(folder) = &self.source else {
-            return Ok(());
-        };
-        let folder = folder.clone();
-        let mut found = 0;
+    /// The same for several traces, whose tables always go into files.
+    async fn build_many(
+        &mut self,
+        traces: Vec<OsString>,
+        tables: BTreeSet<&'static str>,
+    ) -> Result<(), Error> {
+        let wanted = tables.clone();
+        let built = tokio::task::spawn_blocking(move || build_many(&traces, &wanted))
+            .await
+            .map_err(|error| Error::Source(format!("the traces cannot be read: {error}")))?
+            .map_err(Error::Source)?;
+        self.losses = built.losses;
+        if let Some(first_ids) = &self.first_ids {
+            for place in built.places {
+                first_ids.of(place);
+            }
+        }
+        for table in TABLES.iter().filter(|table| tables.contains(table.name)) {
+            self.set_files(table, &built.folder.path().join(table.name))
+                .await?;
+        }
+        self.folders.push(built.folder);
+        self.ready.extend(tables);
+        Ok(())
+    }
+
+    async fn open_folder(&mut self, folder: &Path) -> Result<(), Error> {
         for table in TABLES {
             let files = folder.join(table.name);
             match files.is_dir() {
-                true => {
-                    self.set_files(table, &files).await?;
-                    found += 1;
-                }
+                true => self.set_files(table, &files).await?,
                 // An export of an earlier version, or by somebody who left it out.
+                false if table.name == WITH_EVENTS[0] => continue,
                 false => self.set(table, Vec::new())?,
             }
             self.ready.insert(table.name);
         }
-        match found {
-            0 => Err(Error::Source(format!(
-                "{} has no tables; name a trace, or a folder that `ferretto export` has written",
-                folder.display()
-            ))),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn set(&self, table: &'static Table, batches: Vec<RecordBatch>) -> Result<(), Error> {
         self.context.deregister_table(table.name)?;
-        let rows = MemTable::try_new(table.arrow_schema(), vec![batches])?;
+        let schema = match self.traces() {
+            Traces::One => table.arrow_schema(),
+            Traces::Many => many::schema(table),
+        };
+        let rows = MemTable::try_new(schema, vec![batches])?;
         self.context.register_table(table.name, Arc::new(rows))?;
         Ok(())
     }
@@ -235,10 +359,16 @@ impl Database {
                 folder.display()
             )));
         };
+        // As DataFusion names what is a folder and no file.
         let path = format!("{path}/");
-        self.context
-            .register_parquet(table.name, &path, ParquetReadOptions::default())
-            .await?;
+        match &self.first_ids {
+            Some(first_ids) => first_ids.register_files(&self.context, table, &path).await?,
+            None => {
+                self.context
+                    .register_parquet(table.name, &path, ParquetReadOptions::default())
+                    .await?;
+            }
+        }
         Ok(())
     }
 }
@@ -254,7 +384,7 @@ fn names(sql: &str, tables: &mut BTreeSet<&'static str>, named: &mut Vec<&'stati
         if let Some(view) = views::find(&word)
             && !named.iter().any(|known| known.name == view.name)
         {
-            names(view.sql, tables, named);
+            names(&view.sql(Traces::One), tables, named);
             named.push(view);
         }
         for table in functions::tables_of(&word) {

@@ -35,6 +35,18 @@ pub(crate) fn parse(sql: &str) -> Result<VecDeque<Statement>> {
         .parse_statements()
 }
 
+/// Returns the texts in quotes of an SQL text.
+pub(crate) fn texts(sql: &str) -> Result<Vec<String>> {
+    let tokens = Tokenizer::new(&GenericDialect {}, sql)
+        .tokenize()
+        .map_err(|error| DataFusionError::Plan(format!("the SQL cannot be read: {error}")))?;
+    let texts = tokens.into_iter().filter_map(|token| match token {
+        Token::SingleQuotedString(text) => Some(text),
+        _ => None,
+    });
+    Ok(texts.collect())
+}
+
 fn is_word(token: &TokenWithSpan, word: &str) -> bool {
     matches!(&token.token, Token::Word(it) if it.quote_style.is_none() && it.value.eq_ignore_ascii_case(word))
 }

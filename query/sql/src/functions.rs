@@ -17,7 +17,7 @@ use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 use futures::FutureExt;
 
-use crate::dialect;
+use crate::{arguments, dialect};
 
 pub use units::{bytes as human_bytes, duration as human_duration};
 
@@ -32,7 +32,10 @@ pub fn register(context: &SessionContext) {
 
 /// Returns the tables that a function reads by itself.
 pub(crate) fn tables_of(function: &str) -> &'static [&'static str] {
-    trees::tables_of(function)
+    match trees::tables_of(function) {
+        [] => arguments::tables_of(function),
+        tables => tables,
+    }
 }
 
 /// Plans the one statement of a text, while another is being planned.

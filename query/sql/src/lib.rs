@@ -5,12 +5,14 @@
 //! engine that is built on DataFusion.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod built;
 mod database;
 mod dialect;
 mod error;
 mod examples;
 mod functions;
+mod many;
 mod views;
 
 pub use database::{Database, Options};
@@ -18,4 +20,5 @@ pub use datafusion;
 pub use error::Error;
 pub use examples::{EXAMPLES, Example, Unit};
 pub use functions::{human_bytes, human_duration, register as register_functions};
+pub use many::{Traces, views_of_files};
 pub use views::{VIEWS, View};

@@ -1,6 +1,11 @@
 //! Views on the tables: those of the trace processor that are plain SQL, from its prelude and its standard library.
 //!
-//! [`Database`](crate::Database) registers a view when a statement names it. A view may use tables, functions, and views before it in [`VIEWS`].
+//! Columns have names of their own where ClickHouse would keep that of the table. [`Database`](crate::Database) registers a view when a statement names it. A
+//! view may use tables, functions, and views before it in [`VIEWS`].
+
+use ferretto_tables::PARTITIONS;
+
+use crate::many::Traces;
 
 /// A view.
 #[derive(Debug)]
@@ -9,8 +14,32 @@ pub struct View {
     pub name: &'static str,
     /// What a row is, as one sentence.
     pub about: &'static str,
-    /// Its query.
-    pub sql: &'static str,
+    /// Its query. `{x}` stands where the columns `date`, `machine` and `trace` of `x` belong if there are many traces, and `{}` where they need no name before
+    /// them.
+    sql: &'static str,
+}
+
+impl View {
+    /// Returns its query.
+    pub fn sql(&self, traces: Traces) -> String {
+        let mut sql = String::new();
+        let mut rest = self.sql;
+        while let Some((before, (of, after))) = rest
+            .split_once('{')
+            .and_then(|(before, after)| Some((before, after.split_once('}')?)))
+        {
+            sql += before;
+            if traces == Traces::Many {
+                sql.extend(PARTITIONS.map(|column| match of {
+                    "" => format!(", {column}"),
+                    // ClickHouse would keep the name before the dot.
+                    of => format!(", {of}.{column} as {column}"),
+                }));
+            }
+            rest = after;
+        }
+        sql + rest
+    }
 }
 
 const fn view(name: &'static str, about: &'static str, sql: &'static str) -> View {
@@ -21,37 +50,39 @@ const fn view(name: &'static str, about: &'static str, sql: &'static str) -> Vie
 pub const VIEWS: &[View] = &[
     view("sched", "The same as `sched_slice`.", "select * from sched_slice"),
     view("slices", "The same as `slice`.", "select * from slice"),
-    view("instant", "A slice without a duration.", "select ts, track_id, name, arg_set_id from slice where dur = 0"),
-    view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name from counter v join counter_track t on v.track_id = t.id"),
+    view("instant", "A slice without a duration.", "select ts, track_id, name, arg_set_id{} from slice where dur = 0"),
+    view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name as name from counter v join counter_track t on v.track_id = t.id"),
     view(
         "thread_slice",
         "A slice of a thread, with the names of thread and process.",
-        "select slice.id, slice.ts, slice.dur, slice.category, slice.name, slice.track_id, thread_track.name as track_name, thread.name as thread_name,
-            thread.utid, thread.tid, thread.is_main_thread, process.name as process_name, process.upid, process.pid, slice.depth, slice.parent_id,
-            slice.arg_set_id, slice.thread_ts, slice.thread_dur
+        "select slice.id as id, slice.ts as ts, slice.dur as dur, slice.category as category, slice.name as name, slice.track_id as track_id,
+            thread_track.name as track_name, thread.name as thread_name, thread.utid as utid, thread.tid as tid, thread.is_main_thread as is_main_thread,
+            process.name as process_name, process.upid as upid, process.pid as pid, slice.depth as depth, slice.parent_id as parent_id,
+            slice.arg_set_id as arg_set_id, slice.thread_ts as thread_ts, slice.thread_dur as thread_dur{slice}
         from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) left join process using (upid)",
     ),
     view(
         "process_slice",
         "A slice of a process, with the name of the process.",
-        "select slice.id, slice.ts, slice.dur, slice.category, slice.name, slice.track_id, process_track.name as track_name, process.name as process_name,
-            process.upid, process.pid, slice.depth, slice.parent_id, slice.arg_set_id, slice.thread_ts, slice.thread_dur
+        "select slice.id as id, slice.ts as ts, slice.dur as dur, slice.category as category, slice.name as name, slice.track_id as track_id,
+            process_track.name as track_name, process.name as process_name, process.upid as upid, process.pid as pid, slice.depth as depth,
+            slice.parent_id as parent_id, slice.arg_set_id as arg_set_id, slice.thread_ts as thread_ts, slice.thread_dur as thread_dur{slice}
         from slice join process_track on slice.track_id = process_track.id join process using (upid)",
     ),
     view(
         "thread_or_process_slice",
         "A slice of a thread or of a process.",
-        "select id, ts, dur, category, name, track_id, track_name, thread_name, utid, tid, process_name, upid, pid, depth, parent_id, arg_set_id
+        "select id, ts, dur, category, name, track_id, track_name, thread_name, utid, tid, process_name, upid, pid, depth, parent_id, arg_set_id{}
         from thread_slice
         union all
         select id, ts, dur, category, name, track_id, track_name, null as thread_name, null as utid, null as tid, process_name, upid, pid, depth, parent_id,
-            arg_set_id
+            arg_set_id{}
         from process_slice",
     ),
     view(
         "sched_latency_for_running_interval",
         "For each time that a thread ran, how long it had been runnable before.",
-        "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid, before.id as runnable_latency_id, before.dur as latency_dur
+        "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid as utid, before.id as runnable_latency_id, before.dur as latency_dur{before}
         from (
             select id, utid, ts, dur, state, max(case when state != 'Running' then id end) over (partition by utid order by id) as before_id
             from thread_state where state in ('R', 'R+', 'Running') and dur != -1) as running
@@ -62,9 +93,10 @@ pub const VIEWS: &[View] = &[
     view(
         "cpu_frequency_counters",
         "The frequency of a CPU from a time on, in kHz; the last one of each CPU has the duration -1, where the trace processor's lasts to the end of the trace.",
-        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq, cpu as ucpu, cpu
+        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq,
+            cpu + track_id - track_id % 1000000000000 as ucpu, cpu{}
         from (
-            select counter.id, track_id, ts, value, cpu, lag(value) over (partition by track_id order by ts, counter.id) as value_before
+            select counter.id as id, track_id, ts, value, cpu, lag(value) over (partition by track_id order by ts, counter.id) as value_before{counter}
             from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id where cpu_counter_track.name = 'cpufreq')
         where value_before is null or value != value_before",
     ),

@@ -3,9 +3,13 @@
 //! `FERRETTO_TPQ` names the program that asks the trace processor, `FERRETTO_TRACES` a folder of recorded traces.
 #![allow(clippy::unwrap_used)]
 
+#[path = "truth/arguments.rs"]
+mod arguments;
 #[path = "../../tables/tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;
+#[path = "truth/many.rs"]
+mod many;
 #[path = "../../tables/tests/truth/tpq.rs"]
 mod tpq;
 
@@ -258,6 +262,7 @@ async fn mistakes_are_named() {
     let statement = database.parse("select * from sched").unwrap().remove(0);
     let error = database.run(statement).await.err().unwrap().to_string();
     assert!(error.contains("is no Perfetto trace"), "{error}");
-    let empty = Database::open(folder.path().as_os_str(), &Options::default()).await;
+    let empty = tempfile::tempdir().unwrap();
+    let empty = Database::open(empty.path().as_os_str(), &Options::default()).await;
     assert!(empty.err().unwrap().to_string().contains("has no tables"));
 }

@@ -1,8 +1,8 @@
 //! How many megabytes of trace a processor makes tables of in a second: scheduling in the compact encoding, and track events. First without a sink, then
 //! as Parquet files.
 //!
-//! `cargo bench -p ferretto-tables` in `query`; `FERRETTO_TABLES_MB` is the size of each trace, 64 if it is not set. Also says how much processor time all
-//! threads took, and how much memory was resident at most (Linux), as traces come from files.
+//! `cargo bench -p ferretto-tables` in `query`; `FERRETTO_TABLES_MB` is the size of each trace, 64 if it is not set. A word behind `--` chooses the traces
+//! whose name has it. Also says how much processor time all threads took, and how much memory was resident at most (Linux), as traces come from files.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/truth/generator.rs"]
@@ -72,7 +72,10 @@ fn main() {
         ("sched", |it| it.compact(400)),
         ("track events", |it| it.track_events(1000)),
     ];
-    for (name, step) in kinds {
+    // Cargo adds flags of its own.
+    let chosen = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let is_chosen = |name: &str| chosen.as_ref().is_none_or(|word| name.contains(word.as_str()));
+    for (name, step) in kinds.into_iter().filter(|(name, _)| is_chosen(name)) {
         let mut generator = generator::Generator::new(7);
         generator.beginning();
         let mut trace = tempfile::tempfile().unwrap();

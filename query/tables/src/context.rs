@@ -13,6 +13,7 @@ use crate::tokenizer::sanitized;
 use crate::tokenizer::stacks::Pool;
 use crate::trackers::args::Args;
 use crate::trackers::descriptors::Descriptors;
+use crate::trackers::ftrace_events::Descriptions;
 use crate::trackers::groups::Groups;
 use crate::trackers::syscalls::Architecture;
 use crate::trackers::task_state::{self, Version};
@@ -31,6 +32,7 @@ pub(crate) struct Context<'a> {
     pub(crate) machine: Machine,
     pub(crate) args: Args,
     pub(crate) descriptors: Descriptors,
+    pub(crate) descriptions: Descriptions,
     pub(crate) groups: Groups,
     pub(crate) stacks: Pool,
     /// Whether kernel events from before the recording count.
@@ -62,6 +64,7 @@ impl<'a> Context<'a> {
             machine: Machine::default(),
             args: Args::default(),
             descriptors: Descriptors::default(),
+            descriptions: Descriptions::default(),
             groups: Groups::default(),
             stacks: Pool::default(),
             keeps_old_events: false,
@@ -163,10 +166,10 @@ impl Stats {
                 Source::Analysis => "analysis",
             };
             let row = [
-                Cell::Str(name),
-                Cell::int(*index),
-                Cell::Str(source),
-                Cell::Int(*value),
+                output.text(&STATS, name),
+                Cell::from(*index),
+                output.text(&STATS, source),
+                Cell::from(*value),
             ];
             output.push(&STATS, &row, strings);
         }
@@ -224,11 +227,17 @@ impl Metadata {
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
         for (id, (name, is_single, value)) in self.rows.iter().enumerate() {
             let (int, text) = match value {
-                Known::Int(value) => (Cell::Int(*value), Cell::Null),
-                Known::Text(value) => (Cell::Null, Cell::Str(value)),
+                Known::Int(value) => (Cell::from(*value), Cell::NULL),
+                Known::Text(value) => (Cell::NULL, output.text(&METADATA, value)),
             };
-            let kind = if *is_single { "single" } else { "multi" };
-            let row = [Cell::Int(id as i64), Cell::Str(name), Cell::Str(kind), int, text];
+            let kind = output.text(&METADATA, if *is_single { "single" } else { "multi" });
+            let row = [
+                Cell::from(id as i64),
+                output.text(&METADATA, name),
+                kind,
+                int,
+                text,
+            ];
             output.push(&METADATA, &row, strings);
         }
     }
@@ -257,18 +266,18 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
-        let [name, release, version, arch] = self.kernel.map(Cell::text);
+        let [name, release, version, arch] = self.kernel.map(Cell::from);
         let row = [
-            Cell::Int(0),
-            Cell::Int(0),
+            Cell::from(0),
+            Cell::from(0),
             name,
             release,
             version,
             arch,
-            Cell::int(self.cpus),
-            Cell::text(self.fingerprint),
-            Cell::text(self.manufacturer),
-            Cell::int(self.sdk),
+            Cell::from(self.cpus),
+            Cell::from(self.fingerprint),
+            Cell::from(self.manufacturer),
+            Cell::from(self.sdk),
         ];
         output.push(&MACHINE_TABLE, &row, strings);
     }
@@ -297,16 +306,16 @@ impl Cpus {
 
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
         for (number, cpu) in self.cpus.iter().enumerate().filter(|(_, cpu)| cpu.is_known) {
-            let number = Cell::Int(number as i64);
+            let number = Cell::from(number as i64);
             let row = [
                 number,
                 number,
                 number,
-                Cell::Int(cpu.cluster),
-                Cell::text(cpu.processor),
-                Cell::Null,
-                Cell::int(cpu.capacity),
-                Cell::int(cpu.arg_set),
+                Cell::from(cpu.cluster),
+                Cell::from(cpu.processor),
+                Cell::NULL,
+                Cell::from(cpu.capacity),
+                Cell::from(cpu.arg_set),
             ];
             output.push(&CPU, &row, strings);
         }

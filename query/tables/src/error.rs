@@ -26,6 +26,12 @@ pub enum Error {
     Parquet(PathBuf, ParquetError),
     /// This folder already has files of an export.
     Occupied(PathBuf),
+    /// This folder has the tables of one trace, and cannot take further ones.
+    Unpartitioned(PathBuf),
+    /// This part of a folder of tables cannot be read.
+    Folder(PathBuf, io::Error),
+    /// Two traces of one run have this place, and nothing tells them apart.
+    Taken(String),
 }
 
 impl fmt::Display for Error {
@@ -45,6 +51,16 @@ impl fmt::Display for Error {
                 f,
                 "{} already has Parquet files; name another folder, or delete this one",
                 path.display()
+            ),
+            Error::Unpartitioned(path) => write!(
+                f,
+                "{} has the tables of one trace without partitions; name another folder for many traces, and export this one into it too",
+                path.display()
+            ),
+            Error::Folder(path, error) => write!(f, "{} cannot be read: {error}", path.display()),
+            Error::Taken(place) => write!(
+                f,
+                "another trace of this run is {place} already, and neither has a trace_uuid that tells them apart; rename its file"
             ),
         }
     }

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::output::Output;
 use crate::rows::Cell;
-use crate::schema::{LOSS, Table};
+use crate::schema::{FTRACE_EVENT, LOSS, Table};
 use crate::sink::Sink;
 use crate::sorter::Sorter;
 use crate::tokenizer::{OTHER_MACHINES, Tokenizer};
@@ -33,8 +33,10 @@ pub struct Options {
 /// Which tables are made of a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// All of them.
+    /// All but `ftrace_event`. It has each kernel event with all fields as rows of `args`, several times as much as the other tables have of it.
     #[default]
+    Usual,
+    /// All of them.
     All,
     /// Those with these names.
     Named(BTreeSet<&'static str>),
@@ -43,6 +45,7 @@ pub enum Selection {
 impl Selection {
     pub(crate) fn has(&self, table: &Table) -> bool {
         match self {
+            Selection::Usual => table.name != FTRACE_EVENT.name,
             Selection::All => true,
             Selection::Named(names) => names.contains(table.name),
         }
@@ -53,7 +56,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             memory: MEMORY,
-            tables: Selection::All,
+            tables: Selection::Usual,
         }
     }
 }
@@ -83,7 +86,7 @@ enum Stop {
 pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Result<Report, Error> {
     let mut context = Context::new(Output::new(sink, &options.tables));
     let mut tokenizer = Tokenizer::new(Sorter::new(options.memory));
-    let mut trackers = Trackers::new(&mut context.strings);
+    let mut trackers = Trackers::new(&mut context);
     let mut losses = Vec::new();
     let mut report = Report {
         packets: 0,
@@ -147,12 +150,12 @@ pub fn import(source: impl Read, options: &Options, sink: &mut dyn Sink) -> Resu
     let mut rows = 0;
     let mut lost = |kind, offset: Option<u64>, bytes: Option<i64>, packets: Option<i64>, detail: &str| {
         let row = [
-            Cell::Int(rows),
-            Cell::Str(kind),
-            Cell::int(offset.map(|offset| offset as i64)),
-            Cell::int(bytes),
-            Cell::int(packets),
-            Cell::Str(detail),
+            Cell::from(rows),
+            context.output.text(&LOSS, kind),
+            Cell::from(offset.map(|offset| offset as i64)),
+            Cell::from(bytes),
+            Cell::from(packets),
+            context.output.text(&LOSS, detail),
         ];
         rows += 1;
         context.output.push(&LOSS, &row, &context.strings);

@@ -2,6 +2,8 @@
 //!
 //! All trackers write here.
 
+use std::fmt::Display;
+
 use crate::error::Error;
 use crate::import::Selection;
 use crate::rows::{Cell, Rows};
@@ -29,15 +31,24 @@ impl<'a> Output<'a> {
         }
     }
 
+    /// Whether somebody reads this table.
+    #[inline]
+    pub(crate) fn wants(&self, table: &'static Table) -> bool {
+        self.wanted[table.index]
+    }
+
+    /// Makes a cell of text that is not in the pool. Only the next row of this table may have it.
+    pub(crate) fn text(&mut self, table: &'static Table, text: impl Display) -> Cell {
+        match self.wants(table) {
+            true => self.tables[table.index].own_text(text),
+            false => Cell::NULL,
+        }
+    }
+
     /// Adds a row to a table.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(
-        &mut self,
-        table: &'static Table,
-        row: &[Cell<'_>; N],
-        strings: &Strings,
-    ) {
-        if self.wanted[table.index] && self.tables[table.index].push(row, strings) {
+    pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell; N], strings: &Strings) {
+        if self.wants(table) && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }
     }

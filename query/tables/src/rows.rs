@@ -1,9 +1,9 @@
 //! Collects the rows of one table and makes record batches of them.
 //!
-//! The trackers push rows through [`Output`](crate::output::Output). A row is an array of [`Cell`]s in the order of the table's columns. The compiler sees its
-//! length and mostly which kind each cell is, so a push is a store for each cell into a small block, which lies in the cache. Full blocks are copied to the
-//! columns.
+//! The trackers push rows through [`Output`](crate::output::Output). A row is an array of [`Cell`]s in the order of the table's columns. A push is a store for
+//! each cell into a small block, which lies in the cache. Full blocks are copied to the columns.
 
+use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
@@ -21,31 +21,79 @@ const TEXT: usize = 8 << 20;
 const BLOCK: usize = 256;
 /// From one column of a block to the next: not a power of two, as the cells of a row would compete for one place in the cache.
 const STRIDE: usize = BLOCK + 8;
+/// The most columns of a table.
+const MOST_COLUMNS: usize = 24;
 /// Marks text that is not in the pool. Its place in [`Block::texts`] and its length follow, of 31 and 32 bits.
 const OWN_TEXT: u64 = 1 << 63;
 
-/// One value of a row.
+/// One value of a row, as a [`Block`] keeps it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Cell<'a> {
-    Null,
-    Int(i64),
-    Float(f64),
-    Text(StringId),
-    /// Text that is not in the pool.
-    Str(&'a str),
+pub(crate) struct Cell {
+    /// A number as it is, text as its number in the pool or as [`OWN_TEXT`].
+    bits: u64,
+    is_null: bool,
 }
 
-impl Cell<'_> {
-    /// A number that may be missing.
-    #[inline(always)]
-    pub(crate) fn int<T: Into<i64>>(value: Option<T>) -> Cell<'static> {
-        value.map_or(Cell::Null, |value| Cell::Int(value.into()))
-    }
+impl Cell {
+    /// A value that is missing.
+    pub(crate) const NULL: Cell = Cell {
+        bits: 0,
+        is_null: true,
+    };
+}
 
-    /// Text that may be missing.
+impl From<i64> for Cell {
     #[inline(always)]
-    pub(crate) fn text(value: Option<StringId>) -> Cell<'static> {
-        value.map_or(Cell::Null, Cell::Text)
+    fn from(value: i64) -> Cell {
+        Cell {
+            bits: value as u64,
+            is_null: false,
+        }
+    }
+}
+
+impl From<i32> for Cell {
+    #[inline(always)]
+    fn from(value: i32) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<u32> for Cell {
+    #[inline(always)]
+    fn from(value: u32) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<bool> for Cell {
+    #[inline(always)]
+    fn from(value: bool) -> Cell {
+        i64::from(value).into()
+    }
+}
+
+impl From<f64> for Cell {
+    #[inline(always)]
+    fn from(value: f64) -> Cell {
+        Cell {
+            bits: value.to_bits(),
+            is_null: false,
+        }
+    }
+}
+
+impl From<StringId> for Cell {
+    #[inline(always)]
+    fn from(id: StringId) -> Cell {
+        id.0.into()
+    }
+}
+
+impl<T: Into<Cell>> From<Option<T>> for Cell {
+    #[inline(always)]
+    fn from(value: Option<T>) -> Cell {
+        value.map_or(Cell::NULL, T::into)
     }
 }
 
@@ -54,8 +102,8 @@ struct Block {
     rows: usize,
     /// The cells of each column, [`STRIDE`] apart: numbers as they are, text as its number in the pool or as [`OWN_TEXT`].
     cells: Vec<u64>,
-    /// Of each row, a bit for each cell that is null.
-    nulls: [u64; BLOCK],
+    /// For each eight columns and each row, a bit for each cell that is null.
+    nulls: [[u8; BLOCK]; MOST_COLUMNS / 8],
     /// Text that is not in the pool.
     texts: String,
 }
@@ -65,47 +113,66 @@ impl Block {
         Block {
             rows: 0,
             cells: vec![0; columns * STRIDE],
-            nulls: [0; BLOCK],
+            nulls: [[0; BLOCK]; MOST_COLUMNS / 8],
             texts: String::new(),
         }
     }
 
     #[inline(always)]
-    fn push<const N: usize>(&mut self, row: &[Cell<'_>; N]) {
+    fn push<const N: usize>(&mut self, row: &[Cell; N]) {
         let at = self.rows % BLOCK;
         let cells = &mut self.cells[..N * STRIDE];
-        let mut nulls = 0;
         for (column, cell) in row.iter().enumerate() {
-            cells[column * STRIDE + at] = match *cell {
-                Cell::Null => {
-                    nulls |= 1 << column;
-                    0
-                }
-                Cell::Int(value) => value as u64,
-                Cell::Float(value) => value.to_bits(),
-                Cell::Text(id) => id.0.into(),
-                Cell::Str(text) => {
-                    let place = self.texts.len() as u64;
-                    self.texts.push_str(text);
-                    OWN_TEXT | place << 32 | text.len() as u64
-                }
-            };
+            cells[column * STRIDE + at] = cell.bits;
         }
-        self.nulls[at] = nulls;
+        for (nulls, cells) in self.nulls.iter_mut().zip(row.chunks(8)) {
+            let bits = cells.iter().enumerate();
+            nulls[at] = bits.fold(0, |bits, (column, cell)| bits | u8::from(cell.is_null) << column);
+        }
         self.rows = at + 1;
+    }
+
+    /// Keeps text that is not in the pool, for the next row.
+    fn own_text(&mut self, text: impl Display) -> Cell {
+        let place = self.texts.len();
+        // Texts take whatever is written, and what is shown here has no errors of its own.
+        let _ = write!(self.texts, "{text}");
+        let len = self.texts.len() - place;
+        Cell {
+            bits: OWN_TEXT | (place as u64) << 32 | len as u64,
+            is_null: false,
+        }
     }
 
     fn column(&self, at: usize) -> &[u64] {
         &self.cells[at * STRIDE..][..self.rows]
     }
 
+    /// Returns for each eight rows of a column a bit for each cell that is null, and a bit for each row that there is.
+    fn nulls(&self, at: usize) -> impl Iterator<Item = (u8, u8)> {
+        let rows = self.nulls[at / 8].as_chunks::<8>().0;
+        let of_column = 0x0101_0101_0101_0101_u64 << (at % 8);
+        let count = self.rows;
+        rows[..count.div_ceil(8)]
+            .iter()
+            .enumerate()
+            .map(move |(eight, rows)| {
+                // One bit of each byte is left, in its lowest place; the product has all of them side by side in its highest byte.
+                let bits = (u64::from_le_bytes(*rows) & of_column) >> (at % 8);
+                let side_by_side = (bits.wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8;
+                let beyond = 8_usize.saturating_sub(count - eight * 8);
+                (side_by_side, 0xff >> beyond)
+            })
+    }
+
+    /// Returns bytes that begin with a text, and its length.
     #[inline]
-    fn append_text(&self, cell: u64, strings: &Strings, to: &mut Vec<u8>) {
+    fn text<'a>(&'a self, cell: u64, strings: &'a Strings) -> (&'a [u8], usize) {
         match cell & OWN_TEXT {
-            0 => strings.append_to(StringId(cell as u32), to),
+            0 => strings.bytes(StringId(cell as u32)),
             _ => {
                 let place = (cell & !OWN_TEXT) >> 32;
-                to.extend_from_slice(&self.texts.as_bytes()[place as usize..][..cell as u32 as usize]);
+                (&self.texts.as_bytes()[place as usize..], cell as u32 as usize)
             }
         }
     }
@@ -114,7 +181,7 @@ impl Block {
 enum Values {
     Int(Vec<i64>),
     Float(Vec<f64>),
-    /// Where each text ends, and all texts.
+    /// Where each text ends, and all texts. Bytes behind the last end mean nothing.
     Text(Vec<i32>, Vec<u8>),
 }
 
@@ -140,34 +207,32 @@ impl Column {
 
     /// Takes over the column `at` of a block.
     fn extend(&mut self, block: &Block, at: usize, strings: &Strings) {
-        let cells = block.column(at).iter();
-        let nulls = &block.nulls[..block.rows];
+        let cells = block.column(at);
+        let mut valid = [0; BLOCK / 8];
+        let (mut any_valid, mut any_null) = (0, 0);
+        for (bits, (nulls, mask)) in valid.iter_mut().zip(block.nulls(at)) {
+            *bits = !nulls & mask;
+            any_valid |= *bits;
+            any_null |= nulls & mask;
+        }
         match &mut self.values {
-            Values::Int(values) => values.extend(cells.map(|cell| *cell as i64)),
-            Values::Float(values) => values.extend(cells.map(|cell| f64::from_bits(*cell))),
+            Values::Int(values) => values.extend(cells.iter().map(|cell| *cell as i64)),
+            Values::Float(values) => values.extend(cells.iter().map(|cell| f64::from_bits(*cell))),
             Values::Text(ends, texts) => {
-                for (cell, nulls) in cells.zip(nulls) {
-                    if nulls >> at & 1 == 0 {
-                        block.append_text(*cell, strings, texts);
+                let mut end = last_end(ends);
+                let rows = cells.iter().enumerate();
+                ends.extend(rows.map(|(row, cell)| {
+                    if valid[row / 8] >> (row % 8) & 1 != 0 {
+                        end = put_text(block.text(*cell, strings), texts, end);
                     }
-                    ends.push(texts.len() as i32);
-                }
+                    end as i32
+                }));
             }
         }
-        let Some(valid) = &mut self.valid else { return };
-        let (any, all) = nulls
-            .iter()
-            .fold((0, u64::MAX), |(any, all), nulls| (any | nulls, all & nulls));
-        if (any ^ all) >> at & 1 == 0 {
-            valid.append_n(nulls.len(), any >> at & 1 == 0);
-            return;
-        }
-        for nulls in nulls.chunks(64) {
-            let bits = nulls
-                .iter()
-                .enumerate()
-                .fold(0, |bits, (row, nulls)| bits | (!nulls >> at & 1) << row);
-            valid.append_packed_range(0..nulls.len(), &u64::to_le_bytes(bits));
+        match &mut self.valid {
+            Some(all) if any_null == 0 || any_valid == 0 => all.append_n(cells.len(), any_null == 0),
+            Some(all) => all.append_packed_range(0..cells.len(), &valid),
+            None => {}
         }
     }
 
@@ -193,15 +258,36 @@ impl Column {
                 let mut next = Vec::with_capacity(ends.len());
                 next.push(0);
                 let ends = OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(ends, next)));
-                let texts = std::mem::take(texts);
+                let mut texts = std::mem::take(texts);
+                texts.truncate(last_end(&ends));
                 Arc::new(StringArray::try_new(ends, texts.into(), nulls)?)
             }
         })
     }
 
     fn is_full(&self) -> bool {
-        matches!(&self.values, Values::Text(_, texts) if texts.len() >= TEXT)
+        matches!(&self.values, Values::Text(ends, _) if last_end(ends) >= TEXT)
     }
+}
+
+/// Returns where the last text ends.
+fn last_end(ends: &[i32]) -> usize {
+    ends.last().map_or(0, |end| *end as usize)
+}
+
+/// Puts a text, given as bytes that begin with it and its length, at `end`. Returns where it ends. Behind that may be more bytes: most texts are short, and a
+/// copy of a fixed size needs no call.
+#[inline]
+fn put_text((from, len): (&[u8], usize), to: &mut Vec<u8>, end: usize) -> usize {
+    const SHORT: usize = 16;
+    if to.len() < end + SHORT.max(len) {
+        to.resize(end + SHORT.max(len) + BLOCK * SHORT, 0);
+    }
+    match from.first_chunk::<SHORT>() {
+        Some(short) if len <= SHORT => to[end..end + SHORT].copy_from_slice(short),
+        _ => to[end..end + len].copy_from_slice(&from[..len]),
+    }
+    end + len
 }
 
 /// The rows of one table that are in no batch yet.
@@ -226,9 +312,14 @@ impl Rows {
         }
     }
 
+    /// Keeps text that is not in the pool, for a cell of the next row.
+    pub(crate) fn own_text(&mut self, text: impl Display) -> Cell {
+        self.block.own_text(text)
+    }
+
     /// Adds a row. Returns whether a block is full, so that [`settle`](Rows::settle) has to be called before the next row.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(&mut self, row: &[Cell<'_>; N], strings: &Strings) -> bool {
+    pub(crate) fn push<const N: usize>(&mut self, row: &[Cell; N], strings: &Strings) -> bool {
         debug_assert_eq!(N, self.columns.len(), "{}", self.table.name);
         self.block.push(row);
         // So a block adds no more than this to a column, and one text.

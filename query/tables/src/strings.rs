@@ -11,6 +11,8 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 const MOST: usize = 64 << 20;
 /// About what a string takes beside its bytes.
 const ENTRY: usize = 16;
+/// Behind the last string, so that [`Strings::bytes`] gives as many bytes of a short one.
+const PADDING: &str = "                ";
 /// What strings beyond the limit become.
 const BEYOND: &str = "(too many names)";
 
@@ -21,7 +23,7 @@ pub(crate) struct StringId(pub(crate) u32);
 /// All distinct strings so far.
 #[derive(Debug, Default)]
 pub(crate) struct Strings {
-    /// All strings, one behind the other.
+    /// All strings, one behind the other, and [`PADDING`].
     text: String,
     /// The end of each string in `text`.
     ends: Vec<usize>,
@@ -60,8 +62,10 @@ impl Strings {
             return self.intern(BEYOND);
         }
         let number = ends.len() as u32;
+        all.truncate(ends.last().copied().unwrap_or(0));
         all.push_str(text);
         ends.push(all.len());
+        all.push_str(PADDING);
         *longest = text.len().max(*longest);
         numbers.insert_unique(hash, number, |number| hasher.hash_one(nth(all, ends, *number)));
         StringId(number)
@@ -84,21 +88,11 @@ impl Strings {
         nth(&self.text, &self.ends, id.0)
     }
 
-    /// Appends a string. Most are short: a copy of a fixed size needs no call.
+    /// Returns bytes that begin with a string, and its length.
     #[inline]
-    pub(crate) fn append_to(&self, id: StringId, to: &mut Vec<u8>) {
-        const SHORT: usize = 16;
+    pub(crate) fn bytes(&self, id: StringId) -> (&[u8], usize) {
         let start = start_of(&self.ends, id.0);
-        let from = &self.text.as_bytes()[start..];
-        let len = self.ends[id.0 as usize] - start;
-        match from.first_chunk::<SHORT>() {
-            Some(short) if len <= SHORT => {
-                let end = to.len() + len;
-                to.extend_from_slice(short);
-                to.truncate(end);
-            }
-            _ => to.extend_from_slice(&from[..len]),
-        }
+        (&self.text.as_bytes()[start..], self.ends[id.0 as usize] - start)
     }
 }
 

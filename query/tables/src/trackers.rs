@@ -3,7 +3,9 @@
 pub(crate) mod args;
 mod counters;
 pub(crate) mod descriptors;
+mod disks;
 mod flows;
+pub(crate) mod ftrace_events;
 pub(crate) mod groups;
 pub(crate) mod kernel;
 pub(crate) mod kernel_slices;
@@ -23,10 +25,11 @@ mod tracks;
 use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
-use crate::strings::Strings;
 use crate::tokenizer::SMAPS_PACKET;
-use crate::tokenizer::event::{Queue, Switch, Waking, prefix};
+use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
+use disks::Disks;
 use flows::Flows;
+use ftrace_events::FtraceEvents;
 use kernel::Begin;
 use marks::Marks;
 use processes::Processes;
@@ -44,6 +47,7 @@ pub(crate) struct Trackers {
     processes: Processes,
     sched: Sched,
     states: ThreadStates,
+    ftrace_events: FtraceEvents,
     tracks: Tracks,
     slices: Slices,
     syscalls: Syscalls,
@@ -51,6 +55,7 @@ pub(crate) struct Trackers {
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
+    disks: Disks,
     /// The rows of `android_logs`.
     logs: i64,
     /// The rows of `filedescriptor`.
@@ -60,11 +65,13 @@ pub(crate) struct Trackers {
 }
 
 impl Trackers {
-    pub(crate) fn new(strings: &mut Strings) -> Trackers {
+    pub(crate) fn new(context: &mut Context<'_>) -> Trackers {
+        let strings = &mut context.strings;
         Trackers {
             processes: Processes::new(strings),
             sched: Sched::default(),
-            states: ThreadStates::new(strings),
+            states: ThreadStates::new(strings, &context.output),
+            ftrace_events: FtraceEvents::new(strings, &context.output),
             tracks: Tracks::default(),
             slices: Slices::default(),
             syscalls: Syscalls::default(),
@@ -72,6 +79,7 @@ impl Trackers {
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),
+            disks: Disks::default(),
             logs: 0,
             files: 0,
             begin: None,
@@ -90,7 +98,7 @@ impl Trackers {
             }
             Queue::Wakings(cpu) => {
                 if let Some(waking) = Waking::decode(event) {
-                    self.compact_waking(cpu, ts, waking, context);
+                    self.compact_waking(cpu, ts, waking, Woken::decode(event), context);
                 }
             }
             Queue::Ftrace(cpu) => {

@@ -32,6 +32,7 @@
 //! [spec]: https://protobuf.dev/reference/protobuf/textformat-spec/
 
 mod error;
+mod fields;
 mod hints;
 mod lexer;
 mod literal;
@@ -45,6 +46,7 @@ mod source;
 mod suggest;
 
 pub use error::{Problem, TextError, TextErrors};
+pub use fields::{Fields, NamedField, Values};
 pub use place::Place;
 pub use positions::Positions;
 pub use print::Printer;

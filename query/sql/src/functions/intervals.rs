@@ -5,6 +5,9 @@
 //! `b`; a name that both have gets `_0` and `_1`. A duration of -1 means that the interval lasts to the end. Rows without `ts`, `dur` or an equal column are
 //! left out. `span_left_join` also has the times of `a` that nothing of `b` overlaps, with nulls.
 //!
+//! Times of different traces have nothing to do with each other. Where there are many, and none of the equal columns is an id, intervals also must be of one
+//! trace.
+//!
 //! Both inputs are sorted, with spill, and gone through once.
 
 use std::collections::{HashMap, HashSet};
@@ -25,7 +28,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionContext;
+use ferretto_tables::PARTITIONS;
 use futures::{StreamExt, TryStreamExt};
+
+use crate::many::{Traces, is_id};
 
 use super::sweep::{Interval, OPEN, Overlap, Side, Sweep, Uncovered};
 
@@ -56,7 +62,7 @@ impl TableFunctionImpl for Function {
             [a, b, columns] => (a, b, super::text(name, columns)?),
             _ => return plan_err!("{name} takes two tables or queries, and the columns that must be equal"),
         };
-        let equal: Vec<String> = columns
+        let mut equal: Vec<String> = columns
             .split(',')
             .map(|column| column.trim().to_lowercase())
             .filter(|column| !column.is_empty())
@@ -64,6 +70,16 @@ impl TableFunctionImpl for Function {
         let Some(state) = arguments.session().as_any().downcast_ref::<SessionState>() else {
             return plan_err!("{name} needs a session with SQL");
         };
+        let tells_traces = |column: &String| is_id(column) || PARTITIONS[2] == column.as_str();
+        if Traces::of(state.scalar_functions()) == Traces::Many && !equal.iter().any(tells_traces) {
+            equal.extend(
+                PARTITIONS
+                    .map(str::to_owned)
+                    .into_iter()
+                    .filter(|column| !equal.contains(column))
+                    .collect::<Vec<_>>(),
+            );
+        }
         let a = input(state, name, a, &equal)?;
         let b = input(state, name, b, &equal)?;
         let shape = Shape::new(&a, &b, equal.len(), self.uncovered);
@@ -98,8 +114,12 @@ fn input(state: &SessionState, function: &str, argument: &Expr, equal: &[String]
         .collect();
     for needed in ["ts", "dur"].into_iter().chain(equal.iter().map(String::as_str)) {
         if !names.iter().any(|name| name == needed) {
+            let why = match PARTITIONS.contains(&needed) {
+                true => ", which keeps traces apart where the third argument has no id such as utid",
+                false => "",
+            };
             return plan_err!(
-                "{function}: `{source}` has no column `{needed}`; it has {}",
+                "{function}: `{source}` has no column `{needed}`{why}; it has {}",
                 names.join(", ")
             );
         }

@@ -317,7 +317,18 @@ tables! {
         optional(int("packets", "The number of packets.")),
         text("detail", "What was found."),
     ];
-    #[differs = "Numbers of sets differ, as kernel events have no sets here. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer` or `json`."]
+    #[differs = "It is made only when it is asked for by name, or by `--ftrace-events`. The same holds for its rows in `args`, whose numbers begin at 500,000,000,000."]
+    FTRACE_EVENT = "ftrace_event", "An event of the kernel as it was recorded, whatever follows from it.", [
+        ID,
+        TS,
+        text("name", "The name of the tracepoint."),
+        int("cpu", "The CPU."),
+        int("utid", "The thread that the CPU ran; for `sched_switch` the one that leaves."),
+        ARG_SET,
+        int("common_flags", "The kernel's flags: what it was in. 0 where the recording leaves them out."),
+        UCPU,
+    ];
+    #[differs = "Numbers of sets differ. Value types are `int`, `uint`, `string`, `real`, `bool`, `pointer` or `json`."]
     ARGS = "args", "An argument of an event, of a track or of something else.", [
         ID,
         int("arg_set_id", "The set that it belongs to. Equal sets are one."),

@@ -73,11 +73,21 @@ pub(crate) struct Switch {
     pub(crate) next_comm: StringId,
 }
 
-/// A wake-up in the compact encoding.
+/// A wake-up in the compact encoding: what follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waking {
     pub(crate) pid: u32,
     pub(crate) common_flags: u16,
+}
+
+/// A wake-up in the compact encoding with all that it says, for which there is room only where somebody reads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Woken {
+    pub(crate) pid: u32,
+    pub(crate) common_flags: u16,
+    pub(crate) comm: StringId,
+    pub(crate) prio: u16,
+    pub(crate) target_cpu: u16,
 }
 
 impl Switch {
@@ -122,6 +132,36 @@ impl Waking {
         Some(Waking {
             pid: u32::from_le_bytes(*pid),
             common_flags: u16::from_le_bytes(*flags),
+        })
+    }
+}
+
+impl Woken {
+    /// Encodes it as a [`Waking`] with more behind it.
+    #[inline]
+    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+        let Woken {
+            pid, common_flags, ..
+        } = self;
+        Waking { pid, common_flags }.encode(to);
+        let mut bytes = [0; 8];
+        bytes[..4].copy_from_slice(&self.comm.0.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.prio.to_le_bytes());
+        bytes[6..].copy_from_slice(&self.target_cpu.to_le_bytes());
+        to.extend_from_slice(&bytes);
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Woken> {
+        let Waking { pid, common_flags } = Waking::decode(bytes)?;
+        let (comm, rest) = bytes.get(6..)?.split_first_chunk::<4>()?;
+        let (prio, rest) = rest.split_first_chunk::<2>()?;
+        let (target_cpu, _) = rest.split_first_chunk::<2>()?;
+        Some(Woken {
+            pid,
+            common_flags,
+            comm: StringId(u32::from_le_bytes(*comm)),
+            prio: u16::from_le_bytes(*prio),
+            target_cpu: u16::from_le_bytes(*target_cpu),
         })
     }
 }

@@ -50,22 +50,22 @@ pub(super) fn clock_snapshot(snapshot: &[u8], sequence: u32, context: &mut Conte
             continue;
         };
         let name = match reading.clock {
-            1 => Cell::Str("REALTIME"),
-            2 => Cell::Str("REALTIME_COARSE"),
-            3 => Cell::Str("MONOTONIC"),
-            4 => Cell::Str("MONOTONIC_COARSE"),
-            5 => Cell::Str("MONOTONIC_RAW"),
-            6 => Cell::Str("BOOTTIME"),
-            _ => Cell::Null,
+            1 => Some("REALTIME"),
+            2 => Some("REALTIME_COARSE"),
+            3 => Some("MONOTONIC"),
+            4 => Some("MONOTONIC_COARSE"),
+            5 => Some("MONOTONIC_RAW"),
+            6 => Some("BOOTTIME"),
+            _ => None,
         };
         let row = [
-            Cell::Int(context.clock_rows),
-            Cell::Int(ts),
-            Cell::Int(reading.clock),
-            name,
-            Cell::Int(reading.value.wrapping_mul(reading.step)),
-            Cell::Int(number.into()),
-            Cell::Null,
+            Cell::from(context.clock_rows),
+            Cell::from(ts),
+            Cell::from(reading.clock),
+            name.map_or(Cell::NULL, |name| context.output.text(&CLOCK_SNAPSHOT, name)),
+            Cell::from(reading.value.wrapping_mul(reading.step)),
+            Cell::from(number),
+            Cell::NULL,
         ];
         context.clock_rows += 1;
         context.output.push(&CLOCK_SNAPSHOT, &row, &context.strings);
@@ -222,14 +222,14 @@ pub(super) fn cpu_info(info: &[u8], context: &mut Context<'_>) {
 
 fn available_frequencies(number: usize, cpu: &[u8], context: &mut Context<'_>) {
     use ferretto_proto::write::cpu_info::Cpu;
-    let number = Cell::Int(number as i64);
+    let number = Cell::from(number as i64);
     for field in fields(cpu).filter(|field| field.number == Cpu::FREQUENCIES) {
         each_varint(field.value, |frequency| {
             let frequency = i64::from(frequency as u32);
             let row = [
-                Cell::Int(context.frequency_rows),
+                Cell::from(context.frequency_rows),
                 number,
-                Cell::Int(frequency),
+                Cell::from(frequency),
                 number,
             ];
             context.frequency_rows += 1;

@@ -6,15 +6,15 @@ use ferretto_proto::write::ftrace_event_bundle::CompactSched;
 use ferretto_proto::write::{FtraceEvent, FtraceEventBundle, FtraceStats, InternedData};
 use ferretto_wire::{Value, take_varint};
 
-use super::event::{Queue, Queues, Switch, Waking};
+use super::event::{Queue, Queues, Switch, Waking, Woken};
 use super::sequence::Sequence;
 use super::{ClockId, service_stats};
 use crate::clocks::{self, BOOTTIME, MONOTONIC_RAW, Reading, clock_of};
 use crate::context::{Context, Known, MOST_CPUS};
 use crate::fields::{fields, number_of};
+use crate::schema::FTRACE_EVENT;
 use crate::sorter::Sorter;
-use crate::trackers::kernel::{NO_SYMBOL, SCHED_BLOCKED_REASON};
-use crate::trackers::kernel_slices::{WORK_FUNCTION, WORKQUEUE_EXECUTE_START};
+use crate::trackers::kernel::{CALLER, NO_SYMBOL, SCHED_BLOCKED_REASON, kernel_function};
 
 /// The clock that stands for the kernel's own clocks, by sequence.
 const KERNEL_CLOCK: u32 = 64;
@@ -23,8 +23,6 @@ const UNSPECIFIED: u64 = 0;
 const GLOBAL: u64 = 2;
 const LOCAL: u64 = 3;
 const MONO_RAW: u64 = 4;
-/// The field of `SchedBlockedReasonFtraceEvent` with the number of a symbol.
-const CALLER: u32 = 2;
 
 /// Where events go.
 pub(crate) struct To<'a> {
@@ -57,6 +55,11 @@ impl Ftrace {
                 // Most fields are events.
                 (FtraceEventBundle::EVENT, _) => {}
                 (FtraceEventBundle::COMPACT_SCHED, Value::Bytes(bytes)) => compact = Some(bytes),
+                (FtraceEventBundle::GENERIC_EVENT_DESCRIPTORS, Value::Bytes(descriptor))
+                    if !context.descriptions.add(descriptor, &mut context.strings) =>
+                {
+                    context.stats.add("ftrace_generic_descriptor_errors", None, 1);
+                }
                 (number, Value::Varint(value)) => head.set(number, value),
                 _ => {}
             }
@@ -211,10 +214,10 @@ fn single(
         SCHED_BLOCKED_REASON => number_of(message, CALLER)
             .and_then(|caller| sequence.name(InternedData::KERNEL_SYMBOLS, caller & 0xffff_ffff, context))
             .map_or(NO_SYMBOL, |name| name.0),
-        WORKQUEUE_EXECUTE_START => number_of(message, WORK_FUNCTION)
+        _ => kernel_function(kind)
+            .and_then(|field| number_of(message, field))
             .and_then(|function| sequence.known_name(InternedData::KERNEL_SYMBOLS, function))
             .map_or(NO_SYMBOL, |name| name.0),
-        _ => NO_SYMBOL,
     };
     let queue = to.queues.number(Queue::Ftrace(cpu));
     to.sorter.push(ts, queue, |bytes| {
@@ -314,26 +317,34 @@ fn compact_sched(
     let mut is_whole = true;
     if !times.0.is_empty() {
         let queue = to.queues.number(Queue::Wakings(cpu));
+        let is_whole_wanted = context.output.wants(&FTRACE_EVENT);
         for delta in times.by_ref() {
             let row = (pid.next(), target.next(), prio.next(), comm.next());
-            let (Some(pid), Some(_), Some(_), Some(comm)) = row else {
+            let (Some(pid), Some(target), Some(prio), Some(comm)) = row else {
                 is_whole = false;
                 break;
             };
             time = time.wrapping_add(delta as i64);
-            if comm as usize >= names.len() {
+            let Some(comm) = names.get(comm as usize) else {
                 is_whole = false;
                 break;
-            }
-            let waking = Waking {
-                pid: pid as u32,
-                common_flags: flags.next().unwrap_or(0) as u16,
             };
+            let (pid, common_flags) = (pid as u32, flags.next().unwrap_or(0) as u16);
             let Some(ts) = context.clocks.trace_time(clock, time) else {
                 context.stats.add("clock_sync_failure", None, 1);
                 return Ok(());
             };
-            to.sorter.push(ts, queue, |bytes| waking.encode(bytes))?;
+            to.sorter.push(ts, queue, |bytes| match is_whole_wanted {
+                true => Woken {
+                    pid,
+                    common_flags,
+                    comm: *comm,
+                    prio: prio as u16,
+                    target_cpu: target as u16,
+                }
+                .encode(bytes),
+                false => Waking { pid, common_flags }.encode(bytes),
+            })?;
         }
     }
     is_whole &= [times, pid, target, prio, comm]

@@ -3,6 +3,7 @@
 //! A tracker adds the arguments of one thing and then asks for the number of their set.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -121,6 +122,14 @@ fn element(key: &str, bracket: usize) -> Option<(&str, usize, &str)> {
 }
 
 impl Args {
+    /// Sets and arguments have numbers from `first` on.
+    pub(crate) fn starting_at(first: i64) -> Args {
+        Args {
+            rows: first,
+            ..Args::default()
+        }
+    }
+
     /// Adds an argument to the set that [`finish`](Args::finish) completes.
     pub(crate) fn add(&mut self, flat_key: StringId, key: StringId, value: Value) {
         self.pending.push(Arg::new(flat_key, key, value));
@@ -203,55 +212,51 @@ fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {
 }
 
 fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_>) {
-    let (mut int, mut text, mut real) = (Cell::Null, Cell::Null, Cell::Null);
-    let display;
+    let (mut int, mut text, mut real) = (Cell::NULL, Cell::NULL, Cell::NULL);
+    let mut shown = |value: &dyn fmt::Display| output.text(&ARGS, value);
     let (kind, display) = match &arg.value {
         Value::Int(value) => {
-            int = Cell::Int(*value);
-            display = value.to_string();
-            ("int", Cell::Str(&display))
+            int = Cell::from(*value);
+            ("int", shown(value))
         }
         Value::Uint(value) => {
-            int = Cell::Int(*value as i64);
-            display = (*value as i64).to_string();
-            ("uint", Cell::Str(&display))
+            int = Cell::from(*value as i64);
+            ("uint", shown(&(*value as i64)))
         }
         Value::Text(id) => {
-            text = Cell::Text(*id);
+            text = Cell::from(*id);
             ("string", text)
         }
         Value::Str(value) => {
-            text = Cell::Str(value);
+            text = shown(value);
             ("string", text)
         }
         Value::Real(value) => {
-            real = Cell::Float(*value);
-            display = crate::sql_text::real(*value);
-            ("real", Cell::Str(&display))
+            real = Cell::from(*value);
+            ("real", shown(&crate::sql_text::real(*value)))
         }
         Value::Bool(value) => {
-            int = Cell::Int((*value).into());
-            ("bool", Cell::Str(if *value { "true" } else { "false" }))
+            int = Cell::from(*value);
+            ("bool", shown(value))
         }
         Value::Pointer(value) => {
-            int = Cell::Int(*value as i64);
-            display = format!("{value:#x}");
-            ("pointer", Cell::Str(&display))
+            int = Cell::from(*value as i64);
+            ("pointer", shown(&format_args!("{value:#x}")))
         }
         Value::Json(value) => {
-            text = Cell::Str(value);
+            text = shown(value);
             ("json", text)
         }
     };
     let row = [
-        Cell::Int(id),
-        Cell::Int(set),
-        Cell::Text(arg.flat_key),
-        Cell::Text(arg.key),
+        Cell::from(id),
+        Cell::from(set),
+        Cell::from(arg.flat_key),
+        Cell::from(arg.key),
         int,
         text,
         real,
-        Cell::Str(kind),
+        output.text(&ARGS, kind),
         display,
     ];
     output.push(&ARGS, &row, strings);

@@ -224,6 +224,9 @@ impl Trackers {
                 self.count(ts, f64::from(*count), &key, || name, COUNTER, context);
             }
         }
+        for disk in all_bytes(stats, SysStats::DISK_STAT) {
+            self.disk(ts, disk, context);
+        }
         for sample in all_bytes(stats, SysStats::PSI) {
             let Some(resource) = PSI_RESOURCES.get(get(sample, PsiSample::RESOURCE) as usize) else {
                 context.stats.add("psi_unknown_resource", None, 1);
@@ -233,6 +236,27 @@ impl Trackers {
             let key = Key::new("psi", &[("psi_resource", word)]);
             let value = get(sample, PsiSample::TOTAL_NS) as f64;
             self.count(ts, value, &key, || format!("psi.{resource}"), COUNTER, context);
+        }
+        for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
+            let name = context
+                .strings
+                .intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
+            let unit = Has::Counter {
+                unit: Some(context.strings.intern("C")),
+            };
+            let key = Key::new(
+                "thermal_temperature_sys",
+                &[("thermal_zone", Dimension::Text(name))],
+            );
+            let text = context.strings.get(name).to_owned();
+            self.count(
+                ts,
+                get(zone, ThermalZone::TEMP) as f64,
+                &key,
+                || text,
+                unit,
+                context,
+            );
         }
         for of_cpu in all_bytes(stats, SysStats::CPUIDLE_STATE) {
             const CPU: u32 = 1;
@@ -256,27 +280,6 @@ impl Trackers {
                 let value = get(entry, DURATION_US) as f64;
                 self.count(ts, value, &key, || name, unit, context);
             }
-        }
-        for zone in all_bytes(stats, SysStats::THERMAL_ZONE) {
-            let name = context
-                .strings
-                .intern_bytes(bytes_of(zone, ThermalZone::TYPE).unwrap_or(&[]));
-            let unit = Has::Counter {
-                unit: Some(context.strings.intern("C")),
-            };
-            let key = Key::new(
-                "thermal_temperature_sys",
-                &[("thermal_zone", Dimension::Text(name))],
-            );
-            let text = context.strings.get(name).to_owned();
-            self.count(
-                ts,
-                get(zone, ThermalZone::TEMP) as f64,
-                &key,
-                || text,
-                unit,
-                context,
-            );
         }
     }
 
@@ -308,12 +311,12 @@ impl Trackers {
         let upid = self.processes.process(pid);
         let path = bytes_of(file, PATH).map(|path| context.strings.intern_bytes(path));
         let row = [
-            Cell::Int(self.files),
-            Cell::Int(0),
-            Cell::Int(number_of(file, FD).unwrap_or(0) as i64),
-            Cell::Int(ts),
-            Cell::Int(upid.into()),
-            Cell::text(path),
+            Cell::from(self.files),
+            Cell::from(0),
+            Cell::from(number_of(file, FD).unwrap_or(0) as i64),
+            Cell::from(ts),
+            Cell::from(upid),
+            Cell::from(path),
         ];
         self.files += 1;
         context.output.push(&FILEDESCRIPTOR, &row, &context.strings);

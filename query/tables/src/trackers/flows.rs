@@ -44,11 +44,11 @@ impl Flows {
             (before, after)
         };
         let row = [
-            Cell::Int(self.rows),
-            Cell::Int(out.0),
-            Cell::Int(into.0),
-            Cell::Int(flow as i64),
-            Cell::Null,
+            Cell::from(self.rows),
+            Cell::from(out.0),
+            Cell::from(into.0),
+            Cell::from(flow as i64),
+            Cell::NULL,
         ];
         self.rows += 1;
         context.output.push(&FLOW, &row, &context.strings);

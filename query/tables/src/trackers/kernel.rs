@@ -6,6 +6,7 @@ use ferretto_proto::write::{
 use ferretto_wire::Value;
 
 use super::Trackers;
+use super::ftrace_events::Previous;
 use super::kernel_slices::At;
 use super::processes::Worth;
 use super::sched::Last;
@@ -19,12 +20,29 @@ use crate::tokenizer::event;
 pub(crate) const NO_SYMBOL: u32 = u32::MAX;
 /// Fields of `FtraceEvent` for which there is no writer.
 pub(crate) const SCHED_BLOCKED_REASON: u32 = 18;
+/// The field of `SchedBlockedReasonFtraceEvent` with the number of a symbol.
+pub(crate) const CALLER: u32 = 2;
 const CPU_FREQUENCY: u32 = 11;
 const CPU_IDLE: u32 = 13;
 const TASK_NEWTASK: u32 = 235;
 const SCHED_PROCESS_FREE: u32 = 240;
 /// A new thread rather than a new process.
 const CLONE_THREAD: u64 = 0x1_0000;
+
+/// Returns the field of an event that has the number of a symbol, a function of the kernel.
+#[inline]
+pub(crate) fn kernel_function(kind: u32) -> Option<u32> {
+    Some(match kind {
+        SCHED_BLOCKED_REASON => CALLER,
+        // Of `workqueue_*`, in all of which it has one number, and of `funcgraph_entry`.
+        56..=59 | 437 => 2,
+        // Of `funcgraph_exit` and `hrtimer_expire_entry`.
+        438 | 553 => 3,
+        // Of `mm_shrink_slab_start`.
+        443 => 8,
+        _ => return None,
+    })
+}
 
 /// Kernel events before these times are left out.
 #[derive(Debug, Clone, Copy)]
@@ -95,6 +113,14 @@ impl Trackers {
         self.sched
             .end(cpu, ts, state, &context.strings, &mut context.output);
         context.cpus.mention(cpu);
+        if self.ftrace_events.is_wanted() {
+            let previous = Previous {
+                comm: self.processes.name_of(last.utid).unwrap_or(switch.next_comm),
+                last,
+                state: switch.prev_state.into(),
+            };
+            self.ftrace_events.switch(ts, cpu, previous, switch, context);
+        }
         if ts < begin.only_names {
             return;
         }
@@ -114,6 +140,7 @@ impl Trackers {
         cpu: u32,
         ts: i64,
         waking: event::Waking,
+        whole: Option<event::Woken>,
         context: &mut Context<'_>,
     ) {
         let begin = self.begin(context);
@@ -126,6 +153,9 @@ impl Trackers {
             return;
         };
         context.cpus.mention(cpu);
+        if let Some(woken) = whole {
+            self.ftrace_events.waking(ts, cpu, last.utid, woken, context);
+        }
         if ts < begin.only_names {
             return;
         }
@@ -167,6 +197,9 @@ impl Trackers {
                 // Whoever does something exists.
                 self.processes.thread(pid);
                 context.cpus.mention(cpu);
+                if self.ftrace_events.is_wanted() {
+                    self.ftrace_event(field.number, At { ts, cpu, pid }, symbol, message, context);
+                }
             }
             if ts < begin.only_names {
                 return;
@@ -204,21 +237,23 @@ impl Trackers {
     fn switch(&mut self, cpu: u32, ts: i64, message: &[u8], context: &mut Context<'_>) {
         use SchedSwitchFtraceEvent as Switch;
         let (mut prev_comm, mut next_comm) = (&[][..], &[][..]);
-        let (mut prev_pid, mut next_pid, mut state, mut priority) = (0, 0, 0, 0);
+        let (mut prev_pid, mut prev_prio, mut next_pid, mut state, mut priority) = (0, 0, 0, 0, 0);
         for field in fields(message) {
             match (field.number, field.value) {
                 (Switch::PREV_COMM, Value::Bytes(comm)) => prev_comm = comm,
                 (Switch::NEXT_COMM, Value::Bytes(comm)) => next_comm = comm,
                 (Switch::PREV_PID, Value::Varint(value)) => prev_pid = i64::from(value as u32),
+                (Switch::PREV_PRIO, Value::Varint(value)) => prev_prio = i64::from(value as i32),
                 (Switch::NEXT_PID, Value::Varint(value)) => next_pid = i64::from(value as u32),
                 (Switch::PREV_STATE, Value::Varint(value)) => state = value as i64,
-                (Switch::NEXT_PRIO, Value::Varint(value)) => priority = i64::from(value as i32),
+                (Switch::NEXT_PRIO, Value::Varint(value)) => priority = value as i32,
                 _ => {}
             }
         }
         let next_comm = context.strings.intern_bytes(next_comm);
         let next = self.processes.thread(next_pid);
         self.processes.name_thread(next, next_comm, Worth::Ftrace);
+        let prev_state = state;
         let state = context.state(state);
         if self.sched.is_open(cpu) {
             match self.sched.last(cpu).is_some_and(|last| last.pid == prev_pid) {
@@ -232,6 +267,25 @@ impl Trackers {
         let prev = self.processes.thread(prev_pid);
         self.processes.name_thread(prev, prev_comm, Worth::Ftrace);
         context.cpus.mention(cpu);
+        if self.ftrace_events.is_wanted() {
+            let previous = Previous {
+                comm: prev_comm,
+                last: Last {
+                    pid: prev_pid,
+                    utid: prev,
+                    priority: prev_prio,
+                },
+                state: prev_state,
+            };
+            let next = event::Switch {
+                prev_state: prev_state as u16,
+                next_pid: next_pid as u32,
+                next_prio: priority,
+                next_comm,
+            };
+            self.ftrace_events.switch(ts, cpu, previous, next, context);
+        }
+        let priority = i64::from(priority);
         self.sched
             .begin(cpu, ts, next, priority, &context.strings, &mut context.output);
         let last = Last {

@@ -21,9 +21,9 @@ const SOFTIRQ_EXIT: u32 = 25;
 const IRQ_HANDLER_ENTRY: u32 = 36;
 const IRQ_HANDLER_EXIT: u32 = 37;
 const WORKQUEUE_EXECUTE_END: u32 = 57;
-pub(crate) const WORKQUEUE_EXECUTE_START: u32 = 58;
+const WORKQUEUE_EXECUTE_START: u32 = 58;
 /// The field of `WorkqueueExecuteStartFtraceEvent` with the number of a symbol.
-pub(crate) const WORK_FUNCTION: u32 = 2;
+const WORK_FUNCTION: u32 = 2;
 /// What the kernel calls its softirqs, by number. The fifth is `IRQ_POLL` in newer kernels; the trace processor has the older name.
 const SOFTIRQS: [&str; 10] = [
     "HI",

@@ -255,6 +255,11 @@ impl Processes {
         upid
     }
 
+    /// Returns the name of a thread.
+    pub(crate) fn name_of(&self, utid: Utid) -> Option<StringId> {
+        self.threads[utid as usize].name
+    }
+
     /// Names a thread.
     #[inline]
     pub(crate) fn name_thread(&mut self, utid: Utid, name: StringId, worth: Worth) {
@@ -372,34 +377,34 @@ impl Processes {
             let uid = process.uid.map(i64::from);
             let set = process.is_kernel_thread.map(|is| arguments(is, output));
             let row = [
-                Cell::Int(upid as i64),
-                Cell::Int(upid as i64),
-                Cell::Int(process.pid),
-                Cell::text(process.name),
-                Cell::int(process.start),
-                Cell::int(process.end),
-                Cell::int(process.parent),
-                Cell::int(uid),
-                Cell::int(uid.map(|uid| uid % 100_000)),
-                Cell::int(uid.map(|uid| uid / 100_000)),
-                Cell::text(process.cmdline),
-                Cell::int(set),
-                Cell::Null,
+                Cell::from(upid as i64),
+                Cell::from(upid as i64),
+                Cell::from(process.pid),
+                Cell::from(process.name),
+                Cell::from(process.start),
+                Cell::from(process.end),
+                Cell::from(process.parent),
+                Cell::from(uid),
+                Cell::from(uid.map(|uid| uid % 100_000)),
+                Cell::from(uid.map(|uid| uid / 100_000)),
+                Cell::from(process.cmdline),
+                Cell::from(set),
+                Cell::NULL,
             ];
             output.push(&PROCESS, &row, strings);
         }
         for (utid, thread) in self.threads.iter().enumerate() {
             let row = [
-                Cell::Int(utid as i64),
-                Cell::Int(utid as i64),
-                Cell::Int(thread.tid),
-                Cell::text(thread.name),
-                Cell::int(thread.start),
-                Cell::int(thread.end),
-                Cell::int(thread.upid),
-                Cell::int(thread.is_main),
-                Cell::Int(i64::from(utid as Utid == IDLE)),
-                Cell::Null,
+                Cell::from(utid as i64),
+                Cell::from(utid as i64),
+                Cell::from(thread.tid),
+                Cell::from(thread.name),
+                Cell::from(thread.start),
+                Cell::from(thread.end),
+                Cell::from(thread.upid),
+                Cell::from(thread.is_main),
+                Cell::from(i64::from(utid as Utid == IDLE)),
+                Cell::NULL,
             ];
             output.push(&THREAD, &row, strings);
         }

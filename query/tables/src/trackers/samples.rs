@@ -217,14 +217,14 @@ impl Trackers {
         let mode = named(PerfSample::CPU_MODE, &CPU_MODES).unwrap_or("unknown");
         let error = named(PerfSample::UNWIND_ERROR, &UNWIND_ERRORS);
         let row = [
-            Cell::Int(self.samples.rows),
-            Cell::Int(ts),
-            Cell::Int(utid.into()),
-            Cell::Int(cpu.into()),
-            Cell::Str(mode),
-            Cell::int(callsite),
-            error.map_or(Cell::Null, Cell::Str),
-            Cell::Int(session),
+            Cell::from(self.samples.rows),
+            Cell::from(ts),
+            Cell::from(utid),
+            Cell::from(cpu),
+            context.output.text(&PERF_SAMPLE, mode),
+            Cell::from(callsite),
+            error.map_or(Cell::NULL, |error| context.output.text(&PERF_SAMPLE, error)),
+            Cell::from(session),
         ];
         self.samples.rows += 1;
         context.output.push(&PERF_SAMPLE, &row, &context.strings);
@@ -236,7 +236,7 @@ impl Trackers {
         let next = sessions.len() as i64;
         let session = *sessions.entry(sequence).or_insert(next);
         if session == next {
-            let row = [Cell::Int(session), Cell::Null, Cell::Int(session)];
+            let row = [Cell::from(session), Cell::NULL, Cell::from(session)];
             context.output.push(&PERF_SESSION, &row, &context.strings);
         }
         session
@@ -327,11 +327,11 @@ impl Trackers {
             };
             ts = ts.wrapping_add(delta as i64);
             let row = [
-                Cell::Int(self.samples.streamed),
-                Cell::Int(ts),
-                Cell::Int(callsite),
-                Cell::Int(utid.into()),
-                Cell::Int(priority.into()),
+                Cell::from(self.samples.streamed),
+                Cell::from(ts),
+                Cell::from(callsite),
+                Cell::from(utid),
+                Cell::from(priority),
             ];
             self.samples.streamed += 1;
             context
@@ -438,13 +438,13 @@ impl Trackers {
         let knows_frees = context.strings.get(it.heap) != ART;
         let mut write = |sum: Sum| {
             let row = [
-                Cell::Int(self.samples.allocations),
-                Cell::Int(it.ts),
-                Cell::Int(upid.into()),
-                Cell::Text(it.heap),
-                Cell::Int(callsite),
-                Cell::Int(sum.count),
-                Cell::Int(sum.size),
+                Cell::from(self.samples.allocations),
+                Cell::from(it.ts),
+                Cell::from(upid),
+                Cell::from(it.heap),
+                Cell::from(callsite),
+                Cell::from(sum.count),
+                Cell::from(sum.size),
             ];
             self.samples.allocations += 1;
             context
@@ -481,13 +481,13 @@ impl Trackers {
             }
             let texts = [PATH, FILE_NAME, DEBUG_ID, DEBUG_PATH].map(|field| {
                 let text = bytes_of(entry, field);
-                Cell::text(text.map(|text| context.strings.intern_bytes(text)))
+                Cell::from(text.map(|text| context.strings.intern_bytes(text)))
             });
-            let at = |field: usize| Cell::Int(numbers[field]);
+            let at = |field: usize| Cell::from(numbers[field]);
             let row = [
-                Cell::Int(self.samples.smaps),
-                Cell::Int(upid.into()),
-                Cell::Int(ts),
+                Cell::from(self.samples.smaps),
+                Cell::from(upid),
+                Cell::from(ts),
                 texts[0],
                 at(2),
                 at(3),

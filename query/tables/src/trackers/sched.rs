@@ -39,12 +39,18 @@ pub(crate) struct Sched {
 }
 
 impl Sched {
+    #[inline]
     fn cpu(&mut self, cpu: u32) -> &mut Cpu {
         let cpu = cpu as usize;
         if cpu >= self.cpus.len() {
-            self.cpus.resize(cpu + 1, Cpu::default());
+            self.grow(cpu);
         }
         &mut self.cpus[cpu]
+    }
+
+    #[cold]
+    fn grow(&mut self, cpu: usize) {
+        self.cpus.resize(cpu + 1, Cpu::default());
     }
 
     /// What the CPU runs, as far as its switches have said.
@@ -124,14 +130,14 @@ fn write(
     output: &mut Output<'_>,
 ) {
     let row = [
-        Cell::Int(open.id),
-        Cell::Int(open.ts),
-        Cell::Int(dur),
-        Cell::Int(cpu.into()),
-        Cell::Int(open.utid.into()),
-        Cell::text(state),
-        Cell::Int(open.priority),
-        Cell::Int(cpu.into()),
+        Cell::from(open.id),
+        Cell::from(open.ts),
+        Cell::from(dur),
+        Cell::from(cpu),
+        Cell::from(open.utid),
+        Cell::from(state),
+        Cell::from(open.priority),
+        Cell::from(cpu),
     ];
     output.push(&SCHED_SLICE, &row, strings);
 }

@@ -194,25 +194,25 @@ fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>
         true => None,
         false => args.finish_with(&mut slice.args, strings, output),
     };
-    let category = Cell::text(slice.category);
+    let category = Cell::from(slice.category);
     let row = [
-        Cell::Int(slice.id),
-        Cell::Int(slice.ts),
-        Cell::Int(slice.dur),
-        Cell::Int(track),
+        Cell::from(slice.id),
+        Cell::from(slice.ts),
+        Cell::from(slice.dur),
+        Cell::from(track),
         category,
-        Cell::text(slice.name),
-        Cell::Int(depth as i64),
-        Cell::Int(slice.stack),
-        Cell::Int(parent.map_or(0, |parent| parent.stack)),
-        Cell::int(parent.map(|parent| parent.id)),
-        Cell::int(set),
-        Cell::int(slice.thread_ts),
-        Cell::int(slice.thread_dur),
-        Cell::int(slice.instructions),
-        Cell::int(slice.instruction_delta),
+        Cell::from(slice.name),
+        Cell::from(depth as i64),
+        Cell::from(slice.stack),
+        Cell::from(parent.map_or(0, |parent| parent.stack)),
+        Cell::from(parent.map(|parent| parent.id)),
+        Cell::from(set),
+        Cell::from(slice.thread_ts),
+        Cell::from(slice.thread_dur),
+        Cell::from(slice.instructions),
+        Cell::from(slice.instruction_delta),
         category,
-        Cell::Int(slice.id),
+        Cell::from(slice.id),
     ];
     output.push(&SLICE, &row, strings);
 }

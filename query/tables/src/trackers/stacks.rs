@@ -82,10 +82,10 @@ impl Stacks {
             let this = *self.callsites.entry((site, frame)).or_insert(next);
             if this == next {
                 let row = [
-                    Cell::Int(this),
-                    Cell::Int(depth as i64),
-                    Cell::int(site),
-                    Cell::Int(frame),
+                    Cell::from(this),
+                    Cell::from(depth as i64),
+                    Cell::from(site),
+                    Cell::from(frame),
                 ];
                 context
                     .output
@@ -174,14 +174,14 @@ impl Stacks {
         let id = self.mappings;
         self.mappings += 1;
         let row = [
-            Cell::Int(id),
-            Cell::Text(place.build_id),
-            Cell::Int(place.exact_offset),
-            Cell::Int(place.start_offset),
-            Cell::Int(place.start),
-            Cell::Int(place.end),
-            Cell::Int(place.load_bias),
-            Cell::Text(place.name),
+            Cell::from(id),
+            Cell::from(place.build_id),
+            Cell::from(place.exact_offset),
+            Cell::from(place.start_offset),
+            Cell::from(place.start),
+            Cell::from(place.end),
+            Cell::from(place.load_bias),
+            Cell::from(place.name),
         ];
         context
             .output
@@ -197,16 +197,16 @@ impl Stacks {
     pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
         for (id, frame) in self.frames.iter().enumerate() {
             let name = match strings.get(frame.name) {
-                "" => Cell::Null,
-                _ => Cell::Text(frame.name),
+                "" => Cell::NULL,
+                _ => Cell::from(frame.name),
             };
             let row = [
-                Cell::Int(id as i64),
+                Cell::from(id as i64),
                 name,
-                Cell::Int(frame.mapping),
-                Cell::Int(frame.rel_pc),
-                Cell::int(frame.symbols),
-                Cell::Null,
+                Cell::from(frame.mapping),
+                Cell::from(frame.rel_pc),
+                Cell::from(frame.symbols),
+                Cell::NULL,
             ];
             output.push(&STACK_PROFILE_FRAME, &row, strings);
         }
@@ -234,11 +234,11 @@ impl Trackers {
                 let file = file.map(|file| context.strings.intern_bytes(file));
                 let number = number_of(line, Line::LINE_NUMBER).filter(|_| file.is_some());
                 let row = [
-                    Cell::Int(stacks.symbols),
-                    Cell::Int(set),
-                    Cell::Text(function),
-                    Cell::text(file),
-                    Cell::int(number.map(|line| line as u32)),
+                    Cell::from(stacks.symbols),
+                    Cell::from(set),
+                    Cell::from(function),
+                    Cell::from(file),
+                    Cell::from(number.map(|line| line as u32)),
                 ];
                 stacks.symbols += 1;
                 context.output.push(&STACK_PROFILE_SYMBOL, &row, &context.strings);

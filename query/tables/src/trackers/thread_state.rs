@@ -17,13 +17,13 @@ struct Row {
     id: i64,
     ts: i64,
     dur: i64,
+    waker_row: Option<i64>,
     cpu: Option<u32>,
     /// `None` if the kernel gave bits that mean nothing.
     state: Option<StringId>,
-    io_wait: Option<bool>,
     blocked_function: Option<StringId>,
     waker: Option<Utid>,
-    waker_row: Option<i64>,
+    io_wait: Option<bool>,
     irq_context: Option<bool>,
 }
 
@@ -50,6 +50,8 @@ impl Waking {
 /// The states of all threads.
 #[derive(Debug)]
 pub(crate) struct ThreadStates {
+    /// Nothing is followed that nobody reads.
+    is_wanted: bool,
     threads: Vec<Thread>,
     running: Option<StringId>,
     runnable: Option<StringId>,
@@ -64,8 +66,9 @@ pub(crate) struct To<'a, 'b> {
 }
 
 impl ThreadStates {
-    pub(crate) fn new(strings: &mut Strings) -> ThreadStates {
+    pub(crate) fn new(strings: &mut Strings, output: &Output<'_>) -> ThreadStates {
         ThreadStates {
+            is_wanted: output.wants(&THREAD_STATE) || output.wants(&SPURIOUS_SCHED_WAKEUP),
             threads: Vec::new(),
             running: Some(strings.intern("Running")),
             runnable: Some(strings.intern("R")),
@@ -90,6 +93,9 @@ impl ThreadStates {
         to: Utid,
         out: &mut To<'_, '_>,
     ) {
+        if !self.is_wanted {
+            return;
+        }
         // A thread that leaves a CPU without having been on one: its last state has no known end.
         let was_running = self.last(from).is_none_or(|row| row.state == self.running);
         if was_running {
@@ -103,15 +109,18 @@ impl ThreadStates {
     /// Takes in that a thread is to be woken.
     #[inline]
     pub(crate) fn waking(&mut self, ts: i64, utid: Utid, waking: Waking, out: &mut To<'_, '_>) {
+        if !self.is_wanted {
+            return;
+        }
         match self.last(utid) {
             Some(row) if row.state == self.running || row.state == self.runnable => {
                 let row = [
-                    Cell::Int(self.spurious),
-                    Cell::Int(ts),
-                    Cell::Int(row.id),
-                    Cell::int(waking.irq_context()),
-                    Cell::Int(utid.into()),
-                    Cell::Int(waking.waker.into()),
+                    Cell::from(self.spurious),
+                    Cell::from(ts),
+                    Cell::from(row.id),
+                    Cell::from(waking.irq_context()),
+                    Cell::from(utid),
+                    Cell::from(waking.waker),
                 ];
                 self.spurious += 1;
                 out.output.push(&SPURIOUS_SCHED_WAKEUP, &row, out.strings);
@@ -173,7 +182,7 @@ impl ThreadStates {
         waking: Option<Waking>,
         out: &mut To<'_, '_>,
     ) {
-        if utid == IDLE {
+        if utid == IDLE || !self.is_wanted {
             return;
         }
         let waker = waking.and_then(|waking| self.last(waking.waker));
@@ -192,26 +201,27 @@ impl ThreadStates {
         self.rows += 1;
         let at = utid as usize;
         if at >= self.threads.len() {
-            self.threads.resize(at + 1, Thread::default());
+            self.grow(at);
         }
-        let thread = &mut self.threads[at];
-        let before = thread.last.replace(row);
-        if state == self.runnable {
-            // What it was blocked in before may still get its reason.
-            match before {
-                Some(before) if before.state != self.running && before.state != self.runnable => {
-                    if let Some(older) = thread.blocked.replace(before) {
-                        write(utid, &older, out);
-                    }
-                }
-                Some(before) => write(utid, &before, out),
-                None => {}
-            }
-        } else {
-            for done in [thread.blocked.take(), before].into_iter().flatten() {
-                write(utid, &done, out);
-            }
+        let Thread { last, blocked } = &mut self.threads[at];
+        let is_blocked = |row: &Row| row.state != self.running && row.state != self.runnable;
+        if let Some(older) =
+            blocked.take_if(|_| state != self.runnable || last.as_ref().is_some_and(is_blocked))
+        {
+            write(utid, &older, out);
         }
+        match last {
+            // The block may still get its reason.
+            Some(before) if state == self.runnable && is_blocked(before) => *blocked = Some(*before),
+            Some(before) => write(utid, before, out),
+            None => {}
+        }
+        *last = Some(row);
+    }
+
+    #[cold]
+    fn grow(&mut self, utid: usize) {
+        self.threads.resize(utid + 1, Thread::default());
     }
 
     /// Writes the states that never end.
@@ -227,18 +237,18 @@ impl ThreadStates {
 #[inline]
 fn write(utid: Utid, row: &Row, out: &mut To<'_, '_>) {
     let row = [
-        Cell::Int(row.id),
-        Cell::Int(row.ts),
-        Cell::Int(row.dur),
-        Cell::int(row.cpu),
-        Cell::Int(utid.into()),
-        Cell::text(row.state),
-        Cell::int(row.io_wait),
-        Cell::text(row.blocked_function),
-        Cell::int(row.waker),
-        Cell::int(row.waker_row),
-        Cell::int(row.irq_context),
-        Cell::int(row.cpu),
+        Cell::from(row.id),
+        Cell::from(row.ts),
+        Cell::from(row.dur),
+        Cell::from(row.cpu),
+        Cell::from(utid),
+        Cell::from(row.state),
+        Cell::from(row.io_wait),
+        Cell::from(row.blocked_function),
+        Cell::from(row.waker),
+        Cell::from(row.waker_row),
+        Cell::from(row.irq_context),
+        Cell::from(row.cpu),
     ];
     out.output.push(&THREAD_STATE, &row, out.strings);
 }

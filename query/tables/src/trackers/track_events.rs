@@ -302,12 +302,12 @@ impl Trackers {
             format!("{file}:{}", location.line.unwrap_or(0))
         });
         let row = [
-            Cell::Int(self.logs),
-            Cell::Int(ts),
-            Cell::Int(utid.into()),
-            Cell::Int(log.priority.unwrap_or(INFO)),
-            tag.as_deref().map_or(Cell::Null, Cell::Str),
-            Cell::Text(log.body),
+            Cell::from(self.logs),
+            Cell::from(ts),
+            Cell::from(utid),
+            Cell::from(log.priority.unwrap_or(INFO)),
+            tag.map_or(Cell::NULL, |tag| context.output.text(&ANDROID_LOGS, &tag)),
+            Cell::from(log.body),
         ];
         self.logs += 1;
         context.output.push(&ANDROID_LOGS, &row, &context.strings);

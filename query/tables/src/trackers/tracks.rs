@@ -191,30 +191,30 @@ impl Tracks {
         output: &mut Output<'_>,
     ) {
         let row = [
-            Cell::Int(self.counters),
-            Cell::Int(ts),
-            Cell::Int(track),
-            Cell::Float(value),
-            Cell::int(arg_set),
+            Cell::from(self.counters),
+            Cell::from(ts),
+            Cell::from(track),
+            Cell::from(value),
+            Cell::from(arg_set),
         ];
         self.counters += 1;
         output.push(&COUNTER, &row, strings);
     }
 
     /// Writes the tables of tracks.
-    pub(crate) fn write(&self, strings: &Strings, output: &mut Output<'_>) {
+    pub(crate) fn write(&self, strings: &mut Strings, output: &mut Output<'_>) {
         for (id, track) in self.tracks.iter().enumerate() {
-            let id = Cell::Int(id as TrackId);
+            let id = Cell::from(id as TrackId);
             let (name, kind, parent) = (
-                Cell::text(track.name),
-                Cell::Str(track.kind),
-                Cell::int(track.parent),
+                Cell::from(track.name),
+                Cell::from(strings.intern(track.kind)),
+                Cell::from(track.parent),
             );
-            let (dimensions, source) = (Cell::int(track.dimensions), Cell::int(track.source));
-            let group = Cell::int(track.group);
+            let (dimensions, source) = (Cell::from(track.dimensions), Cell::from(track.source));
+            let group = Cell::from(track.group);
             output.push(
                 &TRACK,
-                &[id, name, kind, dimensions, parent, source, Cell::Null, group],
+                &[id, name, kind, dimensions, parent, source, Cell::NULL, group],
                 strings,
             );
             let of = [
@@ -226,21 +226,21 @@ impl Tracks {
                 Has::Slices => {
                     for (table, _, value) in of {
                         if let Some(value) = value {
-                            let row = [id, name, kind, parent, source, Cell::Null, Cell::Int(value)];
+                            let row = [id, name, kind, parent, source, Cell::NULL, Cell::from(value)];
                             output.push(table, &row, strings);
                         }
                     }
                 }
                 Has::Counter { unit } => {
-                    let (unit, about) = (Cell::text(unit), Cell::text(track.description));
+                    let (unit, about) = (Cell::from(unit), Cell::from(track.description));
                     let row = [
                         id,
                         name,
-                        Cell::Null,
+                        Cell::NULL,
                         kind,
                         dimensions,
                         source,
-                        Cell::Null,
+                        Cell::NULL,
                         unit,
                         about,
                     ];
@@ -250,14 +250,14 @@ impl Tracks {
                             id,
                             name,
                             kind,
-                            Cell::Null,
+                            Cell::NULL,
                             source,
-                            Cell::Null,
+                            Cell::NULL,
                             unit,
                             about,
-                            Cell::Int(session),
-                            Cell::int(track.cpu),
-                            Cell::Int(track.is_timebase.into()),
+                            Cell::from(session),
+                            Cell::from(track.cpu),
+                            Cell::from(track.is_timebase),
                         ];
                         output.push(&PERF_COUNTER_TRACK, &row, strings);
                     }
@@ -267,12 +267,12 @@ impl Tracks {
                                 id,
                                 name,
                                 kind,
-                                Cell::Null,
+                                Cell::NULL,
                                 source,
-                                Cell::Null,
+                                Cell::NULL,
                                 unit,
                                 about,
-                                Cell::Int(value),
+                                Cell::from(value),
                             ];
                             output.push(table, &row, strings);
                         }

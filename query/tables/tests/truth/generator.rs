@@ -4,6 +4,8 @@ use ferretto_wire::Writer;
 
 #[path = "kernel_slices.rs"]
 mod kernel_slices;
+#[path = "untyped.rs"]
+mod untyped;
 
 /// A generator of numbers, from a seed.
 pub(crate) struct Numbers(u64);
@@ -198,7 +200,7 @@ impl Generator {
             let (pid, other) = (self.numbers.below(12), 1 + self.numbers.below(14));
             event.varint_field(2, pid);
             let numbers = &mut self.numbers;
-            match numbers.below(9) {
+            match numbers.below(12) {
                 0..=2 => event.nested(4, |switch| {
                     switch.bytes_field(1, b"prev");
                     switch.varint_field(2, pid);
@@ -231,6 +233,7 @@ impl Generator {
                     reason.varint_field(1, other);
                     reason.varint_field(3, numbers.below(2));
                 }),
+                8 | 9 => untyped::event(&mut event, numbers),
                 _ => event.nested(if numbers.one_in(2) { 11 } else { 13 }, |state| {
                     state.varint_field(1, numbers.below(5000));
                     state.varint_field(2, cpu);
@@ -242,6 +245,7 @@ impl Generator {
             packet.nested(1, |bundle| {
                 bundle.varint_field(1, cpu);
                 events.iter().for_each(|event| bundle.bytes_field(2, event));
+                untyped::descriptors(bundle);
             });
         });
     }
@@ -312,6 +316,23 @@ impl Generator {
                     times.varint_field(2, value);
                 });
                 stats.varint_field(4, value);
+                for device in [&b"sda"[..], b"nvme0n1"].iter().take(pid as usize % 3) {
+                    stats.nested(13, |disk| {
+                        disk.bytes_field(1, device);
+                        for field in 2..=9 {
+                            // Few enough digits that both programs print the same.
+                            disk.varint_field(field, (value / u64::from(field) + now) % (1 << 24));
+                        }
+                    });
+                }
+                stats.nested(14, |pressure| {
+                    pressure.varint_field(1, 1 + pid % 6);
+                    pressure.varint_field(2, value);
+                });
+                stats.nested(15, |zone| {
+                    zone.bytes_field(3, b"cpu-thermal");
+                    zone.varint_field(2, pid * 10);
+                });
                 stats.nested(16, |idle| {
                     idle.varint_field(1, pid % 2);
                     for state in [&b"POLL"[..], b"C1"] {

@@ -15,7 +15,7 @@ pub(crate) fn compared(table: &Table) -> impl Iterator<Item = &Column> {
 }
 
 /// Returns a value as the trace processor's program prints it.
-fn text(batch: &RecordBatch, column: &str, row: usize) -> Option<String> {
+fn text_of(batch: &RecordBatch, column: &str, row: usize) -> Option<String> {
     let values = batch.column_by_name(column).unwrap();
     if values.is_null(row) {
         return None;
@@ -34,14 +34,15 @@ fn text(batch: &RecordBatch, column: &str, row: usize) -> Option<String> {
 }
 
 /// Returns the content of each set of arguments.
-fn sets(memory: &Memory) -> BTreeMap<String, String> {
+fn sets(table: &Table, memory: &Memory) -> BTreeMap<String, String> {
     let mut sets: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for batch in memory.tables.get("args").into_iter().flatten() {
         for row in 0..batch.num_rows() {
-            let get = |column| text(batch, column, row).unwrap_or_default();
-            let content = ["flat_key", "key", "value_type", "display_value"]
-                .map(get)
-                .join("|");
+            let get = |column| text_of(batch, column, row).unwrap_or_default();
+            let content = super::of_args(table).iter().map(|column| get(column));
+            // The trace processor's text ends at a zero.
+            let content = content.collect::<Vec<_>>().join("|");
+            let content = content.split('\0').next().unwrap_or_default().to_owned();
             sets.entry(get("arg_set_id")).or_default().push(content);
         }
     }
@@ -52,13 +53,19 @@ fn sets(memory: &Memory) -> BTreeMap<String, String> {
 
 /// Returns the rows of a table, in the order of their ids.
 pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
-    let sets = sets(memory);
+    let sets = sets(table, memory);
     let mut rows = Vec::new();
     for batch in memory.tables.get(table.name).into_iter().flatten() {
         for row in 0..batch.num_rows() {
             let cells = compared(table).map(|column| {
-                let text = text(batch, column.name, row);
+                let text = text_of(batch, column.name, row);
+                let is_older = |name: String| super::WITH_NEWER_FIELDS.contains(&name.as_str());
                 let text = match column.name.ends_with("arg_set_id") {
+                    true if table.name == "ftrace_event"
+                        && text_of(batch, "name", row).is_some_and(is_older) =>
+                    {
+                        None
+                    }
                     true => {
                         text.map(|set| sets.get(&set).cloned().unwrap_or_else(|| format!("no set {set}")))
                     }
@@ -72,7 +79,7 @@ pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
             });
             let line = cells.collect::<Vec<_>>().join("\t");
             let id = match table.columns.iter().any(|column| column.name == "id") {
-                true => text(batch, "id", row)
+                true => text_of(batch, "id", row)
                     .and_then(|id| id.parse().ok())
                     .unwrap_or(-1),
                 false => 0_i64,
