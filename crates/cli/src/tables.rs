@@ -51,12 +51,9 @@ struct Export {
 #[derive(Debug, Parser)]
 #[command(name = "query", bin_name = "ferretto query", disable_version_flag = true)]
 struct Query {
-    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces
-    #[arg(value_name = "TRACE|DIR", required = true)]
-    _sources: Vec<OsString>,
-    /// The statements, with ; between them
-    #[arg(value_name = "SQL")]
-    _sql: Option<OsString>,
+    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with ; between them
+    #[arg(value_name = "TRACE|DIR|SQL", required = true)]
+    _words: Vec<OsString>,
     /// Reads the statements from this file
     #[arg(short, long = "query-file", value_name = "FILE")]
     _query_file: Option<OsString>,
