@@ -75,6 +75,26 @@ fn a_trace_and_its_exported_tables_give_the_same_answers_in_each_format() {
 }
 
 #[test]
+fn kernel_events_are_exported_on_request_and_missed_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let sql = "select count(*), count(extract_arg(arg_set_id, 'next_comm')) from ftrace_event where name = 'sched_switch'";
+    let of_trace = answer(&["query", &trace, sql, "-f", "csv"], b"");
+    let path = |name| folder.path().join(name).to_str().unwrap().to_owned();
+    let (with, without) = (path("with"), path("without"));
+    answer(&["export", &trace, "--ftrace-events", "-o", &with], b"");
+    assert_eq!(answer(&["query", &with, sql, "-f", "csv"], b""), of_trace);
+    answer(&["export", &trace, "-o", &without], b"");
+    let output = run(&["query", &without, sql], b"");
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        complaint.contains("has no ftrace_event; export the trace with --ftrace-events"),
+        "{complaint}"
+    );
+}
+
+#[test]
 fn a_table_says_that_there_is_more() {
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());

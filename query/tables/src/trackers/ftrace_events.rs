@@ -1,7 +1,7 @@
 //! Kernel events as they are: the table `ftrace_event`, with their fields as arguments.
 //!
 //! [`kernel`](super::kernel) hands over each event before it looks at what follows from it. Names and types of fields come from the schema or, for
-//! tracepoints that it does not have, from the descriptions in the trace. Nothing is done unless somebody reads the table.
+//! tracepoints that it does not have, from the descriptions in the trace. Nothing is written unless somebody reads the table.
 
 use ferretto_proto::text::{Fields, Values};
 use ferretto_proto::write::ftrace_event_bundle::GenericEventDescriptor;
@@ -172,11 +172,22 @@ impl FtraceEvents {
         self.is_wanted
     }
 
+    /// Whether an event is to be handed over: if somebody reads the table, or its description in the trace may be missing, which is counted in any case.
+    #[inline]
+    pub(crate) fn wants(&self, kind: u32) -> bool {
+        self.is_wanted || kind >= FIRST_GENERIC
+    }
+
     fn add(&mut self, key: StringId, value: Value) {
-        self.args.add(key, key, value);
+        if self.is_wanted {
+            self.args.add(key, key, value);
+        }
     }
 
     fn write(&mut self, name: StringId, by: By, context: &mut Context<'_>) {
+        if !self.is_wanted {
+            return;
+        }
         let Context { strings, output, .. } = context;
         let set = self.args.finish(strings, output);
         let row = [

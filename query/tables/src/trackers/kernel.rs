@@ -197,7 +197,7 @@ impl Trackers {
                 // Whoever does something exists.
                 self.processes.thread(pid);
                 context.cpus.mention(cpu);
-                if self.ftrace_events.is_wanted() {
+                if self.ftrace_events.wants(field.number) {
                     self.ftrace_event(field.number, At { ts, cpu, pid }, symbol, message, context);
                 }
             }
