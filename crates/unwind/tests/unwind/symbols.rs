@@ -35,14 +35,18 @@ fn line_of(marker: &str) -> u32 {
 /// The program and the address of `outer`.
 fn program(folder: &Path, flags: &[&str]) -> Option<(PathBuf, u64)> {
     let path = compile(folder, "program", SOURCE, flags)?;
-    let output = Command::new("nm").arg(&path).output().expect("nm");
+    let outer = address_of(&path, "outer");
+    Some((path, outer))
+}
+
+fn address_of(program: &Path, function: &str) -> u64 {
+    let output = Command::new("nm").arg(program).output().expect("nm");
     let text = String::from_utf8(output.stdout).expect("text");
     let line = text
         .lines()
-        .find(|line| line.ends_with(" outer"))
+        .find(|line| line.ends_with(&format!(" {function}")))
         .expect("a symbol");
-    let address = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    Some((path, address))
+    u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number")
 }
 
 /// All places that the instructions of `outer` come from.
@@ -92,6 +96,30 @@ fn without_debug_information_functions_have_names_only() {
     let stack = symbols.lookup(outer + 1);
     assert_eq!(stack.len(), 1);
     assert_eq!(stack[0].function.as_deref(), Some("outer"));
+}
+
+/// As the C library defines `read`.
+const ALIASES: &str = r#"
+volatile int sink;
+__attribute__((noinline)) void __GI___libc_work(void) { sink++; }
+extern void __work(void) __attribute__((alias("__GI___libc_work")));
+extern void work(void) __attribute__((weak, alias("__GI___libc_work")));
+int main(void) { work(); return 0; }
+"#;
+
+#[test]
+fn of_several_names_a_function_has_the_one_that_people_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for flags in [&["-O1"][..], &["-O1", "-g"]] {
+        let Some(path) = compile(folder.path(), "aliases", ALIASES, flags) else {
+            return;
+        };
+        let work = address_of(&path, "work");
+        let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+        let stack = symbols.lookup(work + 1);
+        assert_eq!(stack.len(), 1, "{flags:?}");
+        assert_eq!(stack[0].function.as_deref(), Some("work"), "{flags:?}");
+    }
 }
 
 fn objcopy(arguments: &[&str]) {
