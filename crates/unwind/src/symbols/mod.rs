@@ -70,13 +70,13 @@ impl Symbols {
             locations.push(Location::default());
         }
         // The outermost is the one that has a symbol, which may be another name for it.
-        let symbol = self.table.lookup(address);
-        if let (Some(outermost), Some(symbol)) = (locations.last_mut(), symbol) {
-            let count = |name: &str| underscores(name.as_bytes());
-            let is_plainer = |name: &String| count(symbol) < count(name);
-            if outermost.function.as_ref().is_none_or(is_plainer) {
-                outermost.function = Some(symbol.to_owned());
-            }
+        if let (Some(outermost), Some(symbol)) = (locations.last_mut(), self.table.lookup(address))
+            && outermost
+                .function
+                .as_ref()
+                .is_none_or(|name| is_better(symbol, name))
+        {
+            outermost.function = Some(symbol.to_owned());
         }
         for name in locations
             .iter_mut()
@@ -97,4 +97,12 @@ impl Symbols {
     pub fn functions(&self) -> usize {
         self.table.len()
     }
+}
+
+/// Whether a symbol says more than the name that debug information has for the same function. Debug information that has only lines lacks what a function
+/// belongs to, and that of the C library has names which nobody calls.
+fn is_better(symbol: &str, name: &str) -> bool {
+    let is_mangled = |name: &str| demangle(name) != name;
+    let count = |name: &str| underscores(name.as_bytes());
+    is_mangled(symbol) && !is_mangled(name) || count(symbol) < count(name)
 }

@@ -122,6 +122,27 @@ fn of_several_names_a_function_has_the_one_that_people_write() {
     }
 }
 
+#[test]
+fn with_lines_only_a_function_of_rust_has_the_path_of_its_symbol() {
+    const SOURCE: &str = "mod inner { #[inline(never)] pub fn work(x: u64) -> u64 { std::hint::black_box(x) } } fn main() { inner::work(1); }";
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, path) = (folder.path().join("paths.rs"), folder.path().join("paths"));
+    std::fs::write(&source, SOURCE).expect("a file");
+    let mut rustc = Command::new("rustc");
+    rustc.args(["-O", "-C", "debuginfo=line-tables-only", "-o"]);
+    assert!(rustc.args([&path, &source]).status().expect("rustc").success());
+    let output = Command::new("nm").arg("-C").arg(&path).output().expect("nm");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains("inner::work"));
+    let digits = line.and_then(|line| line.split(' ').next()).expect("a symbol");
+    let address = u64::from_str_radix(digits, 16).expect("an address");
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    assert!(symbols.has_lines());
+    let stack = symbols.lookup(address);
+    let outermost = stack.last().and_then(|place| place.function.as_deref());
+    assert_eq!(outermost, Some("paths::inner::work"), "{stack:?}");
+}
+
 fn objcopy(arguments: &[&str]) {
     assert!(
         Command::new("objcopy")
