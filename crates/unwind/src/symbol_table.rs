@@ -143,13 +143,23 @@ impl SymbolTable {
                 })
                 .map(|(function, _)| *function)
         };
-        let functions = functions
+        let mut functions: Vec<Function> = functions
             .chunk_by(|(a, _), (b, _)| a.address == b.address)
             .filter_map(|same| match same {
                 [(function, _)] => Some(*function),
                 same => best(same),
             })
             .collect();
+        // One without a size ends with its section at the latest: `_init` has not what lies behind it.
+        let sections = headers.section_addresses();
+        for function in functions.iter_mut().filter(|function| function.size == 0) {
+            let after = sections.partition_point(|section| section.start <= function.address);
+            if let Some(section) = sections[..after].last()
+                && section.contains(&function.address)
+            {
+                function.size = section.end - function.address;
+            }
+        }
         SymbolTable { functions, names }
     }
 
@@ -178,7 +188,7 @@ impl SymbolTable {
         self.functions.len()
     }
 
-    /// The mangled name of the function that `address` is in. A function without a size reaches to the next.
+    /// The mangled name of the function that `address` is in. A function without a size reaches to the next, or to the end of its section.
     pub fn lookup(&self, address: u64) -> Option<&str> {
         let after = self
             .functions

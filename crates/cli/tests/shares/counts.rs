@@ -173,9 +173,12 @@ fn share((part, all): (u64, u64)) -> f64 {
 }
 
 /// A name as both profilers have it: without versions of symbols, without what compilers add to the names of parts of a function, and without the
-/// underscores that only some names of a function have.
+/// underscores that only some names of a function have. Only `perf` knows the stubs by which a library calls others, and they are not these functions.
 fn plain(name: &str) -> String {
-    let name = name.split('@').next().unwrap_or(name);
+    let name = match name.ends_with("@plt") {
+        true => name,
+        false => name.split('@').next().unwrap_or(name),
+    };
     let added = [".part.", ".cold", ".isra.", ".constprop."];
     let end = added.iter().filter_map(|part| name.find(part)).min();
     name[..end.unwrap_or(name.len())].trim_start_matches('_').to_owned()

@@ -309,6 +309,22 @@ fn of_code_that_is_compiled_while_it_runs() {
     both.assert_whole();
 }
 
+/// `perf` reads the list at the end, so it has the last name of each address.
+#[test]
+fn of_code_that_takes_the_place_of_other_code() {
+    let Some(workshop) = Workshop::open() else { return };
+    let Some(program) = workshop.compile(&COMPILER, "compiler.c", "compiler") else {
+        return;
+    };
+    let Some(both) = workshop.profile(&[program.to_str().unwrap(), &seconds(), "in place"]) else {
+        return;
+    };
+    both.assert_are(
+        Reading::Own,
+        &[("ten", 10), ("twenty", 20), ("thirty", 30), ("forty", 40)],
+    );
+}
+
 #[test]
 fn of_javascript() {
     let Some(workshop) = Workshop::open() else { return };

@@ -98,6 +98,30 @@ fn without_debug_information_functions_have_names_only() {
     assert_eq!(stack[0].function.as_deref(), Some("outer"));
 }
 
+#[test]
+fn a_function_without_a_size_ends_with_its_section() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // `_init` is alone in the section before that of the stubs by which other libraries are called.
+    let Some((path, _)) = program(folder.path(), &["-O2"]) else {
+        return;
+    };
+    let output = Command::new("objdump").args(["-hw"]).arg(&path).output().expect("objdump");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let section = |name: &str| {
+        let words: Vec<&str> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .find(|words| words.get(1) == Some(&name))
+            .expect("a section");
+        let number = |digits| u64::from_str_radix(digits, 16).expect("a number");
+        number(words[3])..number(words[3]) + number(words[2])
+    };
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    let init = symbols.lookup(section(".init").start);
+    assert_eq!(init[0].function.as_deref(), Some("_init"));
+    assert_eq!(symbols.lookup(section(".plt").start), []);
+}
+
 /// As the C library defines `read`.
 const ALIASES: &str = r#"
 volatile int sink;
