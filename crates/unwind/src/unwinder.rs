@@ -348,19 +348,18 @@ fn without_module(
     kind: FrameKind,
 ) -> Result<Stepped, End> {
     let otherwise = End::UnusableModule(index);
-    let root = match sample.process.module(index) {
-        None => return Err(End::ModuleNeeded(index)),
-        // A compiler that has written code into memory knows how its own first function looks.
-        Some(Err(Unusable::NoFile)) if !kind.is_exact() => End::Complete,
-        Some(_) => otherwise,
-    };
-    let left = by_frame_pointer(sample, registers, root, otherwise);
-    match left {
-        Err(end) if end == root || end == otherwise => match by_return_address(sample, registers, kind) {
-            Some(stepped) => Ok(stepped),
-            None => Err(end),
-        },
-        left => left,
+    match sample.process.module(index) {
+        None => Err(End::ModuleNeeded(index)),
+        Some(Err(Unusable::NoFile)) => {
+            // A compiler that has written code into memory knows how its own first function looks.
+            let root = if kind.is_exact() { otherwise } else { End::Complete };
+            by_frame_pointer(sample, registers, root, otherwise).or_else(|end| {
+                let has_no_frame = end == root || end == otherwise;
+                let stepped = has_no_frame.then(|| by_return_address(sample, registers, kind));
+                stepped.flatten().ok_or(end)
+            })
+        }
+        Some(_) => by_frame_pointer(sample, registers, otherwise, otherwise),
     }
 }
 
