@@ -69,6 +69,8 @@ impl Workshop {
         let until_its_end = File::options().write(true).open(self.path("end")).unwrap();
         let mut program = Command::new(command[0])
             .args(&command[1..])
+            // Some programs leave files where they are.
+            .current_dir(self.0.path())
             .stdin(line)
             .stdout(until_its_end)
             .spawn()
