@@ -205,7 +205,13 @@ fn compile(folder: &Path) -> Option<PathBuf> {
     let (source, program) = (folder.join("burner.c"), folder.join("burner"));
     std::fs::write(&source, BURNER).expect("a file");
     let compiled = Command::new("cc")
-        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread", "-o"])
+        .args([
+            "-O2",
+            "-fomit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-pthread",
+            "-o",
+        ])
         .args([&program, &source])
         .status();
     compiled.ok()?.success().then_some(program)
@@ -284,9 +290,11 @@ fn record_perf(args: &Args, folder: &Path, only: Option<u32>) -> Option<Run> {
         None => perf.arg("-a"),
     };
     // The most that `perf` takes; ours asks for 65,280.
-    perf.args(["--call-graph", "dwarf,65528", "-o"])
-        .arg(&data)
-        .args(["--", "sleep", &args.seconds.to_string()]);
+    perf.args(["--call-graph", "dwarf,65528", "-o"]).arg(&data).args([
+        "--",
+        "sleep",
+        &args.seconds.to_string(),
+    ]);
     let (said, profiler) = watch(args, &mut perf)?;
     // `[ perf record: Captured and wrote 8.611 MB perf.data (1024 samples) ]`
     let samples = said
@@ -309,7 +317,13 @@ fn record_samply(args: &Args, folder: &Path, only: u32) -> Option<Run> {
     let mut samply = Command::new("samply");
     samply
         .args(["record", "--save-only", "--rate", &args.frequency.to_string()])
-        .args(["--duration", &args.seconds.to_string(), "-p", &only.to_string(), "-o"])
+        .args([
+            "--duration",
+            &args.seconds.to_string(),
+            "-p",
+            &only.to_string(),
+            "-o",
+        ])
         .arg(&file)
         .stdout(Stdio::null());
     let (said, profiler) = watch(args, &mut samply)?;

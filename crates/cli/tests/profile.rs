@@ -190,10 +190,7 @@ fn addresses_without_a_name_are_listed_as_one() {
     let (code, said) = workshop.ferretto("profile -F 99 -o trace.pftrace -- ./nameless 0");
     assert_eq!(code, Some(0), "{said}");
     let rows: Vec<&str> = said.lines().filter(|line| line.contains(" nameless ")).collect();
-    assert!(
-        matches!(rows[..], [row] if row.ends_with("[no name]")),
-        "{said}"
-    );
+    assert!(matches!(rows[..], [row] if row.ends_with("[no name]")), "{said}");
     assert_eq!(leader(&said, "cpu-clock"), "name]", "{said}");
 }
 

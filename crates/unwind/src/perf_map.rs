@@ -343,7 +343,11 @@ mod tests {
     /// A file that grows, is written anew and is cut, each time looked at as a process's list would be.
     #[test]
     fn a_list_that_grows_is_read_on() {
-        let text = |range: std::ops::Range<u32>| -> String { range.map(|number| format!("{:x} 10 f{number}\n", number * 16)).collect() };
+        let text = |range: std::ops::Range<u32>| -> String {
+            range
+                .map(|number| format!("{:x} 10 f{number}\n", number * 16))
+                .collect()
+        };
         let mut map = PerfMap::default();
         let whole = text(0..50) + "320 1";
         map.read_on(whole.as_bytes()).expect("text");
@@ -354,7 +358,8 @@ mod tests {
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(text(0..51).as_bytes(), 0).expect("a list");
         assert!(map.ends_in(&file));
-        file.write_all_at(b"X", text(0..51).len() as u64 - 2).expect("another list");
+        file.write_all_at(b"X", text(0..51).len() as u64 - 2)
+            .expect("another list");
         assert!(!map.ends_in(&file));
         file.set_len(20).expect("a shorter list");
         assert!(!map.ends_in(&file));

@@ -139,7 +139,12 @@ impl SymbolTable {
                 .min_by_key(|(function, binding)| {
                     let name = name_at(&names, function.name).unwrap_or_default();
                     // The last as `perf` has it.
-                    (function.size == 0, underscores(name), *binding, Reverse(name.len()))
+                    (
+                        function.size == 0,
+                        underscores(name),
+                        *binding,
+                        Reverse(name.len()),
+                    )
                 })
                 .map(|(function, _)| *function)
         };

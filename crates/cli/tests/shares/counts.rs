@@ -52,7 +52,12 @@ impl Counts {
             .map(|text| String::from_utf8_lossy(text).into_owned())
             .collect();
         let functions: HashMap<u64, String> = all(5)
-            .map(|function| (numbers(function, 1)[0], plain(&texts[numbers(function, 2)[0] as usize])))
+            .map(|function| {
+                (
+                    numbers(function, 1)[0],
+                    plain(&texts[numbers(function, 2)[0] as usize]),
+                )
+            })
             .collect();
         // The functions at each location, innermost first.
         let locations: HashMap<u64, Vec<&String>> = all(4)
@@ -87,7 +92,9 @@ impl Counts {
         let mut counts = Counts::default();
         for line in report.lines().filter(|line| !line.starts_with('#')) {
             let parts: Vec<&str> = line.splitn(3, '|').map(str::trim).collect();
-            let [count, module, symbol] = parts[..] else { continue };
+            let [count, module, symbol] = parts[..] else {
+                continue;
+            };
             let Ok(count) = count.parse::<u64>() else { continue };
             // `[.] name`, or `[k]` in the kernel.
             let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name.trim());
@@ -181,7 +188,9 @@ fn plain(name: &str) -> String {
     };
     let added = [".part.", ".cold", ".isra.", ".constprop."];
     let end = added.iter().filter_map(|part| name.find(part)).min();
-    name[..end.unwrap_or(name.len())].trim_start_matches('_').to_owned()
+    name[..end.unwrap_or(name.len())]
+        .trim_start_matches('_')
+        .to_owned()
 }
 
 /// The messages and texts in this field.

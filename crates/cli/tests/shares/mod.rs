@@ -88,7 +88,8 @@ impl Workshop {
         let words: Vec<&str> = profile.split(' ').chain([script]).collect();
         let said = self.run(FERRETTO, &words);
         assert!(program.wait(PATIENCE).unwrap().success());
-        let report = "report -i perf.data --stdio --no-children -g none --no-demangle -F sample,dso,symbol -t |";
+        let report =
+            "report -i perf.data --stdio --no-children -g none --no-demangle -F sample,dso,symbol -t |";
         let report = self.run("perf", &report.split(' ').collect::<Vec<_>>());
         // Compilers leave their lists, which `perf report` has read.
         let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
@@ -292,7 +293,12 @@ fn of_go() {
 }
 
 /// Compilers give their functions frame pointers, also those that call nothing.
-const COMPILER: [&str; 4] = ["cc", "-O2", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer"];
+const COMPILER: [&str; 4] = [
+    "cc",
+    "-O2",
+    "-fno-omit-frame-pointer",
+    "-mno-omit-leaf-frame-pointer",
+];
 
 #[test]
 fn of_code_that_is_compiled_while_it_runs() {
@@ -345,12 +351,7 @@ fn of_javascript() {
     // Before it is compiled, code is interpreted, under no name.
     both.assert_are(
         Reading::Total,
-        &[
-            ("*ten ", 10),
-            ("*twenty ", 20),
-            ("*thirty ", 30),
-            ("*forty ", 40),
-        ],
+        &[("*ten ", 10), ("*twenty ", 20), ("*thirty ", 30), ("*forty ", 40)],
     );
     both.assert_whole();
 }

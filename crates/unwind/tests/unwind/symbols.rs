@@ -105,7 +105,11 @@ fn a_function_without_a_size_ends_with_its_section() {
     let Some((path, _)) = program(folder.path(), &["-O2"]) else {
         return;
     };
-    let output = Command::new("objdump").args(["-hw"]).arg(&path).output().expect("objdump");
+    let output = Command::new("objdump")
+        .args(["-hw"])
+        .arg(&path)
+        .output()
+        .expect("objdump");
     let text = String::from_utf8(output.stdout).expect("text");
     let section = |name: &str| {
         let words: Vec<&str> = text
