@@ -5,6 +5,9 @@
 //! file and unwinds them when somebody reads the file; ours has unwound each stack, found its names and made its packet. `samply` unwinds as it goes too,
 //! and makes its file at the end, which is not measured. All sample the same load at the same frequency, one after the other. `samply` samples one
 //! process, so with it all do.
+//!
+//! A start takes as long as some thousand samples: ours reads the kernel's symbols, `samply` the files of the process. So each recording is made
+//! twice, for one second and for longer, and what is printed is the difference.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]
@@ -15,6 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::write::{PerfSample, TracePacket};
 use ferretto_wire::{Reader, Value};
 use sched::process::cpu_time;
@@ -26,8 +30,8 @@ struct Args {
     /// Recordings with each.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Seconds that are measured in each.
-    #[arg(long, default_value_t = 4)]
+    /// Seconds that are measured in each, after the first.
+    #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Samples a second on each CPU.
     #[arg(long, default_value_t = 1000)]
@@ -109,6 +113,9 @@ impl Drop for Loads {
     }
 }
 
+/// `SampleSkipReason.PROFILER_SKIP_NOT_IN_SCOPE`.
+const NOT_IN_SCOPE: u64 = SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE as u64;
+
 /// One recording.
 struct Run {
     samples: u64,
@@ -122,6 +129,19 @@ struct Run {
 }
 
 impl Run {
+    /// What this recording has more than a shorter one.
+    fn after(&self, start: &Run) -> Run {
+        let more = |whole: Option<u64>, start: Option<u64>| Some(whole?.saturating_sub(start?));
+        Run {
+            samples: self.samples.saturating_sub(start.samples),
+            with_stacks: more(self.with_stacks, start.with_stacks),
+            lost: more(self.lost, start.lost),
+            profiler: self.profiler.saturating_sub(start.profiler),
+            service: self.service.saturating_sub(start.service),
+            took: self.took.saturating_sub(start.took),
+        }
+    }
+
     fn per_sample(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e6 / self.samples as f64
     }
@@ -155,12 +175,15 @@ fn main() {
     let mut runs: Vec<Vec<Run>> = args.profilers.iter().map(|_| Vec::new()).collect();
     for number in 0..args.runs {
         for (profiler, runs) in args.profilers.iter().zip(&mut runs) {
-            let run = match profiler {
-                Profiler::Ours => Some(record_ours(&args, &programs, only)),
-                Profiler::Perf => record_perf(&args, folder.path(), only),
-                Profiler::Samply => only.and_then(|only| record_samply(&args, folder.path(), only)),
+            let record = |seconds| match profiler {
+                Profiler::Ours => Some(record_ours(&args, &programs, only, seconds)),
+                Profiler::Perf => record_perf(&args, folder.path(), only, seconds),
+                Profiler::Samply => record_samply(&args, folder.path(), only?, seconds),
             };
-            let Some(run) = run else { return };
+            let (Some(start), Some(whole)) = (record(1), record(1 + args.seconds)) else {
+                return;
+            };
+            let run = whole.after(&start);
             print(number, profiler.name(), &run);
             runs.push(run);
         }
@@ -217,14 +240,14 @@ fn compile(folder: &Path) -> Option<PathBuf> {
     compiled.ok()?.success().then_some(program)
 }
 
-fn record_ours(args: &Args, programs: &Programs, only: Option<u32>) -> Run {
+fn record_ours(args: &Args, programs: &Programs, only: Option<u32>, seconds: u32) -> Run {
     let mut system = System::new(programs);
     let service = system.start(Side::Ours, Program::Traced);
     let profiler = system.start(Side::Ours, Program::TracedPerf);
     let times = || (cpu_time(profiler), cpu_time(service));
     let began = Instant::now();
     let before = times();
-    let trace = system.record(Side::Ours, &config(args, only)).finish();
+    let trace = system.record(Side::Ours, &config(args, only, seconds)).finish();
     let after = times();
     let mut run = Run {
         samples: 0,
@@ -257,6 +280,8 @@ impl Run {
                     is_sample = false;
                 }
                 (PerfSample::PRODUCER_EVENT, _) => is_sample = false,
+                // Of another process than the one that was asked for.
+                (PerfSample::SAMPLE_SKIPPED_REASON, Value::Varint(NOT_IN_SCOPE)) => is_sample = false,
                 _ => {}
             }
         }
@@ -270,8 +295,8 @@ fn fields(bytes: &[u8]) -> impl Iterator<Item = (u32, Value<'_>)> {
         .map(|field| (field.number, field.value))
 }
 
-fn config(args: &Args, only: Option<u32>) -> String {
-    let (frequency, seconds) = (args.frequency, args.seconds);
+fn config(args: &Args, only: Option<u32>, seconds: u32) -> String {
+    let frequency = args.frequency;
     let scope = only.map_or(String::new(), |pid| format!("scope {{ target_pid: {pid} }}"));
     format!(
         "buffers {{ size_kb: 65536 }} duration_ms: {seconds}000 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{
@@ -281,7 +306,7 @@ fn config(args: &Args, only: Option<u32>) -> String {
 }
 
 /// `None` if there is no `perf`.
-fn record_perf(args: &Args, folder: &Path, only: Option<u32>) -> Option<Run> {
+fn record_perf(args: &Args, folder: &Path, only: Option<u32>, seconds: u32) -> Option<Run> {
     let data = folder.join("perf.data");
     let mut perf = Command::new("perf");
     perf.args(["record", "-e", "cpu-clock", "-F", &args.frequency.to_string()]);
@@ -290,12 +315,10 @@ fn record_perf(args: &Args, folder: &Path, only: Option<u32>) -> Option<Run> {
         None => perf.arg("-a"),
     };
     // The most that `perf` takes; ours asks for 65,280.
-    perf.args(["--call-graph", "dwarf,65528", "-o"]).arg(&data).args([
-        "--",
-        "sleep",
-        &args.seconds.to_string(),
-    ]);
-    let (said, profiler) = watch(args, &mut perf)?;
+    perf.args(["--call-graph", "dwarf,65528", "-o"])
+        .arg(&data)
+        .args(["--", "sleep", &seconds.to_string()]);
+    let (said, profiler) = watch(&mut perf, seconds)?;
     // `[ perf record: Captured and wrote 8.611 MB perf.data (1024 samples) ]`
     let samples = said
         .rsplit_once(" samples)")
@@ -307,26 +330,20 @@ fn record_perf(args: &Args, folder: &Path, only: Option<u32>) -> Option<Run> {
         lost: None,
         profiler,
         service: Duration::ZERO,
-        took: Duration::from_secs(args.seconds.into()),
+        took: Duration::from_secs(seconds.into()),
     })
 }
 
 /// `None` if there is no `samply`.
-fn record_samply(args: &Args, folder: &Path, only: u32) -> Option<Run> {
+fn record_samply(args: &Args, folder: &Path, only: u32, seconds: u32) -> Option<Run> {
     let file = folder.join("samply.json");
     let mut samply = Command::new("samply");
     samply
         .args(["record", "--save-only", "--rate", &args.frequency.to_string()])
-        .args([
-            "--duration",
-            &args.seconds.to_string(),
-            "-p",
-            &only.to_string(),
-            "-o",
-        ])
+        .args(["--duration", &seconds.to_string(), "-p", &only.to_string(), "-o"])
         .arg(&file)
         .stdout(Stdio::null());
-    let (said, profiler) = watch(args, &mut samply)?;
+    let (said, profiler) = watch(&mut samply, seconds)?;
     let profile = std::fs::read(&file).unwrap_or_else(|error| panic!("samply's profile: {error}: {said}"));
     let profile: serde_json::Value = serde_json::from_slice(&profile).expect("samply's JSON");
     let stacks = profile["threads"].as_array().into_iter().flatten();
@@ -338,12 +355,12 @@ fn record_samply(args: &Args, folder: &Path, only: u32) -> Option<Run> {
         lost: None,
         profiler,
         service: Duration::ZERO,
-        took: Duration::from_secs(args.seconds.into()),
+        took: Duration::from_secs(seconds.into()),
     })
 }
 
 /// Runs a profiler; returns what it says, and its processor time of the seconds that are measured. `None` if there is no such program.
-fn watch(args: &Args, command: &mut Command) -> Option<(String, Duration)> {
+fn watch(command: &mut Command, seconds: u32) -> Option<(String, Duration)> {
     let began = Instant::now();
     let mut process = command
         .stderr(Stdio::piped())
@@ -353,7 +370,7 @@ fn watch(args: &Args, command: &mut Command) -> Option<(String, Duration)> {
     // It can be read only while the process runs.
     let mut time = Duration::ZERO;
     while process.try_wait().expect("a process").is_none() {
-        if began.elapsed() < Duration::from_secs(args.seconds.into()) {
+        if began.elapsed() < Duration::from_secs(seconds.into()) {
             time = cpu_time(process.id());
         }
         std::thread::sleep(Duration::from_millis(20));
