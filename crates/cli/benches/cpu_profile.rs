@@ -22,6 +22,7 @@ use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::write::{PerfSample, TracePacket};
 use ferretto_wire::{Reader, Value};
 use sched::process::cpu_time;
+use support::process::Stopped;
 use support::{Program, Programs, Side, System};
 
 /// Compares what a sample with a stack costs our profiler and others.
@@ -334,14 +335,23 @@ fn record_perf(args: &Args, folder: &Path, only: Option<u32>, seconds: u32) -> O
     })
 }
 
-/// `None` if there is no `samply`.
-fn record_samply(args: &Args, folder: &Path, only: u32, seconds: u32) -> Option<Run> {
+/// `samply` ends with a program that it has started, so it starts the load, while the other one stands still. `None` if there is no `samply`.
+fn record_samply(args: &Args, folder: &Path, other: u32, seconds: u32) -> Option<Run> {
     let file = folder.join("samply.json");
+    let _stands_still = Stopped::new(other);
     let mut samply = Command::new("samply");
     samply
-        .args(["record", "--save-only", "--rate", &args.frequency.to_string()])
-        .args(["--duration", &seconds.to_string(), "-p", &only.to_string(), "-o"])
+        .args([
+            "record",
+            "--save-only",
+            "--rate",
+            &args.frequency.to_string(),
+            "-o",
+        ])
         .arg(&file)
+        .args(["--", "timeout", &seconds.to_string()])
+        .arg(folder.join("burner"))
+        .arg(sched::load::cpus().len().to_string())
         .stdout(Stdio::null());
     let (said, profiler) = watch(&mut samply, seconds)?;
     let profile = std::fs::read(&file).unwrap_or_else(|error| panic!("samply's profile: {error}: {said}"));
