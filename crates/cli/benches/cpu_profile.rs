@@ -1,9 +1,13 @@
-//! Samples a load with our profiler and with `perf record` in turn, and prints what a sample takes of each: CPU time of the process that takes it, and of
-//! the service, and the share of the machine.
+//! Samples a load with our profiler, `perf record` and `samply` in turn, and prints what a sample takes of each: CPU time of the process that takes it,
+//! and of the service, and the share of the machine.
 //!
-//! Run it with `bench/cpu-profile`. It needs root, `perf` and a C compiler. `perf record` copies registers and stack into its file and unwinds them
-//! when somebody reads the file; ours has unwound each stack, found its names and made its packet. The two sample the same kind of load at the same
-//! frequency, one after the other.
+//! Run it with `bench/cpu-profile`. It needs root, `perf`, a C compiler and, if asked for, `samply`. `perf record` copies registers and stack into its
+//! file and unwinds them when somebody reads the file; ours has unwound each stack, found its names and made its packet. `samply` unwinds as it goes too,
+//! and makes its file at the end, which is not measured. All sample the same load at the same frequency, one after the other. `samply` samples one
+//! process, so with it all do.
+//!
+//! A start takes as long as some thousand samples: ours reads the kernel's symbols, `samply` the files of the process. So each recording is made
+//! twice, for one second and for longer, and what is printed is the difference.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]
@@ -14,29 +18,34 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::write::{PerfSample, TracePacket};
 use ferretto_wire::{Reader, Value};
 use sched::process::cpu_time;
+use support::process::Stopped;
 use support::{Program, Programs, Side, System};
 
-/// Compares what a sample with a stack costs our profiler and `perf record`.
+/// Compares what a sample with a stack costs our profiler and others.
 #[derive(Debug, Parser)]
 struct Args {
     /// Recordings with each.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Seconds that are measured in each.
-    #[arg(long, default_value_t = 4)]
+    /// Seconds that are measured in each, after the first.
+    #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Samples a second on each CPU.
     #[arg(long, default_value_t = 1000)]
     frequency: u32,
-    /// The load, one on each CPU.
+    /// The load, on each CPU.
     #[arg(long, default_value = "steady")]
     load: Load,
     /// Which profilers.
-    #[arg(long, default_value = "both")]
-    profilers: Profilers,
+    #[arg(long, value_delimiter = ',', default_value = "ours,perf")]
+    profilers: Vec<Profiler>,
+    /// Samples only the process of the load, which has to be steady. Implied by samply.
+    #[arg(long)]
+    process: bool,
     /// Cargo says this to every bench.
     #[arg(long, hide = true)]
     bench: bool,
@@ -44,27 +53,36 @@ struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Load {
-    /// Programs that run all the time, below some 20 frames without frame pointers.
+    /// A program that runs all the time, on a thread for each CPU, below some 20 frames without frame pointers.
     Steady,
-    /// The same programs, but each runs for some milliseconds, and the next follows.
+    /// The same program on one thread, as often as there are CPUs, but each runs for some milliseconds, and the next follows.
     Churn,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Profilers {
-    Both,
+enum Profiler {
     Ours,
     Perf,
+    Samply,
 }
 
-/// `main` calls `middle`, which calls itself twenty times and then `leaf`; as often as the first argument says, or for ever.
+/// Threads call `middle`, which calls itself twenty times and then `leaf`; as many as the first argument says, as often as the second says, or for ever.
 const BURNER: &str = r#"
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 volatile uint64_t sink;
+int rounds = -1;
 __attribute__((noinline)) void leaf(int n) { for (int i = 0; i < n; i++) sink += i * i; }
 __attribute__((noinline)) void middle(int depth) { if (depth) middle(depth - 1); else leaf(100000); sink++; }
-int main(int argc, char **argv) { int rounds = argc > 1 ? atoi(argv[1]) : -1; while (rounds--) middle(19); return 0; }
+void *work(void *unused) { for (int left = rounds; left--;) middle(19); return unused; }
+int main(int argc, char **argv) {
+  if (argc > 2) rounds = atoi(argv[2]);
+  pthread_t thread;
+  for (int others = argc > 1 ? atoi(argv[1]) - 1 : 0; others > 0; others--) pthread_create(&thread, 0, work, 0);
+  work(0);
+  return 0;
+}
 "#;
 
 /// Processes that end with this.
@@ -72,19 +90,18 @@ struct Loads(Vec<Child>);
 
 impl Loads {
     fn start(load: Load, burner: &Path) -> Loads {
-        let processes = 0..sched::load::cpus().len();
-        let start = |_| {
-            let mut command = match load {
-                Load::Steady => Command::new(burner),
-                Load::Churn => {
-                    let mut shell = Command::new("sh");
-                    shell.args(["-c", r#"while "$0" 30; do :; done"#]).arg(burner);
-                    shell
-                }
-            };
-            command.stdin(Stdio::null()).spawn().expect("the load")
-        };
-        Loads(processes.map(start).collect())
+        let cpus = sched::load::cpus().len();
+        let spawn = |command: &mut Command| command.stdin(Stdio::null()).spawn().expect("the load");
+        Loads(match load {
+            Load::Steady => vec![spawn(Command::new(burner).arg(cpus.to_string()))],
+            Load::Churn => {
+                let start = |_| {
+                    let script = r#"while "$0" 1 30; do :; done"#;
+                    spawn(Command::new("sh").args(["-c", script]).arg(burner))
+                };
+                (0..cpus).map(start).collect()
+            }
+        })
     }
 }
 
@@ -96,6 +113,9 @@ impl Drop for Loads {
         }
     }
 }
+
+/// `SampleSkipReason.PROFILER_SKIP_NOT_IN_SCOPE`.
+const NOT_IN_SCOPE: u64 = SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE as u64;
 
 /// One recording.
 struct Run {
@@ -110,6 +130,19 @@ struct Run {
 }
 
 impl Run {
+    /// What this recording has more than a shorter one.
+    fn after(&self, start: &Run) -> Run {
+        let more = |whole: Option<u64>, start: Option<u64>| Some(whole?.saturating_sub(start?));
+        Run {
+            samples: self.samples.saturating_sub(start.samples),
+            with_stacks: more(self.with_stacks, start.with_stacks),
+            lost: more(self.lost, start.lost),
+            profiler: self.profiler.saturating_sub(start.profiler),
+            service: self.service.saturating_sub(start.service),
+            took: self.took.saturating_sub(start.took),
+        }
+    }
+
     fn per_sample(&self, time: Duration) -> f64 {
         time.as_secs_f64() * 1e6 / self.samples as f64
     }
@@ -129,34 +162,52 @@ fn main() {
         return;
     };
     let programs = Programs::ours();
-    let _loads = Loads::start(args.load, &burner);
+    let loads = Loads::start(args.load, &burner);
+    let alone = args.process || args.profilers.contains(&Profiler::Samply);
+    assert!(
+        !alone || args.load == Load::Steady,
+        "a load of many processes cannot be sampled as one: leave out --process and samply, or use --load steady"
+    );
+    let only = alone.then(|| loads.0[0].id());
     println!(
         "{:>3}  {:<6}{:>9}{:>9}{:>7}{:>16}{:>15}{:>12}",
         "run", "", "samples", "stacks", "lost", "profiler, µs", "service, µs", "of all, %"
     );
-    let (mut ours, mut perf) = (Vec::new(), Vec::new());
+    let mut runs: Vec<Vec<Run>> = args.profilers.iter().map(|_| Vec::new()).collect();
     for number in 0..args.runs {
-        if args.profilers != Profilers::Perf {
-            let run = record_ours(&args, &programs);
-            print(number, "ours", &run);
-            ours.push(run);
-        }
-        if args.profilers != Profilers::Ours {
-            let Some(run) = record_perf(&args, folder.path()) else {
+        for (profiler, runs) in args.profilers.iter().zip(&mut runs) {
+            let record = |seconds| match profiler {
+                Profiler::Ours => Some(record_ours(&args, &programs, only, seconds)),
+                Profiler::Perf => record_perf(&args, folder.path(), only, seconds),
+                Profiler::Samply => record_samply(&args, folder.path(), only?, seconds),
+            };
+            let (Some(start), Some(whole)) = (record(1), record(1 + args.seconds)) else {
                 return;
             };
-            print(number, "perf", &run);
-            perf.push(run);
+            let run = whole.after(&start);
+            print(number, profiler.name(), &run);
+            runs.push(run);
         }
     }
-    for (name, runs) in [("ours", &ours), ("perf", &perf)] {
+    for (profiler, runs) in args.profilers.iter().zip(&runs) {
         let mut each: Vec<f64> = runs
             .iter()
             .map(|run| run.per_sample(run.profiler + run.service))
             .collect();
         each.sort_by(f64::total_cmp);
         if let (Some(least), Some(median)) = (each.first(), each.get(each.len() / 2)) {
+            let name = profiler.name();
             println!("{name}: {least:.2} / {median:.2} µs a sample, least / median");
+        }
+    }
+}
+
+impl Profiler {
+    fn name(self) -> &'static str {
+        match self {
+            Profiler::Ours => "ours",
+            Profiler::Perf => "perf",
+            Profiler::Samply => "samply",
         }
     }
 }
@@ -178,20 +229,26 @@ fn compile(folder: &Path) -> Option<PathBuf> {
     let (source, program) = (folder.join("burner.c"), folder.join("burner"));
     std::fs::write(&source, BURNER).expect("a file");
     let compiled = Command::new("cc")
-        .args(["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-o"])
+        .args([
+            "-O2",
+            "-fomit-frame-pointer",
+            "-fno-optimize-sibling-calls",
+            "-pthread",
+            "-o",
+        ])
         .args([&program, &source])
         .status();
     compiled.ok()?.success().then_some(program)
 }
 
-fn record_ours(args: &Args, programs: &Programs) -> Run {
+fn record_ours(args: &Args, programs: &Programs, only: Option<u32>, seconds: u32) -> Run {
     let mut system = System::new(programs);
     let service = system.start(Side::Ours, Program::Traced);
     let profiler = system.start(Side::Ours, Program::TracedPerf);
     let times = || (cpu_time(profiler), cpu_time(service));
     let began = Instant::now();
     let before = times();
-    let trace = system.record(Side::Ours, &config(args)).finish();
+    let trace = system.record(Side::Ours, &config(args, only, seconds)).finish();
     let after = times();
     let mut run = Run {
         samples: 0,
@@ -224,6 +281,8 @@ impl Run {
                     is_sample = false;
                 }
                 (PerfSample::PRODUCER_EVENT, _) => is_sample = false,
+                // Of another process than the one that was asked for.
+                (PerfSample::SAMPLE_SKIPPED_REASON, Value::Varint(NOT_IN_SCOPE)) => is_sample = false,
                 _ => {}
             }
         }
@@ -237,46 +296,30 @@ fn fields(bytes: &[u8]) -> impl Iterator<Item = (u32, Value<'_>)> {
         .map(|field| (field.number, field.value))
 }
 
-fn config(args: &Args) -> String {
-    let (frequency, seconds) = (args.frequency, args.seconds);
+fn config(args: &Args, only: Option<u32>, seconds: u32) -> String {
+    let frequency = args.frequency;
+    let scope = only.map_or(String::new(), |pid| format!("scope {{ target_pid: {pid} }}"));
     format!(
         "buffers {{ size_kb: 65536 }} duration_ms: {seconds}000 data_sources {{ config {{ name: 'linux.perf' perf_event_config {{
-           timebase {{ frequency: {frequency} counter: SW_CPU_CLOCK }} callstack_sampling {{ kernel_frames: true }}
+           timebase {{ frequency: {frequency} counter: SW_CPU_CLOCK }} callstack_sampling {{ kernel_frames: true {scope} }}
          }} }} }}"
     )
 }
 
 /// `None` if there is no `perf`.
-fn record_perf(args: &Args, folder: &Path) -> Option<Run> {
+fn record_perf(args: &Args, folder: &Path, only: Option<u32>, seconds: u32) -> Option<Run> {
     let data = folder.join("perf.data");
-    let seconds = args.seconds.to_string();
-    let began = Instant::now();
-    let mut perf = Command::new("perf")
-        .args([
-            "record",
-            "-a",
-            "-e",
-            "cpu-clock",
-            "-F",
-            &args.frequency.to_string(),
-        ])
-        // The most that `perf` takes; ours asks for 65,280.
-        .args(["--call-graph", "dwarf,65528", "-o"])
+    let mut perf = Command::new("perf");
+    perf.args(["record", "-e", "cpu-clock", "-F", &args.frequency.to_string()]);
+    match only {
+        Some(pid) => perf.args(["-p", &pid.to_string()]),
+        None => perf.arg("-a"),
+    };
+    // The most that `perf` takes; ours asks for 65,280.
+    perf.args(["--call-graph", "dwarf,65528", "-o"])
         .arg(&data)
-        .args(["--", "sleep", &seconds])
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| println!("skipped: cannot run perf: {error}"))
-        .ok()?;
-    // Its processor time can be read only while it runs.
-    let mut profiler = Duration::ZERO;
-    while perf.try_wait().expect("a process").is_none() {
-        if began.elapsed() < Duration::from_secs(args.seconds.into()) {
-            profiler = cpu_time(perf.id());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let said = std::io::read_to_string(perf.stderr.take()?).ok()?;
+        .args(["--", "sleep", &seconds.to_string()]);
+    let (said, profiler) = watch(&mut perf, seconds)?;
     // `[ perf record: Captured and wrote 8.611 MB perf.data (1024 samples) ]`
     let samples = said
         .rsplit_once(" samples)")
@@ -288,6 +331,60 @@ fn record_perf(args: &Args, folder: &Path) -> Option<Run> {
         lost: None,
         profiler,
         service: Duration::ZERO,
-        took: Duration::from_secs(args.seconds.into()),
+        took: Duration::from_secs(seconds.into()),
     })
+}
+
+/// `samply` ends with a program that it has started, so it starts the load, while the other one stands still. `None` if there is no `samply`.
+fn record_samply(args: &Args, folder: &Path, other: u32, seconds: u32) -> Option<Run> {
+    let file = folder.join("samply.json");
+    let _stands_still = Stopped::new(other);
+    let mut samply = Command::new("samply");
+    samply
+        .args([
+            "record",
+            "--save-only",
+            "--rate",
+            &args.frequency.to_string(),
+            "-o",
+        ])
+        .arg(&file)
+        .args(["--", "timeout", &seconds.to_string()])
+        .arg(folder.join("burner"))
+        .arg(sched::load::cpus().len().to_string())
+        .stdout(Stdio::null());
+    let (said, profiler) = watch(&mut samply, seconds)?;
+    let profile = std::fs::read(&file).unwrap_or_else(|error| panic!("samply's profile: {error}: {said}"));
+    let profile: serde_json::Value = serde_json::from_slice(&profile).expect("samply's JSON");
+    let stacks = profile["threads"].as_array().into_iter().flatten();
+    let stacks = stacks.flat_map(|thread| thread["samples"]["stack"].as_array().into_iter().flatten());
+    let (with, without): (Vec<_>, Vec<_>) = stacks.partition(|stack| !stack.is_null());
+    Some(Run {
+        samples: (with.len() + without.len()) as u64,
+        with_stacks: Some(with.len() as u64),
+        lost: None,
+        profiler,
+        service: Duration::ZERO,
+        took: Duration::from_secs(seconds.into()),
+    })
+}
+
+/// Runs a profiler; returns what it says, and its processor time of the seconds that are measured. `None` if there is no such program.
+fn watch(command: &mut Command, seconds: u32) -> Option<(String, Duration)> {
+    let began = Instant::now();
+    let mut process = command
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| println!("skipped: cannot run {}: {error}", command.get_program().display()))
+        .ok()?;
+    // It can be read only while the process runs.
+    let mut time = Duration::ZERO;
+    while process.try_wait().expect("a process").is_none() {
+        if began.elapsed() < Duration::from_secs(seconds.into()) {
+            time = cpu_time(process.id());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let said = std::io::read_to_string(process.stderr.take()?).ok()?;
+    Some((said, time))
 }

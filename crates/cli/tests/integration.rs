@@ -65,6 +65,7 @@ mod sdk_data_sources;
 mod sdk_examples;
 mod sdk_interop;
 mod security;
+mod shares;
 mod sysfs_power;
 mod terminal;
 mod trace_files;

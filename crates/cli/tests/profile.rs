@@ -182,6 +182,19 @@ fn the_hot_function_of_a_command_leads_and_its_exit_status_is_passed_on() {
 }
 
 #[test]
+fn addresses_without_a_name_are_listed_as_one() {
+    let Some(workshop) = Workshop::open() else { return };
+    let Some(_) = compile(&workshop.path(""), "nameless", PROGRAM, &["-O0", "-s"]) else {
+        return;
+    };
+    let (code, said) = workshop.ferretto("profile -F 99 -o trace.pftrace -- ./nameless 0");
+    assert_eq!(code, Some(0), "{said}");
+    let rows: Vec<&str> = said.lines().filter(|line| line.contains(" nameless ")).collect();
+    assert!(matches!(rows[..], [row] if row.ends_with("[no name]")), "{said}");
+    assert_eq!(leader(&said, "cpu-clock"), "name]", "{said}");
+}
+
+#[test]
 fn functions_have_the_shares_that_perf_reports() {
     /// Works for 60 % of the time in `heavy`, for 30 % in `medium`, which has the same caller, and for 10 % in `light`.
     const SHARES: &str = r#"

@@ -23,8 +23,12 @@ const MOST_BYTES: usize = 64 << 20;
 /// Tables, with those that have no name.
 const MOST_TABLES: usize = 16 << 10;
 
-/// A compiler's list is read again after this time at the earliest, if a name is missing.
-const LIST_INTERVAL: Duration = Duration::from_secs(1);
+/// A compiler's list is looked at again after this time at the earliest: before the samples of the next turn, so that code that was compiled meanwhile
+/// has its name, and code that took the place of other code has its own.
+const LIST_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The same where none was found: most memory without a file has none.
+const NO_LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// After a list was read, none is read for this many times as long, however many processes keep one. Late names are better than lost samples.
 const LISTS_SHARE: u32 = 20;
@@ -141,14 +145,15 @@ impl Names {
         if let Some(Symbols::Listed(list)) = self.table(owner, none)
             && may_look
             && now >= list.next_look
-            && list.functions.lookup(pc).is_none()
         {
             let before = list.functions.memory_bytes();
-            // Most processes have none.
-            let _ = list.functions.renew(process, LARGEST_TABLE);
+            let interval = match list.functions.renew(process, LARGEST_TABLE) {
+                Ok(_) => LIST_INTERVAL,
+                Err(_) => NO_LIST_INTERVAL,
+            };
             let after = list.functions.memory_bytes();
             let then = Instant::now();
-            list.next_look = then + LIST_INTERVAL;
+            list.next_look = then + interval;
             self.next_look = then + (then - now) * LISTS_SHARE;
             self.bytes = self.bytes - before + after;
             self.shrink();

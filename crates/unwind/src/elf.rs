@@ -318,6 +318,22 @@ impl Headers {
         })
     }
 
+    /// The addresses of the sections that have any, sorted; also of those whose content is in another file.
+    pub(crate) fn section_addresses(&self) -> Vec<Range<u64>> {
+        let headers = slice_from_bytes::<SectionHeader>(&self.sections.headers, self.sections.count);
+        let (headers, _) = headers.unwrap_or_default();
+        let mut ranges: Vec<Range<u64>> = headers
+            .iter()
+            .filter(|header| header.sh_flags.get(LittleEndian).0 & elf::SHF_ALLOC.0 != 0)
+            .map(|header| {
+                let start = header.sh_addr.get(LittleEndian);
+                start..start.saturating_add(header.sh_size.get(LittleEndian))
+            })
+            .collect();
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges
+    }
+
     /// The bytes of a section, of which there may be at most `limit`.
     pub(crate) fn content(
         &self,

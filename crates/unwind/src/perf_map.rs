@@ -2,10 +2,12 @@
 //! (`tools/perf/Documentation/jit-interface.txt` of Linux).
 //!
 //! The file is the process's own: its names are only shown. It is looked for below the process's root, under the process's id in its own pid namespace.
-//! The CPU profiler names frames of memory without a file with it. Compilers append to it as they go, so it is read again when it has grown.
+//! The CPU profiler names frames of memory without a file with it. Compilers append to it as they go, so when it has grown, the rest is read.
 
+use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime};
 
 use rustix::param::clock_ticks_per_second;
@@ -21,6 +23,10 @@ use crate::process::Process;
 const MOST: usize = 1 << 18;
 /// Bytes of a line that are looked at.
 const LONGEST_LINE: u64 = 4 << 10;
+/// Bytes before the rest of a file by which it is known to be the file that was read before, and not one that was written anew.
+const REMEMBERED: usize = 64;
+/// What an entry of the map takes, with the tree's own share.
+const ENTRY_BYTES: usize = 48;
 
 /// Times of files and of processes are rounded by less than this.
 const ROUNDED: Duration = Duration::from_secs(1);
@@ -58,11 +64,17 @@ pub enum PerfMapError {
 /// Functions by absolute address. Of lines that overlap, the later counts: compilers reuse memory.
 #[derive(Debug, Default, Clone)]
 pub struct PerfMap {
-    /// Sorted by start; they do not overlap.
-    functions: Vec<Function>,
+    /// By start; they do not overlap.
+    functions: BTreeMap<u64, Function>,
     names: String,
+    /// Lines so far.
+    lines: u32,
     /// What the file was when it was read.
     version: Version,
+    /// Bytes of the file up to the end of the last whole line.
+    read: u64,
+    /// The last of these bytes.
+    last: Vec<u8>,
 }
 
 /// Tells a file from others and from what it was before.
@@ -76,14 +88,15 @@ struct Version {
 
 #[derive(Debug, Clone, Copy)]
 struct Function {
-    start: u64,
     end: u64,
     name: (u32, u32),
+    line: u32,
 }
 
 impl PerfMap {
-    /// Reads the list of a process, the first time or if it has changed; returns whether it has. Of a longer file only the last `most_bytes` are read. As
-    /// for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will do too.
+    /// Reads the list of a process, the first time or if it has changed; returns whether it has. What was appended is read on. Of a longer file only the
+    /// last `most_bytes` are read. As for `perf`, the file has to belong to root or to the user of this program; the user whom the process acts for will
+    /// do too.
     ///
     /// # Errors
     /// If there is no such file, or it is another user's or of another process. The names that are known stay.
@@ -119,47 +132,75 @@ impl PerfMap {
         if version == self.version {
             return Ok(false);
         }
-        // Both would take memory at a time.
-        *self = PerfMap::default();
+        let rest = version.length.checked_sub(self.read);
+        let has_room = |rest| self.names.len() as u64 + rest <= most_bytes;
+        let is_longer = version.inode == self.version.inode && rest.is_some_and(has_room);
+        if !(is_longer && self.ends_in(&file)) {
+            // Both would take memory at a time.
+            *self = PerfMap::default();
+        }
         let read = || {
             let mut file = BufReader::new(file);
             let left_out = version.length.saturating_sub(most_bytes);
-            if left_out > 0 {
+            if self.read == 0 && left_out > 0 {
                 // The line that is cut is left out as well.
                 file.seek(SeekFrom::Start(left_out - 1))?;
-                file.skip_until(b'\n')?;
+                self.read = left_out - 1 + file.skip_until(b'\n')? as u64;
+            } else {
+                file.seek(SeekFrom::Start(self.read))?;
             }
-            PerfMap::read(file.take(most_bytes))
+            self.read_on(file.take(most_bytes))
         };
-        *self = read().map_err(|error| unusable(Unusable::from_io(&error)))?;
+        read().map_err(|error| unusable(Unusable::from_io(&error)))?;
         self.version = version;
         Ok(true)
+    }
+
+    /// Whether the file has what was read last, where it was.
+    fn ends_in(&self, file: &File) -> bool {
+        let mut there = [0; REMEMBERED];
+        let there = &mut there[..self.last.len()];
+        let start = self.read.checked_sub(self.last.len() as u64);
+        start.is_some_and(|start| file.read_exact_at(there, start).is_ok()) && there == self.last
     }
 
     /// Parses such a file. Lines of another form are left out, and a last one that is not whole.
     ///
     /// # Errors
     /// If `text` cannot be read.
-    pub fn read(mut text: impl BufRead) -> io::Result<PerfMap> {
+    pub fn read(text: impl BufRead) -> io::Result<PerfMap> {
         let mut map = PerfMap::default();
+        map.read_on(text)?;
+        Ok(map)
+    }
+
+    fn read_on(&mut self, mut text: impl BufRead) -> io::Result<()> {
         let mut line = Vec::new();
-        let mut starts_line = true;
+        let mut length = 0;
         loop {
             line.clear();
-            if (&mut text).take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            let read = (&mut text).take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+            if read == 0 {
                 break;
             }
-            let ends_line = line.last() == Some(&b'\n');
-            if std::mem::replace(&mut starts_line, ends_line) && ends_line {
-                map.add(&line);
+            let starts_line = length == 0;
+            length += read as u64;
+            if line.last() != Some(&b'\n') {
+                continue;
             }
-            if map.functions.len() == 2 * MOST {
-                map.functions.drain(..MOST);
+            if starts_line {
+                self.add(&line);
+            }
+            self.read += std::mem::take(&mut length);
+            self.last.clear();
+            self.last
+                .extend_from_slice(&line[line.len().saturating_sub(REMEMBERED)..]);
+            if self.functions.len() >= 2 * MOST {
+                self.forget_oldest();
             }
         }
-        map.functions.drain(..map.functions.len().saturating_sub(MOST));
-        map.settle();
-        Ok(map)
+        self.forget_oldest();
+        Ok(())
     }
 
     fn add(&mut self, line: &[u8]) -> Option<()> {
@@ -172,63 +213,54 @@ impl PerfMap {
         let from = u32::try_from(self.names.len()).ok()?;
         let to = u32::try_from(self.names.len() + name.len()).ok()?;
         self.names.push_str(name);
-        self.functions.push(Function {
-            start,
+        self.lines = self.lines.saturating_add(1);
+        self.cut(start, end);
+        let function = Function {
             end,
             name: (from, to),
-        });
+            line: self.lines,
+        };
+        self.functions.insert(start, function);
         Some(())
     }
 
-    /// Sorts the functions and cuts those that later ones overlap.
-    fn settle(&mut self) {
-        let mut kept: std::collections::BTreeMap<u64, Function> = std::collections::BTreeMap::new();
-        for function in std::mem::take(&mut self.functions) {
-            // The one that reaches into this from before keeps its beginning, and its end if it has one behind.
-            if let Some((_, before)) = kept.range_mut(..function.start).next_back()
-                && before.end > function.start
-            {
-                let behind = *before;
-                before.end = function.start;
-                if behind.end > function.end {
-                    kept.insert(
-                        function.end,
-                        Function {
-                            start: function.end,
-                            ..behind
-                        },
-                    );
-                }
-            }
-            while let Some((&start, &inside)) = kept.range(function.start..function.end).next() {
-                kept.remove(&start);
-                if inside.end > function.end {
-                    kept.insert(
-                        function.end,
-                        Function {
-                            start: function.end,
-                            ..inside
-                        },
-                    );
-                }
-            }
-            kept.insert(function.start, function);
+    /// Takes these addresses from the functions that have them. One that reaches over both ends keeps both.
+    fn cut(&mut self, start: u64, end: u64) {
+        let mut behind = None;
+        if let Some((_, before)) = self.functions.range_mut(..start).next_back()
+            && before.end > start
+        {
+            behind = Some(*before).filter(|before| before.end > end);
+            before.end = start;
         }
-        self.functions = kept.into_values().collect();
+        while let Some((&inside, &function)) = self.functions.range(start..end).next() {
+            self.functions.remove(&inside);
+            behind = behind.or(Some(function).filter(|function| function.end > end));
+        }
+        if let Some(behind) = behind {
+            self.functions.insert(end, behind);
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if self.functions.len() > MOST {
+            let oldest = self.lines.saturating_sub(MOST as u32);
+            self.functions.retain(|_, function| function.line > oldest);
+        }
     }
 
     /// The name of the function that `pc` is in.
     pub fn lookup(&self, pc: u64) -> Option<&str> {
-        let after = self.functions.partition_point(|function| function.start <= pc);
-        let function = self.functions[..after]
-            .last()
-            .filter(|function| pc < function.end)?;
+        let (_, function) = self.functions.range(..=pc).next_back()?;
+        if pc >= function.end {
+            return None;
+        }
         self.names.get(function.name.0 as usize..function.name.1 as usize)
     }
 
     /// Bytes that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.names.len() + self.functions.len() * size_of::<Function>()
+        self.names.len() + self.functions.len() * ENTRY_BYTES
     }
 
     /// Number of functions.
@@ -308,7 +340,55 @@ mod tests {
         assert_eq!(map.lookup((count - 1) * 16), Some(last.as_str()));
     }
 
+    /// A file that grows, is written anew and is cut, each time looked at as a process's list would be.
+    #[test]
+    fn a_list_that_grows_is_read_on() {
+        let text = |range: std::ops::Range<u32>| -> String {
+            range
+                .map(|number| format!("{:x} 10 f{number}\n", number * 16))
+                .collect()
+        };
+        let mut map = PerfMap::default();
+        let whole = text(0..50) + "320 1";
+        map.read_on(whole.as_bytes()).expect("text");
+        assert_eq!((map.len(), map.read), (50, text(0..50).len() as u64));
+        // The line that was cut comes whole.
+        map.read_on(text(50..51).as_bytes()).expect("text");
+        assert_eq!(map.lookup(0x320), Some("f50"));
+        let file = tempfile::tempfile().expect("a file");
+        file.write_all_at(text(0..51).as_bytes(), 0).expect("a list");
+        assert!(map.ends_in(&file));
+        file.write_all_at(b"X", text(0..51).len() as u64 - 2)
+            .expect("another list");
+        assert!(!map.ends_in(&file));
+        file.set_len(20).expect("a shorter list");
+        assert!(!map.ends_in(&file));
+    }
+
     proptest! {
+        #[test]
+        fn pieces_give_what_the_whole_list_gives(
+            lines in prop::collection::vec((0u64..64, 1u64..20), 0..20),
+            cuts in prop::collection::vec(0usize..300, 0..4),
+        ) {
+            let text: String = lines
+                .iter()
+                .enumerate()
+                .map(|(number, (start, size))| format!("{start:x} {size:x} {number}\n"))
+                .collect();
+            let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();
+            cuts.sort_unstable();
+            let mut map = PerfMap::default();
+            for end in cuts.into_iter().chain([text.len()]) {
+                let from = map.read as usize;
+                map.read_on(&text.as_bytes()[from..end]).expect("text");
+            }
+            let whole = PerfMap::read(text.as_bytes()).expect("text");
+            for address in 0..100 {
+                prop_assert_eq!(map.lookup(address), whole.lookup(address));
+            }
+        }
+
         #[test]
         fn every_address_has_the_name_of_the_last_line_that_has_it(lines in prop::collection::vec((0u64..64, 1u64..20), 0..20)) {
             let text: String = lines

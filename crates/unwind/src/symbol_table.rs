@@ -2,6 +2,8 @@
 //!
 //! The CPU profiler names frames with them while it records, and the command line where there is no debug information.
 
+use std::cmp::Reverse;
+
 use object::LittleEndian;
 use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, Sym64};
 use object::pod::slice_from_bytes;
@@ -30,7 +32,7 @@ fn read_section(
 /// The functions of one file, by address.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
-    /// Sorted by address; one for each address.
+    /// Sorted by address; the best of those with the same.
     functions: Vec<Function>,
     names: Vec<u8>,
 }
@@ -123,21 +125,47 @@ impl SymbolTable {
                     size: symbol.st_size.get(LittleEndian),
                     name: symbol.st_name.get(LittleEndian),
                 };
-                // Of several names for one function, the one that others link to.
-                let rank = match symbol.st_bind() {
+                let binding = match symbol.st_bind() {
                     STB_GLOBAL => 0,
                     STB_WEAK => 1,
                     _ => 2,
                 };
-                (function, rank)
+                (function, binding)
             })
             .collect();
-        functions.sort_by_key(|(function, rank)| (function.address, *rank));
-        functions.dedup_by_key(|(function, _)| function.address);
-        SymbolTable {
-            functions: functions.into_iter().map(|(function, _)| function).collect(),
-            names,
+        functions.sort_by_key(|(function, _)| function.address);
+        let best = |same: &[(Function, u8)]| {
+            same.iter()
+                .min_by_key(|(function, binding)| {
+                    let name = name_at(&names, function.name).unwrap_or_default();
+                    // The last as `perf` has it.
+                    (
+                        function.size == 0,
+                        underscores(name),
+                        *binding,
+                        Reverse(name.len()),
+                    )
+                })
+                .map(|(function, _)| *function)
+        };
+        let mut functions: Vec<Function> = functions
+            .chunk_by(|(a, _), (b, _)| a.address == b.address)
+            .filter_map(|same| match same {
+                [(function, _)] => Some(*function),
+                same => best(same),
+            })
+            .collect();
+        // One without a size ends with its section at the latest: `_init` has not what lies behind it.
+        let sections = headers.section_addresses();
+        for function in functions.iter_mut().filter(|function| function.size == 0) {
+            let after = sections.partition_point(|section| section.start <= function.address);
+            if let Some(section) = sections[..after].last()
+                && section.contains(&function.address)
+            {
+                function.size = section.end - function.address;
+            }
         }
+        SymbolTable { functions, names }
     }
 
     /// Both tables; where both have an address, the name of `self` stays.
@@ -165,7 +193,7 @@ impl SymbolTable {
         self.functions.len()
     }
 
-    /// The mangled name of the function that `address` is in. A function without a size reaches to the next.
+    /// The mangled name of the function that `address` is in. A function without a size reaches to the next, or to the end of its section.
     pub fn lookup(&self, address: u64) -> Option<&str> {
         let after = self
             .functions
@@ -174,10 +202,19 @@ impl SymbolTable {
         if function.size != 0 && address - function.address >= function.size {
             return None;
         }
-        let name = self.names.get(function.name as usize..)?;
-        let end = name.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
-        std::str::from_utf8(&name[..end])
+        std::str::from_utf8(name_at(&self.names, function.name)?)
             .ok()
             .filter(|name| !name.is_empty())
     }
+}
+
+fn name_at(names: &[u8], start: u32) -> Option<&[u8]> {
+    let name = names.get(start as usize..)?;
+    let end = name.iter().take(LONGEST_NAME).position(|&byte| byte == 0)?;
+    Some(&name[..end])
+}
+
+/// Of several names of a function, people write the one with the fewest underscores in front: `read`, not `__read` or `__GI___libc_read`.
+pub(crate) fn underscores(name: &[u8]) -> usize {
+    name.iter().take_while(|&&byte| byte == b'_').count()
 }

@@ -272,7 +272,7 @@ impl Unwinder {
                 Err(NoRule::OverBudget) => return Err(End::OverBudget(index)),
                 Err(NoRule::NotCovered) => {
                     if kind.is_exact()
-                        && let Some(stepped) = by_return_address(sample, registers)
+                        && let Some(stepped) = by_return_address(sample, registers, kind)
                     {
                         return Ok(stepped);
                     }
@@ -348,13 +348,19 @@ fn without_module(
     kind: FrameKind,
 ) -> Result<Stepped, End> {
     let otherwise = End::UnusableModule(index);
-    let root = match sample.process.module(index) {
-        None => return Err(End::ModuleNeeded(index)),
-        // A compiler that has written code into memory knows how its own first function looks.
-        Some(Err(Unusable::NoFile)) if !kind.is_exact() => End::Complete,
-        Some(_) => otherwise,
-    };
-    by_frame_pointer(sample, registers, root, otherwise)
+    match sample.process.module(index) {
+        None => Err(End::ModuleNeeded(index)),
+        Some(Err(Unusable::NoFile)) => {
+            // A compiler that has written code into memory knows how its own first function looks.
+            let root = if kind.is_exact() { otherwise } else { End::Complete };
+            by_frame_pointer(sample, registers, root, otherwise).or_else(|end| {
+                let has_no_frame = end == root || end == otherwise;
+                let stepped = has_no_frame.then(|| by_return_address(sample, registers, kind));
+                stepped.flatten().ok_or(end)
+            })
+        }
+        Some(_) => by_frame_pointer(sample, registers, otherwise, otherwise),
+    }
 }
 
 /// Leaves a function that its module's tables do not mention.
@@ -370,18 +376,18 @@ fn without_tables(
     by_frame_pointer(sample, registers, root, otherwise)
 }
 
-/// A function that was interrupted and that its module's tables do not mention is often a stub that uses no stack. Its return address is on top of
-/// the stack, or in the link register.
-fn by_return_address(sample: &Sample<'_>, registers: &mut Registers) -> Option<Stepped> {
-    let (pc, caller) = match registers.arch() {
-        Arch::X86_64 => {
-            let top = registers.stack_pointer();
-            (sample.stack.read(top).ok()?, top.wrapping_add(8))
-        }
-        Arch::Aarch64 => {
+/// A function that was interrupted and that no table mentions is often a stub that uses no stack. Its return address is on top of the stack, or in the
+/// link register. One that calls others, as Python's trampolines do on x86-64, has eight bytes of its own there, because calls need an aligned stack.
+fn by_return_address(sample: &Sample<'_>, registers: &mut Registers, kind: FrameKind) -> Option<Stepped> {
+    let top = registers.stack_pointer();
+    let (pc, caller) = match (registers.arch(), kind.is_exact()) {
+        (Arch::X86_64, true) => (sample.stack.read(top).ok()?, top.wrapping_add(8)),
+        (Arch::X86_64, false) => (sample.stack.read(top.wrapping_add(8)).ok()?, top.wrapping_add(16)),
+        (Arch::Aarch64, true) => {
             let pc = registers.get(Arch::Aarch64.return_address())?;
-            (pc & sample.process.address_mask(), registers.stack_pointer())
+            (pc & sample.process.address_mask(), top)
         }
+        (Arch::Aarch64, false) => return None,
     };
     sample.process.find(pc.wrapping_sub(1))?;
     registers.leave(pc, caller);

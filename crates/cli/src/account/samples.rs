@@ -9,29 +9,30 @@ use super::{Account, Severity, listed};
 use crate::figures::Counted;
 use crate::samples::Losses;
 
+/// How to sample less often, in the words of `ferretto profile` and of a config.
+const LESS_OFTEN: &str = "sample less often: -F, or timebase { frequency } in a config";
+
 /// Adds the findings.
 pub(super) fn add_to(losses: &Losses, account: &mut Account) {
     if losses.kernel > 0 {
         let what = format!("{} of linux.perf", Counted(losses.kernel, "record"));
         let why = "the kernel's ring buffers were full before they were read";
-        let advice = "larger ones hold more: ring_buffer_pages; or sample less often: timebase { frequency }"
-            .to_owned();
+        let advice = format!("{LESS_OFTEN}, where ring_buffer_pages makes them larger");
         account.add(Severity::Loss, "perf_ring_overrun", what, why, Some(advice));
     }
     if losses.throttled > 0 {
         let what = format!("samples of linux.perf, {}", Counted(losses.throttled, "time"));
         let why =
             "there were more than the kernel allows, so it stopped sampling that CPU until the next tick";
-        let advice =
-            "sample less often: timebase { frequency }; or raise /proc/sys/kernel/perf_event_max_sample_rate"
-                .to_owned();
+        let advice = format!("{LESS_OFTEN}; or raise /proc/sys/kernel/perf_event_max_sample_rate");
         account.add(Severity::Loss, "perf_throttled", what, why, Some(advice));
     }
     if losses.overload > 0 {
         let what = format!("the stacks of {}", Counted(losses.overload, "sample"));
         let why = "the profiler had no time for them";
-        let advice = "sample less often, or fewer processes: callstack_sampling { scope { target_cmdline } }"
-            .to_owned();
+        let advice = format!(
+            "{LESS_OFTEN}; or sample fewer processes: -p, or callstack_sampling {{ scope }} in a config"
+        );
         account.add(Severity::Loss, "perf_samples_skipped", what, why, Some(advice));
     }
     if losses.skipped > 0 {

@@ -10,7 +10,11 @@ use crate::samples::Profile;
 pub(crate) fn losses(profile: &Profile) -> Vec<String> {
     let losses = &profile.losses;
     let reasons = [
-        (losses.kernel, "sample", "lost: the kernel's ring buffer was full"),
+        (
+            losses.kernel,
+            "sample",
+            "lost, of whatever process: the kernel's ring buffer was full",
+        ),
         (
             losses.overload,
             "sample",

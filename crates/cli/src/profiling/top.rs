@@ -12,6 +12,8 @@ use crate::stdout::{Column, Screen, Table};
 
 /// The functions that are listed.
 const ROWS: usize = 10;
+/// Stands for all addresses of a module that have no name. Each for itself would be no function, and of no use to anybody.
+const NO_NAME: &str = "[no name]";
 /// The longest name that is printed whole. Names of templates have no end.
 const LONGEST: usize = 100;
 
@@ -123,7 +125,10 @@ fn functions_of(profile: &Profile, frame: FrameId) -> Vec<Function> {
     let lines = profile.lines(frame);
     lines
         .iter()
-        .map(|line| (shortened(&line.name), module.to_owned()))
+        .map(|line| match line.system_name {
+            "" => (NO_NAME.to_owned(), module.to_owned()),
+            _ => (shortened(&line.name), module.to_owned()),
+        })
         .collect()
 }
 

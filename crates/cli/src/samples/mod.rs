@@ -199,12 +199,9 @@ impl<F: FnMut(Thread) -> bool> Recorder<F> {
 
     /// Takes in a packet.
     pub(crate) fn packet(&mut self, packet: &[u8]) {
-        let Some(sample) = self.reader.packet(packet) else {
+        let Some(sample) = self.reader.packet(packet, &mut self.wants) else {
             return;
         };
-        if !(self.wants)(sample.thread) {
-            return;
-        }
         self.recording.totals.add(&sample);
         if let Some(time) = sample.time {
             let (first, last) = self.recording.span.unwrap_or((time, time));

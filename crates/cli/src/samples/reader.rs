@@ -52,8 +52,9 @@ impl Reader {
         &mut self.profile
     }
 
-    /// Takes in an encoded packet. Returns the sample in it, if any.
-    pub(crate) fn packet(&mut self, encoded: &[u8]) -> Option<Sample> {
+    /// Takes in an encoded packet. Returns the sample in it, if it has one of a thread that is wanted. What samples of others lack is not counted, but
+    /// their frames are known, so that they can be named in the trace.
+    pub(super) fn packet(&mut self, encoded: &[u8], wants: impl FnOnce(Thread) -> bool) -> Option<Sample> {
         let packet = Packet::new(encoded);
         let sequence = self.sequences.entry(packet.sequence).or_default();
         if packet.clears_state() {
@@ -77,7 +78,7 @@ impl Reader {
         }
         let (kind, content) = packet.content?;
         match kind {
-            TracePacket::PERF_SAMPLE => return self.sample(&packet, content),
+            TracePacket::PERF_SAMPLE => return self.sample(&packet, content, wants),
             TracePacket::PROFILE_PACKET => {
                 let interned = &mut sequence.state.interned;
                 self.heaps
@@ -100,32 +101,47 @@ impl Reader {
         None
     }
 
-    fn sample(&mut self, packet: &Packet<'_>, content: &[u8]) -> Option<Sample> {
+    fn sample(
+        &mut self,
+        packet: &Packet<'_>,
+        content: &[u8],
+        wants: impl FnOnce(Thread) -> bool,
+    ) -> Option<Sample> {
         let profile = &mut self.profile;
         let losses = &mut profile.losses;
         let Ok(sample) = PerfSample::decode_from_slice(content) else {
             losses.unreadable += 1;
             return None;
         };
-        match (Remark::of(content), sample.callstack_iid) {
-            (Some(reason @ Remark::Skipped(_)), _) => losses.add(reason),
-            (Some(remark), _) => {
-                losses.add(remark);
-                return None;
-            }
+        let remark = Remark::of(content);
+        if let Some(remark) = remark
+            && !matches!(remark, Remark::Skipped(_))
+        {
+            losses.add(remark);
+            return None;
+        }
+        let thread = Thread {
+            pid: sample.pid.unwrap_or(0),
+            tid: sample.tid.unwrap_or(0),
+        };
+        let sequence = self.sequences.entry(packet.sequence).or_default();
+        let stack = sample
+            .callstack_iid
+            .map(|iid| sequence.state.interned.stack(profile, iid));
+        if !wants(thread) {
+            return None;
+        }
+        let losses = &mut profile.losses;
+        match (remark, stack) {
+            (Some(reason), _) => losses.add(reason),
             (None, Some(_)) => {}
             (None, None) => losses.stackless += 1,
         }
-        profile.samples += 1;
-        let sequence = self.sequences.entry(packet.sequence).or_default();
-        let stack = sample.callstack_iid.and_then(|iid| {
-            let stack = sequence.state.interned.stack(profile, iid);
-            profile.losses.unreadable += u64::from(stack.is_none());
-            stack
-        });
+        losses.unreadable += u64::from(stack == Some(None));
         let error = sample.optional_unwind_error;
         let none = OptionalUnwindError::UnwindError(StackUnwindError::UNWIND_ERROR_NONE);
-        profile.losses.truncated += u64::from(error.is_some_and(|error| error != none));
+        losses.truncated += u64::from(error.is_some_and(|error| error != none));
+        profile.samples += 1;
         let event = match sequence.state.event {
             Some(event) => event,
             None => event_id(&mut profile.events, Event::default()),
@@ -136,10 +152,7 @@ impl Reader {
             .and_then(|time| self.timeline.boot_time(packet.sequence, clock, time));
         Some(Sample {
             time,
-            thread: Thread {
-                pid: sample.pid.unwrap_or(0),
-                tid: sample.tid.unwrap_or(0),
-            },
+            thread,
             cpu: sample.cpu,
             mode: match sample.cpu_mode {
                 Some(CpuMode::MODE_KERNEL | CpuMode::MODE_GUEST_KERNEL | CpuMode::MODE_HYPERVISOR) => {
@@ -149,7 +162,7 @@ impl Reader {
                 _ => Mode::Unknown,
             },
             event,
-            stack,
+            stack: stack.flatten(),
         })
     }
 }

@@ -1,5 +1,6 @@
 use ferretto_proto::messages::perf_sample::SampleSkipReason;
 use ferretto_proto::messages::perf_sample::producer_event::CpuEvent;
+use ferretto_proto::messages::profiling::StackUnwindError;
 use ferretto_proto::messages::trace_packet::SequenceFlags;
 use ferretto_proto::write::{InternedData, PerfSample, TracePacket};
 use ferretto_wire::Writer;
@@ -216,6 +217,34 @@ fn losses_are_counted_by_their_reasons() {
     };
     assert_eq!(recording.profile.losses, expected);
     assert_eq!(recording.profile.samples, 4);
+}
+
+#[test]
+fn what_samples_of_other_threads_lack_is_not_counted_but_their_frames_have_names() {
+    let mut recorder = Recorder::new(Keep::Samples, |thread| thread.pid == 5);
+    let incomplete = |pid| {
+        sample(|sample| {
+            sample
+                .pid(pid)
+                .callstack_iid(1)
+                .unwind_error(StackUnwindError::UNWIND_ERROR_INVALID_MAP);
+        })
+    };
+    for packet in [described(), incomplete(3), sample(|_| {}), incomplete(5)] {
+        recorder.packet(&packet);
+    }
+    let recording = recorder.finish();
+    let expected = Losses {
+        truncated: 1,
+        ..Losses::default()
+    };
+    assert_eq!(recording.profile.losses, expected);
+    assert_eq!(recording.samples.len(), 1);
+    let mut recorder = Recorder::new(Keep::Totals, |_| false);
+    for packet in [described(), with_stack()] {
+        recorder.packet(&packet);
+    }
+    assert_eq!(recorder.finish().profile.unnamed().len(), 1);
 }
 
 #[test]

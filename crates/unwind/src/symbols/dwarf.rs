@@ -5,7 +5,7 @@ use std::sync::Arc;
 use addr2line::Context;
 use gimli::{Dwarf, EndianArcSlice, LittleEndian};
 
-use super::{Location, demangle};
+use super::Location;
 use crate::elf::{Headers, Image, Unusable};
 use crate::expand;
 
@@ -32,7 +32,7 @@ impl Lines {
         Context::from_dwarf(dwarf.ok()?).ok().map(Lines)
     }
 
-    /// What is at `address`, innermost first.
+    /// What is at `address`, innermost first, with mangled names.
     pub(super) fn lookup(&self, address: u64) -> Vec<Location> {
         let mut locations = Vec::new();
         let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else {
@@ -45,7 +45,7 @@ impl Lines {
                 .and_then(|function| function.raw_name().ok());
             let place = frame.location.as_ref();
             locations.push(Location {
-                function: name.map(|name| demangle(&name)),
+                function: name.map(|name| name.into_owned()),
                 file: place.and_then(|place| place.file).map(str::to_owned),
                 line: place.and_then(|place| place.line),
             });

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 use crate::elf::Unusable;
-use crate::symbol_table::SymbolTable;
+use crate::symbol_table::{SymbolTable, underscores};
 
 /// A place in a program's source.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -66,16 +66,25 @@ impl Symbols {
             .lines
             .as_ref()
             .map_or(Vec::new(), |lines| lines.lookup(address));
-        let name = || self.table.lookup(address).map(demangle);
-        match locations.last_mut() {
-            // The outermost is the one that has a symbol.
-            Some(outermost) if outermost.function.is_none() => outermost.function = name(),
-            Some(_) => {}
-            None => locations.extend(name().map(|function| Location {
-                function: Some(function),
-                ..Location::default()
-            })),
+        if locations.is_empty() {
+            locations.push(Location::default());
         }
+        // The outermost is the one that has a symbol, which may be another name for it.
+        if let (Some(outermost), Some(symbol)) = (locations.last_mut(), self.table.lookup(address))
+            && outermost
+                .function
+                .as_ref()
+                .is_none_or(|name| is_better(symbol, name))
+        {
+            outermost.function = Some(symbol.to_owned());
+        }
+        for name in locations
+            .iter_mut()
+            .filter_map(|location| location.function.as_mut())
+        {
+            *name = demangle(name);
+        }
+        locations.retain(|location| *location != Location::default());
         locations
     }
 
@@ -88,4 +97,12 @@ impl Symbols {
     pub fn functions(&self) -> usize {
         self.table.len()
     }
+}
+
+/// Whether a symbol says more than the name that debug information has for the same function. Debug information that has only lines lacks what a function
+/// belongs to, and that of the C library has names which nobody calls.
+fn is_better(symbol: &str, name: &str) -> bool {
+    let is_mangled = |name: &str| demangle(name) != name;
+    let count = |name: &str| underscores(name.as_bytes());
+    is_mangled(symbol) && !is_mangled(name) || count(symbol) < count(name)
 }

@@ -333,7 +333,7 @@ fn as_an_ordinary_user() {
     child.wait().expect("a process");
 }
 
-/// A function in memory without a file, which calls another: `push rbp; mov rbp, rsp; call rdi; pop rbp; ret`.
+/// A function in memory without a file, which calls another: `push rbp; mov rbp, rsp; call rdi; pop rbp; ret`, or `sub rsp, 8; call rdi; add rsp, 8; ret`.
 const JIT: &str = r#"
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -353,7 +353,11 @@ __attribute__((noinline)) static void outer(void (*code)(void (*)(void))) {
   sink = 1;
 }
 int main(void) {
+#ifdef WITHOUT_FRAME_POINTER
+  static const unsigned char bytes[] = {0x48, 0x83, 0xec, 0x08, 0xff, 0xd7, 0x48, 0x83, 0xc4, 0x08, 0xc3};
+#else
   static const unsigned char bytes[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+#endif
   char *page = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   memcpy(page + 64, bytes, sizeof bytes);
   char name[64];
@@ -366,6 +370,24 @@ int main(void) {
   return 0;
 }
 "#;
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_trampoline_without_a_file_and_without_a_frame_pointer_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let flags = ["-O2", "-fomit-frame-pointer", "-DWITHOUT_FRAME_POINTER"];
+    let Some(path) = compile(folder.path(), "trampoline", JIT, &flags) else {
+        return;
+    };
+    let program = Program::start(&path);
+    let mut process = Process::open(program.pid()).expect("a process");
+    process.refresh(0, 0).expect("mappings");
+    let (frames, end) = unwind(&mut process, &program, &ModuleCache::new(64 << 20));
+    fs::remove_file(format!("/tmp/perf-{}.map", program.pid())).expect("the program's file");
+    assert_eq!(end, End::Complete);
+    let named: Vec<&str> = frames.iter().map(|frame| program.function(frame.pc)).collect();
+    assert!(named.contains(&"outer"), "{named:?}");
+}
 
 #[test]
 #[cfg(target_arch = "x86_64")]

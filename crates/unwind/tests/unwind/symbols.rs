@@ -35,14 +35,18 @@ fn line_of(marker: &str) -> u32 {
 /// The program and the address of `outer`.
 fn program(folder: &Path, flags: &[&str]) -> Option<(PathBuf, u64)> {
     let path = compile(folder, "program", SOURCE, flags)?;
-    let output = Command::new("nm").arg(&path).output().expect("nm");
+    let outer = address_of(&path, "outer");
+    Some((path, outer))
+}
+
+fn address_of(program: &Path, function: &str) -> u64 {
+    let output = Command::new("nm").arg(program).output().expect("nm");
     let text = String::from_utf8(output.stdout).expect("text");
     let line = text
         .lines()
-        .find(|line| line.ends_with(" outer"))
+        .find(|line| line.ends_with(&format!(" {function}")))
         .expect("a symbol");
-    let address = u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number");
-    Some((path, address))
+    u64::from_str_radix(line.split(' ').next().expect("an address"), 16).expect("a number")
 }
 
 /// All places that the instructions of `outer` come from.
@@ -92,6 +96,79 @@ fn without_debug_information_functions_have_names_only() {
     let stack = symbols.lookup(outer + 1);
     assert_eq!(stack.len(), 1);
     assert_eq!(stack[0].function.as_deref(), Some("outer"));
+}
+
+#[test]
+fn a_function_without_a_size_ends_with_its_section() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // `_init` is alone in the section before that of the stubs by which other libraries are called.
+    let Some((path, _)) = program(folder.path(), &["-O2"]) else {
+        return;
+    };
+    let output = Command::new("objdump")
+        .args(["-hw"])
+        .arg(&path)
+        .output()
+        .expect("objdump");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let section = |name: &str| {
+        let words: Vec<&str> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .find(|words| words.get(1) == Some(&name))
+            .expect("a section");
+        let number = |digits| u64::from_str_radix(digits, 16).expect("a number");
+        number(words[3])..number(words[3]) + number(words[2])
+    };
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    let init = symbols.lookup(section(".init").start);
+    assert_eq!(init[0].function.as_deref(), Some("_init"));
+    assert_eq!(symbols.lookup(section(".plt").start), []);
+}
+
+/// As the C library defines `read`.
+const ALIASES: &str = r#"
+volatile int sink;
+__attribute__((noinline)) void __GI___libc_work(void) { sink++; }
+extern void __work(void) __attribute__((alias("__GI___libc_work")));
+extern void work(void) __attribute__((weak, alias("__GI___libc_work")));
+int main(void) { work(); return 0; }
+"#;
+
+#[test]
+fn of_several_names_a_function_has_the_one_that_people_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for flags in [&["-O1"][..], &["-O1", "-g"]] {
+        let Some(path) = compile(folder.path(), "aliases", ALIASES, flags) else {
+            return;
+        };
+        let work = address_of(&path, "work");
+        let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+        let stack = symbols.lookup(work + 1);
+        assert_eq!(stack.len(), 1, "{flags:?}");
+        assert_eq!(stack[0].function.as_deref(), Some("work"), "{flags:?}");
+    }
+}
+
+#[test]
+fn with_lines_only_a_function_of_rust_has_the_path_of_its_symbol() {
+    const SOURCE: &str = "mod inner { #[inline(never)] pub fn work(x: u64) -> u64 { std::hint::black_box(x) } } fn main() { inner::work(1); }";
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, path) = (folder.path().join("paths.rs"), folder.path().join("paths"));
+    std::fs::write(&source, SOURCE).expect("a file");
+    let mut rustc = Command::new("rustc");
+    rustc.args(["-O", "-C", "debuginfo=line-tables-only", "-o"]);
+    assert!(rustc.args([&path, &source]).status().expect("rustc").success());
+    let output = Command::new("nm").arg("-C").arg(&path).output().expect("nm");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.contains("inner::work"));
+    let digits = line.and_then(|line| line.split(' ').next()).expect("a symbol");
+    let address = u64::from_str_radix(digits, 16).expect("an address");
+    let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+    assert!(symbols.has_lines());
+    let stack = symbols.lookup(address);
+    let outermost = stack.last().and_then(|place| place.function.as_deref());
+    assert_eq!(outermost, Some("paths::inner::work"), "{stack:?}");
 }
 
 fn objcopy(arguments: &[&str]) {
