@@ -3,7 +3,7 @@
 #![no_main]
 
 use arrow_array::RecordBatch;
-use ferretto_tables::{Error, Options, Sink, Table, expanded, import};
+use ferretto_tables::{Error, Options, Selection, Sink, Table, expanded, import};
 use libfuzzer_sys::fuzz_target;
 
 /// Drops all rows.
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
         source,
         &Options {
             memory: 4096,
-            ..Options::default()
+            tables: Selection::All,
         },
         &mut Nothing,
     );

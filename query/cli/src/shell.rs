@@ -23,8 +23,8 @@ Statements end with `;`. Commands:
 .examples       frequent questions; .example NAME runs one
 .mode FORMAT    table, csv or json
 .quit           ends, as Ctrl-D does
-Functions: human_duration(ns), human_bytes(n), time_bucket(ts, '10ms'), ancestor_slice(id), descendant_slice(id), following_flow(id), preceding_flow(id),
-  span_join('a', 'b', 'columns'), span_left_join(..), interval_intersect(..)
+Functions: human_duration(ns), human_bytes(n), time_bucket(ts, '10ms'), extract_arg(arg_set_id, 'key'), ancestor_slice(id),
+  descendant_slice(id), following_flow(id), preceding_flow(id), span_join('a', 'b', 'columns'), span_left_join(..), interval_intersect(..)
 ";
 
 /// Reads and answers until the end of the input.

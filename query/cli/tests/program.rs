@@ -5,7 +5,7 @@
 #[allow(dead_code)]
 mod generator;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -92,6 +92,94 @@ fn kernel_events_are_exported_on_request_and_missed_otherwise() {
         complaint.contains("has no ftrace_event; export the trace with --ftrace-events"),
         "{complaint}"
     );
+}
+
+/// A shell on a terminal, which `script` makes.
+struct Shell {
+    child: std::process::Child,
+    /// What it has printed and nobody has looked at yet.
+    printed: Vec<u8>,
+}
+
+impl Shell {
+    /// Its prompt, with nothing behind it.
+    const PROMPT: &'static [u8] = b"ferretto> \r\x1b[10C";
+
+    fn start(trace: &str, home: &Path) -> Shell {
+        let program = env!("CARGO_BIN_EXE_ferretto-query");
+        let child = Command::new("script")
+            .args(["-qec", &format!("{program} query '{trace}'"), "/dev/null"])
+            .env("HOME", home)
+            .env("TERM", "xterm")
+            .env_remove("XDG_STATE_HOME")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        Shell {
+            child: child.unwrap(),
+            printed: Vec::new(),
+        }
+    }
+
+    /// Waits for the prompt; returns what comes before it.
+    fn until_prompt(&mut self) -> String {
+        loop {
+            let prompt = self
+                .printed
+                .windows(Shell::PROMPT.len())
+                .position(|it| it == Shell::PROMPT);
+            if let Some(at) = prompt {
+                let rest = self.printed.split_off(at + Shell::PROMPT.len());
+                let said = std::mem::replace(&mut self.printed, rest);
+                return String::from_utf8_lossy(&said).into_owned();
+            }
+            let mut some = [0; 4096];
+            let count = self.child.stdout.as_mut().unwrap().read(&mut some).unwrap();
+            let said = String::from_utf8_lossy(&self.printed);
+            assert!(count > 0, "it ends after {said}");
+            self.printed.extend_from_slice(&some[..count]);
+        }
+    }
+
+    /// Types a line; returns what is printed up to the next prompt.
+    fn type_in(&mut self, line: &str) -> String {
+        let mut keyboard = self.child.stdin.as_ref().unwrap();
+        keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.until_prompt()
+    }
+}
+
+#[test]
+fn a_terminal_becomes_a_shell() {
+    if Command::new("script").arg("--version").output().is_err() {
+        println!("skipped: there is no script (package bsdutils)");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = trace(folder.path());
+    let mut shell = Shell::start(&trace, folder.path());
+    shell.until_prompt();
+    let tables = shell.type_in(".tables");
+    assert!(
+        tables.contains("thread_state") && tables.contains("sched_latency_for"),
+        "{tables}"
+    );
+    // A statement ends with its `;`, on whichever line.
+    let answer = shell.type_in("select 40 + count(*) as answer\nfrom thread where utid in (1, 2);");
+    assert!(answer.contains("answer") && answer.contains("42"), "{answer}");
+    // A mistake does not end it.
+    let mistake = shell.type_in("select nothing from thread;");
+    assert!(mistake.contains("nothing"), "{mistake}");
+    let mistake = shell.type_in(".wrong");
+    assert!(mistake.contains("there is no command `.wrong`"), "{mistake}");
+    shell.type_in(".mode csv");
+    let answer = shell.type_in("select utid, 7 as seven from thread where utid = 1;");
+    assert!(answer.contains("utid,seven\r\n1,7\r\n"), "{answer}");
+    let mut keyboard = shell.child.stdin.take().unwrap();
+    keyboard.write_all(b".quit\n").unwrap();
+    assert!(shell.child.wait().unwrap().success());
+    let history = std::fs::read_to_string(folder.path().join(".local/state/ferretto/query_history")).unwrap();
+    assert!(history.contains("7 as seven"), "{history}");
 }
 
 #[test]

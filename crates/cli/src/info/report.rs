@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, FixedOffset, Utc};
 use ferretto_proto::messages::Enumeration;
-use ferretto_proto::text::Printer;
+use ferretto_proto::text::{Fields, TRACE_PACKET};
 
 use super::sequences::OTHERS;
 use super::summary::Summary;
@@ -95,12 +95,10 @@ impl Report<'_> {
     }
 
     fn compression(&self) -> String {
-        let printer = Printer::new(ferretto_proto::text::TRACE_PACKET);
+        let known = Fields::of(TRACE_PACKET);
         let mut text = String::new();
         for (field, tally) in &self.summary.compressed {
-            let name = printer
-                .and_then(|printer| printer.field_name(*field))
-                .unwrap_or_default();
+            let name = known.and_then(|known| known.name(*field)).unwrap_or_default();
             let codec = if name.starts_with("zstd") {
                 "zstd"
             } else {
@@ -513,7 +511,7 @@ pub(super) fn event_name(summary: &Summary, field: u32) -> String {
 }
 
 fn name_of(message: &str, field: u32, none: &str) -> String {
-    let known = Printer::new(message).and_then(|printer| printer.field_name(field));
+    let known = Fields::of(message).and_then(|known| known.name(field));
     match known {
         _ if field == 0 => none.to_owned(),
         Some(name) => name.to_owned(),

@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
-use ferretto_proto::text::{Printer, TRACE_PACKET};
+use ferretto_proto::text::{Fields, Printer, TRACE_PACKET};
 
 use crate::private_file;
 use crate::usage;
@@ -218,7 +218,9 @@ impl<W: Write> TraceText<W> {
             Piece::Packet(packet) => self.packet(packet),
             Piece::CompressedStart(compressed) => {
                 self.level = 1;
-                let name = self.printer.field_name(compressed.field).unwrap_or_default();
+                let name = Fields::of(TRACE_PACKET)
+                    .and_then(|known| known.name(compressed.field))
+                    .unwrap_or_default();
                 writeln!(self.out, "{name} {{")
             }
             Piece::CompressedEnd => {

@@ -1,6 +1,6 @@
 //! The fields of messages by number, for readers that show what they have no code for.
 //!
-//! `ferretto-tables` calls it for kernel events.
+//! `ferretto-tables` calls it for kernel events, and the command line for names.
 
 use super::schema::{self, Encoding, Kind, MessageId, Schema};
 
@@ -48,6 +48,12 @@ impl Fields {
         Some(Fields { schema, message })
     }
 
+    /// The name of the field of this number.
+    #[must_use]
+    pub fn name(self, number: u32) -> Option<&'static str> {
+        Some(self.get(number)?.name)
+    }
+
     /// The field of this number.
     #[must_use]
     pub fn get(self, number: u32) -> Option<NamedField> {
@@ -82,7 +88,7 @@ mod tests {
         let Values::Message(bundle) = bundle.values else {
             panic!("{bundle:?}");
         };
-        assert_eq!(bundle.get(1).map(|cpu| cpu.name), Some("cpu"));
+        assert_eq!(bundle.name(1), Some("cpu"));
         assert!(packet.get(7_000_000).is_none());
         assert!(Fields::of("perfetto.protos.None").is_none());
     }

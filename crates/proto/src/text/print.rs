@@ -46,13 +46,6 @@ impl Printer {
         Some(Printer { schema, message })
     }
 
-    /// The schema's name for the field of this number.
-    #[must_use]
-    pub fn field_name(&self, number: u32) -> Option<&'static str> {
-        let field = self.schema.message(self.message).field_numbered(number)?;
-        Some(field.name)
-    }
-
     /// Prints the fields of `encoded`, indented by `level` times two spaces. It allocates almost nothing. It writes many small
     /// pieces, so `out` should be buffered.
     ///

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ferretto_proto::text::{Printer, TRACE_PACKET};
+use ferretto_proto::text::{Fields, TRACE_PACKET};
 use ferretto_service::trace_filter::{PacketFilter, TraceFilter};
 use ferretto_wire::{Reader, Writer};
 
@@ -35,12 +35,12 @@ pub(super) fn advise(adviser: &mut Adviser<'_>) {
             dropped.push(written);
         }
     }
-    let printer = Printer::new(TRACE_PACKET);
+    let known = Fields::of(TRACE_PACKET);
     for Written { source, content, .. } in dropped {
         let fields: Vec<String> = content
             .iter()
             .map(|field| {
-                let name = printer.and_then(|printer| printer.field_name(*field));
+                let name = known.and_then(|known| known.name(*field));
                 format!("{} ({field})", name.unwrap_or_default())
             })
             .collect();
