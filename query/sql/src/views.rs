@@ -15,7 +15,8 @@ pub struct View {
     /// What a row is, as one sentence.
     pub about: &'static str,
     /// Its query. `{x}` stands where the columns `date`, `machine` and `trace` of `x` belong if there are many traces, and `{}` where they need no name before
-    /// them.
+    /// them; `{x.}` gives them no name of their own. `{x=y}` is the condition that those of `x` are those of `y`: ids alone tell traces apart, but a condition on the view's columns reaches the files
+    /// of all its tables only through joins and windows that have these columns.
     sql: &'static str,
 }
 
@@ -30,10 +31,12 @@ impl View {
         {
             sql += before;
             if traces == Traces::Many {
-                sql.extend(PARTITIONS.map(|column| match of {
-                    "" => format!(", {column}"),
+                sql.extend(PARTITIONS.map(|column| match (of, of.split_once('=')) {
+                    ("", _) => format!(", {column}"),
+                    (of, _) if of.ends_with('.') => format!(", {of}{column}"),
+                    (_, Some((one, other))) => format!(" and {one}.{column} = {other}.{column}"),
                     // ClickHouse would keep the name before the dot.
-                    of => format!(", {of}.{column} as {column}"),
+                    (of, None) => format!(", {of}.{column} as {column}"),
                 }));
             }
             rest = after;
@@ -51,7 +54,7 @@ pub const VIEWS: &[View] = &[
     view("sched", "The same as `sched_slice`.", "select * from sched_slice"),
     view("slices", "The same as `slice`.", "select * from slice"),
     view("instant", "A slice without a duration.", "select ts, track_id, name, arg_set_id{} from slice where dur = 0"),
-    view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name as name from counter v join counter_track t on v.track_id = t.id"),
+    view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name as name from counter v join counter_track t on v.track_id = t.id{v=t}"),
     view(
         "thread_slice",
         "A slice of a thread, with the names of thread and process.",
@@ -59,7 +62,8 @@ pub const VIEWS: &[View] = &[
             thread_track.name as track_name, thread.name as thread_name, thread.utid as utid, thread.tid as tid, thread.is_main_thread as is_main_thread,
             process.name as process_name, process.upid as upid, process.pid as pid, slice.depth as depth, slice.parent_id as parent_id,
             slice.arg_set_id as arg_set_id, slice.thread_ts as thread_ts, slice.thread_dur as thread_dur{slice}
-        from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) left join process using (upid)",
+        from slice join thread_track on slice.track_id = thread_track.id{slice=thread_track} join thread on thread_track.utid = thread.utid{slice=thread}
+            left join process on thread.upid = process.upid{slice=process}",
     ),
     view(
         "process_slice",
@@ -67,7 +71,8 @@ pub const VIEWS: &[View] = &[
         "select slice.id as id, slice.ts as ts, slice.dur as dur, slice.category as category, slice.name as name, slice.track_id as track_id,
             process_track.name as track_name, process.name as process_name, process.upid as upid, process.pid as pid, slice.depth as depth,
             slice.parent_id as parent_id, slice.arg_set_id as arg_set_id, slice.thread_ts as thread_ts, slice.thread_dur as thread_dur{slice}
-        from slice join process_track on slice.track_id = process_track.id join process using (upid)",
+        from slice join process_track on slice.track_id = process_track.id{slice=process_track}
+            join process on process_track.upid = process.upid{slice=process}",
     ),
     view(
         "thread_or_process_slice",
@@ -84,20 +89,20 @@ pub const VIEWS: &[View] = &[
         "For each time that a thread ran, how long it had been runnable before.",
         "select running.id as thread_state_id, sched_slice.id as sched_id, running.utid as utid, before.id as runnable_latency_id, before.dur as latency_dur{before}
         from (
-            select id, utid, ts, dur, state, max(case when state != 'Running' then id end) over (partition by utid order by id) as before_id
+            select id, utid, ts, dur, state, max(case when state != 'Running' then id end) over (partition by utid{} order by id) as before_id{}
             from thread_state where state in ('R', 'R+', 'Running') and dur != -1) as running
-        join thread_state as before on running.before_id = before.id
-        join sched_slice on running.utid = sched_slice.utid and running.ts = sched_slice.ts and running.dur = sched_slice.dur
+        join thread_state as before on running.before_id = before.id{running=before}
+        join sched_slice on running.utid = sched_slice.utid and running.ts = sched_slice.ts and running.dur = sched_slice.dur{before=sched_slice}
         where running.state = 'Running'",
     ),
     view(
         "cpu_frequency_counters",
         "The frequency of a CPU from a time on, in kHz; the last one of each CPU has the duration -1, where the trace processor's lasts to the end of the trace.",
-        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq,
+        "select id, track_id, ts, coalesce(lead(ts) over (partition by track_id{} order by ts, id) - ts, -1) as dur, cast(value as bigint) as freq,
             cpu + track_id - track_id % 1000000000000 as ucpu, cpu{}
         from (
-            select counter.id as id, track_id, ts, value, cpu, lag(value) over (partition by track_id order by ts, counter.id) as value_before{counter}
-            from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id where cpu_counter_track.name = 'cpufreq')
+            select counter.id as id, track_id, ts, value, cpu, lag(value) over (partition by track_id{counter.} order by ts, counter.id) as value_before{counter}
+            from counter join cpu_counter_track on counter.track_id = cpu_counter_track.id{counter=cpu_counter_track} where cpu_counter_track.name = 'cpufreq')
         where value_before is null or value != value_before",
     ),
 ];

@@ -179,6 +179,25 @@ async fn only_files_of_the_wanted_traces_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_condition_on_a_view_leaves_out_files_of_all_its_tables() {
+    let (_scratch, _, tables) = some(3);
+    let mut all = open(&tables).await;
+    for view in VIEWS {
+        for condition in [
+            "trace = 'seed-1.pftrace'",
+            "trace in ('seed-1.pftrace') and machine glob 'Linux*'",
+        ] {
+            let sql = format!("explain select * from {} where {condition}", view.name);
+            let plan = ask(&mut all, &sql).await.join("\n");
+            assert!(plan.contains("trace=seed-1"), "{}: {plan}", view.name);
+            for other in ["trace=seed-0", "trace=seed-2"] {
+                assert!(!plan.contains(other), "{} reads {other}: {plan}", view.name);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ids_of_one_trace_lead_nowhere_else() {
     let (_scratch, traces, tables) = some(3);
     let mut all = open(&tables).await;

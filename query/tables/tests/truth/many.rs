@@ -86,7 +86,9 @@ fn each_trace_is_a_partition_with_the_rows_that_it_has_alone() {
             import(trace.as_slice(), &Options::default(), &mut files).unwrap()
         );
         files.finish().unwrap();
-        for table in TABLES {
+        // Kernel events have no files unless they are asked for.
+        assert!(!alone.join("ftrace_event").exists() && !many.join("ftrace_event").exists());
+        for table in TABLES.iter().filter(|table| table.name != "ftrace_event") {
             let path = many.join(table.name).join(added.place.to_string()).join(FILE);
             let expected = rows(&alone.join(table.name).join(FILE));
             let is_needed = seed == 0 || table.name == "metadata";
