@@ -47,16 +47,13 @@ pub(crate) struct Args {
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let texts = [
-        (arguments.examples, examples as fn(Traces) -> String),
+        (arguments.examples, examples as fn(Option<&Path>) -> String),
         (arguments.views, views),
     ];
     if let Some((_, text)) = texts.iter().find(|(is_wanted, _)| *is_wanted) {
-        let has_many = arguments
-            .words
-            .first()
-            .is_some_and(|folder| PartitionedFolder::is_one(Path::new(folder)));
-        let traces = if has_many { Traces::Many } else { Traces::One };
-        return match io::stdout().write_all(text(traces).as_bytes()) {
+        let folder = arguments.words.first().map(Path::new);
+        let of_many = folder.filter(|folder| PartitionedFolder::is_one(folder));
+        return match io::stdout().write_all(text(of_many).as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
             _ => Ok(()),
         };
@@ -163,28 +160,36 @@ pub(crate) async fn answer(
 }
 
 /// All examples as a text that `ferretto query` reads.
-fn examples(traces: Traces) -> String {
+fn examples(of_many: Option<&Path>) -> String {
     let one = |example: &ferretto_sql::Example| {
         format!(
             "-- {} (ferretto report {})\n{};\n",
             example.question,
             example.name,
-            example.of(traces)
+            example.of(traces(of_many))
         )
     };
     EXAMPLES.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
+/// What is asked of a folder of many traces, or of one trace.
+fn traces(of_many: Option<&Path>) -> Traces {
+    match of_many {
+        Some(_) => Traces::Many,
+        None => Traces::One,
+    }
+}
+
 /// All views as a text of statements, those that others use first. With many traces, tables are views of their files.
-fn views(traces: Traces) -> String {
+fn views(of_many: Option<&Path>) -> String {
     let mut text = Vec::new();
-    if traces == Traces::Many {
-        for (name, sql) in ferretto_sql::views_of_files() {
+    if let Some(folder) = of_many {
+        for (name, sql) in ferretto_sql::views_of_files(folder) {
             text.push(format!("create or replace view {name} as {sql};\n"));
         }
     }
     for view in VIEWS {
-        let sql = view.sql(traces);
+        let sql = view.sql(traces(of_many));
         text.push(format!(
             "-- {}\ncreate or replace view {} as {sql};\n",
             view.about, view.name

@@ -5,6 +5,7 @@
 //! trace. Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, AsArray, Int64Array};
@@ -209,8 +210,8 @@ impl FirstIds {
 }
 
 /// The views, with their names, that make tables of many traces of their files in another engine, as `ferretto query` does by itself. There the files of each
-/// table are a table `TABLE_files`, with the partitions as columns.
-pub fn views_of_files() -> Vec<(String, String)> {
+/// table are a table `TABLE_files`, with the partitions as columns. Tables that the folder lacks, such as `ftrace_event`, have none.
+pub fn views_of_files(folder: &Path) -> Vec<(String, String)> {
     let partitions = PARTITIONS.join(", ");
     let first_ids = format!(
         "select {partitions}, (row_number() over (order by {partitions}) - 1) * {IDS_OF_A_TRACE} as first_id
@@ -233,7 +234,12 @@ pub fn views_of_files() -> Vec<(String, String)> {
         (table.name.to_owned(), sql)
     };
     std::iter::once((FIRST_ID.to_owned(), first_ids))
-        .chain(TABLES.iter().map(of_table))
+        .chain(
+            TABLES
+                .iter()
+                .filter(|table| folder.join(table.name).is_dir())
+                .map(of_table),
+        )
         .collect()
 }
 
