@@ -156,7 +156,8 @@ fn many(arguments: &Args) -> Result<(), String> {
             ),
         };
         eprintln!(
-            "ferretto-query: wrote the tables of {written} traces ({packets} packets, {bytes} bytes) into {}{again}{damaged}",
+            "ferretto-query: wrote the tables of {written} trace{} ({packets} packets, {bytes} bytes) into {}{again}{damaged}",
+            if written == 1 { "" } else { "s" },
             arguments.output.display(),
         );
     }
