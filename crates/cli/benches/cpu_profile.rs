@@ -7,7 +7,7 @@
 //! process, so with it all do.
 //!
 //! A start takes as long as some thousand samples: ours reads the kernel's symbols, `samply` the files of the process. So each recording is made
-//! twice, for one second and for longer, and what is printed is the difference.
+//! twice, for one second and for longer. The bench prints the difference.
 
 mod sched;
 #[path = "../tests/support/mod.rs"]

@@ -329,13 +329,11 @@ impl Database {
     async fn open_folder(&mut self, folder: &Path) -> Result<(), Error> {
         for table in TABLES {
             let files = folder.join(table.name);
-            match files.is_dir() {
-                true => self.set_files(table, &files).await?,
-                // An export of an earlier version, or by somebody who left it out.
-                false if table.name == WITH_EVENTS[0] => continue,
-                false => self.set(table, Vec::new())?,
+            // An export without kernel events is asked for them in vain, not found to have none.
+            if files.is_dir() || table.name != WITH_EVENTS[0] {
+                self.set_files(table, &files).await?;
+                self.ready.insert(table.name);
             }
-            self.ready.insert(table.name);
         }
         Ok(())
     }
@@ -351,7 +349,11 @@ impl Database {
         Ok(())
     }
 
+    /// Reads a table from its files. One that has none, as in an export of an earlier version, has no rows.
     async fn set_files(&self, table: &'static Table, folder: &Path) -> Result<(), Error> {
+        if !folder.is_dir() {
+            return self.set(table, Vec::new());
+        }
         self.context.deregister_table(table.name)?;
         let Some(path) = folder.to_str() else {
             return Err(Error::Source(format!(

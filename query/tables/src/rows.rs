@@ -135,7 +135,7 @@ impl Block {
     /// Keeps text that is not in the pool, for the next row.
     fn own_text(&mut self, text: impl Display) -> Cell {
         let place = self.texts.len();
-        // Texts take whatever is written, and what is shown here has no errors of its own.
+        // A string takes all that is written, and the values here never fail to be shown.
         let _ = write!(self.texts, "{text}");
         let len = self.texts.len() - place;
         Cell {

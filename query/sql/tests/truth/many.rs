@@ -1,4 +1,4 @@
-//! Many traces at once: what is asked of all is what would be asked of each.
+//! Many traces at once: a query of all of them gives what the same query of each gives.
 
 use std::path::PathBuf;
 

@@ -175,7 +175,7 @@ fn an_export_again_takes_the_place_and_another_trace_of_the_name_does_not() {
         );
     }
     assert_eq!(contents(scratch.path()), before);
-    // What has no number is replaced by a later run, but not by another trace of the same run.
+    // A later run replaces a trace without a number. Another trace of the same run does not.
     let nameless = Generator::whole(3);
     let mut folder = open(scratch.path());
     add(&mut folder, &nameless, "nameless");
