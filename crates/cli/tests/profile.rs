@@ -419,13 +419,11 @@ fn the_list_of_functions_grows_while_a_terminal_looks_on() {
     let before = samples(&rows).unwrap();
     assert!(screen.contains("SELF") && screen.contains("TOTAL"), "{screen}");
     terminal.await_screen("more samples", |rows| samples(rows) > Some(before));
-    let (row, _) = terminal.cursor();
-    let rows = terminal.rows();
-    assert!(
-        rows[usize::from(row)].starts_with("recording "),
-        "the cursor is above the list, so that other lines replace it:\n{}",
-        rows.join("\n")
-    );
+    // The cursor stays above the list, so that other lines replace it.
+    terminal.await_cursor("the cursor on the line above the list", |rows, (row, _)| {
+        let line = rows.get(usize::from(row));
+        samples(rows).is_some() && line.is_some_and(|line| line.starts_with("recording "))
+    });
     terminal.press("\x03");
     let (status, screen) = terminal.finish();
     assert!(status.success(), "{status}\n{screen}");

@@ -77,21 +77,16 @@ fn one_line_changes_in_place_and_a_summary_takes_its_place() {
     with_system(|system| {
         let config = format!("{STEADY} duration_ms: 8000");
         let mut terminal = Terminal::open(WIDE, &recording(system, &config, &[]));
-        let screen = terminal.await_screen("time, fill, rate and losses", |rows| {
-            rows.last().is_some_and(|row| {
-                row.starts_with("recording ")
+        let screen = terminal.await_cursor("time, fill, rate and losses", |rows, (row, column)| {
+            let all = |line: &String| {
+                line.starts_with("recording ")
                     && [" s left, ", "buffer ", "B/s", "nothing lost"]
                         .iter()
-                        .all(|part| row.contains(part))
-            })
+                        .all(|part| line.contains(part))
+            };
+            rows.last().is_some_and(all) && (usize::from(row), column) == (rows.len() - 1, 0)
         });
         assert_eq!(live_rows(&screen).len(), 1, "{screen}");
-        let (row, column) = terminal.cursor();
-        assert_eq!(
-            (usize::from(row), column),
-            (screen.lines().count() - 1, 0),
-            "{screen}"
-        );
         let (status, screen) = terminal.finish();
         assert!(status.success(), "{screen}");
         assert_eq!(live_rows(&screen), [""; 0], "{screen}");
@@ -122,13 +117,11 @@ fn a_narrow_window_gets_a_short_line_and_a_wider_one_more() {
         assert_eq!(live_rows(&screen).len(), 1, "{screen}");
         terminal.resize(WIDE);
         let all = |row: &String| row.starts_with("recording ") && row.contains("nothing lost");
-        let screen = terminal.await_screen("the whole line", |rows| rows.last().is_some_and(all));
+        // The cursor is at its start, so that a terminal that breaks the line in two can have it cleared.
+        let screen = terminal.await_cursor("the whole line", |rows, (_, column)| {
+            rows.last().is_some_and(all) && column == 0
+        });
         assert_eq!(live_rows(&screen).len(), 1, "{screen}");
-        assert_eq!(
-            terminal.cursor().1,
-            0,
-            "so that a terminal that breaks the line in two can have it cleared"
-        );
         terminal.press("\x03");
         let (status, screen) = terminal.finish();
         assert!(status.success(), "{screen}");

@@ -116,17 +116,29 @@ impl Terminal {
 
     /// Waits until the screen is as wanted; returns it.
     pub(crate) fn await_screen(&mut self, wish: &str, wanted: impl Fn(&[String]) -> bool) -> String {
+        self.await_cursor(wish, |rows, _| wanted(rows))
+    }
+
+    /// Waits until the screen, and row and column of the cursor on it, are as wanted. Returns the screen.
+    ///
+    /// A program draws in several steps, and any of them may be the last one that has arrived. A look at the cursor therefore belongs into `wanted`, not
+    /// after it.
+    pub(crate) fn await_cursor(
+        &mut self,
+        wish: &str,
+        wanted: impl Fn(&[String], (u16, u16)) -> bool,
+    ) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
             let rows = self.rows();
-            if wanted(&rows) {
+            let cursor = self.screen.screen().cursor_position();
+            if wanted(&rows, cursor) {
                 return rows.join("\n");
             }
-            let open = self.take(until);
             assert!(
-                open || wanted(&self.rows()),
-                "{wish} did not come; the screen:\n{}",
-                self.rows().join("\n")
+                self.take(until),
+                "{wish} did not come; the cursor is at {cursor:?} of the screen:\n{}",
+                rows.join("\n")
             );
         }
     }
@@ -171,11 +183,6 @@ impl Terminal {
             rows.pop();
         }
         rows
-    }
-
-    /// Returns row and column of the cursor.
-    pub(crate) fn cursor(&self) -> (u16, u16) {
-        self.screen.screen().cursor_position()
     }
 
     /// Returns everything that was written so far, including control sequences.
