@@ -4,8 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
-use ferretto_sql::datafusion::sql::parser::Statement;
-use ferretto_sql::{Database, EXAMPLES, Options, Traces, VIEWS};
+use ferretto_sql::{Database, EXAMPLES, Options, Statement, Traces, VIEWS};
 use ferretto_tables::PartitionedFolder;
 
 use crate::export::damage;

@@ -10,17 +10,21 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::datasource::MemTable;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::LogicalPlanBuilder;
+use datafusion::optimizer::Analyzer;
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext};
-use datafusion::sql::parser::Statement;
 use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
 use crate::arguments::Arguments;
 use crate::built::{Stored, build, build_many};
+use crate::defined::{Definitions, Expand};
+use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
 use crate::many::{self, FirstIds, Traces};
-use crate::{dialect, functions, views};
+use crate::{functions, views};
 
 /// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
 const LEAST: usize = 64 << 20;
@@ -42,9 +46,15 @@ impl Default for Options {
     }
 }
 
+/// A statement that [`Database::parse`] has taken out of a text.
+#[derive(Debug)]
+pub struct Statement(Parsed);
+
 /// Tables that can be queried.
 pub struct Database {
     context: SessionContext,
+    macros: Macros,
+    functions: Definitions,
     source: Source,
     memory: usize,
     /// Tables with all their rows, and views.
@@ -130,8 +140,18 @@ impl Database {
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_limit(options.memory.max(LEAST), 1.0)
             .build_arc()?;
-        let context = SessionContext::new_with_config_rt(config, runtime);
+        // Calls of defined functions are gone before types are looked at.
+        let mut rules = Analyzer::new().rules;
+        rules.insert(0, Arc::new(Expand));
+        let state = SessionStateBuilder::new()
+            .with_config(config)
+            .with_runtime_env(runtime)
+            .with_default_features()
+            .with_analyzer_rules(rules)
+            .build();
+        let mut context = SessionContext::new_with_state(state);
         functions::register(&context);
+        functions::register_planner(&mut context)?;
         let arguments = Arguments::default();
         arguments.register(&context);
         if let Some(first_ids) = &first_ids {
@@ -139,6 +159,8 @@ impl Database {
         }
         let mut database = Database {
             context,
+            macros: Macros::default(),
+            functions: Definitions::default(),
             source,
             memory: options.memory,
             ready: BTreeSet::new(),
@@ -186,12 +208,13 @@ impl Database {
         self.losses
     }
 
-    /// Takes a text of statements apart, at its `;`.
+    /// Takes a text of statements apart, at its `;`. Macros that it defines are known from then on.
     ///
     /// # Errors
     /// If it is no SQL.
-    pub fn parse(&self, sql: &str) -> Result<Vec<Statement>, Error> {
-        Ok(dialect::parse(sql)?.into())
+    pub fn parse(&mut self, sql: &str) -> Result<Vec<Statement>, Error> {
+        let parsed = dialect::parse(sql, &mut self.macros)?;
+        Ok(parsed.into_iter().map(Statement).collect())
     }
 
     /// Plans a statement, and builds the tables that it names. Statements that define something have done so when this returns.
@@ -199,8 +222,18 @@ impl Database {
     /// # Errors
     /// If the statement is wrong, or the trace cannot be read.
     pub async fn run(&mut self, statement: Statement) -> Result<DataFrame, Error> {
-        self.build_tables_of(&statement.to_string()).await?;
-        let plan = self.context.state().statement_to_plan(statement).await?;
+        let plan = match statement.0 {
+            Parsed::Plain(statement) => {
+                let sql = statement.to_string();
+                self.build_tables_of(&sql).await?;
+                self.functions.plan_those_in(&sql, &self.context).await?;
+                self.context.state().statement_to_plan(*statement).await?
+            }
+            Parsed::Function(function) => {
+                self.functions.define(*function, &self.context)?;
+                LogicalPlanBuilder::empty(false).build()?
+            }
+        };
         Ok(self.context.execute_logical_plan(plan).await?)
     }
 
@@ -222,7 +255,8 @@ impl Database {
     /// If the trace cannot be read.
     pub async fn build_tables_of(&mut self, sql: &str) -> Result<(), Error> {
         let (mut tables, mut named) = (BTreeSet::new(), Vec::new());
-        names(sql, &mut tables, &mut named);
+        let sql = &self.functions.with_bodies(sql)?;
+        self.names(sql, &mut tables, &mut named);
         let mut missing: BTreeSet<&'static str> = tables.difference(&self.ready).copied().collect();
         // Fields of kernel events are in `args` only if both are made in one pass.
         let is_there = |name| tables.contains(name) || self.ready.contains(name);
@@ -248,10 +282,9 @@ impl Database {
             if self.ready.insert(view.name) {
                 let sql = view.sql(self.traces());
                 let definition = format!("create or replace view {} as {sql}", view.name);
-                for statement in dialect::parse(&definition)? {
-                    let plan = self.context.state().statement_to_plan(statement).await?;
-                    self.context.execute_logical_plan(plan).await?;
-                }
+                let statement = dialect::parse_one(&definition)?;
+                let plan = self.context.state().statement_to_plan(statement).await?;
+                self.context.execute_logical_plan(plan).await?;
             }
         }
         self.arguments.read_keys_of(sql, &self.context).await
@@ -373,24 +406,28 @@ impl Database {
         }
         Ok(())
     }
-}
 
-/// Collects the tables that a text names, also through views, and the views, those that others use first.
-fn names(sql: &str, tables: &mut BTreeSet<&'static str>, named: &mut Vec<&'static views::View>) {
-    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
-    for word in sql.split(|letter| !is_part(letter)) {
-        let word = word.to_ascii_lowercase();
-        if let Some(table) = TABLES.iter().find(|table| table.name == word) {
-            tables.insert(table.name);
-        }
-        if let Some(view) = views::find(&word)
-            && !named.iter().any(|known| known.name == view.name)
-        {
-            names(&view.sql(Traces::One), tables, named);
-            named.push(view);
-        }
-        for table in functions::tables_of(&word) {
-            tables.insert(table);
+    /// Collects the tables that a text names, also through views and functions, and the views, those that others use first.
+    fn names(&self, sql: &str, tables: &mut BTreeSet<&'static str>, named: &mut Vec<&'static views::View>) {
+        for word in words(sql) {
+            if let Some(table) = TABLES.iter().find(|table| table.name == word) {
+                tables.insert(table.name);
+            }
+            if let Some(view) = views::find(&word)
+                && !named.iter().any(|known| known.name == view.name)
+            {
+                self.names(&view.sql(Traces::One), tables, named);
+                named.push(view);
+            }
+            tables.extend(functions::tables_of(&word));
         }
     }
+}
+
+/// Returns the words of a text in small letters, also those in quotes.
+pub(crate) fn words(sql: &str) -> impl Iterator<Item = String> {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    sql.split(move |letter| !is_part(letter))
+        .filter(|word| !word.is_empty())
+        .map(str::to_ascii_lowercase)
 }

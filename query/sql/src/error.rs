@@ -4,6 +4,9 @@ use std::fmt;
 
 use datafusion::error::DataFusionError;
 
+/// The queries that DataFusion cannot join with the one around them.
+const NO_JOIN: &str = "a query or function within this query depends on its columns in a way that cannot be planned: it may compare them by `=` only, and may stand in WHERE and SELECT; write it as a join";
+
 /// What went wrong, as a sentence for the user.
 #[derive(Debug)]
 pub enum Error {
@@ -23,7 +26,13 @@ impl fmt::Display for Error {
                 | DataFusionError::Execution(message)
                 | DataFusionError::NotImplemented(message)
                 | DataFusionError::ResourcesExhausted(message) => {
-                    f.write_str(&message.replace("datafusion.public.", ""))
+                    let what = ["ScalarSubquery", "InSubquery", "Exists"];
+                    match message.starts_with("Physical plan does not support")
+                        && what.iter().any(|it| message.contains(it))
+                    {
+                        true => f.write_str(NO_JOIN),
+                        false => f.write_str(&message.replace("datafusion.public.", "")),
+                    }
                 }
                 other => other.fmt(f),
             },

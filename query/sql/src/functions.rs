@@ -1,33 +1,50 @@
 //! The functions that tracing needs and SQL lacks. [`register`] adds them to a session of DataFusion's, also one of another engine that is built on it.
 //!
 //! - `human_duration(ns)`, `human_bytes(bytes)`, `time_bucket(ts, width)`: `units`.
+//! - `printf(format, values..)`, `str_split(text, separator, n)`, `regexp_extract(text, pattern)`: `texts`.
+//! - `truth(x)`, which [`dialect`](crate::dialect) puts around conditions that are numbers: `truth`.
 //! - `ancestor_slice(id)`, `descendant_slice(id)`, `following_flow(slice_id)`, `preceding_flow(slice_id)`: `trees`.
 //! - `interval_intersect(a, b, columns)`, `span_join(a, b, columns)`, `span_left_join(a, b, columns)`: `intervals`.
 
 mod intervals;
 mod sweep;
+mod texts;
 mod trees;
+mod truth;
 mod units;
+
+use std::sync::Arc;
 
 use datafusion::common::plan_err;
 use datafusion::error::Result;
-use datafusion::execution::SessionState;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::execution::{FunctionRegistry, SessionState};
+use datafusion::logical_expr::{Expr, LogicalPlan, ScalarUDF};
 use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 use futures::FutureExt;
 
 use crate::{arguments, dialect};
 
+pub(crate) use truth::TRUTH;
 pub use units::{bytes as human_bytes, duration as human_duration};
 
 /// Adds the functions to a session.
 pub fn register(context: &SessionContext) {
-    for function in units::functions() {
+    let truth = ScalarUDF::new_from_impl(truth::Truth::new());
+    for function in units::functions()
+        .into_iter()
+        .chain(texts::functions())
+        .chain([truth])
+    {
         context.register_udf(function);
     }
     trees::register(context);
     intervals::register(context);
+}
+
+/// Lets conditions and numbers meet.
+pub(crate) fn register_planner(context: &mut SessionContext) -> Result<()> {
+    context.register_expr_planner(Arc::new(truth::Numbers))
 }
 
 /// Returns the tables that a function reads by itself.
@@ -40,15 +57,11 @@ pub(crate) fn tables_of(function: &str) -> &'static [&'static str] {
 
 /// Plans the one statement of a text, while another is being planned.
 fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
-    let mut statements = dialect::parse(sql)?;
-    match (statements.pop_front(), statements.is_empty()) {
-        (Some(statement), true) => match state.statement_to_plan(statement).now_or_never() {
-            Some(plan) => plan,
-            None => {
-                plan_err!("`{sql}` has a table that is still looked for; name tables of this session only")
-            }
-        },
-        _ => plan_err!("`{sql}` is not one query"),
+    match state.statement_to_plan(dialect::parse_one(sql)?).now_or_never() {
+        Some(plan) => plan,
+        None => {
+            plan_err!("`{sql}` has a table that is still looked for; name tables of this session only")
+        }
     }
 }
 

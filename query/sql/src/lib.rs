@@ -8,6 +8,7 @@
 mod arguments;
 mod built;
 mod database;
+mod defined;
 mod dialect;
 mod error;
 mod examples;
@@ -15,7 +16,7 @@ mod functions;
 mod many;
 mod views;
 
-pub use database::{Database, Options};
+pub use database::{Database, Options, Statement};
 pub use datafusion;
 pub use error::Error;
 pub use examples::{EXAMPLES, Example, Unit};

@@ -5,6 +5,8 @@
 
 #[path = "truth/arguments.rs"]
 mod arguments;
+#[path = "truth/dialect.rs"]
+mod dialect;
 #[path = "../../tables/tests/truth/generator.rs"]
 #[allow(dead_code)]
 mod generator;
@@ -38,6 +40,8 @@ fn text(batch: &RecordBatch, column: usize, row: usize) -> String {
                 false => value.to_string(),
             }
         }
+        // As SQLite has truth.
+        DataType::Boolean => u8::from(values.as_boolean().value(row)).to_string(),
         _ => {
             let values = cast(values, &DataType::Utf8).unwrap();
             let value = values.as_string::<i32>().value(row);
@@ -72,6 +76,25 @@ async fn ask(database: &mut Database, sql: &str) -> Vec<String> {
         }
     }
     rows
+}
+
+/// Returns the error of the last statement, or of the text.
+async fn error_of(database: &mut Database, sql: &str) -> String {
+    let statements = match database.parse(sql) {
+        Ok(statements) => statements,
+        Err(error) => return error.to_string(),
+    };
+    let mut error = None;
+    for statement in statements {
+        error = match database.run(statement).await {
+            Err(error) => Some(error.to_string()),
+            Ok(frame) => {
+                let failed = frame.collect().await.err();
+                failed.map(|error| ferretto_sql::Error::from(error).to_string())
+            }
+        };
+    }
+    error.unwrap_or_else(|| panic!("{sql} has an answer"))
 }
 
 async fn open(trace: &Path) -> Database {
@@ -237,23 +260,7 @@ async fn mistakes_are_named() {
         ("select name from thread where name glob '[a'", "without `]`"),
         ("select time_bucket(ts, 'week') from sched", "is no width"),
     ] {
-        let error = match database.parse(sql) {
-            Err(error) => error.to_string(),
-            Ok(statements) => {
-                let mut error = None;
-                for statement in statements {
-                    error = match database.run(statement).await {
-                        Err(error) => Some(error.to_string()),
-                        Ok(frame) => frame
-                            .collect()
-                            .await
-                            .err()
-                            .map(|error| ferretto_sql::Error::from(error).to_string()),
-                    };
-                }
-                error.unwrap_or_else(|| panic!("{sql} has an answer"))
-            }
-        };
+        let error = error_of(&mut database, sql).await;
         assert!(error.contains(message), "{sql}: {error}");
     }
     let garbage = folder.path().join("garbage");

@@ -1,0 +1,428 @@
+//! Gives expressions the meaning that they have in SQLite:
+//! - a condition may be a number, which is true unless it is 0: [`truth`](crate::functions::TRUTH) is put around conditions that are no comparisons;
+//! - `sum`, `avg`, `min` and `max` of a condition count it as 0 or 1;
+//! - `LIKE` knows no difference between small and capital letters, and `COLLATE NOCASE` neither;
+//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them.
+
+use std::ops::ControlFlow;
+
+use datafusion::arrow::datatypes::DataType;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::sql::parser::{CopyToSource, Statement};
+use datafusion::sql::sqlparser::ast::{
+    self, BinaryOperator, CaseWhen, CastKind, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, UnaryOperator, Value,
+    VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
+};
+
+use crate::functions::TRUTH;
+
+use super::tokens::{IS, IS_NOT, PATTERN};
+
+/// Rewrites all expressions of a statement.
+pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
+    visit(statement, &mut Rewriter)
+}
+
+/// Gives the placeholders in a function's body the types of its arguments.
+pub(super) fn check_placeholders(
+    body: &mut Statement,
+    function: &str,
+    arguments: &[(String, DataType)],
+) -> Result<()> {
+    visit(body, &mut Placeholders { function, arguments })
+}
+
+fn visit<V: VisitorMut<Break = DataFusionError>>(statement: &mut Statement, visitor: &mut V) -> Result<()> {
+    let flow = match statement {
+        Statement::Statement(statement) => statement.visit(visitor),
+        Statement::Explain(explain) => return visit(&mut explain.statement, visitor),
+        Statement::CopyTo(copy) => match &mut copy.source {
+            CopyToSource::Query(query) => query.visit(visitor),
+            CopyToSource::Relation(_) => ControlFlow::Continue(()),
+        },
+        _ => ControlFlow::Continue(()),
+    };
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+struct Rewriter;
+
+impl VisitorMut for Rewriter {
+    type Break = DataFusionError;
+
+    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
+        let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];
+        conditions.into_iter().flatten().for_each(condition);
+        let joins = select.from.iter_mut().flat_map(|from| &mut from.joins);
+        for join in joins {
+            use JoinOperator::{CrossJoin, FullOuter, Inner, Join, Left, LeftOuter, Right, RightOuter};
+            if let Inner(on) | Join(on) | Left(on) | LeftOuter(on) | Right(on) | RightOuter(on)
+            | FullOuter(on) | CrossJoin(on) = &mut join.join_operator
+                && let JoinConstraint::On(on) = on
+            {
+                condition(on);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<DataFusionError> {
+        match expression {
+            Expr::BinaryOp {
+                left,
+                op: BinaryOperator::And | BinaryOperator::Or,
+                right,
+            } => {
+                condition(left);
+                condition(right);
+            }
+            Expr::BinaryOp {
+                left,
+                op: BinaryOperator::Custom(operator),
+                right,
+            } if matches!(operator.as_str(), IS | IS_NOT) => {
+                *expression = match operator == IS {
+                    true => Expr::IsNotDistinctFrom(take(left), take(right)),
+                    false => Expr::IsDistinctFrom(take(left), take(right)),
+                };
+            }
+            Expr::UnaryOp {
+                op: UnaryOperator::Not,
+                expr,
+            } => condition(expr),
+            Expr::UnaryOp {
+                op: UnaryOperator::BitwiseNot,
+                expr,
+            } => {
+                // Two's complement.
+                let negative = Expr::UnaryOp {
+                    op: UnaryOperator::Minus,
+                    expr: Box::new(Expr::Nested(take(expr))),
+                };
+                *expression = Expr::Nested(Box::new(binary(negative, BinaryOperator::Minus, number("1"))));
+            }
+            Expr::Case {
+                operand: None,
+                conditions,
+                ..
+            } => conditions
+                .iter_mut()
+                .for_each(|branch| condition(&mut branch.condition)),
+            Expr::Like {
+                negated,
+                any: false,
+                expr,
+                pattern,
+                escape_char,
+            } => {
+                *expression = Expr::ILike {
+                    negated: *negated,
+                    any: false,
+                    expr: take(expr),
+                    pattern: take(pattern),
+                    escape_char: escape_char.take(),
+                };
+            }
+            Expr::Collate { expr, collation } => {
+                let name = collation.to_string().to_lowercase();
+                *expression = match name.as_str() {
+                    "nocase" => call("lower", vec![*take(expr)]),
+                    "binary" => *take(expr),
+                    _ => {
+                        return broken(format!(
+                            "COLLATE {collation} does not exist; there are NOCASE and BINARY"
+                        ));
+                    }
+                };
+            }
+            Expr::Substring {
+                expr,
+                substring_from: Some(from),
+                substring_for,
+                ..
+            } => {
+                // From the end, where DataFusion would count places before the beginning.
+                if let Expr::UnaryOp {
+                    op: UnaryOperator::Minus,
+                    expr: count,
+                } = from.as_mut()
+                {
+                    let end = call("right", vec![*take(expr), *take(count)]);
+                    *expression = match substring_for.take() {
+                        Some(length) => call("left", vec![end, *length]),
+                        None => end,
+                    };
+                }
+            }
+            Expr::Function(function) => {
+                if let Some(other) = replaced(function) {
+                    *expression = other;
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Returns what takes the place of a call, unless it stays as it may have been changed.
+fn replaced(function: &mut Function) -> Option<Expr> {
+    let [ast::ObjectNamePart::Identifier(name)] = function.name.0.as_slice() else {
+        return None;
+    };
+    let name = name.value.to_lowercase();
+    let mut arguments = arguments(function)?;
+    let count = arguments.len();
+    match (name.as_str(), arguments.as_mut_slice()) {
+        ("iif", [test, rest @ ..]) if matches!(rest.len(), 1 | 2) => {
+            condition(test);
+            let mut parts = arguments
+                .drain(..)
+                .map(|argument| std::mem::replace(argument, null()));
+            let (test, result) = (parts.next()?, parts.next()?);
+            Some(case(test, result, parts.next()))
+        }
+        ("sum" | "avg" | "min" | "max", [value]) => {
+            as_number(value);
+            None
+        }
+        ("total", [value]) => {
+            as_number(value);
+            function.name = named("sum");
+            let sum = Expr::Function(function.clone());
+            Some(call(
+                "coalesce",
+                vec![
+                    cast(sum, ast::DataType::Double(ast::ExactNumberInfo::None)),
+                    number("0.0"),
+                ],
+            ))
+        }
+        ("min" | "max", _) if count > 1 => {
+            let values: Vec<Expr> = arguments.into_iter().map(|argument| argument.clone()).collect();
+            let is_null = values
+                .iter()
+                .map(|value| Expr::IsNull(Box::new(Expr::Nested(Box::new(value.clone())))))
+                .reduce(|one, other| binary(one, BinaryOperator::Or, other))?;
+            let name = match name.as_str() {
+                "min" => "least",
+                _ => "greatest",
+            };
+            Some(case(is_null, null(), Some(call(name, values))))
+        }
+        ("group_concat", [value, separator @ ..]) if separator.len() < 2 => {
+            **value = cast(std::mem::replace(*value, null()), ast::DataType::Varchar(None));
+            let has_separator = !separator.is_empty();
+            function.name = named("string_agg");
+            if !has_separator && let FunctionArguments::List(list) = &mut function.args {
+                let comma = Expr::Value(Value::SingleQuotedString(",".to_owned()).into());
+                list.args.push(FunctionArg::Unnamed(FunctionArgExpr::Expr(comma)));
+            }
+            None
+        }
+        ("percentile", [_, percent]) => {
+            let whole = std::mem::replace(*percent, null());
+            **percent = match &whole {
+                // The fraction must be a plain number.
+                Expr::Value(value) if let Value::Number(text, _) = &value.value => {
+                    number(&(text.parse::<f64>().ok()? / 100.0).to_string())
+                }
+                _ => binary(whole, BinaryOperator::Divide, number("100.0")),
+            };
+            function.name = named("percentile_cont");
+            None
+        }
+        ("glob", [pattern, text]) => {
+            let (pattern, text) = (
+                std::mem::replace(*pattern, null()),
+                std::mem::replace(*text, null()),
+            );
+            let matches = binary(text, BinaryOperator::PGRegexMatch, call(PATTERN, vec![pattern]));
+            Some(Expr::Nested(Box::new(matches)))
+        }
+        ("char", [_]) => {
+            function.name = named("chr");
+            None
+        }
+        _ => None,
+    }
+}
+
+/// Returns the plain arguments of a call, or nothing if it has others.
+fn arguments(function: &mut Function) -> Option<Vec<&mut Expr>> {
+    let FunctionArguments::List(list) = &mut function.args else {
+        return None;
+    };
+    let one = |argument| match argument {
+        &mut FunctionArg::Unnamed(FunctionArgExpr::Expr(ref mut value)) => Some(value),
+        _ => None,
+    };
+    list.args.iter_mut().map(one).collect()
+}
+
+/// Makes a condition of an expression, unless it is one.
+fn condition(expression: &mut Expr) {
+    if !is_condition(expression) {
+        let value = std::mem::replace(expression, null());
+        *expression = call(TRUTH, vec![value]);
+    }
+}
+
+/// Makes 0 or 1 of an expression that is a condition.
+fn as_number(expression: &mut Expr) {
+    if is_condition(expression) {
+        let value = std::mem::replace(expression, null());
+        *expression = cast(value, ast::DataType::BigInt(None));
+    }
+}
+
+fn is_condition(expression: &Expr) -> bool {
+    use BinaryOperator as Op;
+    match expression {
+        Expr::Nested(inner) => is_condition(inner),
+        Expr::BinaryOp { op, .. } => matches!(
+            op,
+            Op::And
+                | Op::Or
+                | Op::Eq
+                | Op::NotEq
+                | Op::Lt
+                | Op::LtEq
+                | Op::Gt
+                | Op::GtEq
+                | Op::PGRegexMatch
+                | Op::PGRegexIMatch
+                | Op::PGRegexNotMatch
+                | Op::PGRegexNotIMatch
+        ),
+        Expr::UnaryOp { op, .. } => *op == UnaryOperator::Not,
+        Expr::Value(value) => matches!(value.value, Value::Boolean(_) | Value::Null),
+        Expr::Function(function) => function.name == named(TRUTH),
+        Expr::IsNull(_)
+        | Expr::IsNotNull(_)
+        | Expr::IsTrue(_)
+        | Expr::IsNotTrue(_)
+        | Expr::IsFalse(_)
+        | Expr::IsNotFalse(_)
+        | Expr::IsDistinctFrom(..)
+        | Expr::IsNotDistinctFrom(..)
+        | Expr::InList { .. }
+        | Expr::InSubquery { .. }
+        | Expr::Between { .. }
+        | Expr::Like { .. }
+        | Expr::ILike { .. }
+        | Expr::SimilarTo { .. }
+        | Expr::Exists { .. } => true,
+        _ => false,
+    }
+}
+
+fn take(expression: &mut Box<Expr>) -> Box<Expr> {
+    std::mem::replace(expression, Box::new(null()))
+}
+
+fn null() -> Expr {
+    Expr::Value(Value::Null.into())
+}
+
+fn number(text: &str) -> Expr {
+    Expr::Value(Value::Number(text.to_owned(), false).into())
+}
+
+fn named(name: &str) -> ObjectName {
+    ObjectName::from(vec![Ident::new(name)])
+}
+
+fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    Expr::BinaryOp {
+        left: Box::new(left),
+        op,
+        right: Box::new(right),
+    }
+}
+
+fn cast(value: Expr, data_type: ast::DataType) -> Expr {
+    Expr::Cast {
+        kind: CastKind::Cast,
+        expr: Box::new(value),
+        data_type,
+        array: false,
+        format: None,
+    }
+}
+
+fn case(test: Expr, result: Expr, otherwise: Option<Expr>) -> Expr {
+    Expr::Case {
+        case_token: AttachedToken::empty(),
+        end_token: AttachedToken::empty(),
+        operand: None,
+        conditions: vec![CaseWhen {
+            condition: test,
+            result,
+        }],
+        else_result: otherwise.map(Box::new),
+    }
+}
+
+fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+    let arguments = arguments
+        .into_iter()
+        .map(|value| FunctionArg::Unnamed(FunctionArgExpr::Expr(value)));
+    Expr::Function(Function {
+        name: named(name),
+        uses_odbc_syntax: false,
+        parameters: FunctionArguments::None,
+        args: FunctionArguments::List(ast::FunctionArgumentList {
+            duplicate_treatment: None,
+            args: arguments.collect(),
+            clauses: Vec::new(),
+        }),
+        filter: None,
+        null_treatment: None,
+        over: None,
+        within_group: Vec::new(),
+    })
+}
+
+fn broken(message: String) -> ControlFlow<DataFusionError> {
+    ControlFlow::Break(DataFusionError::Plan(message))
+}
+
+struct Placeholders<'a> {
+    function: &'a str,
+    arguments: &'a [(String, DataType)],
+}
+
+impl VisitorMut for Placeholders<'_> {
+    type Break = DataFusionError;
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<DataFusionError> {
+        let Expr::Value(value) = expression else {
+            return ControlFlow::Continue(());
+        };
+        let Value::Placeholder(placeholder) = &mut value.value else {
+            return ControlFlow::Continue(());
+        };
+        *placeholder = placeholder.to_lowercase();
+        let is_it = |(name, _): &&(String, DataType)| placeholder.strip_prefix('$') == Some(name);
+        let kind = match self.arguments.iter().find(is_it) {
+            Some((_, DataType::Int64)) => ast::DataType::BigInt(None),
+            Some((_, DataType::Float64)) => ast::DataType::Double(ast::ExactNumberInfo::None),
+            Some((_, DataType::Binary)) => ast::DataType::Bytea,
+            Some(_) => ast::DataType::Varchar(None),
+            None => {
+                return broken(format!(
+                    "the function `{}` has no argument `{placeholder}`",
+                    self.function
+                ));
+            }
+        };
+        let value = std::mem::replace(expression, null());
+        *expression = cast(value, kind);
+        ControlFlow::Continue(())
+    }
+}

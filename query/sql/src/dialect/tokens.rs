@@ -1,0 +1,338 @@
+//! What DataFusion's parser does not know, rewritten token by token:
+//! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO`;
+//! - `x GLOB 'pattern'` and `x NOT GLOB 'pattern'` become comparisons with a regular expression;
+//! - `x IS y` and `x IS NOT y` become operators;
+//! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion.
+
+use datafusion::error::{DataFusionError, Result};
+use datafusion::sql::sqlparser::keywords::Keyword;
+use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
+
+use super::{is_word, starts_with};
+
+/// The function that makes a regular expression of a pattern that is no text in quotes.
+pub(crate) const PATTERN: &str = "regex_of_glob";
+
+/// The operators of `IS` and `IS NOT` before a value.
+pub(super) const IS: &str = "IS";
+pub(super) const IS_NOT: &str = "IS NOT";
+
+/// Whether a statement is `INCLUDE PERFETTO MODULE`, which says nothing here: all views exist from the start.
+pub(super) fn is_include(statement: &[TokenWithSpan]) -> bool {
+    starts_with(statement, &["include", "perfetto", "module"])
+}
+
+/// Rewrites the tokens of one statement.
+pub(super) fn rewritten(tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>> {
+    globs(identities(casts(plain_create(tokens))))
+}
+
+/// Takes `PERFETTO` out of the beginning of a statement.
+fn plain_create(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    for words in [
+        &["create", "perfetto"][..],
+        &["create", "or", "replace", "perfetto"],
+    ] {
+        if starts_with(&tokens, words) {
+            tokens.remove(words.len() - 1);
+        }
+    }
+    tokens
+}
+
+/// Makes operators of `IS` and `IS NOT` before a value, of which [`expressions`](super::expressions) makes comparisons. DataFusion's own `IS DISTINCT FROM` would
+/// take what is behind an `AND` for a part of the value.
+fn identities(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    // `IS` before these words is DataFusion's own.
+    let is_own = |token: &TokenWithSpan| {
+        ["null", "true", "false", "unknown", "distinct", "normalized"]
+            .iter()
+            .any(|word| is_word(token, word))
+    };
+    let mut kept: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut rest = tokens.into_iter().peekable();
+    while let Some(token) = rest.next() {
+        if !is_word(&token, "is") {
+            kept.push(token);
+            continue;
+        }
+        let span = token.span;
+        let negation = rest.next_if(|next| is_word(next, "not"));
+        if rest.peek().is_some_and(|next| !is_own(next)) {
+            let operator = if negation.is_some() { IS_NOT } else { IS };
+            kept.push(TokenWithSpan {
+                token: Token::CustomBinaryOperator(operator.to_owned()),
+                span,
+            });
+        } else {
+            kept.push(token);
+            kept.extend(negation);
+        }
+    }
+    kept
+}
+
+/// Widens `CAST(.. AS INT)`.
+fn casts(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    // For each open parenthesis, whether it is that of a cast.
+    let mut open = Vec::new();
+    for place in 0..tokens.len() {
+        match &tokens[place].token {
+            Token::LParen => {
+                let of_cast = place > 0
+                    && ["cast", "try_cast"]
+                        .iter()
+                        .any(|word| is_word(&tokens[place - 1], word));
+                open.push(of_cast);
+            }
+            Token::RParen => {
+                let is_int = open.pop() == Some(true)
+                    && place > 2
+                    && is_word(&tokens[place - 2], "as")
+                    && ["int", "integer", "long"]
+                        .iter()
+                        .any(|word| is_word(&tokens[place - 1], word));
+                if is_int && let Token::Word(word) = &mut tokens[place - 1].token {
+                    word.value = "BIGINT".to_owned();
+                    word.keyword = Keyword::BIGINT;
+                }
+            }
+            _ => {}
+        }
+    }
+    tokens
+}
+
+/// Makes comparisons with a regular expression of `GLOB`.
+fn globs(tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>> {
+    let mut kept: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut place = 0;
+    while let Some(token) = tokens.get(place) {
+        place += 1;
+        // `glob(pattern, text)` is a call, and `glob` may be a column's name.
+        let end = operand_end(&tokens, place);
+        let before = match kept.as_slice() {
+            [.., before, not] if is_word(not, "not") => Some(before),
+            [.., before] => Some(before),
+            [] => None,
+        };
+        let is_operator =
+            is_word(token, "glob") && end > place && before.is_some_and(|before| !expects_operand(before));
+        if !is_operator {
+            kept.push(token.clone());
+            continue;
+        }
+        let span = token.span;
+        let with_span = |token| TokenWithSpan { token, span };
+        match kept.pop_if(|last| is_word(last, "not")) {
+            Some(_) => kept.push(with_span(Token::ExclamationMarkTilde)),
+            None => kept.push(with_span(Token::Tilde)),
+        }
+        match &tokens[place..end] {
+            [pattern] if let Token::SingleQuotedString(text) = &pattern.token => {
+                kept.push(with_span(Token::SingleQuotedString(regular_expression(text)?)));
+            }
+            pattern => {
+                kept.push(with_span(word(PATTERN, Keyword::NoKeyword)));
+                kept.push(with_span(Token::LParen));
+                kept.extend(pattern.iter().cloned());
+                kept.push(with_span(Token::RParen));
+            }
+        }
+        place = end;
+    }
+    Ok(kept)
+}
+
+/// Whether an operand must follow, so that a word with a parenthesis is a call.
+fn expects_operand(token: &TokenWithSpan) -> bool {
+    let after_word = [
+        "select", "where", "and", "or", "not", "on", "by", "when", "then", "else", "having", "case",
+    ];
+    match &token.token {
+        Token::Word(_) => after_word.iter().any(|word| is_word(token, word)),
+        Token::RParen | Token::Number(..) | Token::SingleQuotedString(_) | Token::Placeholder(_) => false,
+        _ => true,
+    }
+}
+
+/// Returns the end of the operand that begins at `from`: names, values, calls and what is in parentheses, with `||` between them. It is `from` if none begins
+/// there.
+fn operand_end(tokens: &[TokenWithSpan], from: usize) -> usize {
+    let at = |place: usize| tokens.get(place).map(|token| &token.token);
+    let mut end = from;
+    loop {
+        let begin = end;
+        match at(end) {
+            Some(Token::Word(word)) if word.quote_style.is_some() || word.keyword == Keyword::NoKeyword => {
+                end += 1;
+                while at(end) == Some(&Token::Period) {
+                    end += 2;
+                }
+                if at(end) == Some(&Token::LParen) {
+                    end = after_parenthesis(tokens, end);
+                }
+            }
+            Some(Token::SingleQuotedString(_) | Token::Placeholder(_) | Token::Number(..)) => end += 1,
+            Some(Token::LParen) => end = after_parenthesis(tokens, end),
+            _ => {}
+        }
+        if end == begin || at(end) != Some(&Token::StringConcat) {
+            return end.min(tokens.len());
+        }
+        end += 1;
+    }
+}
+
+/// Returns the place behind the parenthesis that is closed last of those that open at `from`.
+pub(super) fn after_parenthesis(tokens: &[TokenWithSpan], from: usize) -> usize {
+    let mut open = 0;
+    for (place, token) in tokens.iter().enumerate().skip(from) {
+        match token.token {
+            Token::LParen => open += 1,
+            Token::RParen => open -= 1,
+            _ => {}
+        }
+        if open == 0 {
+            return place + 1;
+        }
+    }
+    tokens.len()
+}
+
+fn word(text: &str, keyword: Keyword) -> Token {
+    Token::Word(Word {
+        value: text.to_owned(),
+        quote_style: None,
+        keyword,
+    })
+}
+
+/// Translates a pattern of `GLOB` as SQLite reads it: `*`, `?` and sets in brackets; case matters.
+pub(crate) fn regular_expression(glob: &str) -> Result<String> {
+    let mut regex = "(?s)^".to_owned();
+    let mut rest = glob.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '*' => regex.push_str(".*"),
+            '?' => regex.push('.'),
+            '[' => {
+                let mut set = rest.as_str();
+                let inverted = set.strip_prefix('^');
+                set = inverted.unwrap_or(set);
+                // A bracket that comes first is one of the set.
+                let from = set.chars().next().map_or(0, char::len_utf8);
+                let Some(end) = set[from.min(set.len())..].find(']').map(|end| end + from) else {
+                    return Err(DataFusionError::Plan(format!(
+                        "the pattern `{glob}` of GLOB has `[` without `]`"
+                    )));
+                };
+                regex.push_str(if inverted.is_some() { "[^" } else { "[" });
+                for letter in set[..end].chars() {
+                    if matches!(letter, '[' | ']' | '\\' | '^' | '&' | '~') {
+                        regex.push('\\');
+                    }
+                    regex.push(letter);
+                }
+                regex.push(']');
+                rest = set[end + 1..].chars();
+            }
+            letter => {
+                if !(letter.is_alphanumeric() || letter == '_' || letter == ' ') {
+                    regex.push('\\');
+                }
+                regex.push(letter);
+            }
+        }
+    }
+    regex.push('$');
+    // The whole of it: nothing to anchor.
+    Ok(match regex.as_str() {
+        "(?s)^.*$" => ".*".to_owned(),
+        _ => regex,
+    })
+}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn rewritten(sql: &str) -> Vec<String> {
+        super::super::parse(sql, &mut Default::default())
+            .unwrap()
+            .iter()
+            .map(|parsed| match parsed {
+                super::super::Parsed::Plain(statement) => statement.to_string(),
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn modules_are_left_out_and_their_tables_are_plain_ones() {
+        let sql = "INCLUDE PERFETTO MODULE slices.with_context;\ncreate perfetto table a as select 1; CREATE OR REPLACE PERFETTO VIEW b AS SELECT 2";
+        assert_eq!(
+            rewritten(sql),
+            [
+                "CREATE TABLE a AS SELECT 1",
+                "CREATE OR REPLACE VIEW b AS SELECT 2"
+            ]
+        );
+    }
+
+    #[test]
+    fn is_compares_with_any_value() {
+        assert_eq!(
+            rewritten(
+                "select a is b, a is not 'c', a is null, a is not null, a is true, a is not distinct from b from d"
+            ),
+            [
+                "SELECT a IS NOT DISTINCT FROM b, a IS DISTINCT FROM 'c', a IS NULL, a IS NOT NULL, a IS TRUE, a IS NOT DISTINCT FROM b FROM d"
+            ]
+        );
+    }
+
+    #[test]
+    fn integers_have_64_bits_in_casts_and_only_there() {
+        assert_eq!(
+            rewritten("select cast(a + (b) as int), (select c as int) as long from d"),
+            ["SELECT CAST(a + (b) AS BIGINT), (SELECT c AS int) AS long FROM d"]
+        );
+    }
+
+    #[test]
+    fn globs_become_regular_expressions() {
+        let regex = |glob: &str| regular_expression(glob).unwrap();
+        for (glob, matches, others) in [
+            ("ab*", &["ab", "abc", "ab\nc"][..], &["xab", "AB"][..]),
+            ("a?c", &["abc", "aäc"], &["ac", "abbc"]),
+            ("*[0-9]", &["a1"], &["a", "1a"]),
+            ("[^a-c]x", &["dx"], &["ax", "x"]),
+            ("[]]", &["]"], &["[", ""]),
+            ("a.b(c)+", &["a.b(c)+"], &["aXb(c)"]),
+            ("*", &["", "a\nb"], &[]),
+        ] {
+            let compiled = regex::Regex::new(&regex(glob)).unwrap();
+            for text in matches {
+                assert!(compiled.is_match(text), "{glob} does not match {text}");
+            }
+            for text in others {
+                assert!(!compiled.is_match(text), "{glob} matches {text}");
+            }
+        }
+        assert!(regular_expression("[abc").is_err());
+        assert_eq!(
+            rewritten("select * from a where name not glob 'x*' and glob = 1 and name GLOB '*'"),
+            ["SELECT * FROM a WHERE name !~ '(?s)^x.*$' AND glob = 1 AND name ~ '.*'"]
+        );
+        assert_eq!(
+            rewritten(
+                "select a glob b.c || 'd' || f(e, (1)) and g from h where i not glob (select 1) or j glob $k"
+            ),
+            [
+                "SELECT a ~ regex_of_glob(b.c || 'd' || f(e, (1))) AND truth(g) FROM h WHERE i !~ regex_of_glob((SELECT 1)) OR j ~ regex_of_glob($k)"
+            ]
+        );
+    }
+}

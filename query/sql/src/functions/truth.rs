@@ -1,0 +1,115 @@
+//! Conditions and numbers, which are one thing in SQLite: `truth(x)` makes a condition of a number, and conditions that meet numbers become 0 or 1.
+
+use datafusion::arrow::array::BooleanArray;
+use datafusion::arrow::compute::cast as cast_array;
+use datafusion::arrow::datatypes::{DataType, Float64Type};
+use datafusion::common::cast::as_boolean_array;
+use datafusion::common::{DFSchema, exec_err, plan_err};
+use datafusion::error::Result;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
+use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ExprSchemable, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility, lit,
+};
+use datafusion::prelude::cast;
+use datafusion::sql::sqlparser::ast::BinaryOperator;
+
+/// The function's name.
+pub(crate) const TRUTH: &str = "truth";
+
+/// `truth(x)`: whether a number is not 0. Of a condition it is the condition itself.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Truth(Signature);
+
+impl Truth {
+    pub(super) fn new() -> Truth {
+        Truth(Signature::any(1, Volatility::Immutable))
+    }
+}
+
+impl ScalarUDFImpl for Truth {
+    fn name(&self) -> &str {
+        TRUTH
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.0
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match arguments {
+            [DataType::Boolean | DataType::Null] => Ok(DataType::Boolean),
+            [kind] if kind.is_numeric() => Ok(DataType::Boolean),
+            [kind] => plan_err!("a condition is a comparison or a number, not {kind}"),
+            _ => plan_err!("{TRUTH} takes one value"),
+        }
+    }
+
+    /// Takes the function away, so that conditions reach the tables.
+    fn simplify(&self, mut arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
+        let Some(value) = arguments.pop() else {
+            return Ok(ExprSimplifyResult::Original(arguments));
+        };
+        Ok(ExprSimplifyResult::Simplified(
+            match context.get_data_type(&value)? {
+                DataType::Boolean => value,
+                DataType::Null => cast(value, DataType::Boolean),
+                _ => value.not_eq(lit(0_i64)),
+            },
+        ))
+    }
+
+    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let [value] = arguments.args.as_slice() else {
+            return exec_err!("{TRUTH} takes one value");
+        };
+        let value = value.to_array(arguments.number_rows)?;
+        let truth: BooleanArray = match value.data_type() {
+            DataType::Boolean => as_boolean_array(&value)?.clone(),
+            _ => {
+                let numbers = cast_array(&value, &DataType::Float64)?;
+                let numbers = datafusion::arrow::array::AsArray::as_primitive::<Float64Type>(&numbers);
+                numbers.iter().map(|number| number.map(|it| it != 0.0)).collect()
+            }
+        };
+        Ok(ColumnarValue::Array(std::sync::Arc::new(truth)))
+    }
+}
+
+/// Makes 0 or 1 of a condition that is compared or computed with a number.
+#[derive(Debug)]
+pub(super) struct Numbers;
+
+impl ExprPlanner for Numbers {
+    fn plan_binary_op(
+        &self,
+        mut expression: RawBinaryExpr,
+        schema: &DFSchema,
+    ) -> Result<PlannerResult<RawBinaryExpr>> {
+        use BinaryOperator as Op;
+        let computes = matches!(
+            expression.op,
+            Op::Plus | Op::Minus | Op::Multiply | Op::Divide | Op::Modulo
+        );
+        let compares = matches!(
+            expression.op,
+            Op::Eq | Op::NotEq | Op::Lt | Op::LtEq | Op::Gt | Op::GtEq | Op::Spaceship
+        );
+        let kinds = (
+            expression.left.get_type(schema),
+            expression.right.get_type(schema),
+        );
+        let (left, right) = match (computes || compares, kinds) {
+            (true, (Ok(left), Ok(right))) => (left, right),
+            _ => return Ok(PlannerResult::Original(expression)),
+        };
+        let meets = |other: &DataType| other.is_numeric() || computes && *other == DataType::Boolean;
+        if left == DataType::Boolean && meets(&right) {
+            expression.left = cast(expression.left, DataType::Int64);
+        }
+        if right == DataType::Boolean && meets(&left) {
+            expression.right = cast(expression.right, DataType::Int64);
+        }
+        Ok(PlannerResult::Original(expression))
+    }
+}
