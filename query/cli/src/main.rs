@@ -3,6 +3,7 @@
 
 mod bars;
 mod export;
+mod interrupt;
 mod output;
 mod query;
 mod report;

@@ -8,6 +8,7 @@ use ferretto_sql::{Database, EXAMPLES, Options, Statement, Traces, VIEWS};
 use ferretto_tables::PartitionedFolder;
 
 use crate::export::damage;
+use crate::interrupt::{self, until_interrupted};
 use crate::output::{self, Destination, Format};
 use crate::shell;
 
@@ -61,9 +62,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let options = Options {
         memory: arguments.memory.saturating_mul(1 << 20),
     };
-    let runtime =
-        tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
-    runtime.block_on(async {
+    interrupt::run(async {
         let mut database = open(sources, &options).await.map_err(|error| error.to_string())?;
         let sql = match (sql, &arguments.query_file) {
             (Some(sql), _) => sql.to_owned(),
@@ -99,7 +98,14 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
                 true => &mut io::sink(),
                 false => &mut to,
             };
-            answer(&mut database, statement, arguments.format, arguments.rows, to).await?;
+            until_interrupted(answer(
+                &mut database,
+                statement,
+                arguments.format,
+                arguments.rows,
+                to,
+            ))
+            .await?;
         }
         to.finish()?;
         if database.losses() > 0 {

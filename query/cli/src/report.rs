@@ -11,6 +11,7 @@ use ferretto_sql::{Database, EXAMPLES, Example, Options, Unit, human_bytes, huma
 
 use crate::bars::bars;
 use crate::export::damage;
+use crate::interrupt::{self, until_interrupted};
 use crate::query::open;
 use crate::table::{self, Column, Width};
 
@@ -27,13 +28,11 @@ pub(crate) struct Args {
 
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
-    let runtime =
-        tokio::runtime::Runtime::new().map_err(|error| format!("threads cannot be started: {error}"))?;
     let wanted: Vec<&Example> = EXAMPLES
         .iter()
         .filter(|example| arguments.name == "all" || arguments.name == example.name)
         .collect();
-    let text = runtime.block_on(async {
+    let text = interrupt::run(until_interrupted(async {
         let plain = |error: ferretto_sql::Error| error.to_string();
         let mut database = open(&arguments.sources, &Options::default())
             .await
@@ -64,8 +63,8 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         if database.losses() > 0 {
             eprintln!("ferretto-query: answered{}", damage(database.losses()));
         }
-        Ok::<_, String>(text)
-    })?;
+        Ok(text)
+    }))?;
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("the report cannot be written: {error}"))

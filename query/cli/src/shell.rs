@@ -13,6 +13,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Config, Context, Editor, Helper};
 
+use crate::interrupt::until_interrupted;
 use crate::output::Format;
 use crate::query::answer;
 
@@ -23,6 +24,7 @@ Statements end with `;`. Commands:
 .examples       frequent questions; .example NAME runs one
 .mode FORMAT    table, csv or json
 .quit           ends, as Ctrl-D does
+Ctrl-C ends the statement that runs.
 Functions: human_duration(ns), human_bytes(n), time_bucket(ts, '10ms'), extract_arg(arg_set_id, 'key'), ancestor_slice(id),
   descendant_slice(id), following_flow(id), preceding_flow(id), span_join('a', 'b', 'columns'), span_left_join(..), interval_intersect(..)
 ";
@@ -107,7 +109,9 @@ pub(crate) async fn run(database: &mut Database, rows: usize) -> Result<(), Stri
         match database.parse(&sql) {
             Ok(statements) => {
                 for statement in statements {
-                    if let Err(message) = answer(database, statement, format, rows, &mut io::stdout()).await {
+                    let mut stdout = io::stdout();
+                    let answered = answer(database, statement, format, rows, &mut stdout);
+                    if let Err(message) = until_interrupted(answered).await {
                         eprintln!("{message}");
                         break;
                     }

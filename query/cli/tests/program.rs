@@ -103,7 +103,7 @@ struct Shell {
 
 impl Shell {
     /// Its prompt, with nothing behind it.
-    const PROMPT: &'static [u8] = b"ferretto> \r\x1b[10C";
+    const PROMPT: &'static str = "ferretto> \r\x1b[10C";
 
     fn start(trace: &str, home: &Path) -> Shell {
         let program = env!("CARGO_BIN_EXE_ferretto-query");
@@ -123,13 +123,18 @@ impl Shell {
 
     /// Waits for the prompt; returns what comes before it.
     fn until_prompt(&mut self) -> String {
+        self.until(Shell::PROMPT)
+    }
+
+    /// Waits for a text; returns what comes up to its end.
+    fn until(&mut self, wanted: &str) -> String {
         loop {
-            let prompt = self
+            let place = self
                 .printed
-                .windows(Shell::PROMPT.len())
-                .position(|it| it == Shell::PROMPT);
-            if let Some(at) = prompt {
-                let rest = self.printed.split_off(at + Shell::PROMPT.len());
+                .windows(wanted.len())
+                .position(|it| it == wanted.as_bytes());
+            if let Some(at) = place {
+                let rest = self.printed.split_off(at + wanted.len());
                 let said = std::mem::replace(&mut self.printed, rest);
                 return String::from_utf8_lossy(&said).into_owned();
             }
@@ -143,9 +148,13 @@ impl Shell {
 
     /// Types a line; returns what is printed up to the next prompt.
     fn type_in(&mut self, line: &str) -> String {
-        let mut keyboard = self.child.stdin.as_ref().unwrap();
-        keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.press(&format!("{line}\n"));
         self.until_prompt()
+    }
+
+    fn press(&self, keys: &str) {
+        let mut keyboard = self.child.stdin.as_ref().unwrap();
+        keyboard.write_all(keys.as_bytes()).unwrap();
     }
 }
 
@@ -175,6 +184,19 @@ fn a_terminal_becomes_a_shell() {
     shell.type_in(".mode csv");
     let answer = shell.type_in("select utid, 7 as seven from thread where utid = 1;");
     assert!(answer.contains("utid,seven\r\n1,7\r\n"), "{answer}");
+    // The first row is there at once, and the second one never.
+    let from: Vec<String> = (0..12).map(|place| format!("thread t{place}")).collect();
+    let endless = format!(
+        "select 8 as eight union all select count(*) from {};\n",
+        from.join(", ")
+    );
+    shell.press(&endless);
+    shell.until("\r\neight\r\n8\r\n");
+    shell.press("\x03");
+    let said = shell.until_prompt();
+    assert!(said.contains("interrupted"), "{said}");
+    let answer = shell.type_in("select 9 as nine;");
+    assert!(answer.contains("nine\r\n9\r\n"), "{answer}");
     let mut keyboard = shell.child.stdin.take().unwrap();
     keyboard.write_all(b".quit\n").unwrap();
     assert!(shell.child.wait().unwrap().success());

@@ -5,12 +5,44 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use datafusion::arrow::array::RecordBatch;
 use ferretto_tables::{
     Error, Input, ParquetFolder, PartitionedFolder, Place, Report, Selection, Sink, Table,
 };
 use tempfile::TempDir;
+
+/// Whether a pass over the trace is still wanted. A pass runs on a thread of its own, which does not end with the query that waits for it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    is_over: Arc<AtomicBool>,
+}
+
+/// Ends a pass when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Waits(Wanted);
+
+impl Wanted {
+    /// Returns the value that the query keeps while it waits.
+    pub(crate) fn waits(&self) -> Waits {
+        Waits(self.clone())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.is_over.load(Ordering::Relaxed) {
+            true => Err(Error::Stopped),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
 
 /// What a pass over the trace has made.
 pub(crate) struct Built {
@@ -25,9 +57,15 @@ pub(crate) enum Stored {
 }
 
 /// Reads the trace once and makes these tables.
-pub(crate) fn build(trace: &OsStr, tables: &BTreeSet<&'static str>, memory: usize) -> Result<Built, String> {
+pub(crate) fn build(
+    trace: &OsStr,
+    tables: &BTreeSet<&'static str>,
+    memory: usize,
+    wanted: Wanted,
+) -> Result<Built, String> {
     let (input, failed) = open(trace)?;
     let mut store = Store {
+        wanted,
         memory,
         bytes: 0,
         batches: BTreeMap::new(),
@@ -57,6 +95,7 @@ pub(crate) struct BuiltOfMany {
 pub(crate) fn build_many(
     traces: &[OsString],
     tables: &BTreeSet<&'static str>,
+    wanted: &Wanted,
 ) -> Result<BuiltOfMany, String> {
     // What tells where a trace belongs.
     let of_places = ["metadata", "clock_snapshot", "machine"];
@@ -66,6 +105,7 @@ pub(crate) fn build_many(
     let (mut places, mut losses) = (Vec::new(), 0);
     for trace in traces {
         let (input, failed) = open(trace)?;
+        wanted.check().map_err(&failed)?;
         let name = Path::new(trace).file_name().unwrap_or(trace).to_string_lossy();
         let added = files.add(input.source, &name, None, &options).map_err(failed)?;
         losses += added.report.losses;
@@ -84,7 +124,9 @@ fn open(trace: &OsStr) -> Result<(Input, impl Fn(Error) -> String + use<>), Stri
         Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
     let name = input.name.clone();
     let failed = move |error: Error| match error {
-        Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) | Error::Taken(_) => format!("{name}: {error}"),
+        Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) | Error::Taken(_) | Error::Stopped => {
+            format!("{name}: {error}")
+        }
         other => other.to_string(),
     };
     Ok((input, failed))
@@ -105,6 +147,7 @@ fn temporary() -> Result<TempDir, Error> {
 }
 
 struct Store {
+    wanted: Wanted,
     /// The bytes of batches above which all go into files.
     memory: usize,
     bytes: usize,
@@ -114,6 +157,7 @@ struct Store {
 
 impl Sink for Store {
     fn write(&mut self, table: &'static Table, batch: RecordBatch) -> Result<(), Error> {
+        self.wanted.check()?;
         if let Some((files, _)) = &mut self.files {
             return files.write(table, batch);
         }

@@ -19,7 +19,7 @@ use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
 use crate::arguments::Arguments;
-use crate::built::{Stored, build, build_many};
+use crate::built::{Stored, Wanted, build, build_many};
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
@@ -310,8 +310,9 @@ impl Database {
             ));
         }
         let (trace, memory) = (trace.clone(), self.memory);
-        let wanted = tables.clone();
-        let built = tokio::task::spawn_blocking(move || build(&trace, &wanted, memory))
+        let (named, wanted) = (tables.clone(), Wanted::default());
+        let _waits = wanted.waits();
+        let built = tokio::task::spawn_blocking(move || build(&trace, &named, memory, wanted))
             .await
             .map_err(|error| Error::Source(format!("the trace cannot be read: {error}")))?
             .map_err(Error::Source)?;
@@ -339,8 +340,9 @@ impl Database {
         traces: Vec<OsString>,
         tables: BTreeSet<&'static str>,
     ) -> Result<(), Error> {
-        let wanted = tables.clone();
-        let built = tokio::task::spawn_blocking(move || build_many(&traces, &wanted))
+        let (named, wanted) = (tables.clone(), Wanted::default());
+        let _waits = wanted.waits();
+        let built = tokio::task::spawn_blocking(move || build_many(&traces, &named, &wanted))
             .await
             .map_err(|error| Error::Source(format!("the traces cannot be read: {error}")))?
             .map_err(Error::Source)?;

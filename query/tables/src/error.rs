@@ -32,6 +32,8 @@ pub enum Error {
     Folder(PathBuf, io::Error),
     /// Two traces of one run have this place, and nothing tells them apart.
     Taken(String),
+    /// The sink wants no more.
+    Stopped,
 }
 
 impl fmt::Display for Error {
@@ -62,6 +64,7 @@ impl fmt::Display for Error {
                 f,
                 "another trace of this run is {place} already, and neither has a trace_uuid that tells them apart; rename its file"
             ),
+            Error::Stopped => f.write_str("was not read to its end"),
         }
     }
 }

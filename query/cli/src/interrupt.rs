@@ -1,0 +1,68 @@
+//! Ctrl-C ends the statement that runs, not at once the program: temporary files are removed, and a shell goes on. Where no statement runs it ends the program.
+
+use std::future::Future;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+
+/// The exit status of a program that Ctrl-C has ended, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// What Ctrl-C ends.
+static RUNNING: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
+
+/// Runs a command's work with threads for its queries. Returns what went wrong, as a sentence.
+pub(crate) fn run<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let failed = |error: io::Error| format!("threads cannot be started: {error}");
+    // A statement that was ended may keep one busy until it next looks up.
+    let threads = available_parallelism().map_err(failed)?.get() + 1;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .build()
+        .map_err(failed)?;
+    // A thread of its own: those of the queries may all be busy.
+    let signals = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(failed)?;
+    std::thread::Builder::new()
+        .spawn(move || signals.block_on(listen()))
+        .map_err(failed)?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_background();
+    result
+}
+
+/// Does work until it is done or Ctrl-C is pressed. Returns what went wrong, as a sentence.
+pub(crate) async fn until_interrupted<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let (sender, pressed) = oneshot::channel();
+    set_running(Some(sender));
+    let done = select(Box::pin(work), pressed).await;
+    set_running(None);
+    match done {
+        Either::Left((result, _)) => result,
+        Either::Right(_) => Err("interrupted".to_owned()),
+    }
+}
+
+fn set_running(sender: Option<oneshot::Sender<()>>) -> Option<oneshot::Sender<()>> {
+    std::mem::replace(
+        &mut *RUNNING.lock().unwrap_or_else(PoisonError::into_inner),
+        sender,
+    )
+}
+
+async fn listen() {
+    // Without a handler, the signal ends the program.
+    while tokio::signal::ctrl_c().await.is_ok() {
+        match set_running(None) {
+            Some(running) => {
+                let _ = running.send(());
+            }
+            None => std::process::exit(INTERRUPTED),
+        }
+    }
+}
