@@ -1,11 +1,12 @@
 //! The trace processor's SQL, as far as it differs from DataFusion's: rewritten before it is planned.
 //!
 //! [`Database`](crate::Database) calls it for each text. A text is taken apart at its `;`. Of each statement, first the macros are expanded (`macros`), then
-//! what DataFusion's parser does not know is rewritten token by token (`tokens`), then expressions are given SQLite's meaning (`expressions`). Definitions of
+//! what DataFusion's parser does not know is rewritten token by token (`tokens`), then expressions are given SQLite's meaning (`expressions`, `groups`). Definitions of
 //! functions are taken apart here (`definition`), and planned by [`defined`](crate::defined).
 
 mod definition;
 mod expressions;
+mod groups;
 mod macros;
 mod tokens;
 

@@ -17,6 +17,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::functions::TRUTH;
 
+use super::groups;
 use super::tokens::{IS, IS_NOT, PATTERN};
 
 /// Rewrites all expressions of a statement.
@@ -57,6 +58,7 @@ impl VisitorMut for Rewriter {
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];
         conditions.into_iter().flatten().for_each(condition);
+        groups::complete(select);
         let joins = select.from.iter_mut().flat_map(|from| &mut from.joins);
         for join in joins {
             use JoinOperator::{CrossJoin, FullOuter, Inner, Join, Left, LeftOuter, Right, RightOuter};
@@ -368,7 +370,7 @@ fn case(test: Expr, result: Expr, otherwise: Option<Expr>) -> Expr {
     }
 }
 
-fn call(name: &str, arguments: Vec<Expr>) -> Expr {
+pub(super) fn call(name: &str, arguments: Vec<Expr>) -> Expr {
     let arguments = arguments
         .into_iter()
         .map(|value| FunctionArg::Unnamed(FunctionArgExpr::Expr(value)));

@@ -19,6 +19,16 @@ const STATEMENTS: &[&str] = &[
     "select total(dur) as whole, total(utid) as sum from sched where dur > 0",
     "select min(utid, 2) as least, max(utid, 3, 1) as most, max(utid, null) as none from thread order by utid limit 6",
     "select group_concat(tid) as plain, group_concat(tid, '-') as dashed from (select tid from thread order by tid limit 5)",
+    // The name is the same in each group.
+    "select thread.utid, name, tid, count(), sum(dur) as total from sched join thread using (utid) group by thread.utid order by thread.utid",
+    "select upid is null as free, 'x' || count() as n from thread group by 1 order by 1",
+    "select utid as u, utid + 1 as next, count() from sched group by u order by u",
+    // The row of the minimum or maximum, which is one only.
+    "select utid, ts, max(id) as last, end_state from sched group by utid order by utid",
+    "select utid, ts - 1 as before, min(id) as first, cpu, coalesce(end_state, 'none') as state from sched group by utid order by utid",
+    "select ts, utid, max(id) as last from sched",
+    "select utid, count() as n from sched group by utid having n > 3 order by n desc, utid",
+    "select cpu, sum(dur), rank() over (order by sum(dur)) as place from sched group by cpu order by cpu",
     "select percentile(dur, 50) as half from sched where dur > 0",
     "select count() from thread where glob('*a*', name) and name not glob '*b*' and name glob '*' || 'e' || '*'",
     "select printf('%d|%5d|%-5d|%05d|%+d|%,d|%x|%X|%o', utid, utid, utid, utid, utid, 1234567, 255, 255, 8) as text from thread order by utid limit 3",
