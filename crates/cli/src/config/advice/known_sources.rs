@@ -10,12 +10,10 @@ use ferretto_proto::write::TracePacket;
 /// The owner of a data source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// `traced_probes`, ours as well.
-    Probes,
+    /// A daemon, ours as well, and its unit.
+    Daemon { name: &'static str, unit: &'static str },
     /// A part of Android.
     Android,
-    /// Another daemon.
-    Program(&'static str),
     /// Programs that use the SDK.
     Applications,
     /// Chrome, and programs built from its source.
@@ -39,18 +37,35 @@ pub(crate) const PERF: &str = ferretto_profile::source::NAME;
 /// The data source of heap profiles.
 pub(crate) const HEAP: &str = "android.heapprofd";
 
+const PROBES: Owner = Owner::Daemon {
+    name: "traced_probes",
+    unit: "traced-probes",
+};
+
 const KNOWN: &[(&str, Owner)] = &[
-    (FTRACE, Owner::Probes),
-    (process_stats::NAME, Owner::Probes),
-    (sys_stats::NAME, Owner::Probes),
-    (sysfs_power::NAME, Owner::Probes),
-    (system_info::NAME, Owner::Probes),
-    (journald::NAME, Owner::Probes),
-    (inode_file_map::NAME, Owner::Probes),
-    (ftrace::frozen::NAME, Owner::Probes),
-    (metatrace::NAME, Owner::Probes),
-    (PERF, Owner::Program("traced_perf")),
-    (HEAP, Owner::Program("heapprofd")),
+    (FTRACE, PROBES),
+    (process_stats::NAME, PROBES),
+    (sys_stats::NAME, PROBES),
+    (sysfs_power::NAME, PROBES),
+    (system_info::NAME, PROBES),
+    (journald::NAME, PROBES),
+    (inode_file_map::NAME, PROBES),
+    (ftrace::frozen::NAME, PROBES),
+    (metatrace::NAME, PROBES),
+    (
+        PERF,
+        Owner::Daemon {
+            name: "traced_perf",
+            unit: "traced-perf",
+        },
+    ),
+    (
+        HEAP,
+        Owner::Daemon {
+            name: "heapprofd",
+            unit: "heapprofd",
+        },
+    ),
     (TRACK_EVENT, Owner::Applications),
     ("gpu.counters", Owner::GraphicsDrivers),
     ("gpu.renderstages", Owner::GraphicsDrivers),

@@ -146,9 +146,10 @@ fn offered(adviser: &mut Adviser<'_>, path: &str, name: &str) -> bool {
     let change = match (owner, similar) {
         // The name belongs to a known family but is not in the table, and it resembles a known name.
         (_, Some(similar)) if !listed => format!("did you mean \"{similar}\"?"),
-        (Some(Owner::Probes), _) => "start `traced_probes`, which offers it".to_owned(),
         (Some(Owner::Android), _) => "it exists on Android only: leave it out".to_owned(),
-        (Some(Owner::Program(program)), _) => format!("start `{program}`, which offers it"),
+        (Some(Owner::Daemon { name, unit }), _) => {
+            format!("start `{name}`, which offers it: `systemctl enable --now {unit}` where it is installed")
+        }
         (Some(Owner::Applications), _) => {
             "start a program that is instrumented; it is recorded as soon as it connects".to_owned()
         }
