@@ -57,6 +57,11 @@ impl<P: Copy> Acceptor<P> {
         self.listeners.contains_key(&token)
     }
 
+    /// The tokens of all listeners.
+    pub(crate) fn tokens(&self) -> Vec<Token> {
+        self.listeners.keys().copied().collect()
+    }
+
     /// When the listeners have rested.
     pub(crate) fn deadline(&self) -> Option<u64> {
         self.resting

@@ -1,6 +1,6 @@
 //! The service's address: looks up the name of its machine on another thread, because that may take long, and tries its addresses in turn.
 //!
-//! The relay's own connection goes through the addresses until one works; producers' connections take the same.
+//! The relay's own connection goes through the addresses until a service answers it; producers' connections take the same.
 
 use std::net::IpAddr;
 
@@ -16,6 +16,8 @@ pub(super) struct Destination {
     found: Vec<Address>,
     /// How many of them have failed since the name was looked up.
     failed: usize,
+    /// A service has answered at the current one.
+    is_answering: bool,
     looking: Option<Receiver<Result<Vec<Address>, String>>>,
 }
 
@@ -31,6 +33,7 @@ impl Destination {
             name,
             waker,
             failed: 0,
+            is_answering: false,
             looking: None,
         }
     }
@@ -43,6 +46,18 @@ impl Destination {
     /// The address to connect to, if it is known.
     pub(super) fn current(&self) -> Option<&Address> {
         self.found.first()
+    }
+
+    /// The address for producers: none while it is open which of several it is.
+    pub(super) fn for_producers(&self) -> Option<&Address> {
+        let is_open = self.found.len() > 1 && !self.is_answering;
+        self.current().filter(|_| !is_open)
+    }
+
+    /// A service has answered at the current address.
+    pub(super) fn answered(&mut self) {
+        self.is_answering = true;
+        self.failed = 0;
     }
 
     /// Has the name looked up, unless that is under way.
@@ -84,23 +99,46 @@ impl Destination {
         self.looking = None;
         self.found = found?;
         self.failed = 0;
+        self.is_answering = false;
         match self.found.is_empty() {
             true => Err(format!("{} stands for no address", self.name)),
             false => Ok(()),
         }
     }
 
-    /// The current address does not work: the next attempt takes another. After the last one the name is looked up again.
-    pub(super) fn failed(&mut self) {
+    /// Nobody answers at the current address: the next attempt takes another. After the last one the name is looked up again. Returns when to go on.
+    pub(super) fn failed(&mut self) -> Next {
+        self.is_answering = false;
         let is_name = self.found.first() != Some(&self.name);
         if self.found.is_empty() || !is_name {
-            return;
+            return Next::AfterAPause;
         }
         self.found.rotate_left(1);
         self.failed += 1;
-        if self.failed >= self.found.len() {
-            self.found.clear();
+        if self.failed < self.found.len() {
+            return Next::AtOnce;
         }
+        self.found.clear();
+        Next::AfterAPause
+    }
+}
+
+/// When to try the next address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It has not been tried.
+    AtOnce,
+    /// All have.
+    AfterAPause,
+}
+
+#[cfg(test)]
+impl Destination {
+    /// One whose name has been found to stand for these addresses.
+    pub(super) fn found(name: &str, addresses: &[Address], waker: Waker) -> Destination {
+        let mut destination = Destination::new(name.parse().expect("an address"), waker);
+        destination.found = addresses.to_vec();
+        destination
     }
 }
 
@@ -123,7 +161,8 @@ mod tests {
             let (mut destination, _reactor) = destination(name);
             for _ in 0..3 {
                 assert_eq!(destination.current(), Some(destination.name()), "{name}");
-                destination.failed();
+                assert_eq!(destination.for_producers(), destination.current(), "{name}");
+                assert_eq!(destination.failed(), Next::AfterAPause, "{name}");
             }
         }
     }
@@ -139,10 +178,32 @@ mod tests {
             destination.poll().unwrap();
             let found = destination.found.clone();
             assert!(!found.is_empty());
-            for address in found {
-                assert_eq!(destination.current(), Some(&address));
-                destination.failed();
+            for (position, address) in found.iter().enumerate() {
+                assert_eq!(destination.current(), Some(address));
+                let next = match position + 1 == found.len() {
+                    true => Next::AfterAPause,
+                    false => Next::AtOnce,
+                };
+                assert_eq!(destination.failed(), next);
             }
         }
+    }
+
+    #[test]
+    fn producers_wait_until_it_is_known_which_of_several_addresses_answers() {
+        let reactor = Reactor::new().expect("a reactor");
+        let found = ["127.0.0.1:7", "127.0.0.2:7"].map(|address| address.parse().unwrap());
+        let mut destination = Destination::found("service.example:7", &found, reactor.waker());
+        assert_eq!(destination.for_producers(), None);
+        assert_eq!(destination.failed(), Next::AtOnce);
+        assert_eq!(destination.for_producers(), None);
+        destination.answered();
+        assert_eq!(destination.for_producers(), Some(&found[1]));
+        // It has gone. The round begins again.
+        assert_eq!(destination.failed(), Next::AtOnce);
+        assert_eq!(destination.current(), Some(&found[0]));
+        assert_eq!(destination.for_producers(), None);
+        assert_eq!(destination.failed(), Next::AfterAPause);
+        assert_eq!(destination.current(), None);
     }
 }
