@@ -9,10 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ferretto_ipc::Address;
 use ferretto_ipc::host::PeerIdentity;
 use ferretto_ipc::ports::PRODUCER_PORT;
+use ferretto_ipc::transport::TransportError;
+use ferretto_ipc::{Address, Listener, Stream};
 use ferretto_service::MachineId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use rustix::time::ClockId;
 
@@ -358,6 +360,43 @@ fn through_a_tunnel_whose_end_is_a_unix_socket_all_is_the_same() {
     assert_eq!(state.producers[0].machine_name.as_deref(), Some("guest"));
 }
 
+/// An address of this kernel's vsock loopback, if it has one.
+fn free_vsock() -> Option<Address> {
+    let port = 0x5000_0000 + std::process::id();
+    let address = |cid| Address::Vsock { cid, port };
+    let reached = Listener::bind(&address(u32::MAX)).and_then(|_listener| {
+        let stream = Stream::connect(&address(1))?;
+        let mut polled = [PollFd::new(&stream, PollFlags::OUT)];
+        // A loopback is there at once. Without one the kernel tries for seconds.
+        let patience = Timespec {
+            tv_sec: 0,
+            tv_nsec: 300_000_000,
+        };
+        poll(&mut polled, Some(&patience)).map_err(TransportError::Receive)?;
+        Ok(polled[0].revents())
+    });
+    match reached {
+        Ok(PollFlags::OUT) => return Some(address(1)),
+        Ok(other) => println!("skipped: this kernel has no vsock loopback: {other:?}"),
+        Err(error) => println!("skipped: this kernel has no vsock loopback: {error}"),
+    }
+    None
+}
+
+#[test]
+fn over_vsock_all_is_the_same() {
+    let Some(address) = free_vsock() else { return };
+    let programs = Programs::ours();
+    let mut scene = Scene::new(&programs);
+    scene.address = address.to_string();
+    scene.start_service(Side::Ours, &["--enable-relay-endpoint-on", &address.to_string()]);
+    scene.start_relay();
+    scene.await_relay_log("the service knows this machine's clocks");
+    let _producer = scene.producer();
+    let state = scene.system.state();
+    assert_eq!(state.producers[0].machine_name.as_deref(), Some("guest"));
+}
+
 #[test]
 fn the_relay_refuses_what_it_cannot_do_and_says_why() {
     let programs = Programs::ours();
@@ -367,6 +406,7 @@ fn the_relay_refuses_what_it_cannot_do_and_says_why() {
     for (variable, value, said) in [
         ("PERFETTO_RELAY_SOCK_NAME", "", "names no service to forward to"),
         ("PERFETTO_RELAY_SOCK_NAME", "vsock://x", "not a vsock address"),
+        ("PERFETTO_RELAY_SOCK_NAME", "vsock://2:-1", "not a vsock address"),
         ("PERFETTO_RELAY_SOCK_NAME", own.as_str(), "forward to itself"),
         ("PERFETTO_MACHINE_NAME", long.as_str(), "has 1025 bytes"),
     ] {

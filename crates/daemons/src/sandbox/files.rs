@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
@@ -17,13 +17,15 @@ const RIGHTS: ABI = ABI::V6;
 
 /// The files that a daemon may use. Those that do not exist are left out.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub struct Files {
     /// Files and folders that it reads.
-    pub(crate) read: Vec<PathBuf>,
+    pub read: Vec<PathBuf>,
     /// Folders in which it makes, reads, writes and removes files.
-    pub(crate) output: Vec<PathBuf>,
+    pub output: Vec<PathBuf>,
     /// Folders out of which it removes its own files.
-    pub(crate) remove: Vec<PathBuf>,
+    pub remove: Vec<PathBuf>,
+    /// TCP ports that it connects to.
+    pub connect: Vec<u16>,
 }
 
 impl Files {
@@ -44,16 +46,19 @@ impl Files {
         let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
         let remove: BitFlags<AccessFs> = AccessFs::RemoveFile.into();
         let output = read | remove | AccessFs::WriteFile | AccessFs::MakeReg | AccessFs::Truncate;
+        let ports = self.connect.into_iter();
+        let connect = ports.map(|port| Ok::<_, RulesetError>(NetPort::new(port, AccessNet::ConnectTcp)));
         let status = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(RIGHTS))?
-            // None is granted: sockets are open by now.
+            // None is granted but for these connections: the sockets that listen are open by now.
             .handle_access(AccessNet::from_all(RIGHTS))?
             .scope(Scope::Signal)?
             .create()?
             .add_rules(path_beneath_rules(self.read, read))?
             .add_rules(path_beneath_rules(self.output, output))?
             .add_rules(path_beneath_rules(self.remove, remove))?
+            .add_rules(connect)?
             .restrict_self()?;
         Ok(status.ruleset)
     }

@@ -4,7 +4,6 @@
 //! of producers, `clocks` describes the machine and compares clocks, and `destination` finds the service. This module has flags and environment.
 
 mod clocks;
-mod destination;
 mod forward;
 mod policy;
 mod relay;
@@ -23,11 +22,11 @@ use ferretto_service::MachineId;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::daemon::{self, Daemon, Startup};
+use crate::destination::Destination;
 use crate::socket_groups::{self, Users};
 use crate::traced::listeners::sockets_of_systemd;
 use crate::traced::program::local_time_offset;
 use crate::{inherited, log};
-use destination::Destination;
 use relay::{Relay, ThisMachine};
 
 /// The socket of Android's init, whose variable upstream heeds everywhere.

@@ -16,9 +16,9 @@ use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_proto::messages::SystemInfo;
 
 use super::clocks::{News, Readings, RelayClient};
-use super::destination::{Destination, Next};
 use super::forward::{self, End, Fate, Pair};
 use crate::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use crate::destination::{Destination, Next};
 use crate::log;
 use crate::open_files::most_descriptors;
 use crate::traced::tsc;

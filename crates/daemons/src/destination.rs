@@ -1,6 +1,7 @@
 //! The service's address: looks up the name of its machine on another thread, because that may take long, and tries its addresses in turn.
 //!
-//! The relay's own connection goes through the addresses until a service answers it; producers' connections take the same.
+//! Called by `traced_relay`, whose own connection goes through the addresses until a service answers it and whose producers' connections take the same,
+//! and by `ferretto-tunnel`. Nothing here waits.
 
 use std::net::IpAddr;
 
@@ -9,7 +10,7 @@ use ferretto_ipc::reactor::Waker;
 use ferretto_ipc::{Address, transport};
 
 /// See the [module](self).
-pub(super) struct Destination {
+pub struct Destination {
     name: Address,
     waker: Waker,
     /// The addresses that the name stands for, the current one first.
@@ -23,7 +24,7 @@ pub(super) struct Destination {
 
 impl Destination {
     /// The service of this name. `waker` wakes the loop that calls [`poll`](Self::poll).
-    pub(super) fn new(name: Address, waker: Waker) -> Destination {
+    pub fn new(name: Address, waker: Waker) -> Destination {
         let is_number = match &name {
             Address::Tcp { host, .. } => host.parse::<IpAddr>().is_ok(),
             _ => true,
@@ -39,23 +40,23 @@ impl Destination {
     }
 
     /// As people wrote it.
-    pub(super) fn name(&self) -> &Address {
+    pub fn name(&self) -> &Address {
         &self.name
     }
 
     /// The address to connect to, if it is known.
-    pub(super) fn current(&self) -> Option<&Address> {
+    pub fn current(&self) -> Option<&Address> {
         self.found.first()
     }
 
     /// The address for producers: none while it is open which of several it is.
-    pub(super) fn for_producers(&self) -> Option<&Address> {
+    pub fn for_producers(&self) -> Option<&Address> {
         let is_open = self.found.len() > 1 && !self.is_answering;
         self.current().filter(|_| !is_open)
     }
 
     /// A service has answered at the current address.
-    pub(super) fn answered(&mut self) {
+    pub fn answered(&mut self) {
         self.is_answering = true;
         self.failed = 0;
     }
@@ -64,7 +65,7 @@ impl Destination {
     ///
     /// # Errors
     /// If there can be no thread for it.
-    pub(super) fn look_up(&mut self) -> Result<(), String> {
+    pub fn look_up(&mut self) -> Result<(), String> {
         if self.looking.is_some() {
             return Ok(());
         }
@@ -87,7 +88,7 @@ impl Destination {
     ///
     /// # Errors
     /// If the name is not known.
-    pub(super) fn poll(&mut self) -> Result<(), String> {
+    pub fn poll(&mut self) -> Result<(), String> {
         let Some(looking) = &self.looking else {
             return Ok(());
         };
@@ -107,7 +108,7 @@ impl Destination {
     }
 
     /// Nobody answers at the current address: the next attempt takes another. After the last one the name is looked up again. Returns when to go on.
-    pub(super) fn failed(&mut self) -> Next {
+    pub fn failed(&mut self) -> Next {
         self.is_answering = false;
         let is_name = self.found.first() != Some(&self.name);
         if self.found.is_empty() || !is_name {
@@ -125,7 +126,7 @@ impl Destination {
 
 /// When to try the next address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub enum Next {
     /// It has not been tried.
     AtOnce,
     /// All have.
@@ -135,7 +136,7 @@ pub(super) enum Next {
 #[cfg(test)]
 impl Destination {
     /// One whose name has been found to stand for these addresses.
-    pub(super) fn found(name: &str, addresses: &[Address], waker: Waker) -> Destination {
+    pub fn found(name: &str, addresses: &[Address], waker: Waker) -> Destination {
         let mut destination = Destination::new(name.parse().expect("an address"), waker);
         destination.found = addresses.to_vec();
         destination
