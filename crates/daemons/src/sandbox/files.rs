@@ -3,8 +3,10 @@
 //! A process under Landlock may not look into processes outside of it (`/proc/PID/maps`, `/proc/PID/fd`), whatever its capabilities. So only a daemon
 //! that looks into no other process has [`Files`].
 
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
+use ferretto_ipc::Address;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
@@ -29,6 +31,28 @@ pub struct Files {
 }
 
 impl Files {
+    /// Those of a daemon that only passes bytes on: it connects to this address, and removes its own sockets at its end. To be called in the folder in
+    /// which the daemon was started. `None` if the address has a name: to look that up, the C library reads files of its own choice, and connects as it
+    /// likes.
+    pub fn of_forwarder(to: &Address, own: &[Address]) -> Option<Files> {
+        let connect = match to {
+            Address::Tcp { host, port } => {
+                host.parse::<IpAddr>().ok()?;
+                vec![*port]
+            }
+            Address::Unix(_) | Address::Abstract(_) | Address::Vsock { .. } => Vec::new(),
+        };
+        let sockets = own.iter().filter_map(Address::path);
+        let sockets = sockets.filter_map(|path| std::path::absolute(path).ok());
+        Some(Files {
+            remove: sockets
+                .filter_map(|path| path.parent().map(Path::to_owned))
+                .collect(),
+            connect,
+            ..Files::default()
+        })
+    }
+
     pub(super) fn enforce(self) {
         match self.restrict() {
             Ok(RulesetStatus::FullyEnforced) => {}

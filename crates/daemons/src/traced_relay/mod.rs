@@ -117,11 +117,16 @@ impl Daemon for Args {
         }
         startup.go_into_background(&self.common)?;
         let service = service.absolute();
+        let own = match handed.is_empty() {
+            false => Vec::new(),
+            true => socket_names::producer_addresses()?,
+        };
         let (listeners, names) = match handed.is_empty() {
             false => self.take(handed)?,
-            true => self.listen(&service)?,
+            true => self.listen(&own, &service)?,
         };
-        let policy = policy::policy(&service);
+        // Before the daemon leaves the folder in which it was started.
+        let policy = policy::policy(&service, &own);
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&daemon::ending_signals())?;
         let status = format!("listening on {}, forwarding to {service}", names.join(" "));
@@ -174,10 +179,13 @@ impl Args {
     }
 
     /// Listens for producers. All or nothing.
-    fn listen(&self, service: &Address) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
-        let addresses = socket_names::producer_addresses()?;
+    fn listen(
+        &self,
+        addresses: &[Address],
+        service: &Address,
+    ) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
         let mut listeners = Vec::new();
-        for address in &addresses {
+        for address in addresses {
             let permissions = match &self.set_socket_permissions {
                 // Network addresses have none, as in upstream.
                 Some(permissions) => Some(permissions.clone()).filter(|_| address.is_unix()),
