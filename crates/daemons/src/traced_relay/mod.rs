@@ -37,7 +37,8 @@ const MACHINE_NAME: &str = "PERFETTO_MACHINE_NAME";
 /// Takes the producers of this machine to the tracing service of another one.
 ///
 /// Listens where the producers look for a service, so no traced can run beside it. The service, traced --enable-relay-endpoint, records them with
-/// its own, and knows the clocks of both machines. Waits for the service if it is not there, and for its successor if it goes away.
+/// its own, and knows the clocks of both machines. Waits for the service if it is not there, and for its successor if it goes away. On SIGINT, SIGTERM and
+/// SIGHUP it takes to the service what producers have sent, for at most 5 seconds; a second signal ends it at once.
 #[derive(Debug, Parser)]
 #[command(name = "traced_relay", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
 #[command(infer_long_args = true, after_long_help = environment())]
