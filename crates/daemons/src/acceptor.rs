@@ -32,6 +32,12 @@ pub struct Acceptor<P> {
     fails: bool,
 }
 
+impl<P: Copy> Default for Acceptor<P> {
+    fn default() -> Acceptor<P> {
+        Acceptor::new()
+    }
+}
+
 impl<P: Copy> Acceptor<P> {
     /// Without listeners.
     pub fn new() -> Acceptor<P> {
@@ -43,6 +49,9 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Begins to watch a listener.
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
     pub fn add(
         &mut self,
         reactor: &Reactor,
@@ -71,6 +80,9 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Ends the rest if it is time.
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
     pub fn handle_timeout(&mut self, reactor: &Reactor, now: u64) -> Result<(), ReactorError> {
         if self.resting.is_some_and(|until| until <= now) {
             self.watch(reactor, Interest::Readable)?;
@@ -80,6 +92,9 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Takes the next connection of a listener, if there is room for one.
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
     pub fn accept(
         &mut self,
         reactor: &Reactor,

@@ -149,6 +149,9 @@ impl Startup {
     /// Goes on in another process, if the flags ask for that. The original process waits until the new one calls [`started`](Startup::started),
     /// prints the daemon's process id and ends. If the daemon ends before, which has then logged the reason, the original process ends with its exit
     /// code.
+    ///
+    /// # Errors
+    /// If there can be no other process.
     pub fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
         if !flags.background {
             return Ok(());
@@ -173,6 +176,9 @@ impl Startup {
     }
 
     /// The daemon has all that it needs. In the background, it leaves its terminal.
+    ///
+    /// # Errors
+    /// If the daemon cannot leave its terminal.
     pub fn started(&mut self) -> io::Result<()> {
         if let Some(parent) = self.parent.take() {
             background::leave_terminal()?;

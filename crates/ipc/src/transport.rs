@@ -175,7 +175,7 @@ impl Listener {
                         fd,
                         kind: self.kind,
                         state: State::Connected,
-                        attempts: Attempts::default(),
+                        attempts: None,
                     }));
                 }
                 Err(Errno::AGAIN) => return Ok(None),
@@ -245,7 +245,8 @@ pub struct Stream {
     fd: OwnedFd,
     kind: Kind,
     state: State,
-    attempts: Attempts,
+    /// Of a connection over TCP that this end has begun.
+    attempts: Option<Box<Attempts>>,
 }
 
 impl Stream {
@@ -280,7 +281,7 @@ impl Stream {
             fd,
             kind: kind_of(address),
             state,
-            attempts: Attempts::default(),
+            attempts: None,
         })
     }
 
@@ -297,18 +298,25 @@ impl Stream {
             fd,
             kind: Kind::Network,
             state,
-            attempts,
+            attempts: Some(Box::new(attempts)),
         })
     }
 
     /// Gives up the connection, and starts one to the next address of the same name. Returns whether there is one. The descriptor stays the same.
     pub fn connect_to_next(&mut self) -> bool {
-        match self.attempts.next(&self.fd) {
+        match self.next_attempt() {
             Ok(Some(state)) => {
                 self.state = state;
                 true
             }
             Ok(None) | Err(_) => false,
+        }
+    }
+
+    fn next_attempt(&mut self) -> Result<Option<State>, Errno> {
+        match &mut self.attempts {
+            Some(attempts) => attempts.next(&self.fd),
+            None => Ok(None),
         }
     }
 
@@ -322,7 +330,7 @@ impl Stream {
             fd,
             kind,
             state: State::Connected,
-            attempts: Attempts::default(),
+            attempts: None,
         })
     }
 
@@ -342,7 +350,7 @@ impl Stream {
             fd,
             kind: Kind::Unix,
             state: State::Connected,
-            attempts: Attempts::default(),
+            attempts: None,
         };
         Ok((stream(a), stream(b)))
     }
@@ -514,8 +522,12 @@ impl Stream {
         let _ = sockopt::set_tcp_keepidle(&self.fd, seconds);
         let _ = sockopt::set_tcp_keepintvl(&self.fd, seconds);
         let _ = sockopt::set_tcp_keepcnt(&self.fd, PROBES);
-        self.attempts.set_silence(silence);
-        self.attempts.set_patience(&self.fd, self.state);
+        let Some(attempts) = &mut self.attempts else {
+            let _ = sockopt::set_tcp_user_timeout(&self.fd, silence.as_millis() as u32);
+            return;
+        };
+        attempts.set_silence(silence);
+        attempts.set_patience(&self.fd, self.state);
     }
 
     fn send(&self, slices: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
@@ -560,7 +572,7 @@ impl Stream {
             return Ok(false);
         }
         if let Err(refusal) = sockopt::socket_error(&self.fd)? {
-            return match self.attempts.next(&self.fd)? {
+            return match self.next_attempt()? {
                 Some(state) => {
                     self.state = state;
                     Ok(state == State::Connected)
@@ -569,7 +581,9 @@ impl Stream {
             };
         }
         self.state = State::Connected;
-        self.attempts.set_patience(&self.fd, self.state);
+        if let Some(attempts) = &self.attempts {
+            attempts.set_patience(&self.fd, self.state);
+        }
         Ok(true)
     }
 }

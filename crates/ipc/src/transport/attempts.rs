@@ -117,7 +117,7 @@ impl Attempts {
             State::Connecting if !self.left.is_empty() => Some(PATIENCE),
             State::Connecting | State::Connected => self.silence,
         };
-        // Zero is the kernel's own limit. Vsock has none.
+        // Zero is the kernel's own limit.
         let _ = sockopt::set_tcp_user_timeout(fd, limit.unwrap_or_default().as_millis() as u32);
     }
 }

@@ -52,9 +52,8 @@ pub(super) const REFUSED_BY_NUMBER: &[c_long] = &[
     471, // rseq_slice_yield
 ];
 
-/// The calls of every daemon.
 impl Calls {
-    /// See the [module](self).
+    /// The calls of every daemon: those of the C library, of Rust's standard library, and of the event loop.
     #[allow(
         clippy::unnecessary_cast,
         reason = "musl's numbers of ioctls have another type"
