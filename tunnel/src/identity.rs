@@ -7,7 +7,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustls::client::danger::ServerCertVerifier;
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -272,6 +271,3 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityErr
         false => Ok(found),
     }
 }
-
-/// How long a handshake may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

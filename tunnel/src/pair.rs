@@ -14,12 +14,12 @@ use ferretto_ipc::reactor::{Event, Interest, Reactor, Token, Watch};
 use ferretto_ipc::transport::Received;
 use rustls::Connection;
 
-use crate::identity::PATIENCE;
-
 /// The size of the buffer that all pairs share, and what a pair may keep of it.
 pub(crate) const BUFFER: usize = 64 * 1024;
 /// Reads from one socket in one turn.
 const READS_PER_TURN: usize = 8;
+/// How long a handshake may take, from the connection on.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// After one direction has ended, how long the other may go on.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 /// A peer whose machine says nothing for so long is gone.
@@ -99,8 +99,10 @@ pub(crate) struct Pair {
     up_ended: bool,
     /// The far end sends no more.
     down_ended: bool,
-    /// The near socket has been told.
+    /// The near socket has been told, or takes nothing more.
     near_told: bool,
+    /// The near peer has gone. What comes for it is dropped, and what it has sent is still passed on.
+    drops: bool,
     /// The far socket has been told, after everything.
     far_told: bool,
     ending: Ending,
@@ -109,8 +111,10 @@ pub(crate) struct Pair {
 
 impl Pair {
     /// A pair whose handshake begins now.
-    pub(crate) fn new((mut far, token): (Stream, Token), tls: Connection, now: u64) -> Pair {
+    pub(crate) fn new((mut far, token): (Stream, Token), mut tls: Connection, now: u64) -> Pair {
         far.end_when_silent_for(SILENCE);
+        // The bound is ours: nothing is read for it before all is sent.
+        tls.set_buffer_limit(None);
         Pair {
             far: Socket::new(far, token),
             near: None,
@@ -121,6 +125,7 @@ impl Pair {
             up_ended: false,
             down_ended: false,
             near_told: false,
+            drops: false,
             far_told: false,
             ending: Ending::NotAsked,
             deadline: Some(now + PATIENCE.as_nanos() as u64),
@@ -169,12 +174,15 @@ impl Pair {
             Ok(false) => return Fate::Lives,
             Err(error) => return Fate::Over(Some(Failure::Far(format!("cannot connect: {error}")))),
         }
+        if let Some(Err(error)) = self.near.as_mut().map(|near| near.stream.is_connected()) {
+            return Fate::Over(Some(Failure::Near(format!("cannot connect: {error}"))));
+        }
         let received = self.receive(buffer);
         // Also an alert: it says why.
         let sent = self.send();
+        // What came before a failure is still the near socket's.
+        self.write_down();
         if let Err(failure) = received.and(sent) {
-            // What came before is still the near socket's.
-            let _ = self.write_down();
             return Fate::Over(Some(failure));
         }
         if self.tls.is_handshaking() {
@@ -184,13 +192,9 @@ impl Pair {
             self.deadline = None;
             return Fate::Known;
         }
-        if let Err(error) = self.write_down().and_then(|()| self.read_up(buffer)) {
-            // The near peer has gone, and takes nothing more. The far one learns it.
+        if let Err(failure) = self.read_up(buffer) {
             self.tls.send_close_notify();
             let _ = self.send();
-            return Fate::Over(Some(Failure::Near(error.to_string())));
-        }
-        if let Err(failure) = self.send() {
             return Fate::Over(Some(failure));
         }
         self.pass_on_ends();
@@ -223,10 +227,7 @@ impl Pair {
                     Ending::NotAsked => Err(Failure::Far("it has closed the connection".to_owned())),
                 };
             }
-            // An error stays, and is seen again.
-            if self.write_down().is_err() {
-                break;
-            }
+            self.write_down();
         }
         Ok(())
     }
@@ -247,42 +248,37 @@ impl Pair {
         }
     }
 
-    fn write_down(&mut self) -> io::Result<()> {
+    fn write_down(&mut self) {
         let Some(near) = self.near.as_mut().filter(|_| !self.down.is_empty()) else {
-            return Ok(());
+            return;
         };
-        let taken = near
-            .stream
-            .write(&self.down[self.taken..])
-            .map_err(io::Error::other)?;
-        self.taken += taken;
+        let written = match self.drops {
+            true => None,
+            false => near.stream.write(&self.down[self.taken..]).ok(),
+        };
+        self.drops = written.is_none();
+        self.taken = written.map_or(self.down.len(), |written| self.taken + written);
         if self.taken == self.down.len() {
             self.down = Vec::new();
             self.taken = 0;
         }
-        Ok(())
     }
 
     /// Reads from the near socket, as long as the far one takes all.
-    fn read_up(&mut self, buffer: &mut [u8]) -> io::Result<()> {
-        let Some(near) = &mut self.near else {
-            return Ok(());
-        };
+    fn read_up(&mut self, buffer: &mut [u8]) -> Result<(), Failure> {
         for _ in 0..READS_PER_TURN {
-            if self.up_ended || self.tls.wants_write() {
+            let Some(near) = self.near.as_mut().filter(|_| !self.up_ended) else {
+                break;
+            };
+            if self.tls.wants_write() {
                 break;
             }
             // Descriptors that a producer passes are closed: no network carries them.
-            match near.stream.recv(buffer, &mut None).map_err(io::Error::other)? {
+            let received = near.stream.recv(buffer, &mut None);
+            match received.map_err(|error| Failure::Near(error.to_string()))? {
                 Received::Bytes(count) => {
-                    self.tls.writer().write_all(&buffer[..count])?;
-                    while self.tls.wants_write() {
-                        match self.tls.write_tls(&mut Wire(&mut self.far.stream)) {
-                            Ok(_) => {}
-                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                            Err(error) => return Err(error),
-                        }
-                    }
+                    let written = self.tls.writer().write_all(&buffer[..count]);
+                    written.map_err(|error| Failure::Far(error.to_string()))?;
                 }
                 Received::WouldBlock => break,
                 Received::Closed => {
@@ -290,6 +286,7 @@ impl Pair {
                     self.tls.send_close_notify();
                 }
             }
+            self.send()?;
         }
         Ok(())
     }

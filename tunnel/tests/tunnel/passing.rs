@@ -120,6 +120,34 @@ fn a_service_that_does_not_read_stops_its_client_and_nobody_else() {
 }
 
 #[test]
+fn the_last_words_of_a_client_that_has_not_read_reach_the_service_and_the_other_way_round() {
+    let scene = Scene::new();
+    let (_guest, socket) = scene.guest();
+    let (mut client, mut served) = scene.connect(&socket);
+    // More than all sockets on the way hold.
+    served
+        .set_write_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    while served.write(&[1; 65536]).is_ok() {}
+    client.write_all(b"last words").unwrap();
+    drop(client);
+    let mut all = Vec::new();
+    served.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"last words");
+
+    let (mut client, mut served) = scene.connect(&socket);
+    client
+        .set_write_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    while client.write(&[1; 65536]).is_ok() {}
+    served.write_all(b"last words").unwrap();
+    served.shutdown(Shutdown::Both).unwrap();
+    let mut all = Vec::new();
+    client.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"last words");
+}
+
+#[test]
 fn clients_come_again_when_the_hosts_end_or_the_service_does() {
     let mut scene = Scene::new();
     let identity = scene.fleet.host();
@@ -134,6 +162,22 @@ fn clients_come_again_when_the_hosts_end_or_the_service_does() {
     guest.await_log("the host's end at");
     scene.host = start_host(scene.folder.path(), &scene.address, &scene.service, &identity);
     drop(scene.connect(&socket));
+}
+
+#[test]
+fn a_service_that_is_not_there_is_named_and_its_clients_are_hung_up_on() {
+    let mut scene = Scene::new();
+    let address = scene.service.local_addr().unwrap();
+    // Nobody listens there from now on, and later somebody else.
+    scene.service = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (_guest, socket) = scene.guest();
+    let mut client = UnixStream::connect(&socket).unwrap();
+    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.write_all(b"hello").unwrap();
+    assert!(matches!(client.read(&mut [0]), Ok(0)));
+    scene.host.await_log(&format!(
+        "the service at {address}: cannot connect: Connection refused"
+    ));
 }
 
 #[test]
