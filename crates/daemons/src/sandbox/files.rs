@@ -1,7 +1,8 @@
 //! Files, ports and signals, with Landlock (Linux 5.13). Descriptors that are open already, or that clients pass, are not affected.
 //!
-//! A process under Landlock may not look into processes outside of it (`/proc/PID/maps`, `/proc/PID/fd`), whatever its capabilities. So only a daemon
-//! that looks into no other process has [`Files`].
+//! A process under Landlock may not look into processes outside of it, whatever its capabilities and its rules: `/proc/PID/root`, `exe`, `mem` and the
+//! links of `fd` are closed, and to those without CAP_PERFMON `maps` and `smaps_rollup`, too, as to all on older kernels. So only a daemon that looks into
+//! no other process has [`Files`].
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
