@@ -4,18 +4,21 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use libc::{EACCES, ENOSYS, EPERM, SIGSYS};
+use rustix::process::Signal;
 
 use crate::support::injection::Argument::{self, Number, Text};
 use crate::support::injection::{Outcome, inject};
 use crate::support::{Program, Programs, Side, System, await_that};
 
-const DAEMONS: [Program; 4] = [
+const DAEMONS: [Program; 5] = [
     Program::Traced,
     Program::TracedProbes,
     Program::TracedPerf,
     Program::Heapprofd,
+    Program::TracedRelay,
 ];
 
 /// Numbers of calls whose names the C library may lack.
@@ -53,10 +56,26 @@ fn started<'a>(programs: &'a Programs, daemon: Program, flags: &[&str]) -> (Syst
     if daemon != Program::Traced {
         system.start(Side::Ours, Program::Traced);
     }
-    let pid = system.start_with(Side::Ours, daemon, |command| {
-        command.args(flags);
-    });
+    let pid = start(&mut system, daemon, flags);
     (system, pid)
+}
+
+/// Starts this daemon.
+fn start(system: &mut System<'_>, daemon: Program, flags: &[&str]) -> u32 {
+    let folder = system.path("");
+    system.start_with(Side::Ours, daemon, |command| {
+        prepare(daemon, &folder, command);
+        command.args(flags);
+    })
+}
+
+/// Tells a relay its sockets in this folder.
+fn prepare(daemon: Program, folder: &Path, command: &mut Command) {
+    if daemon == Program::TracedRelay {
+        command
+            .env("PERFETTO_RELAY_SOCK_NAME", folder.join("tunnel"))
+            .env("PERFETTO_PRODUCER_SOCK_NAME", folder.join("guest"));
+    }
 }
 
 /// The calls that no daemon makes: each family that helps whoever has taken one over.
@@ -347,7 +366,7 @@ fn assert_killed_by_each(daemon: Program) {
         .into_iter()
         .chain(calls_of_other_daemons(daemon))
     {
-        let pid = system.start(Side::Ours, daemon);
+        let pid = start(&mut system, daemon, &[]);
         let outcome = inject(pid, number, &arguments);
         if outcome != Outcome::Killed(SIGSYS) {
             survived.push((name, outcome));
@@ -375,6 +394,11 @@ fn a_call_that_traced_perf_never_makes_ends_it() {
 #[test]
 fn a_call_that_heapprofd_never_makes_ends_it() {
     assert_killed_by_each(Program::Heapprofd);
+}
+
+#[test]
+fn a_call_that_traced_relay_never_makes_ends_it() {
+    assert_killed_by_each(Program::TracedRelay);
 }
 
 #[test]
@@ -408,6 +432,55 @@ fn calls_that_libraries_try_and_calls_to_come_fail_as_on_an_older_kernel() {
     }
 }
 
+/// Has a daemon open a file.
+fn open(pid: u32, path: &'static str, flags: i32) -> Outcome {
+    let arguments = [
+        Number(libc::AT_FDCWD.into()),
+        Text(path),
+        Number(flags.into()),
+        Number(0o600),
+    ];
+    inject(pid, libc::SYS_openat, &arguments)
+}
+
+fn denied(outcome: Outcome) -> bool {
+    [-EACCES, -EPERM]
+        .map(|error| Outcome::Returned(error.into()))
+        .contains(&outcome)
+}
+
+#[test]
+fn a_relay_reaches_no_file_unless_its_service_has_a_name_and_removes_its_socket() {
+    if !can_inject() {
+        return;
+    }
+    if !has_landlock() {
+        return println!("skipped: this kernel has no Landlock");
+    }
+    let programs = Programs::ours();
+    let mut system = System::new(&programs);
+    let socket = system.path("guest");
+    for (service, is_confined) in [
+        ("@ferretto-nobody", true),
+        ("127.0.0.1:1", true),
+        ("[::1]:1", true),
+        ("vsock://2:1", true),
+        ("localhost:1", false),
+    ] {
+        let pid = system.start_with(Side::Ours, Program::TracedRelay, |command| {
+            command
+                .env("PERFETTO_RELAY_SOCK_NAME", service)
+                .env("PERFETTO_PRODUCER_SOCK_NAME", &socket);
+        });
+        for path in ["/etc/hostname", "/proc/self/status", "/etc/shadow"] {
+            let outcome = open(pid, path, libc::O_RDONLY);
+            assert_eq!(denied(outcome), is_confined, "{service} {path}: {outcome:?}");
+        }
+        assert!(system.end_with(pid, Signal::TERM).unwrap().success());
+        assert!(!socket.exists(), "{service}");
+    }
+}
+
 #[test]
 fn traced_reaches_no_file_but_its_own() {
     if !can_inject() {
@@ -418,20 +491,6 @@ fn traced_reaches_no_file_but_its_own() {
     }
     let programs = Programs::ours();
     let (mut system, pid) = started(&programs, Program::Traced, &[]);
-    let open = |path, flags: i32| {
-        let arguments = [
-            Number(libc::AT_FDCWD.into()),
-            Text(path),
-            Number(flags.into()),
-            Number(0o600),
-        ];
-        inject(pid, libc::SYS_openat, &arguments)
-    };
-    let denied = |outcome| {
-        [-EACCES, -EPERM]
-            .map(|error| Outcome::Returned(error.into()))
-            .contains(&outcome)
-    };
     for (path, flags) in [
         ("/etc/shadow", libc::O_RDONLY),
         ("/etc/passwd", libc::O_RDWR),
@@ -443,7 +502,7 @@ fn traced_reaches_no_file_but_its_own() {
         ("/proc/sys/kernel/core_pattern", libc::O_WRONLY),
         ("/sys/kernel/tracing/tracing_on", libc::O_RDONLY),
     ] {
-        let outcome = open(path, flags);
+        let outcome = open(pid, path, flags);
         assert!(denied(outcome), "{path}: {outcome:?}");
     }
     let remove = [Number(libc::AT_FDCWD.into()), Text("/etc/hostname"), Number(0)];
@@ -456,7 +515,7 @@ fn traced_reaches_no_file_but_its_own() {
         if !Path::new(path).exists() {
             continue;
         }
-        let outcome = open(path, libc::O_RDONLY);
+        let outcome = open(pid, path, libc::O_RDONLY);
         assert!(matches!(outcome, Outcome::Returned(0..)), "{path}: {outcome:?}");
     }
     system.assert_running();
@@ -583,7 +642,9 @@ fn daemons_of_root_keep_the_capabilities_that_they_use_in_all_threads() {
             system.start(Side::Ours, Program::Traced);
         }
         let program = system.program(Side::Ours, daemon);
+        let folder = system.path("");
         let pid = system.start_copy(Path::new("setpriv"), daemon, |command| {
+            prepare(daemon, &folder, command);
             let without = "-sys_nice,-sys_resource";
             command.args([
                 format!("--bounding-set={without}"),

@@ -49,6 +49,7 @@ fn each_line_names_tests_and_fuzz_targets_that_exist() {
     let document = std::fs::read_to_string(root.join("SECURITY.md")).unwrap();
     let mut tests = BTreeSet::new();
     collect_tests(&root.join("crates"), &mut tests);
+    collect_tests(&root.join("tunnel/tests"), &mut tests);
     collect_tests(&root.join("upload/tests"), &mut tests);
     let held = named(&document, "tests");
     assert!(held.len() > 10, "{held:?}");

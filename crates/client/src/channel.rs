@@ -141,6 +141,8 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 enum State {
     Open,
+    /// What came is no frame. The next step goes on from here.
+    Broken(Violation),
     /// Outstanding calls fail, then this is reported.
     Ending(Option<Disconnect>),
 }
@@ -175,26 +177,35 @@ impl Channel {
     pub(crate) fn interest(&self) -> Interest {
         match self.state {
             State::Open => self.connection.interest(),
-            State::Ending(_) => Interest::None,
+            State::Broken(_) | State::Ending(_) => Interest::None,
         }
     }
 
     pub(crate) fn on_readable(&mut self) {
-        if matches!(self.state, State::Ending(_)) {
+        if !matches!(self.state, State::Open) {
             return;
         }
         match self.stream.read_into(&mut self.connection, &mut self.scratch) {
             Ok(ReadEnd::Drained | ReadEnd::Paused) => {}
-            Ok(ReadEnd::Closed) => self.end(Disconnect::Closed),
-            Err(error) => self.end(error.into()),
+            Ok(ReadEnd::Closed) => self.failed(Disconnect::Closed),
+            Err(error) => self.failed(error.into()),
+        }
+    }
+
+    fn failed(&mut self, reason: Disconnect) {
+        if !self.tries_another_address() {
+            self.end(reason);
         }
     }
 
     pub(crate) fn flush(&mut self) {
-        if matches!(self.state, State::Ending(_)) {
+        if !matches!(self.state, State::Open) {
             return;
         }
         if let Err(error) = self.stream.flush(self.connection.outgoing()) {
+            if self.tries_another_address() {
+                return;
+            }
             // Messages that the service sent before it closed may still be unread: its reason to close, perhaps.
             self.on_readable();
             self.end(error.into());
@@ -209,16 +220,32 @@ impl Channel {
         }
     }
 
+    /// The connection has failed. If no service has answered on it, and the service's name has another address, that is tried instead.
+    fn tries_another_address(&mut self) -> bool {
+        let has_other = matches!(self.state, State::Open)
+            && !self.connection.is_answered()
+            && self.stream.connect_to_next();
+        if has_other {
+            self.connection.begin_again();
+        }
+        has_other
+    }
+
     pub(crate) fn step(&mut self) -> Step<'_> {
+        self.state = match std::mem::replace(&mut self.state, State::Open) {
+            State::Broken(_) if self.tries_another_address() => State::Open,
+            State::Broken(violation) => State::Ending(Some(violation.into())),
+            state => state,
+        };
         match self.connection.next_event() {
             Ok(Some(event)) => Step::Event(event),
             Ok(None) => match &mut self.state {
-                State::Open => Step::Idle,
+                State::Open | State::Broken(_) => Step::Idle,
                 State::Ending(reason) => reason.take().map_or(Step::Idle, Step::Lost),
             },
             Err(violation) => {
                 if matches!(self.state, State::Open) {
-                    self.state = State::Ending(Some(violation.into()));
+                    self.state = State::Broken(violation);
                 }
                 Step::Again
             }
@@ -231,3 +258,6 @@ impl AsFd for Channel {
         self.stream.as_fd()
     }
 }
+
+#[cfg(test)]
+mod tests;

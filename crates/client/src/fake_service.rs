@@ -30,8 +30,13 @@ impl FakeService {
     /// Makes the service, and the stream to it.
     pub(crate) fn new(services: &'static [&'static ServiceDescriptor]) -> (FakeService, Stream) {
         let (ours, theirs) = Stream::pair().unwrap();
+        (FakeService::over(ours, services), theirs)
+    }
+
+    /// Makes the service on a connection that it has accepted.
+    pub(crate) fn over(stream: Stream, services: &'static [&'static ServiceDescriptor]) -> FakeService {
         let host = HostConnection::new(services, PeerIdentitySource::Kernel, HostLimits::default());
-        (FakeService { stream: ours, host }, theirs)
+        FakeService { stream, host }
     }
 
     /// All requests that have arrived; binding is answered on the way.

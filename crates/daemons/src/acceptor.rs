@@ -12,17 +12,19 @@ use ferretto_ipc::{Listener, Stream};
 /// How long listeners rest when no client can be taken.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Connections to take from one listener in one turn.
-pub(crate) const ACCEPTS_PER_TURN: usize = 64;
+pub const ACCEPTS_PER_TURN: usize = 64;
 
 /// Whether there is room for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub enum Room {
+    /// For one more.
     Some,
+    /// For none: the listeners rest.
     None,
 }
 
 /// See the [module](self).
-pub(crate) struct Acceptor<P> {
+pub struct Acceptor<P> {
     listeners: BTreeMap<Token, (Listener, P)>,
     /// Until when the listeners rest.
     resting: Option<u64>,
@@ -30,8 +32,15 @@ pub(crate) struct Acceptor<P> {
     fails: bool,
 }
 
+impl<P: Copy> Default for Acceptor<P> {
+    fn default() -> Acceptor<P> {
+        Acceptor::new()
+    }
+}
+
 impl<P: Copy> Acceptor<P> {
-    pub(crate) fn new() -> Acceptor<P> {
+    /// Without listeners.
+    pub fn new() -> Acceptor<P> {
         Acceptor {
             listeners: BTreeMap::new(),
             resting: None,
@@ -40,7 +49,10 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Begins to watch a listener.
-    pub(crate) fn add(
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
+    pub fn add(
         &mut self,
         reactor: &Reactor,
         token: Token,
@@ -53,17 +65,25 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Whether a listener has this token.
-    pub(crate) fn has(&self, token: Token) -> bool {
+    pub fn has(&self, token: Token) -> bool {
         self.listeners.contains_key(&token)
     }
 
+    /// The tokens of all listeners.
+    pub fn tokens(&self) -> Vec<Token> {
+        self.listeners.keys().copied().collect()
+    }
+
     /// When the listeners have rested.
-    pub(crate) fn deadline(&self) -> Option<u64> {
+    pub fn deadline(&self) -> Option<u64> {
         self.resting
     }
 
     /// Ends the rest if it is time.
-    pub(crate) fn handle_timeout(&mut self, reactor: &Reactor, now: u64) -> Result<(), ReactorError> {
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
+    pub fn handle_timeout(&mut self, reactor: &Reactor, now: u64) -> Result<(), ReactorError> {
         if self.resting.is_some_and(|until| until <= now) {
             self.watch(reactor, Interest::Readable)?;
             self.resting = None;
@@ -72,7 +92,10 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Takes the next connection of a listener, if there is room for one.
-    pub(crate) fn accept(
+    ///
+    /// # Errors
+    /// If the reactor cannot watch a listener.
+    pub fn accept(
         &mut self,
         reactor: &Reactor,
         token: Token,
@@ -100,7 +123,7 @@ impl<P: Copy> Acceptor<P> {
     }
 
     /// Stops listening and removes the sockets' files. New clients find no service, or its successor.
-    pub(crate) fn close(&mut self, reactor: &Reactor) {
+    pub fn close(&mut self, reactor: &Reactor) {
         for (token, (listener, _)) in std::mem::take(&mut self.listeners) {
             let _ = reactor.deregister(&listener, token);
             listener.close();

@@ -25,7 +25,7 @@ use crate::starter;
 
 /// The flags of every daemon. `--version` and `--help` take effect where they stand, as in upstream's `getopt_long`, and all later words are ignored.
 #[derive(Debug, Args)]
-pub(crate) struct Flags {
+pub struct Flags {
     /// Start in the background: prints the daemon's process id and ends once the daemon is up, or fails with it.
     #[arg(long)]
     background: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Flags {
 impl Flags {
     /// Gives up all rights but those of the policy, unless the flags say otherwise. To be called while the process has one thread, and before it
     /// reads anything that a client sends.
-    pub(crate) fn confine(&self, policy: Policy) {
+    pub fn confine(&self, policy: Policy) {
         if !self.no_sandbox {
             policy.enforce();
         }
@@ -54,7 +54,7 @@ impl Flags {
 }
 
 /// Returns the part of `--help` about the environment: these variables, then the variables that every daemon heeds.
-pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
+pub fn environment(variables: &[(&str, &str)]) -> String {
     const OF_ALL: [(&str, &str); 2] = [
         (
             log::LEVEL,
@@ -73,7 +73,7 @@ pub(crate) fn environment(variables: &[(&str, &str)]) -> String {
 }
 
 /// A program that serves until a signal ends it.
-pub(crate) trait Daemon: Parser {
+pub trait Daemon: Parser {
     /// The name as people type it.
     const NAME: &'static str;
     /// The variable with the number of a descriptor that gets a byte once the daemon is ready.
@@ -91,7 +91,7 @@ pub(crate) trait Daemon: Parser {
 
 /// Runs a daemon with the words after its name; returns the exit code, which is upstream's: 1 for any error. Wrong flags are explained on stderr, and
 /// the error that ends the daemon is the last line of its log.
-pub(crate) fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
+pub fn run<D: Daemon>(words: Vec<OsString>) -> u8 {
     let daemon = match D::try_parse_from(std::iter::once(D::NAME.into()).chain(words)) {
         Ok(daemon) => daemon,
         Err(message) => return explain(message),
@@ -128,7 +128,7 @@ fn explain(mut message: clap::Error) -> u8 {
 
 /// A daemon that is starting, and the processes that wait for it.
 #[derive(Debug)]
-pub(crate) struct Startup {
+pub struct Startup {
     /// Named by the environment.
     notify: Option<File>,
     service_manager: Option<ServiceManager>,
@@ -149,7 +149,10 @@ impl Startup {
     /// Goes on in another process, if the flags ask for that. The original process waits until the new one calls [`started`](Startup::started),
     /// prints the daemon's process id and ends. If the daemon ends before, which has then logged the reason, the original process ends with its exit
     /// code.
-    pub(crate) fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If there can be no other process.
+    pub fn go_into_background(&mut self, flags: &Flags) -> io::Result<()> {
         if !flags.background {
             return Ok(());
         }
@@ -173,7 +176,10 @@ impl Startup {
     }
 
     /// The daemon has all that it needs. In the background, it leaves its terminal.
-    pub(crate) fn started(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// If the daemon cannot leave its terminal.
+    pub fn started(&mut self) -> io::Result<()> {
         if let Some(parent) = self.parent.take() {
             background::leave_terminal()?;
             // If the parent was killed, no process waits.
@@ -183,7 +189,7 @@ impl Startup {
     }
 
     /// Reports, once, that clients are served from now on; `status` describes the service. Further calls have no effect.
-    pub(crate) fn ready(&mut self, status: &str) {
+    pub fn ready(&mut self, status: &str) {
         if let Some(mut notify) = self.notify.take()
             && let Err(error) = notify.write_all(b"1")
         {
@@ -217,7 +223,7 @@ fn exit_code(child: i32) -> i32 {
 
 /// The signals that end a daemon in good order. A signal of the terminal that the daemon's starter has set to be ignored (`nohup`, or a script that
 /// runs it with `&`) stays ignored. SIGTERM is never ignored, because service managers and `kill` stop daemons with it.
-pub(crate) fn ending_signals() -> Vec<Signal> {
+pub fn ending_signals() -> Vec<Signal> {
     let mut signals = vec![Signal::Interrupt, Signal::HangUp];
     signals.retain(|signal| !inherited::ignores(*signal));
     signals.push(Signal::Terminate);

@@ -5,16 +5,17 @@
 //! whose binaries of these names have the code of this crate only.
 #![deny(unsafe_code)]
 
-mod acceptor;
+pub mod acceptor;
 pub mod background;
-mod daemon;
+pub mod daemon;
+pub mod destination;
 pub mod heapprofd;
 pub mod inherited;
 pub mod log;
-mod open_files;
+pub mod open_files;
 mod priority;
 mod producer_daemon;
-mod sandbox;
+pub mod sandbox;
 mod socket_groups;
 pub mod starter;
 pub mod traced;

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// As many descriptors as this process may have: raises the soft limit to the hard one.
-pub(crate) fn most_descriptors() -> usize {
+pub fn most_descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,

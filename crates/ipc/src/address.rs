@@ -275,14 +275,30 @@ mod tests {
             Err(AddressError::BadHost(_))
         ));
         assert!(matches!(":80".parse::<Address>(), Err(AddressError::BadHost(_))));
-        assert!(matches!(
-            "vsock://2".parse::<Address>(),
-            Err(AddressError::BadVsock(_))
-        ));
-        assert!(matches!(
-            "vsock://a:1".parse::<Address>(),
-            Err(AddressError::BadVsock(_))
-        ));
+        let none = [
+            "",
+            "2",
+            "2:",
+            ":1",
+            "a:1",
+            "2:b",
+            "-1:1",
+            "2:-1",
+            "2:1:3",
+            "2:1 ",
+            "0x2:1",
+            "4294967296:1",
+            "2:4294967296",
+        ];
+        for rest in none {
+            let name = format!("vsock://{rest}");
+            let error = name.parse::<Address>().unwrap_err();
+            assert_eq!(error, AddressError::BadVsock(name.clone()));
+            assert!(
+                error.to_string().contains("vsock://<context id>:<port>"),
+                "{error}"
+            );
+        }
         assert!(matches!(
             "a\0b".parse::<Address>(),
             Err(AddressError::ContainsNul(_))

@@ -351,6 +351,30 @@ impl ClientConnection {
         self.outgoing.clear();
     }
 
+    /// Whether a host has answered what was asked of it, with a service or without.
+    pub fn is_answered(&self) -> bool {
+        let is_unanswered = |binding: &Binding| matches!(binding.state, BindingState::Requested(_));
+        !self.bindings.iter().all(is_unanswered)
+    }
+
+    /// Asks another host the same, over a new connection. Only while none [has answered](Self::is_answered): calls wait until then, so nothing is
+    /// lost. What [`set_peer_identity`](Self::set_peer_identity) declared is to be declared again.
+    pub fn begin_again(&mut self) {
+        debug_assert!(!self.is_answered(), "calls may have been sent");
+        self.outgoing.clear();
+        let mut requests: Vec<u64> = self.pending.keys().copied().collect();
+        requests.sort_unstable();
+        for request_id in requests {
+            if let Some(Pending::Bind(handle)) = self.pending.get(&request_id) {
+                let frame = wire_protocol::bind_service(request_id, &self.bindings[handle.0].service);
+                let queued = frame.map(|frame| self.outgoing.push(frame));
+                debug_assert!(matches!(queued, Ok(Ok(()))), "it had room before: {queued:?}");
+            }
+        }
+        self.decoder = FrameDecoder::new();
+        self.lost = false;
+    }
+
     /// The next event, or `None` when there is none for now. A violation, reported once, ends the connection: the next calls report that all
     /// outstanding calls fail.
     ///

@@ -4,6 +4,7 @@
 //! [`crate::client`] never see one. Nothing here blocks, except looking up a TCP host name, and nothing
 //! raises `SIGPIPE`. All descriptors are close-on-exec, received ones too.
 
+mod attempts;
 mod endpoint;
 mod error;
 mod permissions;
@@ -14,6 +15,7 @@ mod tests;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -27,8 +29,9 @@ use rustix::net::{
 use crate::address::Address;
 use crate::outgoing::OutgoingQueue;
 use crate::passed_fd::PassedFd;
+use attempts::Attempts;
 pub use endpoint::look_up;
-use endpoint::on_each_endpoint;
+use endpoint::{internet_addresses, on_each_endpoint};
 pub use error::TransportError;
 pub use permissions::{PermissionsError, SocketPermissions};
 use socket_file::SocketFile;
@@ -172,6 +175,7 @@ impl Listener {
                         fd,
                         kind: self.kind,
                         state: State::Connected,
+                        attempts: None,
                     }));
                 }
                 Err(Errno::AGAIN) => return Ok(None),
@@ -241,11 +245,14 @@ pub struct Stream {
     fd: OwnedFd,
     kind: Kind,
     state: State,
+    /// Of a connection over TCP that this end has begun.
+    attempts: Option<Box<Attempts>>,
 }
 
 impl Stream {
     /// Starts a connection to `address`. A network connection may still fail later, on the first
-    /// [`recv`](Stream::recv) or [`flush`](Stream::flush).
+    /// [`recv`](Stream::recv) or [`flush`](Stream::flush). If the address is a name with several addresses, it fails when none of them
+    /// accepts.
     ///
     /// # Errors
     /// If the address cannot be looked up, or no process listens there.
@@ -254,10 +261,11 @@ impl Stream {
             address: address.clone(),
             source,
         };
-        let kind = kind_of(address);
+        if let Some(addresses) = internet_addresses(address)? {
+            return Stream::connect_in_turn(&addresses).map_err(failed);
+        }
         let mut state = State::Connected;
         let fd = on_each_endpoint(address, SocketType::STREAM, failed, |fd, endpoint| {
-            disable_nagle(fd, kind);
             loop {
                 match endpoint.connect(fd) {
                     Err(Errno::INTR) => continue,
@@ -269,7 +277,47 @@ impl Stream {
                 }
             }
         })?;
-        Ok(Stream { fd, kind, state })
+        Ok(Stream {
+            fd,
+            kind: kind_of(address),
+            state,
+            attempts: None,
+        })
+    }
+
+    /// Starts a connection to the first of these addresses that accepts. As long as nobody has answered there,
+    /// [`connect_to_next`](Self::connect_to_next) goes on.
+    ///
+    /// # Errors
+    /// If none can be tried.
+    pub fn connect_in_turn(addresses: &[SocketAddr]) -> Result<Stream, Errno> {
+        let (fd, mut attempts) = Attempts::new(addresses)?;
+        disable_nagle(&fd, Kind::Network);
+        let state = attempts.next(&fd)?.ok_or(Errno::ADDRNOTAVAIL)?;
+        Ok(Stream {
+            fd,
+            kind: Kind::Network,
+            state,
+            attempts: Some(Box::new(attempts)),
+        })
+    }
+
+    /// Gives up the connection, and starts one to the next address of the same name. Returns whether there is one. The descriptor stays the same.
+    pub fn connect_to_next(&mut self) -> bool {
+        match self.next_attempt() {
+            Ok(Some(state)) => {
+                self.state = state;
+                true
+            }
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    fn next_attempt(&mut self) -> Result<Option<State>, Errno> {
+        match &mut self.attempts {
+            Some(attempts) => attempts.next(&self.fd),
+            None => Ok(None),
+        }
     }
 
     /// Takes over a connected socket.
@@ -282,6 +330,7 @@ impl Stream {
             fd,
             kind,
             state: State::Connected,
+            attempts: None,
         })
     }
 
@@ -301,6 +350,7 @@ impl Stream {
             fd,
             kind: Kind::Unix,
             state: State::Connected,
+            attempts: None,
         };
         Ok((stream(a), stream(b)))
     }
@@ -325,7 +375,13 @@ impl Stream {
         if let Some(cid) = sys::vsock_cid(&address) {
             return Some(format!("vsock://{cid}"));
         }
-        Some(std::net::SocketAddr::try_from(address).ok()?.ip().to_string())
+        Some(
+            SocketAddr::try_from(address)
+                .ok()?
+                .ip()
+                .to_canonical()
+                .to_string(),
+        )
     }
 
     /// Whether descriptors can be passed, and so memory shared.
@@ -448,9 +504,15 @@ impl Stream {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
+    /// Has the stream end for this process after the bytes that have arrived. The peer of a Unix socket can send no more.
+    pub fn end_input(&mut self) {
+        // It fails if the connection has ended already.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+    }
+
     /// Has a TCP connection end with an error once its peer has been silent for this long although it was asked, or has taken nothing for this long:
     /// the machine or the network is gone, and nobody says so. Other connections have no such option.
-    pub fn end_when_silent_for(&self, silence: Duration) {
+    pub fn end_when_silent_for(&mut self, silence: Duration) {
         const PROBES: u32 = 3;
         let seconds = silence / (PROBES + 1);
         if self.kind == Kind::Unix || sockopt::set_socket_keepalive(&self.fd, true).is_err() {
@@ -460,7 +522,12 @@ impl Stream {
         let _ = sockopt::set_tcp_keepidle(&self.fd, seconds);
         let _ = sockopt::set_tcp_keepintvl(&self.fd, seconds);
         let _ = sockopt::set_tcp_keepcnt(&self.fd, PROBES);
-        let _ = sockopt::set_tcp_user_timeout(&self.fd, silence.as_millis() as u32);
+        let Some(attempts) = &mut self.attempts else {
+            let _ = sockopt::set_tcp_user_timeout(&self.fd, silence.as_millis() as u32);
+            return;
+        };
+        attempts.set_silence(silence);
+        attempts.set_patience(&self.fd, self.state);
     }
 
     fn send(&self, slices: &[IoSlice<'_>], fd: Option<BorrowedFd<'_>>) -> Result<usize, Errno> {
@@ -491,7 +558,7 @@ impl Stream {
     /// Whether the connection is up by now. If not, wait until the socket is writable.
     ///
     /// # Errors
-    /// When the other side refuses it.
+    /// When the other side refuses it, and the name has no other address.
     pub fn is_connected(&mut self) -> Result<bool, Errno> {
         if self.state == State::Connected {
             return Ok(true);
@@ -504,8 +571,19 @@ impl Stream {
         if rustix::event::poll(&mut poll, Some(&immediately))? == 0 {
             return Ok(false);
         }
-        sockopt::socket_error(&self.fd)??;
+        if let Err(refusal) = sockopt::socket_error(&self.fd)? {
+            return match self.next_attempt()? {
+                Some(state) => {
+                    self.state = state;
+                    Ok(state == State::Connected)
+                }
+                None => Err(refusal),
+            };
+        }
         self.state = State::Connected;
+        if let Some(attempts) = &self.attempts {
+            attempts.set_patience(&self.fd, self.state);
+        }
         Ok(true)
     }
 }

@@ -7,20 +7,23 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ferretto_ipc::Address;
 use ferretto_ipc::host::PeerIdentity;
 use ferretto_ipc::ports::PRODUCER_PORT;
+use ferretto_ipc::transport::TransportError;
+use ferretto_ipc::{Address, Listener, Stream};
 use ferretto_service::MachineId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
+use rustix::time::ClockId;
 
-use super::relay::Client;
-use super::relayed::{MACHINES, config, record};
+use super::relay::{Client, reading};
+use super::relayed::{Events, MACHINES, config, record};
 use crate::support::address::free_address;
 use crate::support::peers::introduction;
 use crate::support::process::resident_kb;
-use crate::support::trace::{LOSSES, Rows, TraceProcessor};
+use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
 use crate::support::{PATIENCE, Program, Programs, Side, System, await_that};
 
 const MACHINE: &str = "a machine of the test";
@@ -357,6 +360,43 @@ fn through_a_tunnel_whose_end_is_a_unix_socket_all_is_the_same() {
     assert_eq!(state.producers[0].machine_name.as_deref(), Some("guest"));
 }
 
+/// An address of this kernel's vsock loopback, if it has one.
+fn free_vsock() -> Option<Address> {
+    let port = 0x5000_0000 + std::process::id();
+    let address = |cid| Address::Vsock { cid, port };
+    let reached = Listener::bind(&address(u32::MAX)).and_then(|_listener| {
+        let stream = Stream::connect(&address(1))?;
+        let mut polled = [PollFd::new(&stream, PollFlags::OUT)];
+        // A loopback is there at once. Without one the kernel tries for seconds.
+        let patience = Timespec {
+            tv_sec: 0,
+            tv_nsec: 300_000_000,
+        };
+        poll(&mut polled, Some(&patience)).map_err(TransportError::Receive)?;
+        Ok(polled[0].revents())
+    });
+    match reached {
+        Ok(PollFlags::OUT) => return Some(address(1)),
+        Ok(other) => println!("skipped: this kernel has no vsock loopback: {other:?}"),
+        Err(error) => println!("skipped: this kernel has no vsock loopback: {error}"),
+    }
+    None
+}
+
+#[test]
+fn over_vsock_all_is_the_same() {
+    let Some(address) = free_vsock() else { return };
+    let programs = Programs::ours();
+    let mut scene = Scene::new(&programs);
+    scene.address = address.to_string();
+    scene.start_service(Side::Ours, &["--enable-relay-endpoint-on", &address.to_string()]);
+    scene.start_relay();
+    scene.await_relay_log("the service knows this machine's clocks");
+    let _producer = scene.producer();
+    let state = scene.system.state();
+    assert_eq!(state.producers[0].machine_name.as_deref(), Some("guest"));
+}
+
 #[test]
 fn the_relay_refuses_what_it_cannot_do_and_says_why() {
     let programs = Programs::ours();
@@ -366,6 +406,7 @@ fn the_relay_refuses_what_it_cannot_do_and_says_why() {
     for (variable, value, said) in [
         ("PERFETTO_RELAY_SOCK_NAME", "", "names no service to forward to"),
         ("PERFETTO_RELAY_SOCK_NAME", "vsock://x", "not a vsock address"),
+        ("PERFETTO_RELAY_SOCK_NAME", "vsock://2:-1", "not a vsock address"),
         ("PERFETTO_RELAY_SOCK_NAME", own.as_str(), "forward to itself"),
         ("PERFETTO_MACHINE_NAME", long.as_str(), "has 1025 bytes"),
     ] {
@@ -391,6 +432,102 @@ fn the_relay_removes_its_socket_when_it_is_told_to_end() {
     let status = scene.system.end_with(relay, Signal::TERM);
     assert!(status.unwrap().success());
     assert!(!scene.socket.exists());
+}
+
+#[test]
+fn a_relay_that_is_told_to_end_takes_to_the_service_what_producers_have_sent() {
+    let Some(processor) = TraceProcessor::find() else {
+        return;
+    };
+    // As many as the socket takes while nobody reads.
+    const EVENTS: usize = 40;
+    let programs = Programs::ours();
+    let mut scene = Scene::new(&programs);
+    scene.start_service(Side::Ours, &["--enable-relay-endpoint"]);
+    let relay = scene.start_relay();
+    scene.await_relay_log("the service knows this machine's clocks");
+    let producer = Client::connect(&Address::Unix(scene.socket.clone()));
+    let (mut events, recording) = Events::record(producer, &scene.system);
+    // All of this lies in the relay's socket when it learns that it is to end.
+    scene.system.signal(relay, Signal::STOP);
+    for _ in 0..EVENTS {
+        events.send(reading(ClockId::Boottime), &"x".repeat(1000));
+    }
+    scene.system.signal(relay, Signal::TERM);
+    let status = scene.system.end_with(relay, Signal::CONT);
+    assert!(status.unwrap().success());
+    let trace = recording.interrupt();
+    let [losses, count] = processor.query(&trace, [LOSSES, "select count(*) from slice"]);
+    assert_eq!(losses, Rows::new());
+    assert_eq!(numbers(&count), [EVENTS as i64]);
+}
+
+/// Stops a relay whose lanes, and whose sockets, are full of bytes from this producer. Returns how many there are.
+fn fill(scene: &Scene<'_>) -> (UnixStream, usize) {
+    let mut producer = UnixStream::connect(&scene.socket).unwrap();
+    producer
+        .set_write_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let mut sent = 0;
+    while let Ok(count) = producer.write(&[1; 65536]) {
+        sent += count;
+        assert!(sent < 1 << 30, "it is never stopped");
+    }
+    (producer, sent)
+}
+
+#[test]
+fn a_relay_that_is_told_to_end_waits_for_a_service_that_is_slow() {
+    let programs = Programs::ours();
+    let mut scene = Scene::new(&programs);
+    let service = TcpListener::bind(&scene.address).unwrap();
+    let relay = scene.start_relay();
+    let _own = service.accept().unwrap();
+    let (mut producer, sent) = fill(&scene);
+    let (mut taken, _) = service.accept().unwrap();
+    // One whom the relay does not know yet: it is forwarded, too.
+    scene.system.signal(relay, Signal::STOP);
+    let mut late = UnixStream::connect(&scene.socket).unwrap();
+    late.write_all(b"late").unwrap();
+    scene.system.signal(relay, Signal::TERM);
+    scene.system.signal(relay, Signal::CONT);
+    // The producer learns that it can send no more, before anything is taken.
+    await_that("the producer cannot write", || {
+        let end = producer.write(&[1]);
+        end.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+    });
+    let mut all = Vec::new();
+    taken.read_to_end(&mut all).unwrap();
+    assert_eq!(all.iter().rev().take_while(|byte| **byte == 1).count(), sent);
+    let (mut taken_late, _) = service.accept().unwrap();
+    let mut all = Vec::new();
+    taken_late.read_to_end(&mut all).unwrap();
+    assert!(all.ends_with(b"late"));
+    drop((taken, taken_late));
+    assert!(scene.system.await_end(relay).unwrap().success());
+    assert!(!scene.relay_log().contains("is lost"), "{}", scene.relay_log());
+}
+
+#[test]
+fn a_relay_that_is_told_to_end_does_not_wait_for_ever_and_says_what_is_lost() {
+    let programs = Programs::ours();
+    let mut scene = Scene::new(&programs);
+    let service = TcpListener::bind(&scene.address).unwrap();
+    for signals in [1, 2] {
+        let relay = scene.start_relay();
+        let _own = service.accept().unwrap();
+        let _full = fill(&scene);
+        let _taken = service.accept().unwrap();
+        let begun = Instant::now();
+        scene.system.signal(relay, Signal::TERM);
+        if signals == 2 {
+            await_that("it ends", || !scene.socket.exists());
+            scene.system.signal(relay, Signal::INT);
+        }
+        assert!(scene.system.await_end(relay).unwrap().success());
+        assert_eq!(begun.elapsed() >= Duration::from_secs(5), signals == 1);
+        scene.await_relay_log("has not taken all that 1 producers have sent; the rest is lost");
+    }
 }
 
 /// Two network namespaces that are joined by a pair of devices; they end with the value.

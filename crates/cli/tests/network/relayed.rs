@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ferretto_ipc::Address;
+use ferretto_ipc::client::ServiceHandle;
 use ferretto_ipc::ports::PRODUCER_PORT;
 use ferretto_proto::messages::get_async_command_response::Cmd;
 use ferretto_proto::messages::trace_packet::{Data, OptionalTrustedPacketSequenceId};
@@ -18,7 +19,7 @@ use super::relay::{Client, Guest, Relay, reading};
 use crate::support::address::free_address;
 use crate::support::peers::{commit, introduction};
 use crate::support::trace::{LOSSES, Rows, TraceProcessor, numbers};
-use crate::support::{Program, Programs, Side, System};
+use crate::support::{Program, Programs, Recording, Side, System};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -137,14 +138,76 @@ fn instant(boot_time: u64, name: &str) -> TracePacket {
     }
 }
 
-/// The same in a chunk as it is sent without shared memory.
-fn instant_chunk(boot_time: u64, name: &str) -> Vec<u8> {
+/// The same in a chunk with this number, as it is sent without shared memory.
+fn instant_chunk(number: u32, boot_time: u64, name: &str) -> Vec<u8> {
     let packet = instant(boot_time, name).encode_to_vec();
     let mut chunk = Writer::new();
-    chunk.raw(&[0, 0, 0, 0, 1, 0, 1, 0]);
+    chunk.raw(&number.to_le_bytes());
+    chunk.raw(&[1, 0, 1, 0]);
     chunk.varint(packet.len() as u64);
     chunk.raw(&packet);
     chunk.as_slice().to_vec()
+}
+
+/// A producer of track events, written by hand.
+pub(super) struct Events {
+    producer: Client,
+    port: ServiceHandle,
+    target: u32,
+    chunks: u32,
+}
+
+impl Events {
+    /// Registers the data source `d` on a connection, and begins a recording of it.
+    pub(super) fn record(mut producer: Client, system: &System<'_>) -> (Events, Recording) {
+        let port = producer.bind(PRODUCER_PORT.name).unwrap();
+        producer
+            .call(port, "InitializeConnection", &introduction("p"))
+            .unwrap();
+        let offer = RegisterDataSourceRequest {
+            data_source_descriptor: DataSourceDescriptor {
+                name: Some("d".into()),
+                no_flush: Some(true),
+                ..Default::default()
+            }
+            .into(),
+            ..Default::default()
+        };
+        producer.call(port, "RegisterDataSource", &offer).unwrap();
+        producer.send(port, "GetAsyncCommand", Vec::new());
+        let config =
+            "trace_all_machines: true buffers { size_kb: 4096 } data_sources { config { name: 'd' } }";
+        let recording = system.record(Side::Ours, config);
+        let target = loop {
+            let command = GetAsyncCommandResponse::decode_from_slice(&producer.answer()).unwrap();
+            if let Some(Cmd::StartDataSource(start)) = command.cmd {
+                break start.config.target_buffer.unwrap();
+            }
+        };
+        let events = Events {
+            producer,
+            port,
+            target,
+            chunks: 0,
+        };
+        (events, recording)
+    }
+
+    /// Sends an event at this time of its machine's boot clock, and does not wait for the answer.
+    pub(super) fn send(&mut self, boot_time: u64, name: &str) {
+        let chunk = instant_chunk(self.chunks, boot_time, name);
+        self.chunks += 1;
+        self.producer
+            .send(self.port, "CommitData", commit(self.target, chunk));
+    }
+
+    /// Waits until the service has taken what was sent.
+    fn sync(&mut self) {
+        self.producer.send(self.port, "Sync", Vec::new());
+        for _ in 0..=self.chunks {
+            self.producer.answer();
+        }
+    }
 }
 
 /// A producer on the guest uses the time there, and the trace has the time here.
@@ -163,35 +226,10 @@ fn tells_when_it_was_here(programs: &Programs, traced: Side) {
     let _relay = guest.introduce(&address);
     let mut producer = Client::connect(&address);
     producer.declare(&guest.identity(7, 0));
-    let port = producer.bind(PRODUCER_PORT.name).unwrap();
-    producer
-        .call(port, "InitializeConnection", &introduction("p"))
-        .unwrap();
-    let offer = RegisterDataSourceRequest {
-        data_source_descriptor: DataSourceDescriptor {
-            name: Some("d".into()),
-            no_flush: Some(true),
-            ..Default::default()
-        }
-        .into(),
-        ..Default::default()
-    };
-    producer.call(port, "RegisterDataSource", &offer).unwrap();
-    producer.send(port, "GetAsyncCommand", Vec::new());
-    let config = "trace_all_machines: true buffers { size_kb: 64 } data_sources { config { name: 'd' } }";
-    let recording = system.record(Side::Ours, config);
-    let target = loop {
-        let command = GetAsyncCommandResponse::decode_from_slice(&producer.answer()).unwrap();
-        if let Some(Cmd::StartDataSource(start)) = command.cmd {
-            break start.config.target_buffer.unwrap();
-        }
-    };
+    let (mut events, recording) = Events::record(producer, &system);
     let boot_time = reading(ClockId::Boottime);
-    let chunk = instant_chunk(boot_time - guest.behind, "now");
-    producer.send(port, "CommitData", commit(target, chunk));
-    producer.send(port, "Sync", Vec::new());
-    producer.answer();
-    producer.answer();
+    events.send(boot_time - guest.behind, "now");
+    events.sync();
     let trace = recording.interrupt();
     let [losses, at] = processor.query(&trace, [LOSSES, "select ts from slice where name = 'now'"]);
     assert_eq!(losses, Rows::new(), "{traced}");

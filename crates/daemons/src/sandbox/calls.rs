@@ -51,7 +51,7 @@ pub(crate) const POINTER: u64 = u64::MAX;
 
 /// The families of sockets that a daemon may open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Families {
+pub enum Families {
     /// Unix sockets, for a service on this machine.
     Unix,
     /// Those of networks and virtual machines, too, and the kernel's for the names of hosts.
@@ -60,7 +60,7 @@ pub(crate) enum Families {
 
 impl Families {
     /// What it takes to connect to a service at this address.
-    pub(crate) fn of(service: &Address) -> Families {
+    pub fn of(service: &Address) -> Families {
         match service.is_unix() {
             true => Families::Unix,
             false => Families::Network,
@@ -70,7 +70,7 @@ impl Families {
 
 /// The calls that a daemon makes, some with certain arguments only.
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
+pub struct Calls {
     /// No rules: whatever the arguments are.
     allowed: BTreeMap<c_long, Vec<SeccompRule>>,
 }
@@ -107,7 +107,7 @@ impl Calls {
         clippy::unnecessary_cast,
         reason = "musl's numbers of ioctls have another type"
     )]
-    pub(crate) fn and_sockets(self, families: Families) -> Calls {
+    pub fn and_sockets(self, families: Families) -> Calls {
         let unix = [libc::AF_UNIX as u64];
         let network =
             [libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK, libc::AF_NETLINK].map(|family| family as u64);

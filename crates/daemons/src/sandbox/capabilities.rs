@@ -4,7 +4,7 @@
 //! (the bounding set).
 
 use rustix::io::Errno;
-pub(crate) use rustix::thread::CapabilitySet as Capabilities;
+pub use rustix::thread::CapabilitySet as Capabilities;
 use rustix::thread::{
     CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,

@@ -16,24 +16,28 @@ mod calls;
 mod capabilities;
 mod files;
 
-pub(crate) use calls::{Calls, Families, INT, POINTER, calls, old_calls};
-pub(crate) use capabilities::{Capabilities, held};
-pub(crate) use files::Files;
+pub use calls::{Calls, Families};
+pub(crate) use calls::{INT, POINTER, calls, old_calls};
+pub use capabilities::Capabilities;
+pub(crate) use capabilities::held;
+pub use files::Files;
 
 use crate::log;
 
 /// The rights that a daemon keeps.
 #[derive(Debug)]
-pub(crate) struct Policy {
-    pub(crate) capabilities: Capabilities,
+pub struct Policy {
+    /// Those that are left.
+    pub capabilities: Capabilities,
     /// `None` if the daemon's work needs files that Landlock would take away.
-    pub(crate) files: Option<Files>,
-    pub(crate) calls: Calls,
+    pub files: Option<Files>,
+    /// The system calls that it makes.
+    pub calls: Calls,
 }
 
 impl Policy {
     /// Gives up everything else, as far as the system allows. To be called while the process has one thread.
-    pub(crate) fn enforce(self) {
+    pub fn enforce(self) {
         let for_boosts = match crate::priority::keep_boosts_without_capability() {
             true => Capabilities::empty(),
             // Without CAP_SYS_RESOURCE, as in containers: then it is needed, where it is there.

@@ -39,6 +39,7 @@ pub(super) fn policy(socket_folders: Vec<PathBuf>) -> Policy {
             read: READ.map(PathBuf::from).to_vec(),
             output: output_folders(),
             remove: socket_folders,
+            connect: Vec::new(),
         }),
         calls: calls(),
     }

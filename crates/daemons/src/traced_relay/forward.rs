@@ -170,7 +170,7 @@ impl Pair {
     pub(super) fn new(
         uid: u32,
         (producer, producer_token): (Stream, Token),
-        (service, service_token): (Stream, Token),
+        (mut service, service_token): (Stream, Token),
         greeting: Vec<u8>,
         now: u64,
     ) -> Pair {
@@ -264,6 +264,11 @@ impl Pair {
         }
         let is_over = self.down.ended && !self.down.is_stuck();
         is_over.then_some(Fate::Over(None))
+    }
+
+    /// The producer can send no more. What it has sent is still forwarded, and then the pair is over.
+    pub(super) fn end_input(&mut self) {
+        self.producer.stream.end_input();
     }
 
     /// Has the reactor watch both ends for what the pair waits for.

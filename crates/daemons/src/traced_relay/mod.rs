@@ -4,7 +4,6 @@
 //! of producers, `clocks` describes the machine and compares clocks, and `destination` finds the service. This module has flags and environment.
 
 mod clocks;
-mod destination;
 mod forward;
 mod policy;
 mod relay;
@@ -23,11 +22,11 @@ use ferretto_service::MachineId;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use crate::daemon::{self, Daemon, Startup};
+use crate::destination::Destination;
 use crate::socket_groups::{self, Users};
 use crate::traced::listeners::sockets_of_systemd;
 use crate::traced::program::local_time_offset;
 use crate::{inherited, log};
-use destination::Destination;
 use relay::{Relay, ThisMachine};
 
 /// The socket of Android's init, whose variable upstream heeds everywhere.
@@ -38,7 +37,8 @@ const MACHINE_NAME: &str = "PERFETTO_MACHINE_NAME";
 /// Takes the producers of this machine to the tracing service of another one.
 ///
 /// Listens where the producers look for a service, so no traced can run beside it. The service, traced --enable-relay-endpoint, records them with
-/// its own, and knows the clocks of both machines. Waits for the service if it is not there, and for its successor if it goes away.
+/// its own, and knows the clocks of both machines. Waits for the service if it is not there, and for its successor if it goes away. On SIGINT, SIGTERM and
+/// SIGHUP it takes to the service what producers have sent, for at most 5 seconds; a second signal ends it at once.
 #[derive(Debug, Parser)]
 #[command(name = "traced_relay", version = crate::VERSION, disable_version_flag = true, args_override_self = true)]
 #[command(infer_long_args = true, after_long_help = environment())]
@@ -118,11 +118,16 @@ impl Daemon for Args {
         }
         startup.go_into_background(&self.common)?;
         let service = service.absolute();
+        let own = match handed.is_empty() {
+            false => Vec::new(),
+            true => socket_names::producer_addresses()?,
+        };
         let (listeners, names) = match handed.is_empty() {
             false => self.take(handed)?,
-            true => self.listen(&service)?,
+            true => self.listen(&own, &service)?,
         };
-        let policy = policy::policy(&service);
+        // Before the daemon leaves the folder in which it was started.
+        let policy = policy::policy(&service, &own);
         let mut reactor = Reactor::new()?;
         reactor.watch_signals(&daemon::ending_signals())?;
         let status = format!("listening on {}, forwarding to {service}", names.join(" "));
@@ -175,10 +180,13 @@ impl Args {
     }
 
     /// Listens for producers. All or nothing.
-    fn listen(&self, service: &Address) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
-        let addresses = socket_names::producer_addresses()?;
+    fn listen(
+        &self,
+        addresses: &[Address],
+        service: &Address,
+    ) -> Result<(Vec<Listener>, Vec<String>), Box<dyn Error>> {
         let mut listeners = Vec::new();
-        for address in &addresses {
+        for address in addresses {
             let permissions = match &self.set_socket_permissions {
                 // Network addresses have none, as in upstream.
                 Some(permissions) => Some(permissions.clone()).filter(|_| address.is_unix()),

@@ -2,14 +2,13 @@
 
 use ferretto_ipc::Address;
 
-use crate::sandbox::{Calls, Capabilities, Families, Policy};
+use crate::sandbox::{Calls, Capabilities, Families, Files, Policy};
 
-/// The rights of a relay to the service with this address.
-pub(super) fn policy(service: &Address) -> Policy {
+/// The rights of a relay to the service with this address, which has these sockets of its own.
+pub(super) fn policy(service: &Address, own: &[Address]) -> Policy {
     Policy {
         capabilities: Capabilities::empty(),
-        // To look up a host, the C library reads files of its own choice.
-        files: None,
+        files: Files::of_forwarder(service, own),
         calls: Calls::recorder(Families::of(service)),
     }
 }

@@ -16,9 +16,9 @@ use ferretto_ipc::{Listener, Reactor, Stream};
 use ferretto_proto::messages::SystemInfo;
 
 use super::clocks::{News, Readings, RelayClient};
-use super::destination::Destination;
 use super::forward::{self, End, Fate, Pair};
 use crate::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use crate::destination::{Destination, Next};
 use crate::log;
 use crate::open_files::most_descriptors;
 use crate::traced::tsc;
@@ -71,9 +71,21 @@ pub(super) struct Relay {
     own: Own,
     own_watch: Watch,
     retry: Retry,
+    /// Why the addresses do not work that have been tried since the last pause.
+    reasons: Vec<String>,
     /// The last reported reason why there is no connection.
     told: Option<String>,
     buffer: Vec<u8>,
+}
+
+/// How long the service has to take what producers have sent when the relay ends.
+const PATIENCE_TO_DRAIN: Duration = Duration::from_secs(5);
+
+/// The connections that wait for a listener to accept them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queue {
+    MayHaveMore,
+    Done,
 }
 
 /// The tokens of what has the number `id`: producer or whatever else, and the service.
@@ -100,6 +112,7 @@ impl Relay {
             own: Own::Waiting(0),
             own_watch: Watch::new(own),
             retry: Retry::default(),
+            reasons: Vec::new(),
             told: None,
             buffer: vec![0; forward::BUFFER],
         };
@@ -115,30 +128,62 @@ impl Relay {
         self.last_id
     }
 
-    /// Forwards until a signal comes.
+    /// Forwards until a signal comes. Then takes to the service what producers have sent until now.
     pub(super) fn run(mut self) -> Result<(), ReactorError> {
         let mut events = Events::new();
-        loop {
-            self.own_turn(&events);
-            for event in events.ready() {
-                if self.listeners.has(event.token) {
-                    self.accept(event.token)?;
-                } else {
-                    self.carry(event);
-                }
-            }
-            if events.deadline_passed() {
-                let now = monotonic_now();
-                self.listeners.handle_timeout(&self.reactor, now)?;
-                self.end_late_pairs(now);
-            }
+        while events.signals().is_empty() {
+            self.turn(&events)?;
             let deadlines = self.deadlines();
             self.reactor.wait(&mut events, deadlines)?;
-            if !events.signals().is_empty() {
-                self.listeners.close(&self.reactor);
-                return Ok(());
+        }
+        self.drain()
+    }
+
+    /// Handles what has happened.
+    fn turn(&mut self, events: &Events) -> Result<(), ReactorError> {
+        self.own_turn(events);
+        for event in events.ready() {
+            if self.listeners.has(event.token) {
+                self.accept(event.token)?;
+            } else {
+                self.carry(event);
             }
         }
+        if events.deadline_passed() {
+            let now = monotonic_now();
+            self.listeners.handle_timeout(&self.reactor, now)?;
+            self.end_late_pairs(now);
+        }
+        Ok(())
+    }
+
+    /// Lets producers send no more, and forwards until the service has taken everything, its time is over, or a second signal comes.
+    fn drain(mut self) -> Result<(), ReactorError> {
+        let until = monotonic_now() + PATIENCE_TO_DRAIN.as_nanos() as u64;
+        // Some may have connected and sent already.
+        for listener in self.listeners.tokens() {
+            while monotonic_now() < until && self.accept(listener)? == Queue::MayHaveMore {}
+        }
+        self.listeners.close(&self.reactor);
+        for pair in self.pairs.values_mut() {
+            pair.end_input();
+            pair.watch(&self.reactor);
+        }
+        let mut events = Events::new();
+        while !self.pairs.is_empty() && monotonic_now() < until && events.signals().is_empty() {
+            let mut deadlines = self.deadlines();
+            deadlines.monotonic = deadlines.monotonic.into_iter().chain([until]).min();
+            self.reactor.wait(&mut events, deadlines)?;
+            self.turn(&events)?;
+        }
+        if !self.pairs.is_empty() {
+            log::warning(format_args!(
+                "ends although the service at {} has not taken all that {} producers have sent; the rest is lost",
+                self.destination.name(),
+                self.pairs.len()
+            ));
+        }
+        Ok(())
     }
 
     fn deadlines(&self) -> Deadlines {
@@ -157,7 +202,7 @@ impl Relay {
         }
     }
 
-    fn accept(&mut self, listener: Token) -> Result<(), ReactorError> {
+    fn accept(&mut self, listener: Token) -> Result<Queue, ReactorError> {
         for _ in 0..ACCEPTS_PER_TURN {
             let room = match self.admission.is_full() {
                 true => Room::None,
@@ -165,10 +210,10 @@ impl Relay {
             };
             match self.listeners.accept(&self.reactor, listener, room)? {
                 Some((producer, ())) => self.forward(producer),
-                None => break,
+                None => return Ok(Queue::Done),
             }
         }
-        Ok(())
+        Ok(Queue::MayHaveMore)
     }
 
     /// Connects a producer with the service. One that cannot be is hung up on, which leaves descriptors that it has passed to another thread.
@@ -189,7 +234,7 @@ impl Relay {
             }
             return producer.hang_up();
         }
-        let service = self.destination.current().map(Stream::connect);
+        let service = self.destination.for_producers().map(Stream::connect);
         let greeting = self.machine.identity(peer.pid, peer.uid).to_frame();
         // If the service cannot be reached, the relay's own connection cannot either, and reports it.
         let (Some(Ok(service)), Ok(greeting)) = (service, greeting) else {
@@ -302,7 +347,7 @@ impl Relay {
         };
         let opened = Stream::connect(address)
             .map_err(|error| error.to_string())
-            .and_then(|stream| {
+            .and_then(|mut stream| {
                 let uid = rustix::process::geteuid().as_raw();
                 let identity = self.machine.identity(Some(std::process::id() as i32), uid);
                 let client = RelayClient::new(&identity, &self.machine.system, now);
@@ -322,15 +367,30 @@ impl Relay {
 
     /// Begins to wait for the next attempt.
     fn wait(&mut self, reason: String) {
-        let mut is_there = false;
+        let mut answered = false;
         if let Own::Open(open) = &mut self.own {
             self.own_watch.end(&self.reactor, &open.stream);
-            is_there = open.stream.is_connected().unwrap_or(false);
+            answered = open.client.connection().is_answered();
         }
-        if !is_there {
-            self.destination.failed();
+        let (name, current) = (self.destination.name(), self.destination.current());
+        self.reasons
+            .push(match current.filter(|current| *current != name) {
+                Some(address) => format!("{address}: {reason}"),
+                None => reason,
+            });
+        let next = match answered {
+            true => {
+                self.destination.answered();
+                Next::AfterAPause
+            }
+            false => self.destination.failed(),
+        };
+        if next == Next::AtOnce {
+            self.own = Own::Waiting(monotonic_now());
+            return;
         }
         self.own = Own::Waiting(monotonic_now() + self.retry.pause().as_nanos() as u64);
+        let reason = std::mem::take(&mut self.reasons).join("; ");
         if self.told.as_ref() != Some(&reason) {
             log::warning(format_args!(
                 "waiting for the service at {}: {reason}",
@@ -344,6 +404,8 @@ impl Relay {
         match news {
             News::Connected => {
                 self.told = None;
+                self.reasons.clear();
+                self.destination.answered();
                 log::info(format_args!(
                     "connected to the service at {}",
                     self.destination.name()
@@ -394,3 +456,6 @@ impl Open {
 fn read_clocks() -> Readings {
     ferretto_host::now(tsc::read()).readings().collect()
 }
+
+#[cfg(test)]
+mod tests;

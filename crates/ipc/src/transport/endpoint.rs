@@ -86,15 +86,27 @@ fn endpoints(
             )]
         }
         Address::Vsock { cid, port } => vec![Endpoint::Vsock(sys::VsockAddress::new(*cid, *port))],
-        Address::Tcp { host, port } => (host.as_str(), *port)
-            .to_socket_addrs()
-            .map_err(|error| TransportError::Lookup {
-                address: address.clone(),
-                reason: error.to_string(),
-            })?
-            .map(Endpoint::Internet)
-            .collect(),
+        Address::Tcp { .. } => {
+            let found = internet_addresses(address)?.unwrap_or_default();
+            found.into_iter().map(Endpoint::Internet).collect()
+        }
     })
+}
+
+/// Looks up a TCP address. `None` for others.
+pub(super) fn internet_addresses(
+    address: &Address,
+) -> Result<Option<Vec<std::net::SocketAddr>>, TransportError> {
+    let Address::Tcp { host, port } = address else {
+        return Ok(None);
+    };
+    match (host.as_str(), *port).to_socket_addrs() {
+        Ok(found) => Ok(Some(found.collect())),
+        Err(error) => Err(TransportError::Lookup {
+            address: address.clone(),
+            reason: error.to_string(),
+        }),
+    }
 }
 
 /// Looks up the host of a TCP address, which may take long. Returns an address with numbers for each of the host's, in the order in which to try them.

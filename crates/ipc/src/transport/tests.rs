@@ -348,13 +348,85 @@ fn a_refused_tcp_connection_is_an_error_by_the_first_read() {
     assert!(failed);
 }
 
+/// An address of this loopback host at which nobody listens.
+fn refusing(host: &str) -> SocketAddr {
+    let free = std::net::TcpListener::bind((host, 0)).unwrap();
+    free.local_addr().unwrap()
+}
+
+#[test]
+fn the_addresses_of_a_name_are_tried_until_one_accepts_on_the_same_descriptor() {
+    let std_listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let good = std_listener.local_addr().unwrap();
+    let listener = Listener::from_fd(std_listener.into()).unwrap();
+    let mut addresses = vec![refusing("127.0.0.1"), refusing("127.0.0.1")];
+    for _ in 0..2 {
+        let mut all = addresses.clone();
+        all.push(good);
+        let client = Stream::connect_in_turn(&all).unwrap();
+        let fd = client.as_fd().try_clone_to_owned().unwrap();
+        exchange(&listener, client);
+        let peer = rustix::net::getpeername(&fd).unwrap().unwrap();
+        let peer = SocketAddr::try_from(peer).unwrap();
+        assert_eq!((peer.ip().to_canonical(), peer.port()), (good.ip(), good.port()));
+        // The same with both families.
+        match std::net::TcpListener::bind("[::1]:0") {
+            Ok(_) => addresses.insert(0, refusing("::1")),
+            Err(error) => return println!("skipped: this kernel has no IPv6: {error}"),
+        }
+    }
+    let mut client = Stream::connect_in_turn(&addresses).unwrap();
+    let refused = std::iter::repeat_with(|| {
+        wait_for(&client, PollFlags::OUT);
+        client.is_connected()
+    });
+    let refused = refused.take(addresses.len()).find(|end| *end != Ok(false));
+    assert_eq!(refused, Some(Err(Errno::CONNREFUSED)));
+}
+
+#[test]
+fn an_address_that_does_not_answer_does_not_keep_a_client_from_the_next() {
+    let deaf = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&deaf, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    rustix::net::listen(&deaf, 0).unwrap();
+    let address: SocketAddr = rustix::net::getsockname(&deaf).unwrap().try_into().unwrap();
+    // The kernel drops attempts at a full queue, without a word.
+    let _queue: Vec<Stream> = (0..8)
+        .map(|_| Stream::connect_in_turn(&[address]).unwrap())
+        .collect();
+    let std_listener = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
+    let good = std_listener.local_addr().unwrap();
+    let listener = Listener::from_fd(std_listener.into()).unwrap();
+    exchange(&listener, Stream::connect_in_turn(&[address, good]).unwrap());
+}
+
+#[test]
+fn a_client_leaves_an_address_at_which_nobody_answers_it_for_the_next_and_the_last_is_the_last() {
+    let listeners = ["127.0.0.1:0", "127.0.0.2:0"].map(|host| std::net::TcpListener::bind(host).unwrap());
+    let addresses = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap());
+    let [first, second] = listeners.map(|listener| Listener::from_fd(listener.into()).unwrap());
+    let mut client = Stream::connect_in_turn(&addresses).unwrap();
+    let mut closed = accept(&first);
+    closed.write(b"what is left unread is of the past").unwrap();
+    drop(closed);
+    wait_for(&client, PollFlags::IN);
+    assert!(client.connect_to_next());
+    exchange(&second, client);
+
+    let mut client = Stream::connect_in_turn(&addresses[..1]).unwrap();
+    assert!(!client.connect_to_next());
+    exchange(&first, client);
+}
+
 #[test]
 fn vsock_works_where_the_kernel_has_a_loopback_for_it() {
     const LOOPBACK: u32 = 1;
     let port = 0x4000_0000 + rustix::process::getpid().as_raw_nonzero().get() as u32;
     let listener = match Listener::bind(&Address::Vsock { cid: u32::MAX, port }) {
         Ok(listener) => listener,
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return println!("skipped: this kernel has no vsock: {error}"),
     };
     match Stream::connect(&Address::Vsock { cid: LOOPBACK, port }) {
         Ok(client) => {

@@ -52,14 +52,13 @@ pub(super) const REFUSED_BY_NUMBER: &[c_long] = &[
     471, // rseq_slice_yield
 ];
 
-/// The calls of every daemon.
 impl Calls {
-    /// See the [module](self).
+    /// The calls of every daemon: those of the C library, of Rust's standard library, and of the event loop.
     #[allow(
         clippy::unnecessary_cast,
         reason = "musl's numbers of ioctls have another type"
     )]
-    pub(crate) fn common() -> Calls {
+    pub fn common() -> Calls {
         const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD) as u64;
         const ITSELF: &[u64] = &[0];
         let this_process = process::id();
@@ -128,7 +127,7 @@ impl Calls {
     }
 
     /// The calls of a daemon that records: it connects to its service, again and again, and shares memory with it.
-    pub(crate) fn recorder(families: Families) -> Calls {
+    pub fn recorder(families: Families) -> Calls {
         let calls = Calls::common()
             .and_sockets(families)
             .and(calls![SYS_memfd_create, SYS_sendto]);
@@ -140,12 +139,12 @@ impl Calls {
     }
 
     /// Memory may become code: for a daemon that loads libraries when it needs them.
-    pub(crate) fn and_code(self) -> Calls {
+    pub fn and_code(self) -> Calls {
         self.and(calls![SYS_mmap, SYS_mprotect])
     }
 
     /// No memory becomes code.
-    pub(crate) fn and_no_code(self) -> Calls {
+    pub fn and_no_code(self) -> Calls {
         self.and_if(calls![SYS_mmap, SYS_mprotect], 2, libc::PROT_EXEC as u64, &[0])
     }
 }

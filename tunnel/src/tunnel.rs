@@ -1,0 +1,364 @@
+//! The tunnel's event loop: the listener, the pairs, and the addresses of the other side.
+//!
+//! Nothing here waits for a peer. Strangers cost little: at most [`HANDSHAKES`] of them are known to the host's end at a time, for at most 10 s. When another
+//! comes, the oldest has to go. So a crowd of them that says nothing holds up no guest, whose handshake takes two round trips.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ferretto_daemons::acceptor::{ACCEPTS_PER_TURN, Acceptor, Room};
+use ferretto_daemons::destination::Destination;
+use ferretto_daemons::log;
+use ferretto_daemons::open_files::most_descriptors;
+use ferretto_ipc::reactor::{Deadlines, Event, Events, ReactorError, Token, monotonic_now};
+use ferretto_ipc::{Listener, Reactor, Stream};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls_pki_types::ServerName;
+
+use crate::identity::Files;
+use crate::pair::{BUFFER, Failure, Fate, Pair, Side};
+
+/// Handshakes at the host's end at a time.
+const HANDSHAKES: usize = 64;
+/// Pairs at a time, if there are descriptors for as many.
+const PAIRS: usize = 8192;
+/// Descriptors that are not of pairs.
+const OTHER_DESCRIPTORS: usize = 32;
+/// How long peers have to take what was sent when the tunnel ends.
+const PATIENCE_TO_DRAIN: Duration = Duration::from_secs(5);
+/// From one complaint in the log to the next: strangers decide how many reasons there are.
+const BETWEEN_COMPLAINTS: Duration = Duration::from_secs(10);
+
+/// Which end of the tunnel this is.
+pub(crate) enum End {
+    /// Takes clients in the clear, and connects to the host's end, which has this name.
+    Guest(Arc<ClientConfig>, ServerName<'static>),
+    /// Takes guests' ends, and connects to the service in the clear.
+    Host(Arc<ServerConfig>),
+}
+
+impl End {
+    /// The side that connects to this end.
+    fn clients(&self) -> Side {
+        match self {
+            End::Guest(..) => Side::Near,
+            End::Host(_) => Side::Far,
+        }
+    }
+}
+
+/// See the [module](self).
+pub(crate) struct Tunnel {
+    reactor: Reactor,
+    end: End,
+    files: Files,
+    destination: Destination,
+    listeners: Acceptor<()>,
+    /// By the half of their tokens: the oldest first.
+    pairs: BTreeMap<u64, Pair>,
+    most_pairs: usize,
+    last_id: u64,
+    complaints: Complaints,
+    buffer: Vec<u8>,
+}
+
+/// The tokens of the pair with this number: the far socket, and the near one.
+fn tokens(id: u64) -> [Token; 2] {
+    [Token(2 * id), Token(2 * id + 1)]
+}
+
+impl Tunnel {
+    pub(crate) fn new(
+        reactor: Reactor,
+        listener: Listener,
+        end: End,
+        files: Files,
+        destination: Destination,
+    ) -> Result<Tunnel, ReactorError> {
+        let [token, _] = tokens(0);
+        let descriptors = most_descriptors().saturating_sub(OTHER_DESCRIPTORS);
+        let mut tunnel = Tunnel {
+            reactor,
+            end,
+            files,
+            destination,
+            listeners: Acceptor::new(),
+            pairs: BTreeMap::new(),
+            most_pairs: (descriptors / 2).clamp(1, PAIRS),
+            last_id: 0,
+            complaints: Complaints::default(),
+            buffer: vec![0; BUFFER],
+        };
+        tunnel.listeners.add(&tunnel.reactor, token, listener, ())?;
+        Ok(tunnel)
+    }
+
+    /// Passes bytes on until a signal comes. Then passes on what has been sent until now.
+    pub(crate) fn run(mut self) -> Result<(), ReactorError> {
+        let mut events = Events::new();
+        self.find();
+        while events.signals().is_empty() {
+            self.turn(&events)?;
+            let deadlines = self.deadlines(None);
+            self.reactor.wait(&mut events, deadlines)?;
+        }
+        self.drain()
+    }
+
+    fn drain(mut self) -> Result<(), ReactorError> {
+        let until = monotonic_now() + PATIENCE_TO_DRAIN.as_nanos() as u64;
+        self.listeners.close(&self.reactor);
+        let clients = self.end.clients();
+        let unknown: Vec<u64> = self.ids(|pair| !pair.is_known());
+        unknown.into_iter().for_each(|id| self.end_pair(id));
+        for pair in self.pairs.values_mut() {
+            pair.end_input(clients);
+            pair.watch(&self.reactor);
+        }
+        let mut events = Events::new();
+        while !self.pairs.is_empty() && monotonic_now() < until && events.signals().is_empty() {
+            let deadlines = self.deadlines(Some(until));
+            self.reactor.wait(&mut events, deadlines)?;
+            self.turn(&events)?;
+        }
+        if !self.pairs.is_empty() {
+            log::warning(format_args!(
+                "ends although {} connections have not taken all that was sent; the rest is lost",
+                self.pairs.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Handles what has happened.
+    fn turn(&mut self, events: &Events) -> Result<(), ReactorError> {
+        if let Err(reason) = self.destination.poll() {
+            self.complaints.log(&reason);
+        }
+        for event in events.ready() {
+            match self.listeners.has(event.token) {
+                true => self.accept(event.token)?,
+                false => self.carry(event),
+            }
+        }
+        if events.deadline_passed() {
+            let now = monotonic_now();
+            self.listeners.handle_timeout(&self.reactor, now)?;
+            for id in self.ids(|pair| pair.deadline().is_some_and(|deadline| deadline <= now)) {
+                if self.pairs.get(&id).is_some_and(|pair| !pair.is_known()) {
+                    self.failed(id, &Failure::Far("it does not finish the handshake".to_owned()));
+                }
+                self.end_pair(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn deadlines(&self, until: Option<u64>) -> Deadlines {
+        let pairs = self.pairs.values().filter_map(Pair::deadline).min();
+        Deadlines {
+            monotonic: [pairs, self.listeners.deadline(), until]
+                .into_iter()
+                .flatten()
+                .min(),
+            boot: None,
+        }
+    }
+
+    fn ids(&self, which: impl Fn(&Pair) -> bool) -> Vec<u64> {
+        let chosen = self.pairs.iter().filter(|(_, pair)| which(pair));
+        chosen.map(|(id, _)| *id).collect()
+    }
+
+    /// Has the other side's name looked up, if it is not known.
+    fn find(&mut self) {
+        if self.destination.current().is_none()
+            && let Err(reason) = self.destination.look_up()
+        {
+            self.complaints.log(&reason);
+        }
+    }
+
+    fn accept(&mut self, listener: Token) -> Result<(), ReactorError> {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let room = match self.pairs.len() < self.most_pairs {
+                true => Room::Some,
+                false => Room::None,
+            };
+            match self.listeners.accept(&self.reactor, listener, room)? {
+                Some((client, ())) => self.begin(client),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a pair for a client. One that cannot have any is hung up on, as if nobody listened here.
+    fn begin(&mut self, client: Stream) {
+        let id = self.last_id + 1;
+        self.last_id = id;
+        let [far_token, near_token] = tokens(id);
+        let now = monotonic_now();
+        let begun = match &self.end {
+            End::Guest(config, name) => {
+                let Some(address) = self.destination.current() else {
+                    client.hang_up();
+                    return self.find();
+                };
+                let far = Stream::connect(address).map_err(|error| error.to_string());
+                let tls =
+                    ClientConnection::new(config.clone(), name.clone()).map_err(|error| error.to_string());
+                far.and_then(|far| Ok((far, tls?))).map(|(far, tls)| {
+                    let mut pair = Pair::new((far, far_token), tls.into(), now);
+                    pair.join((client, near_token));
+                    pair
+                })
+            }
+            End::Host(config) => {
+                let tls = ServerConnection::new(config.clone()).map_err(|error| error.to_string());
+                tls.map(|tls| Pair::new((client, far_token), tls.into(), now))
+            }
+        };
+        match begun {
+            Ok(mut pair) => {
+                if matches!(self.end, End::Host(_)) {
+                    self.make_room();
+                }
+                let fate = pair.turn(&mut self.buffer, now);
+                self.pairs.insert(id, pair);
+                self.settle(id, fate);
+            }
+            Err(reason) => {
+                self.destination.failed();
+                self.complaints
+                    .log(&format!("{}: {reason}", self.destination.name()));
+            }
+        }
+    }
+
+    /// Hangs up on the oldest stranger, if there are as many as there may be.
+    fn make_room(&mut self) {
+        let strangers = self.ids(|pair| !pair.is_known());
+        if strangers.len() >= HANDSHAKES
+            && let Some(oldest) = strangers.first()
+        {
+            let reason =
+                "so many strangers come that those who do not finish their handshakes are hung up on";
+            self.complaints.log(reason);
+            self.end_pair(*oldest);
+        }
+    }
+
+    /// Gives the pair of an event its turn.
+    fn carry(&mut self, event: &Event) {
+        let id = event.token.0 / 2;
+        if let Some(pair) = self.pairs.get_mut(&id) {
+            let fate = pair.on_event(event, &mut self.buffer, monotonic_now());
+            self.settle(id, fate);
+        }
+    }
+
+    fn settle(&mut self, id: u64, mut fate: Fate) {
+        if matches!(fate, Fate::Known) {
+            fate = match self.know(id) {
+                Ok(()) => self.again(id),
+                Err(reason) => Fate::Over(Some(Failure::Near(reason))),
+            };
+        }
+        match fate {
+            Fate::Lives | Fate::Known => {
+                if let Some(pair) = self.pairs.get_mut(&id) {
+                    pair.watch(&self.reactor);
+                }
+            }
+            Fate::Over(failure) => {
+                if let Some(failure) = failure {
+                    self.failed(id, &failure);
+                }
+                self.end_pair(id);
+            }
+        }
+    }
+
+    /// What came together with the last of the handshake.
+    fn again(&mut self, id: u64) -> Fate {
+        match self.pairs.get_mut(&id) {
+            Some(pair) => pair.turn(&mut self.buffer, monotonic_now()),
+            None => Fate::Lives,
+        }
+    }
+
+    /// Both ends of a pair know each other. At the host's end, it gets its connection to the service.
+    fn know(&mut self, id: u64) -> Result<(), String> {
+        match &self.end {
+            End::Guest(..) => self.destination.answered(),
+            End::Host(_) => {
+                let Some(address) = self.destination.current() else {
+                    self.find();
+                    return Err("its address is being looked up".to_owned());
+                };
+                let near = Stream::connect(address).map_err(|error| error.to_string())?;
+                let [_, token] = tokens(id);
+                if let Some(pair) = self.pairs.get_mut(&id) {
+                    pair.join((near, token));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, id: u64, failure: &Failure) {
+        let Some(pair) = self.pairs.get(&id) else { return };
+        let what = match failure {
+            Failure::Tls(error) => self.files.explain(error),
+            Failure::Far(reason) | Failure::Near(reason) => reason.clone(),
+        };
+        let name = self.destination.name();
+        let line = match (&self.end, failure) {
+            (End::Guest(..), Failure::Near(_)) => return,
+            (End::Guest(..), _) => format!("the host's end at {name}: {what}"),
+            (End::Host(_), Failure::Near(_)) => format!("the service at {name}: {what}"),
+            (End::Host(_), _) => {
+                let host = pair
+                    .far_host()
+                    .unwrap_or_else(|| "somebody who has gone".to_owned());
+                format!("a guest's end at {host}: {what}")
+            }
+        };
+        let is_stranger = !pair.is_known();
+        self.complaints.log(&line);
+        if is_stranger && matches!(self.end, End::Guest(..)) {
+            self.destination.failed();
+            self.find();
+        }
+    }
+
+    fn end_pair(&mut self, id: u64) {
+        if let Some(pair) = self.pairs.remove(&id) {
+            pair.close(&self.reactor);
+        }
+    }
+}
+
+/// What goes wrong with connections, in the log: not more often than one line in [`BETWEEN_COMPLAINTS`].
+#[derive(Debug, Default)]
+struct Complaints {
+    next: u64,
+    held: u32,
+}
+
+impl Complaints {
+    fn log(&mut self, line: &str) {
+        let now = monotonic_now();
+        if now < self.next {
+            self.held = self.held.saturating_add(1);
+            return;
+        }
+        self.next = now + BETWEEN_COMPLAINTS.as_nanos() as u64;
+        match std::mem::take(&mut self.held) {
+            0 => log::warning(format_args!("{line}")),
+            held => log::warning(format_args!("{line} ({held} others since the last line)")),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The processes: both ends of a tunnel, a service that the test plays, and what the ends say.
+
+use std::fs::File;
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::fleet::{Fleet, HOST, Identity};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+const TUNNEL: &str = env!("CARGO_BIN_EXE_ferretto-tunnel");
+
+/// An address of this machine at which nobody listens or will listen by chance.
+pub(crate) fn free_address() -> String {
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, CALLS.fetch_add(1, Ordering::Relaxed), high, low);
+    let listener = TcpListener::bind(SocketAddrV4::new(host, 0)).unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+/// Waits until something is so.
+pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "not so: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A program with its log. It ends with the value.
+pub(crate) struct Running {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Running {
+    pub(crate) fn start(command: &mut Command, log: &Path) -> Running {
+        let file = File::create(log).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn();
+        Running {
+            child: child.unwrap(),
+            log: log.to_owned(),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    pub(crate) fn await_log(&mut self, text: &str) {
+        let begun = Instant::now();
+        while !self.log().contains(text) {
+            let ended = self.child.try_wait().unwrap();
+            let in_time = begun.elapsed() < PATIENCE && ended.is_none();
+            assert!(
+                in_time,
+                "it does not say {text:?}, ended: {ended:?}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args([signal, &self.pid().to_string()])
+            .status();
+        assert!(status.unwrap().success());
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        await_that("it ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    /// A figure of `/proc/PID/status`.
+    pub(crate) fn status(&self, name: &str) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("{status}")).trim().to_owned()
+    }
+
+    pub(crate) fn resident_kb(&self) -> u64 {
+        self.status("VmRSS").trim_end_matches(" kB").parse().unwrap()
+    }
+
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .unwrap()
+            .count()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A command with the files of one end.
+pub(crate) fn command(end: &str, listen: &str, to: &str, identity: &Identity) -> Command {
+    let mut command = Command::new(TUNNEL);
+    command.args([end, "--listen", listen, "--to", to]);
+    command.arg("--tls-ca").arg(&identity.ca);
+    command.arg("--tls-cert").arg(&identity.cert);
+    command.arg("--tls-key").arg(&identity.key);
+    command
+}
+
+/// A service that the test plays, the host's end in front of it, and where guests' ends listen.
+pub(crate) struct Scene {
+    pub(crate) folder: TempDir,
+    pub(crate) fleet: Fleet,
+    pub(crate) service: TcpListener,
+    /// Where the host's end listens.
+    pub(crate) address: String,
+    pub(crate) host: Running,
+}
+
+impl Scene {
+    pub(crate) fn new() -> Scene {
+        let fleet = Fleet::new();
+        let identity = fleet.host();
+        Scene::with_host(fleet, &identity)
+    }
+
+    pub(crate) fn with_host(fleet: Fleet, identity: &Identity) -> Scene {
+        let folder = tempfile::tempdir().unwrap();
+        let service = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = free_address();
+        let host = start_host(folder.path(), &address, &service, identity);
+        Scene {
+            folder,
+            fleet,
+            service,
+            address,
+            host,
+        }
+    }
+
+    /// Starts a guest's end that checks this name. Returns where it listens, too.
+    pub(crate) fn guest_that_expects(&self, identity: &Identity, name: &str) -> (Running, PathBuf) {
+        static CALLS: AtomicU8 = AtomicU8::new(0);
+        let number = CALLS.fetch_add(1, Ordering::Relaxed);
+        let socket = self.folder.path().join(format!("guest-{number}"));
+        let mut command = command("guest", socket.to_str().unwrap(), &self.address, identity);
+        command.args(["--tls-name", name]);
+        let log = self.folder.path().join(format!("guest-{number}.log"));
+        let mut guest = Running::start(&mut command, &log);
+        guest.await_log("ferretto-tunnel is listening");
+        (guest, socket)
+    }
+
+    pub(crate) fn guest(&self) -> (Running, PathBuf) {
+        self.guest_that_expects(&self.fleet.guest(), HOST)
+    }
+
+    /// Connects through a guest's end: the client's socket, and the service's.
+    pub(crate) fn connect(&self, socket: &Path) -> (UnixStream, TcpStream) {
+        let client = UnixStream::connect(socket).unwrap();
+        let (served, _) = self.service.accept().unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        served.set_read_timeout(Some(PATIENCE)).unwrap();
+        (client, served)
+    }
+
+    /// Whether the service has been reached by anybody since the last time.
+    pub(crate) fn is_reached(&self) -> bool {
+        self.service.set_nonblocking(true).unwrap();
+        let reached = self.service.accept().is_ok();
+        self.service.set_nonblocking(false).unwrap();
+        reached
+    }
+}
+
+/// Starts a host's end.
+pub(crate) fn start_host(
+    folder: &Path,
+    address: &str,
+    service: &TcpListener,
+    identity: &Identity,
+) -> Running {
+    let to = service.local_addr().unwrap().to_string();
+    let mut host = Running::start(
+        &mut command("host", address, &to, identity),
+        &folder.join("host.log"),
+    );
+    host.await_log("ferretto-tunnel is listening");
+    host
+}

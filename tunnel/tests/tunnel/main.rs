@@ -1,0 +1,9 @@
+//! Both ends of the tunnel as processes, with certificates of authorities that the tests make: what passes, who is refused, and what refusing costs.
+#![allow(clippy::unwrap_used, reason = "what fails in a test fails the test")]
+
+mod chain;
+mod ends;
+mod files;
+mod fleet;
+mod passing;
+mod strangers;
