@@ -31,6 +31,7 @@ use sequence::Sequence;
 const MOST_DEFERRED: usize = 16 << 20;
 /// Fields of `TracePacket` for which there is no writer.
 pub(crate) const SMAPS_PACKET: u32 = 68;
+pub(crate) const CHROME_EVENTS: u32 = 5;
 /// Bits of `sequence_flags`.
 const CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
@@ -291,7 +292,9 @@ impl Tokenizer {
                     None => Ok(()),
                 }
             }
-            TracePacket::MODULE_SYMBOLS | SMAPS_PACKET => self.push_packet(ts, field, content),
+            TracePacket::MODULE_SYMBOLS | SMAPS_PACKET | CHROME_EVENTS => {
+                self.push_packet(ts, field, content)
+            }
             TracePacket::PROCESS_TREE
             | TracePacket::PROCESS_STATS
             | TracePacket::SYS_STATS
@@ -341,4 +344,4 @@ enum May {
 
 pub(crate) use annotations::sanitized;
 pub(crate) use clocks::ClockId;
-pub(crate) use sequence::synthetic_tid;
+pub(crate) use sequence::{is_synthetic_tid, synthetic_tid};

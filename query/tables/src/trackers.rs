@@ -1,6 +1,7 @@
 //! What follows from the events of a trace in the order of time: one tracker for each kind of table.
 
 pub(crate) mod args;
+mod chrome_names;
 mod counters;
 pub(crate) mod descriptors;
 mod disks;
@@ -9,6 +10,7 @@ pub(crate) mod ftrace_events;
 pub(crate) mod groups;
 pub(crate) mod kernel;
 pub(crate) mod kernel_slices;
+mod legacy_events;
 mod marks;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
@@ -25,12 +27,13 @@ mod tracks;
 use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
-use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
+use crate::tokenizer::{CHROME_EVENTS, SMAPS_PACKET};
 use disks::Disks;
 use flows::Flows;
 use ftrace_events::FtraceEvents;
 use kernel::Begin;
+use legacy_events::LegacyEvents;
 use marks::Marks;
 use processes::Processes;
 use samples::Samples;
@@ -56,6 +59,7 @@ pub(crate) struct Trackers {
     samples: Samples,
     flows: Flows,
     disks: Disks,
+    legacy: LegacyEvents,
     /// The rows of `android_logs`.
     logs: i64,
     /// The rows of `filedescriptor`.
@@ -80,6 +84,7 @@ impl Trackers {
             samples: Samples::default(),
             flows: Flows::default(),
             disks: Disks::default(),
+            legacy: LegacyEvents::default(),
             logs: 0,
             files: 0,
             begin: None,
@@ -121,19 +126,21 @@ impl Trackers {
             TracePacket::PROCESS_STATS => self.process_stats(ts, content, context),
             TracePacket::SYS_STATS => self.sys_stats(ts, content, context),
             TracePacket::TRACK_DESCRIPTOR => self.track_descriptor(content, context),
-            TracePacket::THREAD_DESCRIPTOR => self.thread_descriptor(content, false, context),
-            TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content, context),
+            TracePacket::THREAD_DESCRIPTOR => drop(self.thread_descriptor(content, false, context)),
+            TracePacket::PROCESS_DESCRIPTOR => drop(self.process_descriptor(content, context)),
             TracePacket::PERF_SAMPLE => drop(self.perf_sample(ts, content, context)),
             TracePacket::PROFILE_PACKET => drop(self.heap_profile(content, context)),
             TracePacket::STREAMING_PROFILE_PACKET => drop(self.streaming_profile(ts, content, context)),
             TracePacket::MODULE_SYMBOLS => self.module_symbols(content, context),
             SMAPS_PACKET => self.smaps(ts, content, context),
+            CHROME_EVENTS => self.chrome_events(ts, content, context),
             _ => {}
         }
     }
 
     /// Writes what has no end, and what is known only now.
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
+        self.arrived_flows(context);
         self.slices.finish(context);
         let Context {
             strings,
@@ -145,11 +152,7 @@ impl Trackers {
         self.stacks.write(strings, output);
         self.sched.finish(strings, output);
         self.states.finish(&mut To { strings, output });
-        let is_kernel_thread = strings.intern("is_kthread");
-        self.processes.write(strings, output, |is, output| {
-            args.add(is_kernel_thread, is_kernel_thread, args::Value::Bool(is));
-            args.finish(strings, output).unwrap_or(0)
-        });
+        self.processes.write(args, strings, output);
         if self.processes.errors > 0 {
             context
                 .stats

@@ -126,6 +126,12 @@ tables! {
         optional(int("trace_id", "The number that the program gave it.")),
         ARG_SET,
     ];
+    CHROME_RAW = "__intrinsic_chrome_raw", "An event of Chromium that nothing else follows from, such as the value of a counter in the older form.", [
+        ID, TS,
+        text("name", "`track_event.legacy_event`, whose own name is in `args`, or `chrome_event.metadata` for what it says about the recording."),
+        int("utid", "The thread."),
+        ARG_SET,
+    ];
     ANDROID_LOGS = "android_logs", "A message that a program logged, on any system.", [
         ID, TS,
         int("utid", "The thread."),

@@ -18,6 +18,9 @@ const OPEN: i64 = -1;
 /// Slices deeper than this are not nested.
 const MOST_DEPTH: usize = 512;
 
+/// The most flows that wait for the next slice of a track.
+const MOST_AWAITED: usize = 1 << 12;
+
 /// A slice that may still change.
 #[derive(Debug)]
 pub(crate) struct Slice {
@@ -46,6 +49,10 @@ pub(crate) struct Named {
 pub(crate) struct Slices {
     stacks: HashMap<TrackId, Vec<Slice>>,
     rows: SliceId,
+    /// Flows that end at the next slice of a track.
+    awaited: HashMap<TrackId, Vec<u64>>,
+    /// Such flows whose slice has begun.
+    arrived: Vec<(u64, SliceId)>,
 }
 
 impl Slices {
@@ -84,8 +91,32 @@ impl Slices {
             return None;
         }
         slice.stack = stack_id(parent, named);
+        if !self.awaited.is_empty() {
+            let flows = self.awaited.remove(&track).unwrap_or_default();
+            self.arrived.extend(flows.into_iter().map(|flow| (flow, id)));
+        }
         stack.push(slice);
         stack.last_mut()
+    }
+
+    /// Returns the innermost slice of a track, and when it began.
+    pub(crate) fn innermost(&self, track: TrackId) -> Option<(SliceId, i64)> {
+        let slice = self.stacks.get(&track)?.last()?;
+        Some((slice.id, slice.ts))
+    }
+
+    /// Lets a flow end at the next slice of a track. Returns whether there is room for it.
+    pub(crate) fn await_with(&mut self, track: TrackId, flow: u64) -> bool {
+        let flows = self.awaited.entry(track).or_default();
+        if flows.len() < MOST_AWAITED {
+            flows.push(flow);
+        }
+        flows.len() < MOST_AWAITED
+    }
+
+    /// Returns the flows that have ended in this way since the last call, with their slices.
+    pub(crate) fn take_arrived(&mut self) -> Vec<(u64, SliceId)> {
+        std::mem::take(&mut self.arrived)
     }
 
     /// Whether a track has slices that may still change.
