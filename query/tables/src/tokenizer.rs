@@ -8,6 +8,7 @@ mod annotations;
 pub(crate) mod event;
 mod facts;
 mod ftrace;
+mod json;
 pub(crate) mod sequence;
 mod service_stats;
 pub(crate) mod stacks;

@@ -52,7 +52,6 @@ const INT: u8 = 2;
 const REAL: u8 = 3;
 const POINTER: u8 = 4;
 const TEXT: u8 = 5;
-const JSON: u8 = 6;
 const POOLED: u8 = 7;
 const LOG: u8 = 8;
 const SOURCE: u8 = 9;
@@ -261,11 +260,6 @@ impl<'a> Coder<'a> {
         self.bytes(value);
     }
 
-    pub(crate) fn json(&mut self, flat: StringId, whole: StringId, value: &[u8]) {
-        self.begin(JSON, flat, whole);
-        self.bytes(value);
-    }
-
     pub(crate) fn pooled(&mut self, flat: StringId, whole: StringId, value: StringId) {
         self.begin(POOLED, flat, whole);
         push_varint(self.to, value.0.into());
@@ -359,7 +353,6 @@ fn next(from: &mut &[u8], pending: &mut Pending, visit: &mut impl FnMut(Extra, &
         REAL => Value::Real(take_real(from)?),
         POINTER => Value::Pointer(take_varint(from)?),
         TEXT => Value::Str(text(from)?),
-        JSON => Value::Json(text(from)?),
         _ => Value::Text(StringId(take_varint(from)? as u32)),
     };
     pending.add(flat, whole, value);
