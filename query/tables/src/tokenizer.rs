@@ -33,6 +33,10 @@ const MOST_DEFERRED: usize = 16 << 20;
 /// Fields of `TracePacket` for which there is no writer.
 pub(crate) const SMAPS_PACKET: u32 = 68;
 pub(crate) const CHROME_EVENTS: u32 = 5;
+pub(crate) const BATTERY: u32 = 38;
+pub(crate) const PACKAGES_LIST: u32 = 47;
+pub(crate) const GPU_COUNTER_EVENT: u32 = 52;
+pub(crate) const ANDROID_GAME_INTERVENTION_LIST: u32 = 83;
 /// Bits of `sequence_flags`.
 const CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
@@ -293,9 +297,13 @@ impl Tokenizer {
                     None => Ok(()),
                 }
             }
-            TracePacket::MODULE_SYMBOLS | SMAPS_PACKET | CHROME_EVENTS => {
-                self.push_packet(ts, field, content)
-            }
+            TracePacket::MODULE_SYMBOLS
+            | SMAPS_PACKET
+            | CHROME_EVENTS
+            | BATTERY
+            | PACKAGES_LIST
+            | GPU_COUNTER_EVENT
+            | ANDROID_GAME_INTERVENTION_LIST => self.push_packet(ts, field, content),
             TracePacket::PROCESS_TREE
             | TracePacket::PROCESS_STATS
             | TracePacket::SYS_STATS

@@ -4,6 +4,7 @@ pub(crate) mod args;
 mod chrome_names;
 mod counters;
 pub(crate) mod descriptors;
+mod devices;
 mod disks;
 mod flows;
 pub(crate) mod ftrace_events;
@@ -28,7 +29,10 @@ use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
 use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
-use crate::tokenizer::{CHROME_EVENTS, SMAPS_PACKET};
+use crate::tokenizer::{
+    ANDROID_GAME_INTERVENTION_LIST, BATTERY, CHROME_EVENTS, GPU_COUNTER_EVENT, PACKAGES_LIST, SMAPS_PACKET,
+};
+use devices::Devices;
 use disks::Disks;
 use flows::Flows;
 use ftrace_events::FtraceEvents;
@@ -59,6 +63,7 @@ pub(crate) struct Trackers {
     samples: Samples,
     flows: Flows,
     disks: Disks,
+    devices: Devices,
     legacy: LegacyEvents,
     /// The rows of `android_logs`.
     logs: i64,
@@ -84,6 +89,7 @@ impl Trackers {
             samples: Samples::default(),
             flows: Flows::default(),
             disks: Disks::default(),
+            devices: Devices::default(),
             legacy: LegacyEvents::default(),
             logs: 0,
             files: 0,
@@ -134,6 +140,10 @@ impl Trackers {
             TracePacket::MODULE_SYMBOLS => self.module_symbols(content, context),
             SMAPS_PACKET => self.smaps(ts, content, context),
             CHROME_EVENTS => self.chrome_events(ts, content, context),
+            BATTERY => self.battery(ts, content, context),
+            GPU_COUNTER_EVENT => self.gpu_counters(ts, content, context),
+            PACKAGES_LIST => self.packages(content, context),
+            ANDROID_GAME_INTERVENTION_LIST => self.game_interventions(content, context),
             _ => {}
         }
     }
@@ -141,6 +151,7 @@ impl Trackers {
     /// Writes what has no end, and what is known only now.
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
         self.arrived_flows(context);
+        self.finish_devices(context);
         self.slices.finish(context);
         let Context {
             strings,

@@ -170,6 +170,40 @@ tables! {
     CPU_COUNTER_TRACK = "cpu_counter_track", "A track of a counter of a CPU.", [
         ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("cpu", "The CPU."),
     ];
+    GPU_COUNTER_TRACK = "gpu_counter_track", "A track of a counter of a graphics processor.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("gpu_id", "The graphics processor."),
+    ];
+    GPU_COUNTER_GROUP = "gpu_counter_group", "A group that a counter of a graphics processor is in.", [
+        ID,
+        int("group_id", "The group, as the schema of counters has them: 0 is none, 1 system, 2 vertices, 3 fragments, 4 primitives, 5 memory, 6 compute, 7 ray tracing."),
+        int("track_id", "The counter's track."),
+    ];
+    PACKAGE_LIST = "package_list", "A package that is installed on Android.", [
+        ID,
+        text("package_name", "Its name."),
+        int("uid", "The user that it runs as."),
+        int("debuggable", "Whether it may be debugged."),
+        int("profileable_from_shell", "Whether a shell may make profiles of it."),
+        int("version_code", "Its version."),
+    ];
+    ANDROID_GAME_INTERVENTION_LIST = "android_game_intervention_list", "A game on Android, and what the system does to it in each of three modes.", [
+        ID,
+        text("package_name", "Its package."),
+        int("uid", "The user that it runs as."),
+        int("current_mode", "The mode: 1 is standard, 2 is performance, 3 is battery."),
+        int("standard_mode_supported", "Whether it has the standard mode."),
+        optional(float("standard_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("standard_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("standard_mode_fps", "The most frames per second in it.")),
+        int("perf_mode_supported", "Whether it has the performance mode."),
+        optional(float("perf_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("perf_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("perf_mode_fps", "The most frames per second in it.")),
+        int("battery_mode_supported", "Whether it has the battery mode."),
+        optional(float("battery_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("battery_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("battery_mode_fps", "The most frames per second in it.")),
+    ];
     #[differs = "Stacks that a sequence explains only after the sample that refers to them are missing, as are those in the oldest form of heap profiles."]
     PERF_SAMPLE = "perf_sample", "A sample of a thread, with the stack that it had.", [
         ID, TS,
