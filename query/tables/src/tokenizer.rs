@@ -36,6 +36,7 @@ pub(crate) const CHROME_EVENTS: u32 = 5;
 pub(crate) const BATTERY: u32 = 38;
 pub(crate) const PACKAGES_LIST: u32 = 47;
 pub(crate) const GPU_COUNTER_EVENT: u32 = 52;
+pub(crate) const FRAME_TIMELINE_EVENT: u32 = 76;
 pub(crate) const ANDROID_GAME_INTERVENTION_LIST: u32 = 83;
 /// Bits of `sequence_flags`.
 const CLEARED: u64 = 1;
@@ -303,6 +304,7 @@ impl Tokenizer {
             | BATTERY
             | PACKAGES_LIST
             | GPU_COUNTER_EVENT
+            | FRAME_TIMELINE_EVENT
             | ANDROID_GAME_INTERVENTION_LIST => self.push_packet(ts, field, content),
             TracePacket::PROCESS_TREE
             | TracePacket::PROCESS_STATS

@@ -7,6 +7,7 @@ pub(crate) mod descriptors;
 mod devices;
 mod disks;
 mod flows;
+mod frames;
 pub(crate) mod ftrace_events;
 pub(crate) mod groups;
 pub(crate) mod kernel;
@@ -30,11 +31,13 @@ use ferretto_proto::write::TracePacket;
 use crate::context::Context;
 use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
 use crate::tokenizer::{
-    ANDROID_GAME_INTERVENTION_LIST, BATTERY, CHROME_EVENTS, GPU_COUNTER_EVENT, PACKAGES_LIST, SMAPS_PACKET,
+    ANDROID_GAME_INTERVENTION_LIST, BATTERY, CHROME_EVENTS, FRAME_TIMELINE_EVENT, GPU_COUNTER_EVENT,
+    PACKAGES_LIST, SMAPS_PACKET,
 };
 use devices::Devices;
 use disks::Disks;
 use flows::Flows;
+use frames::Frames;
 use ftrace_events::FtraceEvents;
 use kernel::Begin;
 use legacy_events::LegacyEvents;
@@ -62,6 +65,7 @@ pub(crate) struct Trackers {
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
+    frames: Frames,
     disks: Disks,
     devices: Devices,
     legacy: LegacyEvents,
@@ -88,6 +92,7 @@ impl Trackers {
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),
+            frames: Frames::default(),
             disks: Disks::default(),
             devices: Devices::default(),
             legacy: LegacyEvents::default(),
@@ -140,6 +145,7 @@ impl Trackers {
             TracePacket::MODULE_SYMBOLS => self.module_symbols(content, context),
             SMAPS_PACKET => self.smaps(ts, content, context),
             CHROME_EVENTS => self.chrome_events(ts, content, context),
+            FRAME_TIMELINE_EVENT => self.frame(ts, content, context),
             BATTERY => self.battery(ts, content, context),
             GPU_COUNTER_EVENT => self.gpu_counters(ts, content, context),
             PACKAGES_LIST => self.packages(content, context),

@@ -30,6 +30,18 @@ const MACHINE: Column = optional(int(
 
 const CALLSITE: Column = optional(int("callsite_id", "Its stack, in `stack_profile_callsite`."));
 
+const DISPLAY_TOKEN: Column = int("display_frame_token", "The number of the display's frame.");
+const SURFACE_TOKEN: Column = optional(int(
+    "surface_frame_token",
+    "The number of the program's frame; null for one of the display.",
+));
+const LAYER: Column = optional(text("layer_name", "What the program draws on."));
+const IN_TRACK: Column = int("track_id", "The track.");
+const CATEGORY: Column = optional(text("category", "Always null."));
+const NUMBER: Column = optional(text("name", "Its number."));
+const WITHIN: Column = int("depth", "How many slices it is within.");
+const OUTER: Column = optional(int("parent_id", "The slice that it is directly within."));
+
 macro_rules! tables {
     ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -177,6 +189,19 @@ tables! {
         ID,
         int("group_id", "The group, as the schema of counters has them: 0 is none, 1 system, 2 vertices, 3 fragments, 4 primitives, 5 memory, 6 compute, 7 ray tracing."),
         int("track_id", "The counter's track."),
+    ];
+    EXPECTED_FRAME_TIMELINE_SLICE = "expected_frame_timeline_slice", "A frame on Android, as the system foresaw it. It is also in `slice`.", [
+        ID, TS, DUR, IN_TRACK, CATEGORY, NUMBER, WITHIN, OUTER, ARG_SET, DISPLAY_TOKEN, SURFACE_TOKEN, int("upid", "The process."), LAYER,
+    ];
+    ACTUAL_FRAME_TIMELINE_SLICE = "actual_frame_timeline_slice", "A frame on Android, as it came. It is also in `slice`.", [
+        ID, TS, DUR, IN_TRACK, CATEGORY, NUMBER, WITHIN, OUTER, ARG_SET, DISPLAY_TOKEN, SURFACE_TOKEN, int("upid", "The process."), LAYER,
+        text("present_type", "Whether it was shown on time."),
+        int("on_time_finish", "Whether it was ready on time."),
+        int("gpu_composition", "Whether the graphics processor put it together."),
+        text("jank_type", "Why it was not as foreseen, as a list."),
+        text("jank_severity_type", "How far it was not as foreseen."),
+        text("prediction_type", "Whether what was foreseen still held."),
+        text("jank_tag", "Whose fault that was."),
     ];
     PACKAGE_LIST = "package_list", "A package that is installed on Android.", [
         ID,

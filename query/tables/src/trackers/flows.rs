@@ -103,6 +103,19 @@ impl Flows {
         self.write(flow, before.0, slice, context);
     }
 
+    /// An arrow that has no number.
+    pub(crate) fn between(&mut self, out: SliceId, into: SliceId, context: &mut Context<'_>) {
+        let row = [
+            Cell::from(self.rows),
+            Cell::from(out),
+            Cell::from(into),
+            Cell::NULL,
+            Cell::NULL,
+        ];
+        self.rows += 1;
+        context.output.push(&FLOW, &row, &context.strings);
+    }
+
     fn write_in_order(
         &mut self,
         flow: u64,

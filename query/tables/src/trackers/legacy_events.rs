@@ -266,10 +266,9 @@ impl Trackers {
     /// Adds a row for an event that nothing follows from.
     pub(super) fn keep_event(
         &mut self,
-        ts: i64,
+        (ts, utid): (i64, Utid),
         event: &Event,
         legacy: &Legacy<'_>,
-        utid: Utid,
         (thread_time, instructions): (Option<i64>, Option<i64>),
         fill: impl FnOnce(&mut Pending),
         context: &mut Context<'_>,

@@ -5,6 +5,7 @@
 use hashbrown::HashMap;
 
 use super::args::Pending;
+use super::frames::Frame;
 use super::tracks::TrackId;
 use crate::context::Context;
 use crate::rows::Cell;
@@ -35,6 +36,8 @@ pub(crate) struct Slice {
     pub(crate) thread_dur: Option<i64>,
     pub(crate) instructions: Option<i64>,
     pub(crate) instruction_delta: Option<i64>,
+    /// What else it is, if it is a frame.
+    pub(super) frame: Option<Box<Frame>>,
 }
 
 /// What begins.
@@ -85,6 +88,7 @@ impl Slices {
             thread_dur: None,
             instructions: None,
             instruction_delta: None,
+            frame: None,
         };
         if stack.len() >= MOST_DEPTH {
             write(&mut slice, track, 0, None, context);
@@ -246,6 +250,15 @@ fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>
         Cell::from(slice.id),
     ];
     output.push(&SLICE, &row, strings);
+    if let (Some(frame), Some(of_slice)) = (&slice.frame, row.first_chunk::<8>()) {
+        let [id, ts, dur, track, category, name, depth, _] = *of_slice;
+        let (parent, set) = (row[9], row[10]);
+        frame.write(
+            [id, ts, dur, track, category, name, depth, parent, set],
+            strings,
+            output,
+        );
+    }
 }
 
 /// Distinguishes stacks of names and categories, in 53 bits, which all programs can hold.

@@ -332,10 +332,9 @@ impl Trackers {
                 }
                 let utid = whose.utid?;
                 self.keep_event(
-                    ts,
+                    (ts, utid),
                     &event,
                     legacy,
-                    utid,
                     (thread_time, instructions),
                     fill,
                     context,

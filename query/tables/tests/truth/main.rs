@@ -90,8 +90,15 @@ struct Compared {
     difference: Option<String>,
 }
 
+/// All tables of one trace.
+struct Comparison {
+    tables: Vec<Compared>,
+    /// Kinds of packets that are not read, of which tables may lack something.
+    unread: Vec<String>,
+}
+
 /// Compares all tables of a trace. Fails if one of the two cannot read it.
-fn compare_each(trace: &Path, options: &Options) -> Result<Vec<Compared>, String> {
+fn compare_each(trace: &Path, options: &Options) -> Result<Comparison, String> {
     let mut memory = Memory::default();
     let file = std::fs::File::open(trace).unwrap();
     let (_, source) = expanded(file).unwrap();
@@ -110,7 +117,10 @@ fn compare_each(trace: &Path, options: &Options) -> Result<Vec<Compared>, String
             difference: difference(table, &ours, &theirs),
         }
     });
-    Ok(each.collect())
+    Ok(Comparison {
+        tables: each.collect(),
+        unread: ours::unread_packets(&memory),
+    })
 }
 
 /// Returns the first difference between two forms of a table.
@@ -137,7 +147,7 @@ fn difference(table: &Table, ours: &[String], theirs: &[String]) -> Option<Strin
 
 /// Compares all tables of a trace. Returns the number of rows, or the first differences of each table.
 fn compare(trace: &Path, options: &Options) -> Result<usize, String> {
-    let each = compare_each(trace, options)?;
+    let each = compare_each(trace, options)?.tables;
     let differences: Vec<String> = each.iter().filter_map(|it| it.difference.clone()).collect();
     match differences.is_empty() {
         true => Ok(each.iter().map(|it| it.rows).sum()),

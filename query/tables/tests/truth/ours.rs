@@ -90,3 +90,14 @@ pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
     rows.sort();
     rows.into_iter().map(|(_, line)| line).collect()
 }
+
+/// Returns the kinds of packets that were not read.
+pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
+    let mut kinds = Vec::new();
+    for batch in memory.tables.get("ferretto_loss").into_iter().flatten() {
+        let rows = 0..batch.num_rows();
+        let of_packets = rows.filter(|row| text_of(batch, "kind", *row).as_deref() == Some("packets"));
+        kinds.extend(of_packets.filter_map(|row| text_of(batch, "detail", row)));
+    }
+    kinds
+}
