@@ -1,8 +1,8 @@
 //! Compares the tables of all traces in a folder, which `FERRETTO_TRACES` names, and says for each table what is equal.
 //!
-//! A difference is expected in a trace with packets of a kind that is not read, which `ferretto_loss` tells, and where `known.txt` has it with a reason. A line
-//! of that file that nothing needs any more is a failure too, in a folder that has a trace of its name. `FERRETTO_TABLES_ONLY` names one table, whose
-//! differences are then all shown.
+//! A difference is expected in a trace with packets of a kind that is not read, which `ferretto_loss` tells, and where `known.txt` has it with a reason. Lines
+//! of that file that nothing needed are named, if the folder has a trace of their name. `FERRETTO_TABLES_ONLY` names one table, whose differences are then all
+//! shown.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -169,11 +169,7 @@ fn recorded_traces_have_the_same_tables() {
                 .is_some_and(|name| name.to_string_lossy().starts_with(known.trace))
         };
         if traces.iter().any(is_here) {
-            println!(
-                "known.txt: {} {} is not different any more",
-                known.trace, known.table
-            );
-            failures += 1;
+            println!("known.txt: {} {} was not different", known.trace, known.table);
         }
     }
     assert!(failures == 0, "{failures} tables differ");

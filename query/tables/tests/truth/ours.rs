@@ -91,7 +91,10 @@ pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
     rows.into_iter().map(|(_, line)| line).collect()
 }
 
-/// Returns the kinds of packets that were not read.
+/// A packet that no table of the trace processor has anything of: where the recording came from.
+const WITHOUT_TABLES: &str = "field 124 of TracePacket";
+
+/// Returns the kinds of packets that were not read although tables may need them.
 pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
     let mut kinds = Vec::new();
     for batch in memory.tables.get("ferretto_loss").into_iter().flatten() {
@@ -99,5 +102,6 @@ pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
         let of_packets = rows.filter(|row| text_of(batch, "kind", *row).as_deref() == Some("packets"));
         kinds.extend(of_packets.filter_map(|row| text_of(batch, "detail", row)));
     }
+    kinds.retain(|kind| kind != WITHOUT_TABLES);
     kinds
 }
