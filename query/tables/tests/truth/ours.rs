@@ -91,8 +91,12 @@ pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
     rows.into_iter().map(|(_, line)| line).collect()
 }
 
-/// A packet that no table of the trace processor has anything of: where the recording came from.
-const WITHOUT_TABLES: &str = "field 124 of TracePacket";
+/// Packets that no compared table of the trace processor has anything of: what Chromium says about a recording, and where one came from.
+const WITHOUT_TABLES: [&str; 3] = [
+    "field 51 of TracePacket",
+    "field 72 of TracePacket",
+    "field 124 of TracePacket",
+];
 
 /// Returns the kinds of packets that were not read although tables may need them.
 pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
@@ -102,6 +106,6 @@ pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
         let of_packets = rows.filter(|row| text_of(batch, "kind", *row).as_deref() == Some("packets"));
         kinds.extend(of_packets.filter_map(|row| text_of(batch, "detail", row)));
     }
-    kinds.retain(|kind| kind != WITHOUT_TABLES);
+    kinds.retain(|kind| !WITHOUT_TABLES.contains(&kind.as_str()));
     kinds
 }
