@@ -271,12 +271,14 @@ mod tests {
     /// Whoever adds a column decides whether it numbers what a trace has.
     #[test]
     fn each_column_that_looks_like_an_id_is_known() {
-        const NO_IDS: [&str; 7] = [
+        const NO_IDS: [&str; 9] = [
             "android_appid",
             "android_user_id",
             "build_id",
             "clock_id",
             "cluster_id",
+            "gpu_id",
+            "group_id",
             "module_debugid",
             "trace_id",
         ];

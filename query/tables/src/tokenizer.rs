@@ -8,6 +8,7 @@ mod annotations;
 pub(crate) mod event;
 mod facts;
 mod ftrace;
+mod json;
 pub(crate) mod sequence;
 mod service_stats;
 pub(crate) mod stacks;
@@ -31,6 +32,12 @@ use sequence::Sequence;
 const MOST_DEFERRED: usize = 16 << 20;
 /// Fields of `TracePacket` for which there is no writer.
 pub(crate) const SMAPS_PACKET: u32 = 68;
+pub(crate) const CHROME_EVENTS: u32 = 5;
+pub(crate) const BATTERY: u32 = 38;
+pub(crate) const PACKAGES_LIST: u32 = 47;
+pub(crate) const GPU_COUNTER_EVENT: u32 = 52;
+pub(crate) const FRAME_TIMELINE_EVENT: u32 = 76;
+pub(crate) const ANDROID_GAME_INTERVENTION_LIST: u32 = 83;
 /// Bits of `sequence_flags`.
 const CLEARED: u64 = 1;
 const NEEDS_STATE: u64 = 2;
@@ -291,7 +298,14 @@ impl Tokenizer {
                     None => Ok(()),
                 }
             }
-            TracePacket::MODULE_SYMBOLS | SMAPS_PACKET => self.push_packet(ts, field, content),
+            TracePacket::MODULE_SYMBOLS
+            | SMAPS_PACKET
+            | CHROME_EVENTS
+            | BATTERY
+            | PACKAGES_LIST
+            | GPU_COUNTER_EVENT
+            | FRAME_TIMELINE_EVENT
+            | ANDROID_GAME_INTERVENTION_LIST => self.push_packet(ts, field, content),
             TracePacket::PROCESS_TREE
             | TracePacket::PROCESS_STATS
             | TracePacket::SYS_STATS
@@ -341,4 +355,4 @@ enum May {
 
 pub(crate) use annotations::sanitized;
 pub(crate) use clocks::ClockId;
-pub(crate) use sequence::synthetic_tid;
+pub(crate) use sequence::{is_synthetic_tid, synthetic_tid};

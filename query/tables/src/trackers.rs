@@ -1,14 +1,18 @@
 //! What follows from the events of a trace in the order of time: one tracker for each kind of table.
 
 pub(crate) mod args;
+mod chrome_names;
 mod counters;
 pub(crate) mod descriptors;
+mod devices;
 mod disks;
 mod flows;
+mod frames;
 pub(crate) mod ftrace_events;
 pub(crate) mod groups;
 pub(crate) mod kernel;
 pub(crate) mod kernel_slices;
+mod legacy_events;
 mod marks;
 pub(crate) mod process_tree;
 pub(crate) mod processes;
@@ -25,12 +29,18 @@ mod tracks;
 use ferretto_proto::write::TracePacket;
 
 use crate::context::Context;
-use crate::tokenizer::SMAPS_PACKET;
 use crate::tokenizer::event::{Queue, Switch, Waking, Woken, prefix};
+use crate::tokenizer::{
+    ANDROID_GAME_INTERVENTION_LIST, BATTERY, CHROME_EVENTS, FRAME_TIMELINE_EVENT, GPU_COUNTER_EVENT,
+    PACKAGES_LIST, SMAPS_PACKET,
+};
+use devices::Devices;
 use disks::Disks;
 use flows::Flows;
+use frames::Frames;
 use ftrace_events::FtraceEvents;
 use kernel::Begin;
+use legacy_events::LegacyEvents;
 use marks::Marks;
 use processes::Processes;
 use samples::Samples;
@@ -55,7 +65,10 @@ pub(crate) struct Trackers {
     stacks: Stacks,
     samples: Samples,
     flows: Flows,
+    frames: Frames,
     disks: Disks,
+    devices: Devices,
+    legacy: LegacyEvents,
     /// The rows of `android_logs`.
     logs: i64,
     /// The rows of `filedescriptor`.
@@ -79,7 +92,10 @@ impl Trackers {
             stacks: Stacks::default(),
             samples: Samples::default(),
             flows: Flows::default(),
+            frames: Frames::default(),
             disks: Disks::default(),
+            devices: Devices::default(),
+            legacy: LegacyEvents::default(),
             logs: 0,
             files: 0,
             begin: None,
@@ -121,19 +137,27 @@ impl Trackers {
             TracePacket::PROCESS_STATS => self.process_stats(ts, content, context),
             TracePacket::SYS_STATS => self.sys_stats(ts, content, context),
             TracePacket::TRACK_DESCRIPTOR => self.track_descriptor(content, context),
-            TracePacket::THREAD_DESCRIPTOR => self.thread_descriptor(content, false, context),
-            TracePacket::PROCESS_DESCRIPTOR => self.process_descriptor(content, context),
+            TracePacket::THREAD_DESCRIPTOR => drop(self.thread_descriptor(content, false, context)),
+            TracePacket::PROCESS_DESCRIPTOR => drop(self.process_descriptor(content, context)),
             TracePacket::PERF_SAMPLE => drop(self.perf_sample(ts, content, context)),
             TracePacket::PROFILE_PACKET => drop(self.heap_profile(content, context)),
             TracePacket::STREAMING_PROFILE_PACKET => drop(self.streaming_profile(ts, content, context)),
             TracePacket::MODULE_SYMBOLS => self.module_symbols(content, context),
             SMAPS_PACKET => self.smaps(ts, content, context),
+            CHROME_EVENTS => self.chrome_events(ts, content, context),
+            FRAME_TIMELINE_EVENT => self.frame(ts, content, context),
+            BATTERY => self.battery(ts, content, context),
+            GPU_COUNTER_EVENT => self.gpu_counters(ts, content, context),
+            PACKAGES_LIST => self.packages(content, context),
+            ANDROID_GAME_INTERVENTION_LIST => self.game_interventions(content, context),
             _ => {}
         }
     }
 
     /// Writes what has no end, and what is known only now.
     pub(crate) fn finish(mut self, context: &mut Context<'_>) {
+        self.arrived_flows(context);
+        self.finish_devices(context);
         self.slices.finish(context);
         let Context {
             strings,
@@ -145,11 +169,7 @@ impl Trackers {
         self.stacks.write(strings, output);
         self.sched.finish(strings, output);
         self.states.finish(&mut To { strings, output });
-        let is_kernel_thread = strings.intern("is_kthread");
-        self.processes.write(strings, output, |is, output| {
-            args.add(is_kernel_thread, is_kernel_thread, args::Value::Bool(is));
-            args.finish(strings, output).unwrap_or(0)
-        });
+        self.processes.write(args, strings, output);
         if self.processes.errors > 0 {
             context
                 .stats

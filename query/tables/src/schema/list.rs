@@ -30,6 +30,18 @@ const MACHINE: Column = optional(int(
 
 const CALLSITE: Column = optional(int("callsite_id", "Its stack, in `stack_profile_callsite`."));
 
+const DISPLAY_TOKEN: Column = int("display_frame_token", "The number of the display's frame.");
+const SURFACE_TOKEN: Column = optional(int(
+    "surface_frame_token",
+    "The number of the program's frame; null for one of the display.",
+));
+const LAYER: Column = optional(text("layer_name", "What the program draws on."));
+const IN_TRACK: Column = int("track_id", "The track.");
+const CATEGORY: Column = optional(text("category", "Always null."));
+const NUMBER: Column = optional(text("name", "Its number."));
+const WITHIN: Column = int("depth", "How many slices it is within.");
+const OUTER: Column = optional(int("parent_id", "The slice that it is directly within."));
+
 macro_rules! tables {
     ($($(#[differs = $differs:literal])? $name:ident = $table:literal, $about:literal, [$($column:expr),* $(,)?];)*) => {
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
@@ -126,6 +138,12 @@ tables! {
         optional(int("trace_id", "The number that the program gave it.")),
         ARG_SET,
     ];
+    CHROME_RAW = "__intrinsic_chrome_raw", "An event of Chromium that nothing else follows from, such as the value of a counter in the older form.", [
+        ID, TS,
+        text("name", "`track_event.legacy_event`, whose own name is in `args`, or `chrome_event.metadata` for what it says about the recording."),
+        int("utid", "The thread."),
+        ARG_SET,
+    ];
     ANDROID_LOGS = "android_logs", "A message that a program logged, on any system.", [
         ID, TS,
         int("utid", "The thread."),
@@ -163,6 +181,53 @@ tables! {
     ];
     CPU_COUNTER_TRACK = "cpu_counter_track", "A track of a counter of a CPU.", [
         ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("cpu", "The CPU."),
+    ];
+    GPU_COUNTER_TRACK = "gpu_counter_track", "A track of a counter of a graphics processor.", [
+        ID, TRACK_NAME, TRACK_TYPE, PARENT, SOURCE, MACHINE, UNIT, DESCRIPTION, int("gpu_id", "The graphics processor."),
+    ];
+    GPU_COUNTER_GROUP = "gpu_counter_group", "A group that a counter of a graphics processor is in.", [
+        ID,
+        int("group_id", "The group, as the schema of counters has them: 0 is none, 1 system, 2 vertices, 3 fragments, 4 primitives, 5 memory, 6 compute, 7 ray tracing."),
+        int("track_id", "The counter's track."),
+    ];
+    EXPECTED_FRAME_TIMELINE_SLICE = "expected_frame_timeline_slice", "A frame on Android, as the system foresaw it. It is also in `slice`.", [
+        ID, TS, DUR, IN_TRACK, CATEGORY, NUMBER, WITHIN, OUTER, ARG_SET, DISPLAY_TOKEN, SURFACE_TOKEN, int("upid", "The process."), LAYER,
+    ];
+    ACTUAL_FRAME_TIMELINE_SLICE = "actual_frame_timeline_slice", "A frame on Android, as it came. It is also in `slice`.", [
+        ID, TS, DUR, IN_TRACK, CATEGORY, NUMBER, WITHIN, OUTER, ARG_SET, DISPLAY_TOKEN, SURFACE_TOKEN, int("upid", "The process."), LAYER,
+        text("present_type", "Whether it was shown on time."),
+        int("on_time_finish", "Whether it was ready on time."),
+        int("gpu_composition", "Whether the graphics processor put it together."),
+        text("jank_type", "Why it was not as foreseen, as a list."),
+        text("jank_severity_type", "How far it was not as foreseen."),
+        text("prediction_type", "Whether what was foreseen still held."),
+        text("jank_tag", "Whose fault that was."),
+    ];
+    PACKAGE_LIST = "package_list", "A package that is installed on Android.", [
+        ID,
+        text("package_name", "Its name."),
+        int("uid", "The user that it runs as."),
+        int("debuggable", "Whether it may be debugged."),
+        int("profileable_from_shell", "Whether a shell may make profiles of it."),
+        int("version_code", "Its version."),
+    ];
+    ANDROID_GAME_INTERVENTION_LIST = "android_game_intervention_list", "A game on Android, and what the system does to it in each of three modes.", [
+        ID,
+        text("package_name", "Its package."),
+        int("uid", "The user that it runs as."),
+        int("current_mode", "The mode: 1 is standard, 2 is performance, 3 is battery."),
+        int("standard_mode_supported", "Whether it has the standard mode."),
+        optional(float("standard_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("standard_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("standard_mode_fps", "The most frames per second in it.")),
+        int("perf_mode_supported", "Whether it has the performance mode."),
+        optional(float("perf_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("perf_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("perf_mode_fps", "The most frames per second in it.")),
+        int("battery_mode_supported", "Whether it has the battery mode."),
+        optional(float("battery_mode_downscale", "The resolution in it, as a part of the whole.")),
+        optional(int("battery_mode_use_angle", "Whether ANGLE draws in it.")),
+        optional(float("battery_mode_fps", "The most frames per second in it.")),
     ];
     #[differs = "Stacks that a sequence explains only after the sample that refers to them are missing, as are those in the oldest form of heap profiles."]
     PERF_SAMPLE = "perf_sample", "A sample of a thread, with the stack that it had.", [

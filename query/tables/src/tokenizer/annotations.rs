@@ -3,6 +3,7 @@
 use ferretto_proto::write::{DebugAnnotation, InternedData};
 use ferretto_wire::{Field, Value as Wire};
 
+use super::json;
 use super::sequence::Sequence;
 use super::track_event::code::Coder;
 use crate::context::Context;
@@ -12,24 +13,24 @@ use crate::strings::StringId;
 /// How deep annotations are followed.
 const MOST_DEPTH: usize = 64;
 /// The most arguments of one event.
-const MOST_ARGUMENTS: usize = 4096;
+pub(super) const MOST_ARGUMENTS: usize = 4096;
 
 /// The key of an argument: without places in arrays, and with them.
 #[derive(Debug, Clone)]
-struct Key {
-    flat: String,
-    whole: String,
+pub(super) struct Key {
+    pub(super) flat: String,
+    pub(super) whole: String,
 }
 
 impl Key {
-    fn child(&self, name: &str) -> Key {
+    pub(super) fn child(&self, name: &str) -> Key {
         Key {
             flat: format!("{}.{name}", self.flat),
             whole: format!("{}.{name}", self.whole),
         }
     }
 
-    fn element(&self, at: usize) -> Key {
+    pub(super) fn element(&self, at: usize) -> Key {
         Key {
             flat: self.flat.clone(),
             whole: format!("{}[{at}]", self.whole),
@@ -126,7 +127,14 @@ fn value(
         (DebugAnnotation::DOUBLE_VALUE, Wire::Fixed64(value)) => coder.real(flat, whole, value),
         (DebugAnnotation::POINTER_VALUE, Wire::Varint(value)) => coder.pointer(flat, whole, value),
         (DebugAnnotation::STRING_VALUE, Wire::Bytes(value)) => coder.text(flat, whole, value),
-        (DebugAnnotation::LEGACY_JSON_VALUE, Wire::Bytes(value)) => coder.json(flat, whole, value),
+        (DebugAnnotation::LEGACY_JSON_VALUE, Wire::Bytes(value)) => {
+            let text = |id| context.strings.get(id).to_owned();
+            let key = Key {
+                flat: text(flat),
+                whole: text(whole),
+            };
+            json::add(value, key, coder, context);
+        }
         (DebugAnnotation::STRING_VALUE_IID, Wire::Varint(iid)) => {
             match sequence.name(InternedData::DEBUG_ANNOTATION_STRING_VALUES, iid, context) {
                 Some(text) => coder.pooled(flat, whole, text),

@@ -220,8 +220,13 @@ pub(crate) fn synthetic_tid(tid: i64, pid: i64) -> i64 {
     pid << 32 | tid & 0xffff_ffff
 }
 
+/// Whether a thread has such a number.
+pub(crate) fn is_synthetic_tid(tid: i64) -> bool {
+    tid >> 32 != 0
+}
+
 /// Reads a `SourceLocation`.
-pub(crate) fn source_location(message: &[u8], context: &mut Context<'_>) -> SourceLocation {
+fn source_location(message: &[u8], context: &mut Context<'_>) -> SourceLocation {
     const FILE: u32 = 2;
     const FUNCTION: u32 = 3;
     const LINE: u32 = 4;

@@ -1,11 +1,13 @@
 //! Makes events of track events, and takes in descriptions of tracks.
 
 pub(crate) mod code;
+pub(crate) mod legacy;
 
 use std::io;
 
 use ferretto_proto::write::{
-    CounterDescriptor, InternedData, ProcessDescriptor, ThreadDescriptor, TrackDescriptor, TrackEvent,
+    CounterDescriptor, DebugAnnotation, InternedData, ProcessDescriptor, ThreadDescriptor, TrackDescriptor,
+    TrackEvent,
 };
 use ferretto_wire::Value;
 
@@ -13,13 +15,14 @@ use super::Packet;
 use super::annotations::annotation;
 use super::event::TRACK_EVENTS;
 use super::ftrace::To;
-use super::sequence::{Sequence, SourceLocation, source_location};
+use super::sequence::{Sequence, SourceLocation};
 use crate::clocks::MONOTONIC;
 use crate::context::Context;
 use crate::fields::{all_bytes, bytes_of, each_varint, fields, number, number_of};
 use crate::strings::StringId;
 use crate::trackers::descriptors::{Counter, Descriptor, Merge};
 use code::{Coder, Event, Kind, Lists, Log};
+use legacy::Legacy;
 
 /// The most further counters of an event.
 const MOST_COUNTERS: usize = 8;
@@ -28,8 +31,8 @@ const BEGIN: u64 = 1;
 const END: u64 = 2;
 const INSTANT: u64 = 3;
 const COUNTER: u64 = 4;
-/// The field of a `LegacyEvent` that says what kind of event it is.
-const PHASE: u32 = 2;
+/// The phase of an event that names a thread or a process, or says something else that has no time.
+const METADATA: u8 = b'M';
 
 /// What an event says, before it is looked into.
 #[derive(Default)]
@@ -175,22 +178,23 @@ pub(super) fn tokenize(
             return Ok(());
         }
     };
-    if raw
-        .legacy
-        .is_some_and(|legacy| number_of(legacy, PHASE).is_some())
-    {
-        context.stats.add("ferretto_legacy_events_passed_over", None, 1);
-        return Ok(());
-    }
+    let legacy = raw.legacy.map(Legacy::new).unwrap_or_default();
     let kind = match raw.kind {
         BEGIN => Kind::Begin,
         END => Kind::End,
         INSTANT => Kind::Instant,
         COUNTER => Kind::Counter,
-        _ => {
+        0 if legacy.phase.is_none() => {
             context.stats.add("track_event_parser_errors", None, 1);
             return Ok(());
         }
+        // The older form, or a type that is newer than the trace processor.
+        _ => Kind::Phase,
+    };
+    let name_iid = if raw.name_iid == 0 {
+        legacy.name_iid
+    } else {
+        raw.name_iid
     };
     let event = Event {
         kind,
@@ -198,7 +202,7 @@ pub(super) fn tokenize(
         has_no_track: raw.uuid.is_none(),
         sequence: number,
         category: category(&raw, sequence, context),
-        name: match raw.name_iid {
+        name: match name_iid {
             0 => raw.name.map(|name| context.strings.intern_bytes(name)),
             iid => sequence.name(InternedData::EVENT_NAMES, iid, context),
         },
@@ -214,8 +218,15 @@ pub(super) fn tokenize(
         ended_flows: choose(&raw.ended, &raw.ended_old),
     };
     to.sorter.push(ts, TRACK_EVENTS, |bytes| {
-        event.encode(&lists, bytes);
-        arguments(message, sequence, &mut Coder::new(bytes), context);
+        event.encode(&lists, raw.legacy, bytes);
+        let coder = &mut Coder::new(bytes);
+        if legacy.phase == Some(METADATA)
+            && let Some(first) = all_bytes(message, TrackEvent::DEBUG_ANNOTATIONS).next()
+        {
+            let name = bytes_of(first, DebugAnnotation::STRING_VALUE).unwrap_or(&[]);
+            coder.name(context.strings.intern_bytes(name));
+        }
+        arguments(message, &legacy, sequence, coder, context);
     })
 }
 
@@ -345,16 +356,24 @@ fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Op
 }
 
 /// Adds the arguments of an event.
-fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+fn arguments(
+    message: &[u8],
+    legacy: &Legacy<'_>,
+    sequence: &Sequence,
+    coder: &mut Coder<'_>,
+    context: &mut Context<'_>,
+) {
+    const ACTIVE_PROCESSES: u32 = 49;
+    const POSTED_FROM: u32 = 1;
     let mut location = None;
+    let (mut task, mut processes) = (None, None);
     let (mut correlation, mut log) = (None, None);
     for field in fields(message) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => location = Some(sequence.location(iid)),
-            (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => {
-                location = Some(Some(source_location(message, context)));
-            }
             (TrackEvent::LOG_MESSAGE, Value::Bytes(message)) => log = Some(message),
+            (TrackEvent::TASK_EXECUTION, Value::Bytes(message)) => task = Some(message),
+            (ACTIVE_PROCESSES, Value::Bytes(message)) => processes = Some(message),
             (TrackEvent::CORRELATION_ID, Value::Varint(id)) => {
                 correlation = Some(context.strings.intern(&format!("tp:#{id}")));
             }
@@ -368,9 +387,16 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
         }
     }
     match location {
-        Some(Some(location)) => add_location(location, coder, context),
+        Some(Some(location)) => add_location(SOURCE_KEYS, location, coder, context),
         Some(None) => context.stats.add("track_event_parser_errors", None, 1),
         None => {}
+    }
+    if let Some(task) = task {
+        let iid = number_of(task, POSTED_FROM).unwrap_or(0);
+        match sequence.location(iid) {
+            Some(location) => add_location(TASK_KEYS, location, coder, context),
+            None => context.stats.add("track_event_parser_errors", None, 1),
+        }
     }
     if let Some(message) = log {
         match log_message(message, sequence, context) {
@@ -378,9 +404,25 @@ fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context
             None => context.stats.add("track_event_parser_errors", None, 1),
         }
     }
+    for field in processes.into_iter().flat_map(fields) {
+        each_varint(field.value, |pid| coder.process(i64::from(pid as u32)));
+    }
     if let Some(correlation) = correlation {
         let key = context.strings.intern("correlation_id");
         coder.pooled(key, key, correlation);
+    }
+    if legacy.id.is_some() {
+        coder.source();
+    }
+    for field in fields(message) {
+        match (field.number, field.value) {
+            (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => {
+                let key = context.strings.intern("source_location_iid");
+                coder.uint(key, key, iid);
+            }
+            (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => own_location(message, coder, context),
+            _ => {}
+        }
     }
     for field in fields(message) {
         if let (TrackEvent::DEBUG_ANNOTATIONS, Value::Bytes(message)) = (field.number, field.value) {
@@ -403,20 +445,54 @@ fn log_message(message: &[u8], sequence: &Sequence, context: &mut Context<'_>) -
     })
 }
 
-fn add_location(location: SourceLocation, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+/// The keys of a file, a function and a line.
+const SOURCE_KEYS: [&str; 3] = ["source.file_name", "source.function_name", "source.line_number"];
+const TASK_KEYS: [&str; 3] = [
+    "task.posted_from.file_name",
+    "task.posted_from.function_name",
+    "task.posted_from.line_number",
+];
+
+fn add_location(
+    [file_key, function_key, line_key]: [&str; 3],
+    location: SourceLocation,
+    coder: &mut Coder<'_>,
+    context: &mut Context<'_>,
+) {
     let empty = context.strings.intern("");
     let file = location.file.unwrap_or(empty);
     let file = context.strings.get(file).replace('\\', "/");
     let file = context.strings.intern(&file);
     for (key, value) in [
-        ("source.file_name", file),
-        ("source.function_name", location.function.unwrap_or(empty)),
+        (file_key, file),
+        (function_key, location.function.unwrap_or(empty)),
     ] {
         let key = context.strings.intern(key);
         coder.pooled(key, key, value);
     }
-    let key = context.strings.intern("source.line_number");
+    let key = context.strings.intern(line_key);
     coder.uint(key, key, location.line.unwrap_or(0) as u64);
+}
+
+/// Adds a location that the event itself has.
+fn own_location(message: &[u8], coder: &mut Coder<'_>, context: &mut Context<'_>) {
+    const KEYS: [&str; 4] = [
+        "source_location.iid",
+        "source_location.file_name",
+        "source_location.function_name",
+        "source_location.line_number",
+    ];
+    for field in fields(message) {
+        let Some(key) = KEYS.get(field.number.wrapping_sub(1) as usize) else {
+            continue;
+        };
+        let key = context.strings.intern(key);
+        match (field.number, field.value) {
+            (1 | 4, Value::Varint(value)) => coder.uint(key, key, value),
+            (2 | 3, Value::Bytes(text)) => coder.text(key, key, text),
+            _ => {}
+        }
+    }
 }
 
 /// Takes in a description of a track. Returns whether the trackers should see it too.
@@ -483,7 +559,7 @@ pub(super) fn descriptor(message: &[u8], sequence: &mut Sequence, context: &mut 
 /// Whether the number of a thread is that of a sandbox.
 pub(crate) fn is_sandboxed(descriptor: &[u8]) -> bool {
     const CHROME_THREAD: u32 = 7;
-    const IS_SANDBOXED_TID: u32 = 2;
+    const IS_SANDBOXED_TID: u32 = 3;
     let chrome = bytes_of(descriptor, CHROME_THREAD);
     chrome
         .and_then(|chrome| number_of(chrome, IS_SANDBOXED_TID))

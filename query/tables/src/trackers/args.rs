@@ -80,6 +80,14 @@ impl Pending {
         self.0.push(Arg::new(flat_key, key, value));
     }
 
+    /// Adds an argument, in place of an earlier one of this key.
+    pub(crate) fn set(&mut self, flat_key: StringId, key: StringId, value: Value) {
+        match self.0.iter_mut().find(|arg| arg.key == key) {
+            Some(arg) => arg.value = value,
+            None => self.add(flat_key, key, value),
+        }
+    }
+
     /// Adds the arguments of a later event of the same thing. Its arrays go on where those of earlier events end.
     pub(crate) fn continue_with(&mut self, mut later: Pending, strings: &mut Strings) {
         let mut elements: BTreeMap<String, usize> = BTreeMap::new();

@@ -281,6 +281,12 @@ impl Trackers {
                 self.count(ts, value, &key, || name, unit, context);
             }
         }
+        for field in fields(stats).filter(|field| field.number == SysStats::GPUFREQ_MHZ) {
+            // As in the trace processor, all are of one.
+            each_varint(field.value, |frequency| {
+                self.gpu_frequency(ts, 0, frequency as f64, context)
+            });
+        }
     }
 
     /// Counters of processes.

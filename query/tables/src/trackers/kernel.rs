@@ -24,6 +24,7 @@ pub(crate) const SCHED_BLOCKED_REASON: u32 = 18;
 pub(crate) const CALLER: u32 = 2;
 const CPU_FREQUENCY: u32 = 11;
 const CPU_IDLE: u32 = 13;
+const GPU_FREQUENCY: u32 = 332;
 const TASK_NEWTASK: u32 = 235;
 const SCHED_PROCESS_FREE: u32 = 240;
 /// A new thread rather than a new process.
@@ -220,6 +221,10 @@ impl Trackers {
                     let io_wait = number_of(message, 3).unwrap_or(0) != 0;
                     let function = (symbol != NO_SYMBOL).then_some(StringId(symbol));
                     self.states.blocked_reason(utid, io_wait, function);
+                }
+                GPU_FREQUENCY => {
+                    let get = |field| number_of(message, field).unwrap_or(0) as u32;
+                    self.gpu_frequency(ts, get(1), get(2).into(), context);
                 }
                 CPU_FREQUENCY | CPU_IDLE => {
                     let get = |field| number_of(message, field).unwrap_or(0) as u32;

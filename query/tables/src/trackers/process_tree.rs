@@ -4,6 +4,7 @@ use ferretto_proto::write::ProcessTree;
 use ferretto_proto::write::process_tree::{Process, Thread};
 
 use super::Trackers;
+use super::args::Value;
 use super::processes::Worth;
 use crate::clocks::BOOTTIME;
 use crate::context::Context;
@@ -69,7 +70,9 @@ impl Trackers {
             self.processes.start_if_unknown(upid, ts);
         }
         if let Some(is) = number_of(process, Process::IS_KTHREAD) {
-            self.processes.set_kernel_thread(upid, is != 0);
+            let key = context.strings.intern("is_kthread");
+            let arguments = self.processes.arguments(upid);
+            arguments.set(key, key, Value::Bool(is != 0));
         }
     }
 }

@@ -5,6 +5,7 @@
 
 use hashbrown::HashMap;
 
+use super::args::{Args, Pending};
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{PROCESS, THREAD};
@@ -21,6 +22,8 @@ pub(crate) enum Worth {
     None,
     Ftrace,
     ProcessTree,
+    /// A description of a track says of what type the thread is.
+    TypeOfThread,
     TrackDescriptor,
     Constant,
 }
@@ -45,7 +48,7 @@ struct Process {
     parent: Option<Upid>,
     uid: Option<u32>,
     cmdline: Option<StringId>,
-    is_kernel_thread: Option<bool>,
+    args: Pending,
 }
 
 /// All threads and processes so far.
@@ -105,7 +108,7 @@ impl Processes {
             parent: None,
             uid: None,
             cmdline: None,
-            is_kernel_thread: None,
+            args: Pending::default(),
         });
         (self.processes.len() - 1) as Upid
     }
@@ -289,8 +292,9 @@ impl Processes {
         self.processes[upid as usize].uid = Some(uid);
     }
 
-    pub(crate) fn set_kernel_thread(&mut self, upid: Upid, is_kernel_thread: bool) {
-        self.processes[upid as usize].is_kernel_thread = Some(is_kernel_thread);
+    /// Returns the arguments of a process.
+    pub(crate) fn arguments(&mut self, upid: Upid) -> &mut Pending {
+        &mut self.processes[upid as usize].args
     }
 
     pub(crate) fn name_if_unnamed(&mut self, upid: Upid, name: StringId) {
@@ -366,16 +370,11 @@ impl Processes {
         }
     }
 
-    /// Writes the tables `process` and `thread`. `arguments` gives the set with `is_kthread`.
-    pub(crate) fn write(
-        &self,
-        strings: &Strings,
-        output: &mut Output<'_>,
-        mut arguments: impl FnMut(bool, &mut Output<'_>) -> i64,
-    ) {
-        for (upid, process) in self.processes.iter().enumerate() {
+    /// Writes the tables `process` and `thread`.
+    pub(crate) fn write(&mut self, args: &mut Args, strings: &Strings, output: &mut Output<'_>) {
+        for (upid, process) in self.processes.iter_mut().enumerate() {
             let uid = process.uid.map(i64::from);
-            let set = process.is_kernel_thread.map(|is| arguments(is, output));
+            let set = args.finish_with(&mut process.args, strings, output);
             let row = [
                 Cell::from(upid as i64),
                 Cell::from(upid as i64),

@@ -5,6 +5,7 @@
 use hashbrown::HashMap;
 
 use super::args::Pending;
+use super::frames::Frame;
 use super::tracks::TrackId;
 use crate::context::Context;
 use crate::rows::Cell;
@@ -17,6 +18,9 @@ pub(crate) type SliceId = i64;
 const OPEN: i64 = -1;
 /// Slices deeper than this are not nested.
 const MOST_DEPTH: usize = 512;
+
+/// The most flows that wait for the next slice of a track.
+const MOST_AWAITED: usize = 1 << 12;
 
 /// A slice that may still change.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Slice {
     pub(crate) thread_dur: Option<i64>,
     pub(crate) instructions: Option<i64>,
     pub(crate) instruction_delta: Option<i64>,
+    /// What else it is, if it is a frame.
+    pub(super) frame: Option<Box<Frame>>,
 }
 
 /// What begins.
@@ -46,6 +52,10 @@ pub(crate) struct Named {
 pub(crate) struct Slices {
     stacks: HashMap<TrackId, Vec<Slice>>,
     rows: SliceId,
+    /// Flows that end at the next slice of a track.
+    awaited: HashMap<TrackId, Vec<u64>>,
+    /// Such flows whose slice has begun.
+    arrived: Vec<(u64, SliceId)>,
 }
 
 impl Slices {
@@ -78,14 +88,39 @@ impl Slices {
             thread_dur: None,
             instructions: None,
             instruction_delta: None,
+            frame: None,
         };
         if stack.len() >= MOST_DEPTH {
             write(&mut slice, track, 0, None, context);
             return None;
         }
         slice.stack = stack_id(parent, named);
+        if !self.awaited.is_empty() {
+            let flows = self.awaited.remove(&track).unwrap_or_default();
+            self.arrived.extend(flows.into_iter().map(|flow| (flow, id)));
+        }
         stack.push(slice);
         stack.last_mut()
+    }
+
+    /// Returns the innermost slice of a track, and when it began.
+    pub(crate) fn innermost(&self, track: TrackId) -> Option<(SliceId, i64)> {
+        let slice = self.stacks.get(&track)?.last()?;
+        Some((slice.id, slice.ts))
+    }
+
+    /// Lets a flow end at the next slice of a track. Returns whether there is room for it.
+    pub(crate) fn await_with(&mut self, track: TrackId, flow: u64) -> bool {
+        let flows = self.awaited.entry(track).or_default();
+        if flows.len() < MOST_AWAITED {
+            flows.push(flow);
+        }
+        flows.len() < MOST_AWAITED
+    }
+
+    /// Returns the flows that have ended in this way since the last call, with their slices.
+    pub(crate) fn take_arrived(&mut self) -> Vec<(u64, SliceId)> {
+        std::mem::take(&mut self.arrived)
     }
 
     /// Whether a track has slices that may still change.
@@ -215,6 +250,15 @@ fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>
         Cell::from(slice.id),
     ];
     output.push(&SLICE, &row, strings);
+    if let (Some(frame), Some(of_slice)) = (&slice.frame, row.first_chunk::<8>()) {
+        let [id, ts, dur, track, category, name, depth, _] = *of_slice;
+        let (parent, set) = (row[9], row[10]);
+        frame.write(
+            [id, ts, dur, track, category, name, depth, parent, set],
+            strings,
+            output,
+        );
+    }
 }
 
 /// Distinguishes stacks of names and categories, in 53 bits, which all programs can hold.

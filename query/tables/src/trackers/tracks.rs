@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::{
-    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, PERF_COUNTER_TRACK, PROCESS_COUNTER_TRACK,
-    PROCESS_TRACK, THREAD_COUNTER_TRACK, THREAD_TRACK, TRACK,
+    COUNTER, COUNTER_TRACK, CPU_COUNTER_TRACK, CPU_TRACK, GPU_COUNTER_TRACK, PERF_COUNTER_TRACK,
+    PROCESS_COUNTER_TRACK, PROCESS_TRACK, THREAD_COUNTER_TRACK, THREAD_TRACK, TRACK,
 };
 use crate::strings::{StringId, Strings};
 
@@ -54,6 +54,14 @@ pub(crate) enum Has {
     Counter { unit: Option<StringId> },
 }
 
+/// A row of `counter` that has no value yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Count {
+    id: i64,
+    ts: i64,
+    track: TrackId,
+}
+
 #[derive(Debug)]
 struct Track {
     kind: &'static str,
@@ -67,6 +75,7 @@ struct Track {
     utid: Option<i64>,
     upid: Option<i64>,
     cpu: Option<i64>,
+    gpu: Option<i64>,
     /// The session of linux.perf that it is of.
     session: Option<i64>,
     is_timebase: bool,
@@ -131,6 +140,7 @@ impl Tracks {
             utid: key.dimension("utid"),
             upid: key.dimension("upid"),
             cpu,
+            gpu: key.dimension("gpu"),
             session: key.dimension("perf_session_id"),
             is_timebase: false,
         });
@@ -201,6 +211,34 @@ impl Tracks {
         output.push(&COUNTER, &row, strings);
     }
 
+    /// Returns a row whose value comes later.
+    pub(crate) fn reserve_count(&mut self, ts: i64, track: TrackId) -> Count {
+        self.counters += 1;
+        Count {
+            id: self.counters - 1,
+            ts,
+            track,
+        }
+    }
+
+    /// Writes a row that was reserved.
+    pub(crate) fn write_count(
+        &mut self,
+        count: Count,
+        value: f64,
+        strings: &Strings,
+        output: &mut Output<'_>,
+    ) {
+        let row = [
+            Cell::from(count.id),
+            Cell::from(count.ts),
+            Cell::from(count.track),
+            Cell::from(value),
+            Cell::NULL,
+        ];
+        output.push(&COUNTER, &row, strings);
+    }
+
     /// Writes the tables of tracks.
     pub(crate) fn write(&self, strings: &mut Strings, output: &mut Output<'_>) {
         for (id, track) in self.tracks.iter().enumerate() {
@@ -222,6 +260,7 @@ impl Tracks {
                 (&PROCESS_TRACK, &PROCESS_COUNTER_TRACK, track.upid),
                 (&CPU_TRACK, &CPU_COUNTER_TRACK, track.cpu),
             ];
+            let of_counters = [(&GPU_COUNTER_TRACK, track.gpu)];
             match track.has {
                 Has::Slices => {
                     for (table, _, value) in of {
@@ -261,7 +300,8 @@ impl Tracks {
                         ];
                         output.push(&PERF_COUNTER_TRACK, &row, strings);
                     }
-                    for (_, table, value) in of {
+                    let of = of.map(|(_, table, value)| (table, value));
+                    for (table, value) in of.into_iter().chain(of_counters) {
                         if let Some(value) = value {
                             let row = [
                                 id,

@@ -90,3 +90,22 @@ pub(crate) fn rows(table: &Table, memory: &Memory) -> Vec<String> {
     rows.sort();
     rows.into_iter().map(|(_, line)| line).collect()
 }
+
+/// Packets that no compared table of the trace processor has anything of: what Chromium says about a recording, and where one came from.
+const WITHOUT_TABLES: [&str; 3] = [
+    "field 51 of TracePacket",
+    "field 72 of TracePacket",
+    "field 124 of TracePacket",
+];
+
+/// Returns the kinds of packets that were not read although tables may need them.
+pub(crate) fn unread_packets(memory: &Memory) -> Vec<String> {
+    let mut kinds = Vec::new();
+    for batch in memory.tables.get("ferretto_loss").into_iter().flatten() {
+        let rows = 0..batch.num_rows();
+        let of_packets = rows.filter(|row| text_of(batch, "kind", *row).as_deref() == Some("packets"));
+        kinds.extend(of_packets.filter_map(|row| text_of(batch, "detail", row)));
+    }
+    kinds.retain(|kind| !WITHOUT_TABLES.contains(&kind.as_str()));
+    kinds
+}

@@ -12,14 +12,18 @@ pub(crate) fn is_there() -> bool {
     is_there
 }
 
-/// Returns the rows of each statement, as text with tabs.
-pub(crate) fn ask(trace: &Path, statements: &[String]) -> Vec<Vec<String>> {
+/// Returns the rows of each statement, as text with tabs. Fails if the trace processor does not read the trace.
+pub(crate) fn ask(trace: &Path, statements: &[String]) -> Result<Vec<Vec<String>>, String> {
+    const CANNOT_READ: i32 = 3;
     let program = std::env::var_os("FERRETTO_TPQ").unwrap();
     let output = Command::new(program)
         .arg(trace)
         .args(statements)
         .output()
         .unwrap();
+    if output.status.code() == Some(CANNOT_READ) {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
     assert!(
         output.status.success(),
         "{}: {}",
@@ -32,5 +36,5 @@ pub(crate) fn ask(trace: &Path, statements: &[String]) -> Vec<Vec<String>> {
         results.push(part.lines().skip(1).map(str::to_owned).collect());
     }
     assert_eq!(results.len(), statements.len(), "{text:.2000}");
-    results
+    Ok(results)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ferretto_wire::{push_varint, take_varint, unzigzag, zigzag};
 
+use super::legacy::Legacy;
 use crate::strings::StringId;
 use crate::tokenizer::sequence::SourceLocation;
 use crate::trackers::args::{Pending, Value};
@@ -15,6 +16,8 @@ pub(crate) enum Kind {
     End,
     Instant,
     Counter,
+    /// What the older form says in its phase; without a phase, a type that is not known.
+    Phase,
 }
 
 /// An event without its lists.
@@ -49,9 +52,11 @@ const INT: u8 = 2;
 const REAL: u8 = 3;
 const POINTER: u8 = 4;
 const TEXT: u8 = 5;
-const JSON: u8 = 6;
 const POOLED: u8 = 7;
 const LOG: u8 = 8;
+const SOURCE: u8 = 9;
+const NAME: u8 = 10;
+const PROCESS: u8 = 11;
 
 /// A message that a program logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,9 +66,21 @@ pub(crate) struct Log {
     pub(crate) location: Option<SourceLocation>,
 }
 
+/// What an event says among its arguments that is more, or other, than an argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extra {
+    Log(Log),
+    /// The place of the number that an event of the older form has.
+    Source,
+    /// The name that an event gives to its thread or process.
+    Name(StringId),
+    /// A process that is there.
+    Process(i64),
+}
+
 impl Event {
-    /// Appends the event and its lists; arguments follow with a [`Coder`].
-    pub(crate) fn encode(&self, lists: &Lists, to: &mut Vec<u8>) {
+    /// Appends the event and its lists, and the message that has its older form; arguments follow with a [`Coder`].
+    pub(crate) fn encode(&self, lists: &Lists, legacy: Option<&[u8]>, to: &mut Vec<u8>) {
         let some = [
             self.category.is_some(),
             self.name.is_some(),
@@ -72,6 +89,7 @@ impl Event {
             self.instructions.is_some(),
             self.value.is_some(),
             self.has_no_track,
+            legacy.is_some(),
         ];
         let flags = some
             .iter()
@@ -103,17 +121,22 @@ impl Event {
             push_varint(to, list.len() as u64);
             list.iter().for_each(|flow| push_varint(to, *flow));
         }
+        if let Some(legacy) = legacy {
+            push_varint(to, legacy.len() as u64);
+            to.extend_from_slice(legacy);
+        }
     }
 
     /// Reads what [`encode`](Event::encode) wrote. Arguments are left in `from`.
-    pub(crate) fn decode(from: &mut &[u8]) -> Option<(Event, Lists)> {
+    pub(crate) fn decode<'a>(from: &mut &'a [u8]) -> Option<(Event, Lists, Legacy<'a>)> {
         let ([kind, flags], rest) = from.split_first_chunk::<2>()?;
         *from = rest;
         let kind = match *kind {
             0 => Kind::Begin,
             1 => Kind::End,
             2 => Kind::Instant,
-            _ => Kind::Counter,
+            3 => Kind::Counter,
+            _ => Kind::Phase,
         };
         let has = |at: u8| flags >> at & 1 != 0;
         let uuid = take_varint(from)?;
@@ -142,6 +165,10 @@ impl Event {
                 list.push(take_varint(from)?);
             }
         }
+        let legacy = match has(7) {
+            true => Legacy::new(take_bytes(from)?),
+            false => Legacy::default(),
+        };
         let event = Event {
             kind,
             uuid,
@@ -154,7 +181,7 @@ impl Event {
             instructions: instructions.flatten(),
             value,
         };
-        Some((event, lists))
+        Some((event, lists, legacy))
     }
 }
 
@@ -233,11 +260,6 @@ impl<'a> Coder<'a> {
         self.bytes(value);
     }
 
-    pub(crate) fn json(&mut self, flat: StringId, whole: StringId, value: &[u8]) {
-        self.begin(JSON, flat, whole);
-        self.bytes(value);
-    }
-
     pub(crate) fn pooled(&mut self, flat: StringId, whole: StringId, value: StringId) {
         self.begin(POOLED, flat, whole);
         push_varint(self.to, value.0.into());
@@ -257,15 +279,30 @@ impl<'a> Coder<'a> {
         }
     }
 
+    /// Leaves a place for the number that an event of the older form has.
+    pub(crate) fn source(&mut self) {
+        self.to.push(SOURCE);
+    }
+
+    pub(crate) fn name(&mut self, name: StringId) {
+        self.to.push(NAME);
+        push_varint(self.to, name.0.into());
+    }
+
+    pub(crate) fn process(&mut self, pid: i64) {
+        self.to.push(PROCESS);
+        push_varint(self.to, zigzag(pid));
+    }
+
     fn bytes(&mut self, value: &[u8]) {
         push_varint(self.to, value.len() as u64);
         self.to.extend_from_slice(value);
     }
 }
 
-/// Reads the arguments behind an event. `log` takes what the program logged.
-pub(crate) fn arguments(mut from: &[u8], pending: &mut Pending, mut log: impl FnMut(Log, &mut Pending)) {
-    while next(&mut from, pending, &mut log).is_some() {}
+/// Reads the arguments behind an event. `extra` takes what is no argument.
+pub(crate) fn arguments(mut from: &[u8], pending: &mut Pending, mut extra: impl FnMut(Extra, &mut Pending)) {
+    while next(&mut from, pending, &mut extra).is_some() {}
 }
 
 fn take_log(from: &mut &[u8]) -> Option<Log> {
@@ -289,11 +326,18 @@ fn take_log(from: &mut &[u8]) -> Option<Log> {
     })
 }
 
-fn next(from: &mut &[u8], pending: &mut Pending, log: &mut impl FnMut(Log, &mut Pending)) -> Option<()> {
+fn next(from: &mut &[u8], pending: &mut Pending, visit: &mut impl FnMut(Extra, &mut Pending)) -> Option<()> {
     let (kind, rest) = from.split_first()?;
     *from = rest;
-    if *kind == LOG {
-        log(take_log(from)?, pending);
+    let extra = match *kind {
+        LOG => Some(Extra::Log(take_log(from)?)),
+        SOURCE => Some(Extra::Source),
+        NAME => Some(Extra::Name(StringId(take_varint(from)? as u32))),
+        PROCESS => Some(Extra::Process(unzigzag(take_varint(from)?))),
+        _ => None,
+    };
+    if let Some(extra) = extra {
+        visit(extra, pending);
         return Some(());
     }
     let flat = StringId(take_varint(from)? as u32);
@@ -309,7 +353,6 @@ fn next(from: &mut &[u8], pending: &mut Pending, log: &mut impl FnMut(Log, &mut 
         REAL => Value::Real(take_real(from)?),
         POINTER => Value::Pointer(take_varint(from)?),
         TEXT => Value::Str(text(from)?),
-        JSON => Value::Json(text(from)?),
         _ => Value::Text(StringId(take_varint(from)? as u32)),
     };
     pending.add(flat, whole, value);
@@ -317,8 +360,12 @@ fn next(from: &mut &[u8], pending: &mut Pending, log: &mut impl FnMut(Log, &mut 
 }
 
 fn text(from: &mut &[u8]) -> Option<Box<str>> {
+    take_bytes(from).map(|text| String::from_utf8_lossy(text).into())
+}
+
+fn take_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
     let len = usize::try_from(take_varint(from)?).ok()?;
-    let (text, rest) = from.split_at_checked(len)?;
+    let (bytes, rest) = from.split_at_checked(len)?;
     *from = rest;
-    Some(String::from_utf8_lossy(text).into())
+    Some(bytes)
 }
