@@ -143,7 +143,7 @@ async fn the_frequent_questions_have_the_trace_processors_answers() {
         let statements: Vec<String> = compared()
             .map(|example| format!("{MODULES}{}", example.sql))
             .collect();
-        let theirs = tpq::ask(&trace, &statements);
+        let theirs = tpq::ask(&trace, &statements).unwrap();
         for (place, (example, theirs)) in compared().zip(theirs).enumerate() {
             let ours = ask(&mut database, &format!("{MODULES}{}", example.sql)).await;
             assert_eq!(ours, theirs, "{} on {}", example.name, trace.display());
@@ -178,7 +178,7 @@ async fn slices_above_and_below_and_along_flows_are_the_trace_processors() {
             let [after, before] = ["following_flow", "preceding_flow"]
                 .map(|function| format!("select slice_out, slice_in from {function}({id}) order by 1, 2"));
             let statements = [above, below, after, before];
-            let theirs = tpq::ask(&trace, &statements);
+            let theirs = tpq::ask(&trace, &statements).unwrap();
             for ((statement, theirs), found) in statements.iter().zip(theirs).zip(&mut found) {
                 let ours = ask(&mut database, statement).await;
                 *found += ours.len();

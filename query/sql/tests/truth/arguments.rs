@@ -15,7 +15,7 @@ async fn arguments_have_the_trace_processors_values() {
     let mut seen = std::collections::BTreeMap::new();
     for trace in generated(folder.path(), 3) {
         let mut database = open(&trace).await;
-        let keys = tpq::ask(&trace, &[KEYS.to_owned()]).remove(0);
+        let keys = tpq::ask(&trace, &[KEYS.to_owned()]).unwrap().remove(0);
         let mut statements = Vec::new();
         for (key, types) in keys.iter().filter_map(|line| line.split_once('\t')) {
             *seen.entry(types.to_owned()).or_insert(0) += 1;
@@ -27,7 +27,7 @@ async fn arguments_have_the_trace_processors_values() {
                 ));
             }
         }
-        let theirs = tpq::ask(&trace, &statements);
+        let theirs = tpq::ask(&trace, &statements).unwrap();
         for (statement, theirs) in statements.iter().zip(theirs) {
             assert_eq!(
                 ask(&mut database, statement).await,
@@ -78,7 +78,7 @@ async fn kernel_events_have_their_fields_also_if_args_was_read_before() {
             "select count(*) from args where arg_set_id in (select arg_set_id from slice)",
         ]
         .map(str::to_owned);
-        let theirs = tpq::ask(&trace, &statements);
+        let theirs = tpq::ask(&trace, &statements).unwrap();
         for (statement, theirs) in statements.iter().zip(theirs) {
             assert_eq!(
                 ask(&mut database, statement).await,

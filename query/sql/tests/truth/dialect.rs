@@ -70,7 +70,7 @@ async fn the_trace_processors_sql_has_its_answers() {
             .iter()
             .map(|sql| sql.replace("create perfetto", "create or replace perfetto"))
             .collect();
-        let theirs = tpq::ask(&trace, &replaced);
+        let theirs = tpq::ask(&trace, &replaced).unwrap();
         for (sql, theirs) in replaced.iter().zip(theirs) {
             assert!(!theirs.is_empty(), "{sql} has no rows of {}", trace.display());
             assert_eq!(
