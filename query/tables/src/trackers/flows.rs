@@ -27,15 +27,19 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Returns the number of a flow of the oldest form.
-    pub(crate) fn labelled(&mut self, label: Label) -> u64 {
-        let next = self.numbers.len() as u64;
-        if self.numbers.len() >= MOST {
-            return self.numbers.get(&label).copied().unwrap_or(0);
+    /// Returns the number of a flow of the oldest form. `None`, which is counted, if there is no room for another.
+    pub(crate) fn labelled(&mut self, label: Label, context: &mut Context<'_>) -> Option<u64> {
+        if let Some(number) = self.numbers.get(&label) {
+            return Some(*number);
         }
-        let number = *self.numbers.entry(label).or_insert(next);
+        let number = self.numbers.len() as u64;
+        if self.numbers.len() >= MOST {
+            context.stats.add("ferretto_flows_passed_over", None, 1);
+            return None;
+        }
+        self.numbers.insert(label, number);
         self.labels.insert(number, label);
-        number
+        Some(number)
     }
 
     /// Whether another flow has no room.

@@ -19,7 +19,7 @@ use crate::rows::Cell;
 use crate::schema::{ACTUAL_FRAME_TIMELINE_SLICE, EXPECTED_FRAME_TIMELINE_SLICE};
 use crate::strings::{StringId, Strings};
 
-/// The most frames that have begun and not ended, and the most numbers of frames that are remembered.
+/// The most frames that have begun and not ended, that are remembered by their numbers, and that wait for the display's.
 const MOST: usize = 1 << 20;
 /// Times as large as these are mistakes.
 const TOO_LATE: i64 = i64::MAX - 10_000_000_000;
@@ -142,6 +142,8 @@ pub(crate) struct Frames {
     expected: BTreeSet<(Upid, i64)>,
     /// Slices of programs' frames that wait for the frame of the display.
     waiting: HashMap<i64, Vec<SliceId>>,
+    /// How many of them there are.
+    waiting_slices: usize,
 }
 
 /// The fields of a message that says that a frame begins.
@@ -278,11 +280,14 @@ impl Trackers {
             outcome,
         }));
         if is_actual && surface_token.is_some() {
-            if self.frames.waiting.len() < MOST {
+            if self.frames.waiting_slices < MOST {
                 self.frames.waiting.entry(display).or_default().push(id);
+                self.frames.waiting_slices += 1;
             }
         } else if is_actual {
-            for surface in self.frames.waiting.remove(&token).unwrap_or_default() {
+            let surfaces = self.frames.waiting.remove(&token).unwrap_or_default();
+            self.frames.waiting_slices -= surfaces.len();
+            for surface in surfaces {
                 self.flows.between(surface, id, context);
             }
         }

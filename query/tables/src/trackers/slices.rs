@@ -112,10 +112,11 @@ impl Slices {
     /// Lets a flow end at the next slice of a track. Returns whether there is room for it.
     pub(crate) fn await_with(&mut self, track: TrackId, flow: u64) -> bool {
         let flows = self.awaited.entry(track).or_default();
-        if flows.len() < MOST_AWAITED {
+        let has_room = flows.len() < MOST_AWAITED;
+        if has_room {
             flows.push(flow);
         }
-        flows.len() < MOST_AWAITED
+        has_room
     }
 
     /// Returns the flows that have ended in this way since the last call, with their slices.

@@ -347,7 +347,11 @@ impl Trackers {
         };
         let flow = match (act, legacy.id) {
             (Some(Act::Flow), Some(Id::Unscoped(id))) => {
-                Some(self.flows.labelled((id, event.category, event.name)))
+                let label = (id, event.category, event.name);
+                match self.flows.labelled(label, context) {
+                    None => return Some(()),
+                    flow => flow,
+                }
             }
             (Some(Act::Flow), _) => {
                 context.stats.add("flow_invalid_id", None, 1);
