@@ -8,6 +8,7 @@
 //! The file is read once. Memory holds the events that are being sorted, what has begun and not ended, all threads and processes, and all distinct names.
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod clocks;
 mod context;
 mod error;

@@ -4,10 +4,11 @@
 
 use std::fmt::Display;
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::import::Selection;
 use crate::rows::{Cell, Rows};
-use crate::schema::{TABLES, Table};
+use crate::schema::{TABLES, TRACE_BOUNDS, Table};
 use crate::sink::Sink;
 use crate::strings::Strings;
 
@@ -17,6 +18,8 @@ pub(crate) struct Output<'a> {
     tables: Vec<Rows>,
     /// Whether rows of a table are kept.
     wanted: Vec<bool>,
+    /// The times of all rows, if `trace_bounds` is wanted.
+    bounds: Option<Bounds>,
     /// What went wrong first. Trackers go on; the import stops soon.
     failed: Option<Error>,
 }
@@ -27,6 +30,7 @@ impl<'a> Output<'a> {
             sink,
             tables: TABLES.iter().map(|table| Rows::new(table)).collect(),
             wanted: TABLES.iter().map(|table| tables.has(table)).collect(),
+            bounds: tables.has(&TRACE_BOUNDS).then(Bounds::new),
             failed: None,
         }
     }
@@ -48,8 +52,19 @@ impl<'a> Output<'a> {
     /// Adds a row to a table.
     #[inline(always)]
     pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell; N], strings: &Strings) {
+        if let Some(bounds) = &mut self.bounds {
+            bounds.row(table, row);
+        }
         if self.wants(table) && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
+        }
+    }
+
+    /// Notes the time of a kernel event, which counts for the bounds of the trace although no row is made of it.
+    #[inline]
+    pub(crate) fn kernel_event_at(&mut self, ts: i64) {
+        if let Some(bounds) = &mut self.bounds {
+            bounds.time(ts, 0);
         }
     }
 
@@ -78,6 +93,9 @@ impl<'a> Output<'a> {
 
     /// Sends the last batches.
     pub(crate) fn finish(mut self, strings: &Strings) -> Result<(), Error> {
+        if let Some((start, end)) = self.bounds.take().map(|bounds| bounds.get()) {
+            self.push(&TRACE_BOUNDS, &[Cell::from(start), Cell::from(end)], strings);
+        }
         for table in TABLES {
             self.tables[table.index].settle(strings);
             self.send(table);

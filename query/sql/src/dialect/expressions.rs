@@ -2,7 +2,8 @@
 //! - a condition may be a number, which is true unless it is 0: [`truth`](crate::functions::TRUTH) is put around conditions that are no comparisons;
 //! - `sum`, `avg`, `min` and `max` of a condition count it as 0 or 1;
 //! - `LIKE` knows no difference between small and capital letters, and `COLLATE NOCASE` neither;
-//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them.
+//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
+//! - `trace_start`, `trace_end` and `trace_dur` become queries.
 
 use std::ops::ControlFlow;
 
@@ -14,6 +15,8 @@ use datafusion::sql::sqlparser::ast::{
     FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Select, UnaryOperator, Value,
     VisitMut, VisitorMut, helpers::attached_token::AttachedToken,
 };
+use datafusion::sql::sqlparser::dialect::GenericDialect;
+use datafusion::sql::sqlparser::parser::Parser;
 
 use crate::functions::TRUTH;
 
@@ -246,12 +249,21 @@ fn replaced(function: &mut Function) -> Option<Expr> {
             let matches = binary(text, BinaryOperator::PGRegexMatch, call(PATTERN, vec![pattern]));
             Some(Expr::Nested(Box::new(matches)))
         }
+        ("trace_start", []) => of_bounds("(select start_ts from trace_bounds)"),
+        ("trace_end", []) => of_bounds("(select end_ts from trace_bounds)"),
+        ("trace_dur", []) => of_bounds("(select end_ts - start_ts from trace_bounds)"),
         ("char", [_]) => {
             function.name = named("chr");
             None
         }
         _ => None,
     }
+}
+
+/// Returns a query as an expression.
+fn of_bounds(sql: &str) -> Option<Expr> {
+    let parser = Parser::new(&GenericDialect {}).try_with_sql(sql);
+    parser.and_then(|mut parser| parser.parse_expr()).ok()
 }
 
 /// Returns the plain arguments of a call, or nothing if it has others.

@@ -366,6 +366,10 @@ tables! {
         optional(int("int_value", "The value, if it is a number.")),
         optional(text("str_value", "The value, if it is text.")),
     ];
+    TRACE_BOUNDS = "trace_bounds", "The time of the whole trace. There is one row; both times are 0 if the trace has no events.", [
+        int("start_ts", "The time of the first event, in ns."),
+        int("end_ts", "The time of the last event, in ns."),
+    ];
     #[differs = "Only counters that are not zero. The columns `severity` and `description` are missing."]
     STATS = "stats", "A counter of what was read, and of what could not be.", [
         text("name", "The counter."),

@@ -77,7 +77,8 @@ fn statement(table: &Table) -> String {
         .collect();
     let order = match table.columns.iter().any(|column| column.name == "id") {
         true => "order by t.id",
-        false => "order by 1, 2, 3",
+        false if columns.len() > 2 => "order by 1, 2, 3",
+        false => "order by 1, 2",
     };
     format!("select {} from {} t {order}", columns.join(", "), table.name)
 }
