@@ -347,7 +347,7 @@ fn a_port_that_is_taken_is_no_obstacle_for_a_copy() {
         .arg(&trace)
         .spawn()
         .unwrap();
-    let serving = Serving::of(child);
+    let mut serving = Serving::of(child);
     assert_ne!(port(&serving), 9001);
     let (head, _) = get(
         port(&serving),
@@ -355,6 +355,8 @@ fn a_port_that_is_taken_is_no_obstacle_for_a_copy() {
         "Sec-Fetch-Site: same-origin\r\n",
     );
     assert_eq!(status(&head), 200);
+    // It has the trace only when it has closed the connection.
+    serving.until_said("the browser has the trace now");
     serving.signal(Signal::INT);
     assert_eq!(serving.end().0.code(), Some(0));
 }

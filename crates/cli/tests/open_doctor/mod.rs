@@ -91,6 +91,23 @@ impl Serving {
         rest.split('/').next().unwrap().parse().unwrap()
     }
 
+    /// Waits until it prints this on stderr.
+    fn until_said(&mut self, words: &str) {
+        let stderr = self.process.0.stderr.as_mut().unwrap();
+        let (mut said, mut next) = (Vec::new(), [0]);
+        // Byte by byte: what comes behind is for others to read.
+        while !said.ends_with(words.as_bytes()) {
+            let count = stderr.read(&mut next).unwrap();
+            assert_eq!(
+                count,
+                1,
+                "it does not say `{words}` but {}",
+                String::from_utf8_lossy(&said)
+            );
+            said.extend(next);
+        }
+    }
+
     fn signal(&self, signal: Signal) {
         self.process.signal(signal);
     }

@@ -562,12 +562,7 @@ fn without_a_way_to_start_a_browser_the_address_is_enough() {
 impl Serving {
     /// Waits until it prints this, then ends it.
     pub(super) fn signal_after(mut self, words: &str) {
-        use std::io::{BufRead, BufReader};
-        let mut lines = BufReader::new(self.process.0.stderr.take().unwrap()).lines();
-        assert!(
-            lines.any(|line| line.unwrap().contains(words)),
-            "it does not say: {words}"
-        );
+        self.until_said(words);
         self.signal(Signal::TERM);
         assert_eq!(
             self.process.wait(PATIENCE).and_then(|status| status.code()),
