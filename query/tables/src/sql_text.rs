@@ -11,22 +11,43 @@ pub(crate) fn real(value: f64) -> String {
     if value == 0.0 {
         return "0.0".to_owned();
     }
-    let scientific = format!("{value:.14e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let sign = if value < 0.0 { "-" } else { "" };
+    let (digits, exponent) = significant(value.abs());
+    let (whole, fraction, power) = match exponent {
+        0..15 => {
+            let (whole, fraction) = digits.split_at(exponent as usize + 1);
+            (whole, fraction.to_owned(), String::new())
+        }
+        -4..0 => {
+            let zeros = "0".repeat(-exponent as usize - 1);
+            ("0", format!("{zeros}{digits}"), String::new())
+        }
+        _ => {
+            let (whole, fraction) = digits.split_at(1);
+            let sign = if exponent < 0 { '-' } else { '+' };
+            let power = format!("e{sign}{:02}", exponent.abs());
+            (whole, fraction.to_owned(), power)
+        }
+    };
+    let fraction = match fraction.trim_end_matches('0') {
+        "" => "0",
+        fraction => fraction,
+    };
+    format!("{sign}{whole}.{fraction}{power}")
+}
+
+/// Returns the 15 significant digits of a positive number, and the power of ten of the first. SQLite has three digits more, and rounds those.
+fn significant(value: f64) -> (String, i32) {
+    let exact = format!("{value:.17e}");
+    let (digits, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
+    let digits: u64 = digits.replace('.', "").parse().unwrap_or(0);
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..15).contains(&exponent) {
-        let decimals = (14 - exponent).max(1) as usize;
-        let fixed = format!("{value:.decimals$}");
-        let trimmed = fixed.trim_end_matches('0');
-        return match trimmed.ends_with('.') {
-            true => format!("{trimmed}0"),
-            false => trimmed.to_owned(),
-        };
+    let rounded = digits / 1000 + u64::from(digits / 100 % 10 >= 5);
+    match rounded.to_string() {
+        // All digits were nines.
+        longer if longer.len() > 15 => (longer[..15].to_owned(), exponent + 1),
+        digits => (digits, exponent),
     }
-    let digits = digits.trim_end_matches('0');
-    let point = if digits.ends_with('.') { "0" } else { "" };
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}{point}e{sign}{:02}", exponent.abs())
 }
 
 #[cfg(test)]
@@ -45,6 +66,11 @@ mod tests {
             (1.25e-7, "1.25e-07"),
             (0.0001, "0.0001"),
             (25276502016.0, "25276502016.0"),
+            (1795788218211.125, "1795788218211.13"),
+            (-0.5, "-0.5"),
+            (999_999_999_999_999.9, "1.0e+15"),
+            (123456789012345678.0, "1.23456789012346e+17"),
+            (0.000012345, "1.2345e-05"),
         ] {
             assert_eq!(real(value), text);
         }
