@@ -18,7 +18,7 @@ pub(crate) struct Output<'a> {
     tables: Vec<Rows>,
     /// Whether rows of a table are kept.
     wanted: Vec<bool>,
-    /// The times of all rows, if `trace_bounds` is wanted.
+    /// The times of all that counts for it, if `trace_bounds` is wanted.
     bounds: Option<Bounds>,
     /// What went wrong first. Trackers go on; the import stops soon.
     failed: Option<Error>,
@@ -52,19 +52,16 @@ impl<'a> Output<'a> {
     /// Adds a row to a table.
     #[inline(always)]
     pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell; N], strings: &Strings) {
-        if let Some(bounds) = &mut self.bounds {
-            bounds.row(table, row);
-        }
         if self.wants(table) && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }
     }
 
-    /// Notes the time of a kernel event, which counts for the bounds of the trace although no row is made of it.
+    /// Notes when something was that counts for the bounds of the trace, and how long it lasted.
     #[inline]
-    pub(crate) fn kernel_event_at(&mut self, ts: i64) {
+    pub(crate) fn time(&mut self, ts: i64, dur: i64) {
         if let Some(bounds) = &mut self.bounds {
-            bounds.time(ts, 0);
+            bounds.time(ts, dur);
         }
     }
 

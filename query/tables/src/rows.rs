@@ -40,11 +40,6 @@ impl Cell {
         bits: 0,
         is_null: true,
     };
-
-    /// Returns a whole number.
-    pub(crate) fn int(self) -> i64 {
-        self.bits as i64
-    }
 }
 
 impl From<i64> for Cell {

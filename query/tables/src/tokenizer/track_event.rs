@@ -365,12 +365,15 @@ fn arguments(
 ) {
     const ACTIVE_PROCESSES: u32 = 49;
     const POSTED_FROM: u32 = 1;
-    let mut location = None;
+    let (mut location, mut has_location) = (None, false);
     let (mut task, mut processes) = (None, None);
     let (mut correlation, mut log) = (None, None);
     for field in fields(message) {
         match (field.number, field.value) {
-            (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => location = Some(sequence.location(iid)),
+            (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => {
+                (location, has_location) = (Some(sequence.location(iid)), true);
+            }
+            (TrackEvent::SOURCE_LOCATION, Value::Bytes(_)) => has_location = true,
             (TrackEvent::LOG_MESSAGE, Value::Bytes(message)) => log = Some(message),
             (TrackEvent::TASK_EXECUTION, Value::Bytes(message)) => task = Some(message),
             (ACTIVE_PROCESSES, Value::Bytes(message)) => processes = Some(message),
@@ -414,7 +417,8 @@ fn arguments(
     if legacy.id.is_some() {
         coder.source();
     }
-    for field in fields(message) {
+    let locations = if has_location { message } else { &[] };
+    for field in fields(locations) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => {
                 let key = context.strings.intern("source_location_iid");

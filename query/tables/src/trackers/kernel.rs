@@ -114,7 +114,7 @@ impl Trackers {
         self.sched
             .end(cpu, ts, state, &context.strings, &mut context.output);
         context.cpus.mention(cpu);
-        context.output.kernel_event_at(ts);
+        context.output.time(ts, 0);
         if self.ftrace_events.is_wanted() {
             let previous = Previous {
                 comm: self.processes.name_of(last.utid).unwrap_or(switch.next_comm),
@@ -155,7 +155,7 @@ impl Trackers {
             return;
         };
         context.cpus.mention(cpu);
-        context.output.kernel_event_at(ts);
+        context.output.time(ts, 0);
         if let Some(woken) = whole {
             self.ftrace_events.waking(ts, cpu, last.utid, woken, context);
         }
@@ -200,7 +200,7 @@ impl Trackers {
                 // Whoever does something exists.
                 self.processes.thread(pid);
                 context.cpus.mention(cpu);
-                context.output.kernel_event_at(ts);
+                context.output.time(ts, 0);
                 if self.ftrace_events.wants(field.number) {
                     self.ftrace_event(field.number, At { ts, cpu, pid }, symbol, message, context);
                 }
@@ -275,7 +275,7 @@ impl Trackers {
         let prev = self.processes.thread(prev_pid);
         self.processes.name_thread(prev, prev_comm, Worth::Ftrace);
         context.cpus.mention(cpu);
-        context.output.kernel_event_at(ts);
+        context.output.time(ts, 0);
         if self.ftrace_events.is_wanted() {
             let previous = Previous {
                 comm: prev_comm,

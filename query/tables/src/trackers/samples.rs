@@ -227,6 +227,7 @@ impl Trackers {
             Cell::from(session),
         ];
         self.samples.rows += 1;
+        context.output.time(ts, 0);
         context.output.push(&PERF_SAMPLE, &row, &context.strings);
         Some(())
     }
@@ -334,6 +335,7 @@ impl Trackers {
                 Cell::from(priority),
             ];
             self.samples.streamed += 1;
+            context.output.time(ts, 0);
             context
                 .output
                 .push(&CPU_PROFILE_STACK_SAMPLE, &row, &context.strings);
@@ -447,6 +449,7 @@ impl Trackers {
                 Cell::from(sum.size),
             ];
             self.samples.allocations += 1;
+            context.output.time(it.ts, 0);
             context
                 .output
                 .push(&HEAP_PROFILE_ALLOCATION, &row, &context.strings);

@@ -250,6 +250,7 @@ fn write(slice: &mut Slice, track: TrackId, depth: usize, parent: Option<&Slice>
         category,
         Cell::from(slice.id),
     ];
+    output.time(slice.ts, slice.dur);
     output.push(&SLICE, &row, strings);
     if let (Some(frame), Some(of_slice)) = (&slice.frame, row.first_chunk::<8>()) {
         let [id, ts, dur, track, category, name, depth, _] = *of_slice;

@@ -479,6 +479,7 @@ impl Trackers {
             Cell::from(log.body),
         ];
         self.logs += 1;
+        context.output.time(ts, 0);
         context.output.push(&ANDROID_LOGS, &row, &context.strings);
     }
 

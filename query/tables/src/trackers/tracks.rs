@@ -208,6 +208,7 @@ impl Tracks {
             Cell::from(arg_set),
         ];
         self.counters += 1;
+        output.time(ts, 0);
         output.push(&COUNTER, &row, strings);
     }
 
@@ -236,6 +237,7 @@ impl Tracks {
             Cell::from(value),
             Cell::NULL,
         ];
+        output.time(count.ts, 0);
         output.push(&COUNTER, &row, strings);
     }
 
