@@ -5,6 +5,7 @@
 mod trace_processor;
 
 use std::ffi::OsStr;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -337,7 +338,9 @@ fn run_with_service(test: &str) {
         return;
     };
     let until = Instant::now() + PATIENCE;
-    while !folder.path().join("consumer").exists() || !folder.path().join("producer").exists() {
+    // A socket's file is there a moment before anybody can connect.
+    let listens = |name: &str| UnixStream::connect(folder.path().join(name)).is_ok();
+    while !listens("consumer") || !listens("producer") {
         assert!(Instant::now() < until, "the service does not listen");
         std::thread::yield_now();
     }
