@@ -6,11 +6,11 @@
 //! Nothing passes before both ends know each other. At the host's end there is not even a connection to the service until then.
 
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use ferretto_daemons::paired_socket::PairedSocket;
 use ferretto_ipc::Stream;
-use ferretto_ipc::reactor::{Event, Interest, Reactor, Token, Watch};
+use ferretto_ipc::reactor::{Event, Reactor, Token};
 use ferretto_ipc::transport::Received;
 use rustls::Connection;
 
@@ -55,41 +55,10 @@ enum Ending {
     Asked,
 }
 
-#[derive(Debug)]
-struct Socket {
-    stream: Stream,
-    watch: Watch,
-    hung_up: bool,
-}
-
-impl Socket {
-    fn new(stream: Stream, token: Token) -> Socket {
-        Socket {
-            stream,
-            watch: Watch::new(token),
-            hung_up: false,
-        }
-    }
-
-    fn watch(&mut self, reactor: &Reactor, input: bool, output: bool) {
-        if self.hung_up && !input && !output {
-            return self.watch.end(reactor, &self.stream);
-        }
-        let fd: BorrowedFd<'_> = self.stream.as_fd();
-        self.watch
-            .update(reactor, Some((fd, Interest::from_wants(input, output))));
-    }
-
-    fn close(mut self, reactor: &Reactor) {
-        self.watch.end(reactor, &self.stream);
-        self.stream.hang_up();
-    }
-}
-
 /// See the [module](self).
 pub(crate) struct Pair {
-    far: Socket,
-    near: Option<Socket>,
+    far: PairedSocket,
+    near: Option<PairedSocket>,
     tls: Connection,
     is_known: bool,
     /// Bytes for the near socket, and how many of them it has taken.
@@ -101,7 +70,7 @@ pub(crate) struct Pair {
     down_ended: bool,
     /// The near socket has been told, or takes nothing more.
     near_told: bool,
-    /// The near peer has gone. What comes for it is dropped, and what it has sent is still passed on.
+    /// The near peer has gone. Bytes for it are dropped, and bytes from it are still passed on.
     drops: bool,
     /// The far socket has been told, after everything.
     far_told: bool,
@@ -116,7 +85,7 @@ impl Pair {
         // The bound is ours: nothing is read for it before all is sent.
         tls.set_buffer_limit(None);
         Pair {
-            far: Socket::new(far, token),
+            far: PairedSocket::new(far, token),
             near: None,
             tls,
             is_known: false,
@@ -134,7 +103,7 @@ impl Pair {
 
     /// Joins the socket in the clear.
     pub(crate) fn join(&mut self, (near, token): (Stream, Token)) {
-        self.near = Some(Socket::new(near, token));
+        self.near = Some(PairedSocket::new(near, token));
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -180,7 +149,7 @@ impl Pair {
         let received = self.receive(buffer);
         // Also an alert: it says why.
         let sent = self.send();
-        // What came before a failure is still the near socket's.
+        // Bytes from before a failure still go to the near socket.
         self.write_down();
         if let Err(failure) = received.and(sent) {
             return Fate::Over(Some(failure));

@@ -141,7 +141,7 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 enum State {
     Open,
-    /// What came is no frame. The next step goes on from here.
+    /// The bytes were no frame. The next step goes on from here.
     Broken(Violation),
     /// Outstanding calls fail, then this is reported.
     Ending(Option<Disconnect>),

@@ -13,6 +13,7 @@ pub mod heapprofd;
 pub mod inherited;
 pub mod log;
 pub mod open_files;
+pub mod paired_socket;
 mod priority;
 mod producer_daemon;
 pub mod sandbox;

@@ -95,7 +95,7 @@ impl Serving {
     fn until_said(&mut self, words: &str) {
         let stderr = self.process.0.stderr.as_mut().unwrap();
         let (mut said, mut next) = (Vec::new(), [0]);
-        // Byte by byte: what comes behind is for others to read.
+        // Byte by byte, so that other readers get the rest.
         while !said.ends_with(words.as_bytes()) {
             let count = stderr.read(&mut next).unwrap();
             assert_eq!(

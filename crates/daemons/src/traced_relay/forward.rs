@@ -9,12 +9,13 @@
 //! What a producer sent before it disconnected reaches the service. `splice` would save a copy on either way, but closes the descriptors that a producer
 //! passes on the thread that calls it, and the producer decides how long that takes (`passed_fd.rs` in `ferretto-ipc`).
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use ferretto_ipc::Stream;
-use ferretto_ipc::reactor::{Event, Interest, Reactor, Token, Watch};
+use ferretto_ipc::reactor::{Event, Reactor, Token};
 use ferretto_ipc::transport::{Received, TransportError};
+
+use crate::paired_socket::PairedSocket;
 
 /// The size of the buffer that all pairs share.
 pub(super) const BUFFER: usize = 128 * 1024;
@@ -121,43 +122,14 @@ enum Failed {
     Sink,
 }
 
-/// A socket of a pair, in the event loop.
-#[derive(Debug)]
-struct Socket {
-    stream: Stream,
-    watch: Watch,
-    /// The peer has gone. The kernel reports that again and again.
-    hung_up: bool,
-}
-
-impl Socket {
-    fn new(stream: Stream, token: Token) -> Socket {
-        Socket {
-            stream,
-            watch: Watch::new(token),
-            hung_up: false,
-        }
-    }
-
-    fn watch(&mut self, reactor: &Reactor, input: bool, output: bool) {
-        if self.hung_up && !input && !output {
-            self.watch.end(reactor, &self.stream);
-        } else {
-            let fd: BorrowedFd<'_> = self.stream.as_fd();
-            self.watch
-                .update(reactor, Some((fd, Interest::from_wants(input, output))));
-        }
-    }
-}
-
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) uid: u32,
     /// The bytes that the relay is known to keep for it.
     pub(super) held: usize,
-    producer: Socket,
-    service: Socket,
+    producer: PairedSocket,
+    service: PairedSocket,
     up: Lane,
     down: Lane,
     is_connected: bool,
@@ -178,8 +150,8 @@ impl Pair {
         Pair {
             uid,
             held: 0,
-            producer: Socket::new(producer, producer_token),
-            service: Socket::new(service, service_token),
+            producer: PairedSocket::new(producer, producer_token),
+            service: PairedSocket::new(service, service_token),
             up: Lane {
                 waiting: greeting,
                 ..Lane::default()
@@ -281,12 +253,9 @@ impl Pair {
     }
 
     /// Closes both ends.
-    pub(super) fn close(mut self, reactor: &Reactor) {
-        for socket in [&mut self.producer, &mut self.service] {
-            socket.watch.end(reactor, &socket.stream);
-        }
-        self.producer.stream.hang_up();
-        self.service.stream.hang_up();
+    pub(super) fn close(self, reactor: &Reactor) {
+        self.producer.close(reactor);
+        self.service.close(reactor);
     }
 }
 

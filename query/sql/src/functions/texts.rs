@@ -205,7 +205,7 @@ fn printf(columns: &[ArrayRef], rows: usize) -> Result<ArrayRef> {
                 text.push('%');
                 continue;
             }
-            // What has no value is 0 or nothing.
+            // A field without a value prints 0 or nothing.
             let place = next.next();
             match field.kind {
                 'd' | 'i' | 'u' | 'x' | 'X' | 'o' => {

@@ -5,6 +5,8 @@ use std::os::fd::AsFd;
 use ferretto_ipc::reactor::{Deadline, Events};
 use ferretto_ipc::{Address, Listener};
 
+use ferretto_ipc::reactor::Interest;
+
 use super::*;
 
 const TOKENS: [Token; 2] = [Token(2), Token(3)];
