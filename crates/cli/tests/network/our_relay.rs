@@ -297,15 +297,7 @@ fn a_service_that_does_not_read_costs_the_relay_little_and_producers_only_their_
     for _ in 0..20 {
         let mut producer = UnixStream::connect(&scene.socket).unwrap();
         let taken = service.accept().unwrap();
-        producer
-            .set_write_timeout(Some(Duration::from_millis(50)))
-            .unwrap();
-        // Until it is stopped.
-        let mut sent = 0;
-        while let Ok(count) = producer.write(&[1; 65536]) {
-            sent += count;
-            assert!(sent < 1 << 30, "it is never stopped");
-        }
+        flood(&mut producer);
         flooding.push((producer, taken));
     }
     let grown = resident_kb(relay).saturating_sub(before);
@@ -465,6 +457,12 @@ fn a_relay_that_is_told_to_end_takes_to_the_service_what_producers_have_sent() {
 /// Stops a relay whose lanes, and whose sockets, are full of bytes from this producer. Returns how many there are.
 fn fill(scene: &Scene<'_>) -> (UnixStream, usize) {
     let mut producer = UnixStream::connect(&scene.socket).unwrap();
+    let sent = flood(&mut producer);
+    (producer, sent)
+}
+
+/// Writes until nobody takes more. Returns how many bytes were taken.
+fn flood(producer: &mut UnixStream) -> usize {
     producer
         .set_write_timeout(Some(Duration::from_millis(50)))
         .unwrap();
@@ -473,7 +471,7 @@ fn fill(scene: &Scene<'_>) -> (UnixStream, usize) {
         sent += count;
         assert!(sent < 1 << 30, "it is never stopped");
     }
-    (producer, sent)
+    sent
 }
 
 #[test]
