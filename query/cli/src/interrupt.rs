@@ -7,6 +7,7 @@ use std::thread::available_parallelism;
 
 use futures::channel::oneshot;
 use futures::future::{Either, select};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The exit status of a program that Ctrl-C has ended, as shells have it.
 const INTERRUPTED: i32 = 130;
@@ -28,8 +29,13 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, String>>) -> Result<T,
         .enable_io()
         .build()
         .map_err(failed)?;
+    // The handler is there before the work begins: until then, the signal ends the program whatever runs.
+    let pressed = {
+        let _entered = signals.enter();
+        signal(SignalKind::interrupt()).map_err(|error| format!("Ctrl-C cannot be listened for: {error}"))?
+    };
     std::thread::Builder::new()
-        .spawn(move || signals.block_on(listen()))
+        .spawn(move || signals.block_on(listen(pressed)))
         .map_err(failed)?;
     let result = runtime.block_on(work);
     runtime.shutdown_background();
@@ -55,9 +61,8 @@ fn set_running(sender: Option<oneshot::Sender<()>>) -> Option<oneshot::Sender<()
     )
 }
 
-async fn listen() {
-    // Without a handler, the signal ends the program.
-    while tokio::signal::ctrl_c().await.is_ok() {
+async fn listen(mut pressed: Signal) {
+    while pressed.recv().await.is_some() {
         match set_running(None) {
             Some(running) => {
                 let _ = running.send(());

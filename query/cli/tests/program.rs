@@ -5,9 +5,12 @@
 #[allow(dead_code)]
 mod generator;
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 fn run(arguments: &[&str], input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_ferretto-query"))
@@ -94,9 +97,11 @@ fn kernel_events_are_exported_on_request_and_missed_otherwise() {
     );
 }
 
-/// A shell on a terminal, which `script` makes.
+/// A shell on a terminal.
 struct Shell {
     child: std::process::Child,
+    /// The user's side of the terminal.
+    user: File,
     /// What it has printed and nobody has looked at yet.
     printed: Vec<u8>,
 }
@@ -106,17 +111,23 @@ impl Shell {
     const PROMPT: &'static str = "ferretto> \r\x1b[10C";
 
     fn start(trace: &str, home: &Path) -> Shell {
-        let program = env!("CARGO_BIN_EXE_ferretto-query");
-        let child = Command::new("script")
-            .args(["-qec", &format!("{program} query '{trace}'"), "/dev/null"])
+        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&user).unwrap();
+        unlockpt(&user).unwrap();
+        let name = ptsname(&user, Vec::new()).unwrap().into_string().unwrap();
+        let inside = || File::options().read(true).write(true).open(&name).unwrap();
+        let child = Command::new("setsid")
+            .args(["--ctty", env!("CARGO_BIN_EXE_ferretto-query"), "query", trace])
             .env("HOME", home)
             .env("TERM", "xterm")
             .env_remove("XDG_STATE_HOME")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
+            .stdin(inside())
+            .stdout(inside())
+            .stderr(inside())
             .spawn();
         Shell {
             child: child.unwrap(),
+            user: user.into(),
             printed: Vec::new(),
         }
     }
@@ -139,9 +150,11 @@ impl Shell {
                 return String::from_utf8_lossy(&said).into_owned();
             }
             let mut some = [0; 4096];
-            let count = self.child.stdout.as_mut().unwrap().read(&mut some).unwrap();
-            let said = String::from_utf8_lossy(&self.printed);
-            assert!(count > 0, "it ends after {said}");
+            // EIO, once nobody has the other side open.
+            let Ok(count @ 1..) = self.user.read(&mut some) else {
+                let said = String::from_utf8_lossy(&self.printed);
+                panic!("it ends, {}, after {said}", self.child.wait().unwrap());
+            };
             self.printed.extend_from_slice(&some[..count]);
         }
     }
@@ -152,18 +165,13 @@ impl Shell {
         self.until_prompt()
     }
 
-    fn press(&self, keys: &str) {
-        let mut keyboard = self.child.stdin.as_ref().unwrap();
-        keyboard.write_all(keys.as_bytes()).unwrap();
+    fn press(&mut self, keys: &str) {
+        self.user.write_all(keys.as_bytes()).unwrap();
     }
 }
 
 #[test]
 fn a_terminal_becomes_a_shell() {
-    if Command::new("script").arg("--version").output().is_err() {
-        println!("skipped: there is no script (package bsdutils)");
-        return;
-    }
     let folder = tempfile::tempdir().unwrap();
     let trace = trace(folder.path());
     let mut shell = Shell::start(&trace, folder.path());
@@ -197,9 +205,9 @@ fn a_terminal_becomes_a_shell() {
     assert!(said.contains("interrupted"), "{said}");
     let answer = shell.type_in("select 9 as nine;");
     assert!(answer.contains("nine\r\n9\r\n"), "{answer}");
-    let mut keyboard = shell.child.stdin.take().unwrap();
-    keyboard.write_all(b".quit\n").unwrap();
-    assert!(shell.child.wait().unwrap().success());
+    shell.press(".quit\n");
+    let status = shell.child.wait().unwrap();
+    assert!(status.success(), "{status}");
     let history = std::fs::read_to_string(folder.path().join(".local/state/ferretto/query_history")).unwrap();
     assert!(history.contains("7 as seven"), "{history}");
 }
