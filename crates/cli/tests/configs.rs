@@ -134,7 +134,7 @@ fn a_boost_is_not_passed_on_to_the_threads_of_files_begun_meanwhile() {
         let name = std::fs::read_to_string(thread.join("comm")).unwrap();
         name.trim() == "trace-file" && scheduling_of(thread) == usual
     };
-    // A thread restores its priority when it begins to run.
+    // The thread has its name when it begins to run.
     while !std::fs::read_dir(format!("/proc/{pid}/task"))
         .unwrap()
         .any(|thread| of_file(&thread.unwrap().path()))

@@ -84,7 +84,7 @@ pub trait ProducerProgram: Send + Sync {
     }
 
     /// Runs the calling thread, which is new and works for this instance alone, at the priority that was raised for the instance. Without one it
-    /// runs at the usual priority, whatever it has inherited.
+    /// runs at the usual priority.
     fn join_instance(&self, _instance: u32) {}
 
     /// Lowers the priority again after the instance has ended. Has no effect if the priority was never raised for it.

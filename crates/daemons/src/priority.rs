@@ -3,6 +3,8 @@
 //!
 //! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it. Daemons of root [raise the limits](keep_boosts_without_capability)
 //! before they give up the capability.
+//!
+//! A raised priority is the thread's own: threads and processes that it starts run at the usual one (`SCHED_RESET_ON_FORK`, sched(7)).
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -29,6 +31,7 @@ pub(crate) fn keep_boosts_without_capability() -> bool {
 /// The scheduling of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scheduling {
+    /// With `SCHED_RESET_ON_FORK` if new threads do not inherit it.
     policy: i32,
     /// Priority of real-time policies, else 0.
     realtime: i32,
@@ -36,7 +39,7 @@ struct Scheduling {
     nice: i32,
 }
 
-/// The priority of the thread that made this. It can be restored after it was raised, and on threads that inherited a raised one.
+/// The priority of the thread that made this. It can be restored after it was raised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadPriority {
     usual: Scheduling,
@@ -57,12 +60,12 @@ impl ThreadPriority {
         apply(match boost {
             None => self.usual,
             Some(PriorityBoost::Other(priority)) => Scheduling {
-                policy: libc::SCHED_OTHER,
+                policy: libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK,
                 realtime: 0,
                 nice: -(priority as i32),
             },
             Some(PriorityBoost::Fifo(priority)) => Scheduling {
-                policy: libc::SCHED_FIFO,
+                policy: libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
                 realtime: priority as i32,
                 nice: 0,
             },
@@ -179,16 +182,13 @@ fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
     let parameters = Parameters {
         priority: wanted.realtime,
     };
-    // SAFETY: 0 is the calling thread, and `parameters` is read only.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_sched_setscheduler,
-            0,
-            wanted.policy,
-            &raw const parameters,
-        )
+    let set = |policy: i32| {
+        // SAFETY: 0 is the calling thread, and `parameters` is read only.
+        let result = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
+        result == 0
     };
-    if result == -1 {
+    // Only CAP_SYS_NICE may take SCHED_RESET_ON_FORK away. Without it, the flag stays.
+    if !set(wanted.policy) && !set(wanted.policy | libc::SCHED_RESET_ON_FORK) {
         return Err(PriorityError::Policy {
             policy: wanted.policy,
             priority: wanted.realtime,
@@ -208,6 +208,8 @@ fn apply(wanted: Scheduling) -> Result<(), PriorityError> {
 mod tests {
     use std::thread;
 
+    use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
     use super::*;
 
     /// Runs a test in a thread of its own, whose priority is its own too.
@@ -226,16 +228,67 @@ mod tests {
                 assert_eq!(current(), usual, "a boost that failed changes nothing");
                 return;
             }
-            assert_eq!((current().policy, current().nice), (libc::SCHED_OTHER, -5));
+            let nice = Scheduling {
+                policy: libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK,
+                realtime: 0,
+                nice: -5,
+            };
+            assert_eq!(current(), nice);
+            let in_a_new_thread = || thread::spawn(current).join().unwrap();
+            assert_eq!(
+                in_a_new_thread(),
+                Scheduling {
+                    policy: libc::SCHED_OTHER,
+                    realtime: 0,
+                    nice: 0
+                }
+            );
             match priority.set(Some(PriorityBoost::Fifo(3))) {
-                Ok(()) => assert_eq!((current().policy, current().realtime), (libc::SCHED_FIFO, 3)),
+                Ok(()) => {
+                    assert_eq!(current().policy, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK);
+                    assert_eq!(current().realtime, 3);
+                    assert_eq!(in_a_new_thread().policy, libc::SCHED_OTHER);
+                }
                 Err(error) => {
                     println!("skipped: {error}");
-                    assert_eq!((current().policy, current().nice), (libc::SCHED_OTHER, -5));
+                    assert_eq!(current(), nice);
                 }
             }
             priority.set(None).unwrap();
-            assert_eq!(current(), usual);
+            let kept = current().policy & libc::SCHED_RESET_ON_FORK;
+            assert_eq!(
+                current(),
+                Scheduling {
+                    policy: usual.policy | kept,
+                    ..usual
+                }
+            );
+        });
+    }
+
+    /// As in daemons that have dropped CAP_SYS_NICE.
+    #[test]
+    fn a_boost_is_taken_back_without_the_capability() {
+        in_a_thread(|priority| {
+            let usual = current();
+            if !keep_boosts_without_capability() || priority.set(Some(PriorityBoost::Fifo(3))).is_err() {
+                println!("skipped: this user may not raise a thread's priority");
+                return;
+            }
+            let none = CapabilitySets {
+                effective: CapabilitySet::empty(),
+                permitted: CapabilitySet::empty(),
+                inheritable: CapabilitySet::empty(),
+            };
+            // Of this thread alone.
+            set_capabilities(None, none).unwrap();
+            assert!(priority.set(Some(PriorityBoost::Fifo(4))).is_ok());
+            priority.set(None).unwrap();
+            let without = Scheduling {
+                policy: usual.policy | libc::SCHED_RESET_ON_FORK,
+                ..usual
+            };
+            assert_eq!(current(), without);
         });
     }
 

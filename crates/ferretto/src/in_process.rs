@@ -207,6 +207,4 @@ impl Program for Surroundings {
             None => Ok(()),
         }
     }
-
-    fn file_thread_begins(&self) {}
 }

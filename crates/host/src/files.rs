@@ -16,7 +16,6 @@ use ferretto_service::{ReadBatch, SessionId, limits};
 use ferretto_wire::bulk;
 
 use super::trace_file::{CancelWrites, PacketWriter, TraceFile};
-use crate::program::Program;
 
 /// A job for the thread of a file.
 enum Job {
@@ -76,7 +75,6 @@ impl FileWriter {
         file: TraceFile,
         done: Sender<Done>,
         waker: Waker,
-        program: Arc<dyn Program>,
         counted: Arc<()>,
     ) -> io::Result<FileWriter> {
         let (jobs, received) = channel();
@@ -90,7 +88,6 @@ impl FileWriter {
             .name("trace-file".into())
             .spawn(move || {
                 let _counted = counted;
-                program.file_thread_begins();
                 while let Some(job) = received.receive() {
                     let result = match job {
                         Job::Write(batch, compression, next) => {
@@ -202,7 +199,6 @@ impl Output {
 /// All files that are being written, and the reports of their threads.
 pub(crate) struct Files {
     waker: Waker,
-    program: Arc<dyn Program>,
     /// Has one reference for each thread, besides this one.
     threads: Arc<()>,
     sender: Sender<Done>,
@@ -211,11 +207,10 @@ pub(crate) struct Files {
 
 impl Files {
     /// No files yet. `waker` is woken whenever [`Files::next_done`] has a report.
-    pub(crate) fn new(waker: Waker, program: Arc<dyn Program>) -> Files {
+    pub(crate) fn new(waker: Waker) -> Files {
         let (sender, done) = channel();
         Files {
             waker,
-            program,
             threads: Arc::new(()),
             sender,
             done,
@@ -235,14 +230,7 @@ impl Files {
             )));
         }
         let (done, waker) = (self.sender.clone(), self.waker.clone());
-        FileWriter::start(
-            session,
-            file,
-            done,
-            waker,
-            Arc::clone(&self.program),
-            self.threads.clone(),
-        )
+        FileWriter::start(session, file, done, waker, self.threads.clone())
     }
 
     /// The next report of any thread, if there is one.
@@ -262,36 +250,10 @@ mod tests {
     use std::time::Instant;
 
     use ferretto_ipc::Reactor;
-    use ferretto_service::PriorityBoost;
 
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(30);
-
-    /// A program that has nothing to say.
-    struct Quiet;
-
-    impl Program for Quiet {
-        fn time_stamp_counter(&self) -> Option<u64> {
-            None
-        }
-
-        fn local_time_offset(&self) -> Option<i32> {
-            None
-        }
-
-        fn info(&self, _: std::fmt::Arguments<'_>) {}
-
-        fn warning(&self, _: std::fmt::Arguments<'_>) {}
-
-        fn refused(&self, _: std::fmt::Arguments<'_>) {}
-
-        fn set_priority(&self, _: Option<PriorityBoost>) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn file_thread_begins(&self) {}
-    }
 
     fn file() -> TraceFile {
         TraceFile::passed(OwnedFd::from(tempfile::tempfile().unwrap()).into()).unwrap()
@@ -300,7 +262,7 @@ mod tests {
     #[test]
     fn threads_are_limited_and_there_is_room_again_when_some_end() {
         let reactor = Reactor::new().unwrap();
-        let files = Files::new(reactor.waker(), Arc::new(Quiet));
+        let files = Files::new(reactor.waker());
         let mut writers: Vec<_> = (0..limits::MAX_FILE_THREADS)
             .map(|number| files.writer(SessionId(number as u64), file()).unwrap())
             .collect();
@@ -317,7 +279,7 @@ mod tests {
     #[test]
     fn a_clone_that_comes_while_the_file_is_closed_is_answered() {
         let reactor = Reactor::new().unwrap();
-        let files = Files::new(reactor.waker(), Arc::new(Quiet));
+        let files = Files::new(reactor.waker());
         let writer = files.writer(SessionId(1), file()).unwrap();
         writer.close();
         assert!(matches!(

@@ -133,7 +133,7 @@ impl Host {
         let mut service = Service::out_of_line(identity);
         service.set_processor_clock(|| time::now(Clock::Thread));
         Ok(OutOfLine::new(Host {
-            files: Files::new(reactor.waker(), Arc::clone(&program)),
+            files: Files::new(reactor.waker()),
             program,
             service,
             machine,

@@ -4,8 +4,7 @@ use std::fmt;
 
 use ferretto_service::PriorityBoost;
 
-/// The program around a [`Host`](crate::Host). All of its methods but [`file_thread_begins`](Program::file_thread_begins) are called on
-/// the host's thread.
+/// The program around a [`Host`](crate::Host). Its methods are called on the host's thread.
 pub trait Program: Send + Sync {
     /// The processor's time-stamp counter, in ticks, where there is one.
     fn time_stamp_counter(&self) -> Option<u64>;
@@ -22,12 +21,9 @@ pub trait Program: Send + Sync {
     /// Takes a line about a request that was refused. Its client is told the same.
     fn refused(&self, line: fmt::Arguments<'_>);
 
-    /// Sets the priority of the calling thread, or restores the original one.
+    /// Sets the priority of the calling thread, or restores the original one. Threads that it starts do not inherit a raised one.
     ///
     /// # Errors
     /// The reason why not; nothing has changed then.
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String>;
-
-    /// Called first in each thread that writes a trace file. The thread has inherited the priority of the host's.
-    fn file_thread_begins(&self);
 }

@@ -61,8 +61,6 @@ impl Program for Tests {
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String> {
         boost.map_or(Ok(()), |_| Err("tests have their priority".to_owned()))
     }
-
-    fn file_thread_begins(&self) {}
 }
 
 /// The loop of a program with nothing but a host in it.

@@ -52,9 +52,4 @@ impl Program for Traced {
     fn set_priority(&self, boost: Option<PriorityBoost>) -> Result<(), String> {
         self.priority.set(boost).map_err(|error| error.to_string())
     }
-
-    fn file_thread_begins(&self) {
-        // A boost is for the event loop, and ends with the session that wants it. Keeping it on this thread would do no harm.
-        let _ = self.priority.set(None);
-    }
 }
