@@ -2,7 +2,7 @@
 //! as Parquet files.
 //!
 //! `cargo bench -p ferretto-tables` in `query`; `FERRETTO_TABLES_MB` is the size of each trace, 64 if it is not set. A word behind `--` chooses the traces
-//! whose name has it. Also says how much processor time all threads took, and how much memory was resident at most (Linux), as traces come from files.
+//! whose name has it, a second word the sinks. Also says how much processor time all threads took, and how much memory was resident at most (Linux), as traces come from files.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/truth/generator.rs"]
@@ -48,18 +48,21 @@ fn most_resident() -> f64 {
 }
 
 /// Measures `work` on so many bytes and rows.
-fn measure(name: &str, bytes: f64, work: impl FnOnce() -> Option<usize>) -> Option<usize> {
+fn measure(name: &str, bytes: f64, work: impl FnOnce() -> Option<usize>) {
     most_resident();
     let (begin, processor) = (Instant::now(), processor_seconds());
     let rows = work();
     let (wall, processor) = (begin.elapsed().as_secs_f64(), processor_seconds() - processor);
-    println!(
+    print!(
         "  {name}: {:.1} MB/s, {:.1} MB per second of processor time, {:.0} MB resident",
         bytes / 1e6 / wall,
         bytes / 1e6 / processor,
         most_resident()
     );
-    rows
+    match rows {
+        Some(rows) => println!(", {rows} rows"),
+        None => println!(),
+    }
 }
 
 fn main() {
@@ -73,8 +76,11 @@ fn main() {
         ("track events", |it| it.track_events(1000)),
     ];
     // Cargo adds flags of its own.
-    let chosen = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-    let is_chosen = |name: &str| chosen.as_ref().is_none_or(|word| name.contains(word.as_str()));
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with('-'));
+    let (trace_word, sink_word) = (words.next(), words.next());
+    let has =
+        |name: &str, word: &Option<String>| word.as_ref().is_none_or(|word| name.contains(word.as_str()));
+    let is_chosen = |name: &str| has(name, &trace_word);
     for (name, step) in kinds.into_iter().filter(|(name, _)| is_chosen(name)) {
         let mut generator = generator::Generator::new(7);
         generator.beginning();
@@ -95,11 +101,16 @@ fn main() {
             trace.try_clone().unwrap()
         };
         println!("{name}: {:.0} MB", size as f64 / 1e6);
-        let rows = measure("without a sink", size as f64, || {
-            let mut nothing = Nothing { rows: 0 };
-            import(rewound(&trace), &Options::default(), &mut nothing).unwrap();
-            Some(nothing.rows)
-        });
+        if has("without a sink", &sink_word) {
+            measure("without a sink", size as f64, || {
+                let mut nothing = Nothing { rows: 0 };
+                import(rewound(&trace), &Options::default(), &mut nothing).unwrap();
+                Some(nothing.rows)
+            });
+        }
+        if !has("as Parquet", &sink_word) {
+            continue;
+        }
         let folder = tempfile::tempdir().unwrap();
         measure("as Parquet", size as f64, || {
             let mut parquet = ParquetFolder::create(folder.path()).unwrap();
@@ -112,8 +123,7 @@ fn main() {
             file.metadata().unwrap().len()
         });
         println!(
-            "  {} rows; {:.1} MB of Parquet, {:.1} MB of trace under zstd",
-            rows.unwrap_or(0),
+            "  {:.1} MB of Parquet, {:.1} MB of trace under zstd",
             sizes.sum::<u64>() as f64 / 1e6,
             compressed_size as f64 / 1e6,
         );

@@ -2,12 +2,12 @@
 //!
 //! All trackers write here.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write as _};
 
 use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::import::Selection;
-use crate::rows::{Cell, Rows};
+use crate::rows::{Cell, Row, Rows};
 use crate::schema::{TABLES, TRACE_BOUNDS, Table};
 use crate::sink::Sink;
 use crate::strings::Strings;
@@ -44,7 +44,19 @@ impl<'a> Output<'a> {
     /// Makes a cell of text that is not in the pool. Only the next row of this table may have it.
     pub(crate) fn text(&mut self, table: &'static Table, text: impl Display) -> Cell {
         match self.wants(table) {
-            true => self.tables[table.index].own_text(text),
+            true => self.tables[table.index].own_text(|to| {
+                // A string takes all that is written, and the values here never fail to be shown.
+                let _ = write!(to, "{text}");
+            }),
+            false => Cell::NULL,
+        }
+    }
+
+    /// As [`text`](Output::text), of what `write` appends.
+    #[inline]
+    pub(crate) fn written(&mut self, table: &'static Table, write: impl FnOnce(&mut String)) -> Cell {
+        match self.wants(table) {
+            true => self.tables[table.index].own_text(write),
             false => Cell::NULL,
         }
     }
@@ -52,6 +64,17 @@ impl<'a> Output<'a> {
     /// Adds a row to a table.
     #[inline(always)]
     pub(crate) fn push<const N: usize>(&mut self, table: &'static Table, row: &[Cell; N], strings: &Strings) {
+        self.push_row(table, &Row::new(*row), strings);
+    }
+
+    /// Adds a row that was kept until nothing could change it.
+    #[inline(always)]
+    pub(crate) fn push_row<const N: usize>(
+        &mut self,
+        table: &'static Table,
+        row: &Row<N>,
+        strings: &Strings,
+    ) {
         if self.wants(table) && self.tables[table.index].push(row, strings) {
             self.settle(table, strings);
         }

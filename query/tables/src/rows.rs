@@ -1,9 +1,8 @@
 //! Collects the rows of one table and makes record batches of them.
 //!
-//! The trackers push rows through [`Output`](crate::output::Output). A row is an array of [`Cell`]s in the order of the table's columns. A push is a store for
+//! The trackers push rows through [`Output`](crate::output::Output). A row has [`Cell`]s in the order of the table's columns. A push is a store for
 //! each cell into a small block, which lies in the cache. Full blocks are copied to the columns.
 
-use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
@@ -97,6 +96,34 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
     }
 }
 
+/// A row as a [`Block`] takes it. What may still change keeps its row in this form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row<const N: usize> {
+    bits: [u64; N],
+    /// A bit for each cell that is null.
+    nulls: u32,
+}
+
+impl<const N: usize> Row<N> {
+    #[inline(always)]
+    pub(crate) fn new(cells: [Cell; N]) -> Row<N> {
+        let nulls = cells.iter().enumerate();
+        Row {
+            bits: cells.map(|cell| cell.bits),
+            nulls: nulls.fold(0, |nulls, (column, cell)| {
+                nulls | u32::from(cell.is_null) << column
+            }),
+        }
+    }
+
+    /// Changes a cell.
+    #[inline(always)]
+    pub(crate) fn set(&mut self, column: usize, cell: Cell) {
+        self.bits[column] = cell.bits;
+        self.nulls = self.nulls & !(1 << column) | u32::from(cell.is_null) << column;
+    }
+}
+
 /// The latest rows, column by column.
 struct Block {
     rows: usize,
@@ -119,24 +146,24 @@ impl Block {
     }
 
     #[inline(always)]
-    fn push<const N: usize>(&mut self, row: &[Cell; N]) {
+    fn push<const N: usize>(&mut self, row: &Row<N>) {
         let at = self.rows % BLOCK;
         let cells = &mut self.cells[..N * STRIDE];
-        for (column, cell) in row.iter().enumerate() {
-            cells[column * STRIDE + at] = cell.bits;
+        for (column, bits) in row.bits.iter().enumerate() {
+            cells[column * STRIDE + at] = *bits;
         }
-        for (nulls, cells) in self.nulls.iter_mut().zip(row.chunks(8)) {
-            let bits = cells.iter().enumerate();
-            nulls[at] = bits.fold(0, |bits, (column, cell)| bits | u8::from(cell.is_null) << column);
+        let nulls = row.nulls.to_le_bytes();
+        for (nulls, bits) in self.nulls.iter_mut().zip(nulls).take(N.div_ceil(8)) {
+            nulls[at] = bits;
         }
         self.rows = at + 1;
     }
 
     /// Keeps text that is not in the pool, for the next row.
-    fn own_text(&mut self, text: impl Display) -> Cell {
+    #[inline]
+    fn own_text(&mut self, write: impl FnOnce(&mut String)) -> Cell {
         let place = self.texts.len();
-        // A string takes all that is written, and the values here never fail to be shown.
-        let _ = write!(self.texts, "{text}");
+        write(&mut self.texts);
         let len = self.texts.len() - place;
         Cell {
             bits: OWN_TEXT | (place as u64) << 32 | len as u64,
@@ -218,6 +245,17 @@ impl Column {
         match &mut self.values {
             Values::Int(values) => values.extend(cells.iter().map(|cell| *cell as i64)),
             Values::Float(values) => values.extend(cells.iter().map(|cell| f64::from_bits(*cell))),
+            Values::Text(ends, _) if any_valid == 0 => {
+                let end = ends.last().copied().unwrap_or(0);
+                ends.resize(ends.len() + cells.len(), end);
+            }
+            Values::Text(ends, texts) if any_null == 0 => {
+                let mut end = last_end(ends);
+                ends.extend(cells.iter().map(|cell| {
+                    end = put_text(block.text(*cell, strings), texts, end);
+                    end as i32
+                }));
+            }
             Values::Text(ends, texts) => {
                 let mut end = last_end(ends);
                 let rows = cells.iter().enumerate();
@@ -277,7 +315,7 @@ fn last_end(ends: &[i32]) -> usize {
 
 /// Puts a text, given as bytes that begin with it and its length, at `end`. Returns where it ends. Behind that may be more bytes: most texts are short, and a
 /// copy of a fixed size needs no call.
-#[inline]
+#[inline(always)]
 fn put_text((from, len): (&[u8], usize), to: &mut Vec<u8>, end: usize) -> usize {
     const SHORT: usize = 16;
     if to.len() < end + SHORT.max(len) {
@@ -313,13 +351,14 @@ impl Rows {
     }
 
     /// Keeps text that is not in the pool, for a cell of the next row.
-    pub(crate) fn own_text(&mut self, text: impl Display) -> Cell {
-        self.block.own_text(text)
+    #[inline]
+    pub(crate) fn own_text(&mut self, write: impl FnOnce(&mut String)) -> Cell {
+        self.block.own_text(write)
     }
 
     /// Adds a row. Returns whether a block is full, so that [`settle`](Rows::settle) has to be called before the next row.
     #[inline(always)]
-    pub(crate) fn push<const N: usize>(&mut self, row: &[Cell; N], strings: &Strings) -> bool {
+    pub(crate) fn push<const N: usize>(&mut self, row: &Row<N>, strings: &Strings) -> bool {
         debug_assert_eq!(N, self.columns.len(), "{}", self.table.name);
         self.block.push(row);
         // So a block adds no more than this to a column, and one text.

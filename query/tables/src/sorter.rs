@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 
 /// The most events of one time that are put into the order of the trace processor. Beyond, queues come by number.
 const MOST_AT_ONCE: usize = 1 << 16;
@@ -24,6 +24,8 @@ const MOST_PILES: usize = 8;
 const CHUNK: usize = 32 << 10;
 /// Time and length in front of each event.
 const HEADER: usize = 12;
+/// Queue, time and length in front of each event of a run.
+const RUN_HEADER: usize = 4 + HEADER;
 /// What the place of an event takes while it is sorted.
 const PLACE: usize = size_of::<(i64, &[u8])>() * 3 / 2;
 
@@ -226,11 +228,13 @@ impl Sorter {
         let mut end = begin;
         let mut writer = BufWriter::with_capacity(1 << 20, &runs.file);
         self.drain(|ts, queue, event| {
-            writer.write_all(&queue.to_le_bytes())?;
-            writer.write_all(&ts.to_le_bytes())?;
-            writer.write_all(&(event.len() as u32).to_le_bytes())?;
+            let mut header = [0; RUN_HEADER];
+            header[..4].copy_from_slice(&queue.to_le_bytes());
+            header[4..12].copy_from_slice(&ts.to_le_bytes());
+            header[12..].copy_from_slice(&(event.len() as u32).to_le_bytes());
+            writer.write_all(&header)?;
             writer.write_all(event)?;
-            end += (4 + HEADER + event.len()) as u64;
+            end += (RUN_HEADER + event.len()) as u64;
             io::Result::Ok(())
         })?;
         writer.flush()?;
@@ -375,18 +379,19 @@ impl<'a> Run<'a> {
 
 impl Source for Run<'_> {
     fn advance(&mut self) -> io::Result<Option<(i64, u32)>> {
-        let mut queue = [0; 4];
-        match self.reader.read_exact(&mut queue) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            Err(error) => return Err(error),
+        if self.reader.fill_buf()?.is_empty() {
+            return Ok(None);
         }
-        let (mut ts, mut len) = ([0; 8], [0; 4]);
-        self.reader.read_exact(&mut ts)?;
-        self.reader.read_exact(&mut len)?;
-        self.event.resize(u32::from_le_bytes(len) as usize, 0);
+        let mut header = [0; RUN_HEADER];
+        self.reader.read_exact(&mut header)?;
+        let [q0, q1, q2, q3, ts @ .., l0, l1, l2, l3] = header;
+        self.event
+            .resize(u32::from_le_bytes([l0, l1, l2, l3]) as usize, 0);
         self.reader.read_exact(&mut self.event)?;
-        Ok(Some((i64::from_le_bytes(ts), u32::from_le_bytes(queue))))
+        Ok(Some((
+            i64::from_le_bytes(ts),
+            u32::from_le_bytes([q0, q1, q2, q3]),
+        )))
     }
 
     fn event(&self) -> &[u8] {

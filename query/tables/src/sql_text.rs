@@ -1,4 +1,36 @@
 //! Numbers as SQLite prints them, for columns that the trace processor makes with it.
+//!
+//! Each argument of an event has one of them, so integers are written without the formatter.
+
+/// Appends an integer.
+pub(crate) fn int(value: i64, to: &mut String) {
+    if value < 0 {
+        to.push('-');
+    }
+    digits(value.unsigned_abs(), 10, to);
+}
+
+/// Appends a number as a pointer.
+pub(crate) fn hexadecimal(value: u64, to: &mut String) {
+    to.push_str("0x");
+    digits(value, 16, to);
+}
+
+fn digits(value: u64, base: u64, to: &mut String) {
+    // As many as 2^64 has in the decimal system.
+    let mut digits = [0_u8; 20];
+    let mut begin = digits.len();
+    let mut rest = value;
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(rest % base) as usize];
+        rest /= base;
+        begin -= 1;
+        if rest == 0 {
+            break;
+        }
+    }
+    to.extend(digits[begin..].iter().map(|digit| char::from(*digit)));
+}
 
 /// Returns a number with 15 significant digits, and at least one behind the point.
 pub(crate) fn real(value: f64) -> String {
@@ -38,6 +70,17 @@ pub(crate) fn real(value: f64) -> String {
 
 /// Returns the 15 significant digits of a positive number, and the power of ten of the first. SQLite has three digits more, and rounds those.
 fn significant(value: f64) -> (String, i32) {
+    // A number that has a name of at most 15 digits is nearer to it than to any other of so many digits, unless it is subnormal.
+    if value >= f64::MIN_POSITIVE
+        && let Some((digits, exponent)) = named(value)
+    {
+        return (digits, exponent);
+    }
+    exact(value)
+}
+
+/// As [`significant`], of any positive number.
+fn exact(value: f64) -> (String, i32) {
     let exact = format!("{value:.17e}");
     let (digits, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
     let digits: u64 = digits.replace('.', "").parse().unwrap_or(0);
@@ -50,9 +93,64 @@ fn significant(value: f64) -> (String, i32) {
     }
 }
 
+/// Returns the shortest digits that mean a positive number, with zeros up to 15, and the power of ten of the first; `None` if they are more.
+fn named(value: f64) -> Option<(String, i32)> {
+    let shortest = format!("{value:e}");
+    let (digits, exponent) = shortest.split_once('e')?;
+    let mut digits = digits.replace('.', "");
+    if digits.len() > 15 {
+        return None;
+    }
+    digits.extend(std::iter::repeat_n('0', 15 - digits.len()));
+    Some((digits, exponent.parse().ok()?))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::real;
+    use super::{exact, hexadecimal, int, named, real};
+
+    #[test]
+    fn short_names_are_what_the_exact_digits_round_to() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 11
+        };
+        let mut short = 0;
+        for round in 0..200_000 {
+            let value = match round % 4 {
+                0 => f64::from_bits(next() << 11),
+                1 => (next() % 100_000) as f64 / 64.0,
+                2 => (next() % 1_000_000_000_000_000) as f64 * 10_f64.powi((next() % 40) as i32 - 20),
+                _ => (next() % 1_000_000) as f64 / 1000.0,
+            };
+            if !value.is_normal() {
+                continue;
+            }
+            if let Some(named) = named(value.abs()) {
+                assert_eq!(named, exact(value.abs()), "{value:e}");
+                short += 1;
+            }
+        }
+        assert!(short > 50_000);
+    }
+
+    #[test]
+    fn integers_are_those_of_the_formatter() {
+        for shift in 0..64 {
+            for value in [
+                1_i64 << shift,
+                (1_i64 << shift).wrapping_sub(1),
+                (-1_i64) << shift,
+                -5,
+            ] {
+                let mut text = String::new();
+                int(value, &mut text);
+                hexadecimal(value as u64, &mut text);
+                assert_eq!(text, format!("{value}{value:#x}"));
+            }
+        }
+    }
 
     #[test]
     fn numbers_as_sqlite_prints_them() {

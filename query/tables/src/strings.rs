@@ -21,17 +21,30 @@ const BEYOND: &str = "(too many names)";
 pub(crate) struct StringId(pub(crate) u32);
 
 /// All distinct strings so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Strings {
     /// All strings, one behind the other, and [`PADDING`].
     text: String,
-    /// The end of each string in `text`.
+    /// 0, and the end of each string in `text`.
     ends: Vec<usize>,
     longest: usize,
     /// The strings that became [`BEYOND`].
     beyond: u64,
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
+}
+
+impl Default for Strings {
+    fn default() -> Strings {
+        Strings {
+            text: String::new(),
+            ends: vec![0],
+            longest: 0,
+            beyond: 0,
+            numbers: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+        }
+    }
 }
 
 impl Strings {
@@ -57,11 +70,11 @@ impl Strings {
         if let Some(number) = numbers.find(hash, |number| nth(all, ends, *number) == text) {
             return StringId(*number);
         }
-        if all.len() + text.len() + (ends.len() + 1) * ENTRY > MOST && text != BEYOND {
+        if all.len() + text.len() + ends.len() * ENTRY > MOST && text != BEYOND {
             *beyond += 1;
             return self.intern(BEYOND);
         }
-        let number = ends.len() as u32;
+        let number = (ends.len() - 1) as u32;
         all.truncate(ends.last().copied().unwrap_or(0));
         all.push_str(text);
         ends.push(all.len());
@@ -91,22 +104,21 @@ impl Strings {
     /// Returns bytes that begin with a string, and its length.
     #[inline]
     pub(crate) fn bytes(&self, id: StringId) -> (&[u8], usize) {
-        let start = start_of(&self.ends, id.0);
-        (&self.text.as_bytes()[start..], self.ends[id.0 as usize] - start)
+        let (start, end) = bounds_of(&self.ends, id.0);
+        (&self.text.as_bytes()[start..], end - start)
     }
 }
 
 #[inline]
-fn start_of(ends: &[usize], number: u32) -> usize {
-    match number {
-        0 => 0,
-        _ => ends[number as usize - 1],
-    }
+fn bounds_of(ends: &[usize], number: u32) -> (usize, usize) {
+    let bounds = &ends[number as usize..][..2];
+    (bounds[0], bounds[1])
 }
 
 #[inline]
 fn nth<'a>(text: &'a str, ends: &[usize], number: u32) -> &'a str {
-    &text[start_of(ends, number)..ends[number as usize]]
+    let (start, end) = bounds_of(ends, number);
+    &text[start..end]
 }
 
 #[cfg(test)]

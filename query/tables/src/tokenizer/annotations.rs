@@ -1,5 +1,7 @@
 //! Makes arguments of the debug annotations of an event.
 
+use std::borrow::Cow;
+
 use ferretto_proto::write::{DebugAnnotation, InternedData};
 use ferretto_wire::{Field, Value as Wire};
 
@@ -8,33 +10,136 @@ use super::sequence::Sequence;
 use super::track_event::code::Coder;
 use crate::context::Context;
 use crate::fields::{all_bytes, fields, number};
-use crate::strings::StringId;
+use crate::sql_text;
+use crate::strings::{StringId, Strings};
 
 /// How deep annotations are followed.
 const MOST_DEPTH: usize = 64;
 /// The most arguments of one event.
 pub(super) const MOST_ARGUMENTS: usize = 4096;
 
-/// The key of an argument: without places in arrays, and with them.
-#[derive(Debug, Clone)]
+/// The key of an argument, without places in arrays and with them. It grows and shrinks on the way through an annotation.
+#[derive(Debug)]
 pub(super) struct Key {
-    pub(super) flat: String,
-    pub(super) whole: String,
+    flat: String,
+    whole: String,
+}
+
+/// The way back to the key of what a part belongs to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Back {
+    flat: usize,
+    whole: usize,
 }
 
 impl Key {
-    pub(super) fn child(&self, name: &str) -> Key {
+    pub(super) fn new(text: &str) -> Key {
+        // Room for a few parts.
+        let begin = || {
+            let mut key = String::with_capacity(text.len() + 64);
+            key.push_str(text);
+            key
+        };
         Key {
-            flat: format!("{}.{name}", self.flat),
-            whole: format!("{}.{name}", self.whole),
+            flat: begin(),
+            whole: begin(),
         }
     }
 
-    pub(super) fn element(&self, at: usize) -> Key {
-        Key {
-            flat: self.flat.clone(),
-            whole: format!("{}[{at}]", self.whole),
+    fn back(&self) -> Back {
+        Back {
+            flat: self.flat.len(),
+            whole: self.whole.len(),
         }
+    }
+
+    /// Goes to the part that has this name.
+    pub(super) fn enter(&mut self, name: &str) -> Back {
+        let back = self.back();
+        for key in [&mut self.flat, &mut self.whole] {
+            key.push('.');
+            key.push_str(name);
+        }
+        back
+    }
+
+    /// Goes to an element.
+    pub(super) fn enter_element(&mut self, at: usize) -> Back {
+        let back = self.back();
+        self.whole.push('[');
+        sql_text::int(at as i64, &mut self.whole);
+        self.whole.push(']');
+        back
+    }
+
+    /// Goes back.
+    pub(super) fn leave(&mut self, back: Back) {
+        self.flat.truncate(back.flat);
+        self.whole.truncate(back.whole);
+    }
+
+    /// Returns the key with places in arrays, by which arrays are known.
+    pub(super) fn whole(&self) -> &str {
+        &self.whole
+    }
+
+    /// Returns the numbers of both forms.
+    pub(super) fn intern(&self, strings: &mut Strings) -> (StringId, StringId) {
+        (strings.intern(&self.flat), strings.intern(&self.whole))
+    }
+}
+
+/// What one walk through the fields of an annotation finds.
+#[derive(Debug, Default)]
+struct Parts<'a> {
+    name_iid: u64,
+    name: Option<&'a [u8]>,
+    /// The value, and its place in [`VALUES`].
+    value: Option<(usize, Field<'a>)>,
+    has_entries: bool,
+    has_elements: bool,
+    /// Parts in the older form.
+    has_nested: bool,
+    nested: Option<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(message: &'a [u8]) -> Parts<'a> {
+        let mut parts = Parts::default();
+        for field in fields(message) {
+            match (field.number, field.value) {
+                (DebugAnnotation::NAME_IID, Wire::Varint(value)) => parts.name_iid = value,
+                (DebugAnnotation::NAME, Wire::Bytes(value)) => parts.name = Some(value),
+                (DebugAnnotation::DICT_ENTRIES, _) => parts.has_entries = true,
+                (DebugAnnotation::ARRAY_VALUES, _) => parts.has_elements = true,
+                (DebugAnnotation::NESTED_VALUE, value) => {
+                    parts.has_nested = true;
+                    parts.nested = value.as_bytes().or(parts.nested);
+                }
+                (number, _) => {
+                    if let Some(at) = VALUES.iter().position(|known| *known == number)
+                        && parts.value.is_none_or(|(known, _)| at <= known)
+                    {
+                        parts.value = Some((at, field));
+                    }
+                }
+            }
+        }
+        parts
+    }
+
+    /// Returns the name; `None` if it has none that is known.
+    fn name(&self, sequence: &Sequence, context: &mut Context<'_>) -> Option<StringId> {
+        match self.name_iid {
+            0 => self.name.map(|name| context.strings.intern_bytes(name)),
+            iid => sequence.name(InternedData::DEBUG_ANNOTATION_NAMES, iid, context),
+        }
+    }
+
+    /// Returns the value of an annotation that has no parts; `None` if it has parts or no value.
+    fn plain(&self) -> Option<Field<'a>> {
+        let has_parts = self.has_entries || self.has_elements || self.has_nested;
+        self.value.filter(|_| !has_parts).map(|(_, field)| field)
     }
 }
 
@@ -46,37 +151,18 @@ pub(super) fn annotation(
     context: &mut Context<'_>,
 ) {
     // Nearly all annotations have a name and one plain value: their key is made without strings in between.
-    let Some(name) = name_of(message, sequence, context) else {
+    let parts = Parts::new(message);
+    let Some(name) = parts.name(sequence, context) else {
         context.stats.add("track_event_parser_errors", None, 1);
         return;
     };
     let key = context.debug_key(name);
-    match plain(message) {
+    match parts.plain() {
         Some(field) => value(field, key, key, sequence, coder, context),
         None => {
-            let text = context.strings.get(key).to_owned();
-            let key = Key {
-                flat: text.clone(),
-                whole: text,
-            };
-            nested(message, &key, 0, sequence, coder, context);
+            let mut key = Key::new(context.strings.get(key));
+            nested(message, &parts, &mut key, 0, sequence, coder, context);
         }
-    }
-}
-
-/// Returns the name of an annotation.
-fn name_of(message: &[u8], sequence: &Sequence, context: &mut Context<'_>) -> Option<StringId> {
-    let (mut iid, mut name) = (0, None);
-    for field in fields(message) {
-        match (field.number, field.value) {
-            (DebugAnnotation::NAME_IID, Wire::Varint(value)) => iid = value,
-            (DebugAnnotation::NAME, Wire::Bytes(value)) => name = Some(value),
-            _ => {}
-        }
-    }
-    match iid {
-        0 => name.map(|name| context.strings.intern_bytes(name)),
-        iid => sequence.name(InternedData::DEBUG_ANNOTATION_NAMES, iid, context),
     }
 }
 
@@ -92,25 +178,6 @@ const VALUES: [u32; 9] = [
     DebugAnnotation::LEGACY_JSON_VALUE,
     DebugAnnotation::PROTO_VALUE,
 ];
-
-/// Returns the value of an annotation that has no parts; `None` if it has parts or no value.
-fn plain(message: &[u8]) -> Option<Field<'_>> {
-    let mut best: Option<(usize, Field<'_>)> = None;
-    for field in fields(message) {
-        if matches!(
-            field.number,
-            DebugAnnotation::DICT_ENTRIES | DebugAnnotation::ARRAY_VALUES | DebugAnnotation::NESTED_VALUE
-        ) {
-            return None;
-        }
-        if let Some(at) = VALUES.iter().position(|known| *known == field.number)
-            && best.is_none_or(|(known, _)| at <= known)
-        {
-            best = Some((at, field));
-        }
-    }
-    best.map(|(_, field)| field)
-}
 
 fn value(
     field: Field<'_>,
@@ -129,11 +196,11 @@ fn value(
         (DebugAnnotation::STRING_VALUE, Wire::Bytes(value)) => coder.text(flat, whole, value),
         (DebugAnnotation::LEGACY_JSON_VALUE, Wire::Bytes(value)) => {
             let text = |id| context.strings.get(id).to_owned();
-            let key = Key {
+            let mut key = Key {
                 flat: text(flat),
                 whole: text(whole),
             };
-            json::add(value, key, coder, context);
+            json::add(value, &mut key, coder, context);
         }
         (DebugAnnotation::STRING_VALUE_IID, Wire::Varint(iid)) => {
             match sequence.name(InternedData::DEBUG_ANNOTATION_STRING_VALUES, iid, context) {
@@ -149,7 +216,8 @@ fn value(
 /// Adds the arguments of an annotation that has parts. Returns whether there was one.
 fn nested(
     message: &[u8],
-    key: &Key,
+    parts: &Parts<'_>,
+    key: &mut Key,
     depth: usize,
     sequence: &Sequence,
     coder: &mut Coder<'_>,
@@ -159,39 +227,39 @@ fn nested(
         context.stats.add("track_event_parser_errors", None, 1);
         return false;
     }
-    let has = |number| fields(message).any(|field| field.number == number);
-    if has(DebugAnnotation::DICT_ENTRIES) {
+    if parts.has_entries {
         for entry in all_bytes(message, DebugAnnotation::DICT_ENTRIES) {
-            let Some(name) = name_of(entry, sequence, context) else {
+            let parts = Parts::new(entry);
+            let Some(name) = parts.name(sequence, context) else {
                 context.stats.add("track_event_parser_errors", None, 1);
                 return true;
             };
-            let name = sanitized(context.strings.get(name));
-            nested(entry, &key.child(&name), depth + 1, sequence, coder, context);
+            let back = key.enter(&sanitized(context.strings.get(name)));
+            nested(entry, &parts, key, depth + 1, sequence, coder, context);
+            key.leave(back);
         }
         return true;
     }
-    if has(DebugAnnotation::ARRAY_VALUES) {
+    if parts.has_elements {
         let mut any = false;
         for element in all_bytes(message, DebugAnnotation::ARRAY_VALUES) {
-            let element_key = key.element(coder.next_element(&key.whole));
-            if nested(element, &element_key, depth + 1, sequence, coder, context) {
+            let parts = Parts::new(element);
+            let back = key.enter_element(coder.next_element(&key.whole));
+            let is_there = nested(element, &parts, key, depth + 1, sequence, coder, context);
+            key.leave(back);
+            if is_there {
                 coder.add_element(&key.whole);
                 any = true;
             }
         }
         return any;
     }
-    let (flat, whole) = (
-        context.strings.intern(&key.flat),
-        context.strings.intern(&key.whole),
-    );
-    if let Some(field) = plain(message) {
+    let (flat, whole) = key.intern(&mut context.strings);
+    if let Some(field) = parts.plain() {
         value(field, flat, whole, sequence, coder, context);
         return true;
     }
-    let legacy = fields(message).filter(|field| field.number == DebugAnnotation::NESTED_VALUE);
-    match legacy.filter_map(|field| field.value.as_bytes()).last() {
+    match parts.nested {
         Some(message) => legacy_nested(message, key, depth + 1, coder, context),
         None => false,
     }
@@ -200,7 +268,7 @@ fn nested(
 /// The older way to have parts.
 fn legacy_nested(
     message: &[u8],
-    key: &Key,
+    key: &mut Key,
     depth: usize,
     coder: &mut Coder<'_>,
     context: &mut Context<'_>,
@@ -225,16 +293,19 @@ fn legacy_nested(
             let values = all_bytes(message, DICT_VALUES);
             let mut any = false;
             for (name, value) in all_bytes(message, DICT_KEYS).zip(values) {
-                let name = sanitized(&String::from_utf8_lossy(name));
-                any |= legacy_nested(value, &key.child(&name), depth + 1, coder, context);
+                let back = key.enter(&sanitized(&String::from_utf8_lossy(name)));
+                any |= legacy_nested(value, key, depth + 1, coder, context);
+                key.leave(back);
             }
             any
         }
         2 => {
             let mut any = false;
             for value in all_bytes(message, ARRAY_VALUES) {
-                let element_key = key.element(coder.next_element(&key.whole));
-                if legacy_nested(value, &element_key, depth + 1, coder, context) {
+                let back = key.enter_element(coder.next_element(&key.whole));
+                let is_there = legacy_nested(value, key, depth + 1, coder, context);
+                key.leave(back);
+                if is_there {
                     coder.add_element(&key.whole);
                     any = true;
                 }
@@ -242,10 +313,7 @@ fn legacy_nested(
             any
         }
         _ => {
-            let (flat, whole) = (
-                context.strings.intern(&key.flat),
-                context.strings.intern(&key.whole),
-            );
+            let (flat, whole) = key.intern(&mut context.strings);
             for wanted in [BOOL, INT, DOUBLE, STRING] {
                 let Some(field) = fields(message).filter(|field| field.number == wanted).last() else {
                     continue;
@@ -265,6 +333,10 @@ fn legacy_nested(
 }
 
 /// Returns a name in which nothing means a part of something.
-pub(crate) fn sanitized(name: &str) -> String {
-    name.replace(['.', '[', ']'], "_")
+pub(crate) fn sanitized(name: &str) -> Cow<'_, str> {
+    const PARTS: [u8; 3] = *b".[]";
+    match name.bytes().any(|byte| PARTS.contains(&byte)) {
+        true => name.replace(PARTS.map(char::from), "_").into(),
+        false => name.into(),
+    }
 }

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::strings::StringId;
 
 /// Adds what the text has below a key.
-pub(super) fn add(text: &[u8], key: Key, coder: &mut Coder<'_>, context: &mut Context<'_>) {
+pub(super) fn add(text: &[u8], key: &mut Key, coder: &mut Coder<'_>, context: &mut Context<'_>) {
     let mut text = serde_json::Deserializer::from_slice(text);
     let mut to = To { coder, context };
     let place = Place {
@@ -29,9 +29,9 @@ struct To<'a, 'b, 'c> {
 
 /// Where a value goes.
 struct Place<'t, 'a, 'b, 'c> {
-    key: Key,
-    /// The array that it is an element of, unless it is null.
-    array: Option<&'t str>,
+    key: &'t mut Key,
+    /// How much of the key is that of the array that it is an element of, unless it is null.
+    array: Option<usize>,
     to: &'t mut To<'a, 'b, 'c>,
 }
 
@@ -39,7 +39,7 @@ impl Place<'_, '_, '_, '_> {
     /// Takes the place of an element.
     fn take<E: Error>(&mut self) -> Result<(), E> {
         if let Some(array) = self.array {
-            self.to.coder.add_element(array);
+            self.to.coder.add_element(&self.key.whole()[..array]);
         }
         match self.to.coder.arguments() < MOST_ARGUMENTS {
             true => Ok(()),
@@ -49,8 +49,7 @@ impl Place<'_, '_, '_, '_> {
 
     fn leaf<E: Error>(mut self, add: impl FnOnce(&mut Coder<'_>, StringId, StringId)) -> Result<(), E> {
         self.take()?;
-        let strings = &mut self.to.context.strings;
-        let (flat, whole) = (strings.intern(&self.key.flat), strings.intern(&self.key.whole));
+        let (flat, whole) = self.key.intern(&mut self.to.context.strings);
         add(self.to.coder, flat, whole);
         Ok(())
     }
@@ -101,13 +100,18 @@ impl<'de> Visitor<'de> for Place<'_, '_, '_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut elements: A) -> Result<(), A::Error> {
         self.take()?;
         loop {
-            let array = self.key.whole.as_str();
+            let array = self.key.whole().len();
+            let back = self
+                .key
+                .enter_element(self.to.coder.next_element(self.key.whole()));
             let place = Place {
-                key: self.key.element(self.to.coder.next_element(array)),
+                key: &mut *self.key,
                 array: Some(array),
                 to: &mut *self.to,
             };
-            if elements.next_element_seed(place)?.is_none() {
+            let element = elements.next_element_seed(place)?;
+            self.key.leave(back);
+            if element.is_none() {
                 return Ok(());
             }
         }
@@ -116,11 +120,13 @@ impl<'de> Visitor<'de> for Place<'_, '_, '_, '_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<(), A::Error> {
         self.take()?;
         while let Some(name) = entries.next_key::<String>()? {
+            let back = self.key.enter(&name);
             entries.next_value_seed(Place {
-                key: self.key.child(&name),
+                key: &mut *self.key,
                 array: None,
                 to: &mut *self.to,
             })?;
+            self.key.leave(back);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use ferretto_proto::write::{
     CounterDescriptor, DebugAnnotation, InternedData, ProcessDescriptor, ThreadDescriptor, TrackDescriptor,
     TrackEvent,
 };
-use ferretto_wire::Value;
+use ferretto_wire::{Reader, Value};
 
 use super::Packet;
 use super::annotations::annotation;
@@ -31,6 +31,8 @@ const BEGIN: u64 = 1;
 const END: u64 = 2;
 const INSTANT: u64 = 3;
 const COUNTER: u64 = 4;
+/// A field of `TrackEvent` for which there is no writer.
+const ACTIVE_PROCESSES: u32 = 49;
 /// The phase of an event that names a thread or a process, or says something else that has no time.
 const METADATA: u8 = b'M';
 
@@ -39,7 +41,9 @@ const METADATA: u8 = b'M';
 struct Raw<'a> {
     kind: u64,
     uuid: Option<u64>,
-    category_iids: Vec<u64>,
+    /// The first, and others, which few events have.
+    category_iid: Option<u64>,
+    more_category_iids: Vec<u64>,
     categories: Vec<&'a [u8]>,
     name_iid: u64,
     name: Option<&'a [u8]>,
@@ -60,16 +64,28 @@ struct Raw<'a> {
     instruction_delta: Option<i64>,
     instruction_absolute: Option<i64>,
     legacy: Option<&'a [u8]>,
+    /// Whether there are arguments besides debug annotations.
+    has_arguments: bool,
+    /// The event from its first debug annotation on.
+    annotations: &'a [u8],
 }
 
 impl<'a> Raw<'a> {
     fn new(event: &'a [u8]) -> Raw<'a> {
         let mut raw = Raw::default();
-        for field in fields(event) {
+        let mut reader = Reader::new(event);
+        loop {
+            let rest = reader.remaining();
+            let Some(Ok(field)) = reader.next() else {
+                return raw;
+            };
             match (field.number, field.value) {
                 (TrackEvent::TYPE, Value::Varint(value)) => raw.kind = value,
                 (TrackEvent::TRACK_UUID, Value::Varint(value)) => raw.uuid = Some(value),
-                (TrackEvent::CATEGORY_IIDS, value) => each_varint(value, |iid| raw.category_iids.push(iid)),
+                (TrackEvent::CATEGORY_IIDS, value) => each_varint(value, |iid| match raw.category_iid {
+                    None => raw.category_iid = Some(iid),
+                    Some(_) => raw.more_category_iids.push(iid),
+                }),
                 (TrackEvent::CATEGORIES, Value::Bytes(value)) => raw.categories.push(value),
                 (TrackEvent::NAME_IID, Value::Varint(value)) => raw.name_iid = value,
                 (TrackEvent::NAME, Value::Bytes(value)) => raw.name = Some(value),
@@ -112,10 +128,23 @@ impl<'a> Raw<'a> {
                     raw.instruction_absolute = Some(value as i64);
                 }
                 (TrackEvent::LEGACY_EVENT, Value::Bytes(value)) => raw.legacy = Some(value),
+                (TrackEvent::DEBUG_ANNOTATIONS, Value::Bytes(_)) if raw.annotations.is_empty() => {
+                    raw.annotations = rest;
+                }
+                (
+                    TrackEvent::SOURCE_LOCATION_IID
+                    | TrackEvent::SOURCE_LOCATION
+                    | TrackEvent::LOG_MESSAGE
+                    | TrackEvent::TASK_EXECUTION
+                    | ACTIVE_PROCESSES
+                    | TrackEvent::CORRELATION_ID
+                    | TrackEvent::CORRELATION_ID_STR
+                    | TrackEvent::CORRELATION_ID_STR_IID,
+                    _,
+                ) => raw.has_arguments = true,
                 _ => {}
             }
         }
-        raw
     }
 }
 
@@ -211,22 +240,33 @@ pub(super) fn tokenize(
         instructions,
         value,
     };
-    let choose = |new: &Vec<u64>, old: &Vec<u64>| if new.is_empty() { old.clone() } else { new.clone() };
+    let choose = |new: Vec<u64>, old: Vec<u64>| if new.is_empty() { old } else { new };
     let lists = Lists {
         counters,
-        flows: choose(&raw.flows, &raw.flows_old),
-        ended_flows: choose(&raw.ended, &raw.ended_old),
+        flows: choose(raw.flows, raw.flows_old),
+        ended_flows: choose(raw.ended, raw.ended_old),
     };
     to.sorter.push(ts, TRACK_EVENTS, |bytes| {
         event.encode(&lists, raw.legacy, bytes);
         let coder = &mut Coder::new(bytes);
         if legacy.phase == Some(METADATA)
-            && let Some(first) = all_bytes(message, TrackEvent::DEBUG_ANNOTATIONS).next()
+            && let Some(first) = all_bytes(raw.annotations, TrackEvent::DEBUG_ANNOTATIONS).next()
         {
             let name = bytes_of(first, DebugAnnotation::STRING_VALUE).unwrap_or(&[]);
             coder.name(context.strings.intern_bytes(name));
         }
-        arguments(message, &legacy, sequence, coder, context);
+        if raw.has_arguments {
+            arguments(message, sequence, coder, context);
+        }
+        if legacy.id.is_some() {
+            coder.source();
+        }
+        if raw.has_arguments {
+            locations(message, coder, context);
+        }
+        for message in all_bytes(raw.annotations, TrackEvent::DEBUG_ANNOTATIONS) {
+            annotation(message, sequence, coder, context);
+        }
     })
 }
 
@@ -330,17 +370,17 @@ fn absolute(uuid: u64, value: f64, sequence: &mut Sequence, context: &mut Contex
 
 /// Returns the categories of an event as one text.
 fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Option<StringId> {
-    match (&raw.category_iids[..], &raw.categories[..]) {
-        ([], []) => None,
-        ([iid], []) => {
-            let known = sequence.name(InternedData::EVENT_CATEGORIES, *iid, context);
+    match (raw.category_iid, &raw.more_category_iids[..], &raw.categories[..]) {
+        (None, _, []) => None,
+        (Some(iid), [], []) => {
+            let known = sequence.name(InternedData::EVENT_CATEGORIES, iid, context);
             Some(known.unwrap_or_else(|| context.strings.intern(&format!("unknown({iid})"))))
         }
-        ([], [text]) => Some(context.strings.intern_bytes(text)),
-        (iids, texts) => {
+        (None, _, [text]) => Some(context.strings.intern_bytes(text)),
+        (iid, more, texts) => {
             let mut all: Vec<String> = Vec::new();
-            for iid in iids {
-                if let Some(name) = sequence.name(InternedData::EVENT_CATEGORIES, *iid, context) {
+            for iid in iid.into_iter().chain(more.iter().copied()) {
+                if let Some(name) = sequence.name(InternedData::EVENT_CATEGORIES, iid, context) {
                     all.push(context.strings.get(name).to_owned());
                 }
             }
@@ -355,25 +395,17 @@ fn category(raw: &Raw<'_>, sequence: &Sequence, context: &mut Context<'_>) -> Op
     }
 }
 
-/// Adds the arguments of an event.
-fn arguments(
-    message: &[u8],
-    legacy: &Legacy<'_>,
-    sequence: &Sequence,
-    coder: &mut Coder<'_>,
-    context: &mut Context<'_>,
-) {
-    const ACTIVE_PROCESSES: u32 = 49;
+/// Adds the arguments of an event that have fields of their own.
+fn arguments(message: &[u8], sequence: &Sequence, coder: &mut Coder<'_>, context: &mut Context<'_>) {
     const POSTED_FROM: u32 = 1;
-    let (mut location, mut has_location) = (None, false);
+    let mut location = None;
     let (mut task, mut processes) = (None, None);
     let (mut correlation, mut log) = (None, None);
     for field in fields(message) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => {
-                (location, has_location) = (Some(sequence.location(iid)), true);
+                location = Some(sequence.location(iid));
             }
-            (TrackEvent::SOURCE_LOCATION, Value::Bytes(_)) => has_location = true,
             (TrackEvent::LOG_MESSAGE, Value::Bytes(message)) => log = Some(message),
             (TrackEvent::TASK_EXECUTION, Value::Bytes(message)) => task = Some(message),
             (ACTIVE_PROCESSES, Value::Bytes(message)) => processes = Some(message),
@@ -414,11 +446,11 @@ fn arguments(
         let key = context.strings.intern("correlation_id");
         coder.pooled(key, key, correlation);
     }
-    if legacy.id.is_some() {
-        coder.source();
-    }
-    let locations = if has_location { message } else { &[] };
-    for field in fields(locations) {
+}
+
+/// Adds where an event says that it was, as it says it.
+fn locations(message: &[u8], coder: &mut Coder<'_>, context: &mut Context<'_>) {
+    for field in fields(message) {
         match (field.number, field.value) {
             (TrackEvent::SOURCE_LOCATION_IID, Value::Varint(iid)) => {
                 let key = context.strings.intern("source_location_iid");
@@ -426,11 +458,6 @@ fn arguments(
             }
             (TrackEvent::SOURCE_LOCATION, Value::Bytes(message)) => own_location(message, coder, context),
             _ => {}
-        }
-    }
-    for field in fields(message) {
-        if let (TrackEvent::DEBUG_ANNOTATIONS, Value::Bytes(message)) = (field.number, field.value) {
-            annotation(message, sequence, coder, context);
         }
     }
 }

@@ -3,7 +3,6 @@
 //! A tracker adds the arguments of one thing and then asks for the number of their set.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -11,6 +10,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use crate::output::Output;
 use crate::rows::Cell;
 use crate::schema::ARGS;
+use crate::sql_text;
 use crate::strings::{StringId, Strings};
 
 /// The most sets that are remembered, to be one with equal ones that come later.
@@ -221,38 +221,41 @@ fn hash(value: &Value, strings: &Strings, hasher: &mut impl Hasher) {
 
 fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_>) {
     let (mut int, mut text, mut real) = (Cell::NULL, Cell::NULL, Cell::NULL);
-    let mut shown = |value: &dyn fmt::Display| output.text(&ARGS, value);
+    let mut shown = |write: &dyn Fn(&mut String)| output.written(&ARGS, write);
     let (kind, display) = match &arg.value {
         Value::Int(value) => {
             int = Cell::from(*value);
-            ("int", shown(value))
+            ("int", shown(&|to| sql_text::int(*value, to)))
         }
         Value::Uint(value) => {
             int = Cell::from(*value as i64);
-            ("uint", shown(&(*value as i64)))
+            ("uint", shown(&|to| sql_text::int(*value as i64, to)))
         }
         Value::Text(id) => {
             text = Cell::from(*id);
             ("string", text)
         }
         Value::Str(value) => {
-            text = shown(value);
+            text = shown(&|to| to.push_str(value));
             ("string", text)
         }
         Value::Real(value) => {
             real = Cell::from(*value);
-            ("real", shown(&crate::sql_text::real(*value)))
+            ("real", shown(&|to| to.push_str(&sql_text::real(*value))))
         }
         Value::Bool(value) => {
             int = Cell::from(*value);
-            ("bool", shown(value))
+            (
+                "bool",
+                shown(&|to| to.push_str(if *value { "true" } else { "false" })),
+            )
         }
         Value::Pointer(value) => {
             int = Cell::from(*value as i64);
-            ("pointer", shown(&format_args!("{value:#x}")))
+            ("pointer", shown(&|to| sql_text::hexadecimal(*value, to)))
         }
         Value::Json(value) => {
-            text = shown(value);
+            text = shown(&|to| to.push_str(value));
             ("json", text)
         }
     };
@@ -264,7 +267,7 @@ fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_
         int,
         text,
         real,
-        output.text(&ARGS, kind),
+        output.written(&ARGS, |to| to.push_str(kind)),
         display,
     ];
     output.push(&ARGS, &row, strings);

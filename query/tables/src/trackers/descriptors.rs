@@ -3,6 +3,7 @@
 //! The tokenizer takes descriptions in as the file has them. When events use a track, its thread or process is looked up, and the track is made.
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use hashbrown::HashMap;
 
@@ -90,10 +91,10 @@ pub(crate) struct Resolved {
 enum Place {
     Track(TrackId),
     /// A group of tracks that are shown as one: each event goes to the one that is free.
-    Group(Box<Group>),
+    Group(Rc<Group>),
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Group {
     key: Key,
     name: Option<StringId>,
@@ -267,7 +268,7 @@ pub(crate) fn track_of(
     processes: &mut Processes,
     context: &mut Context<'_>,
 ) -> Option<TrackId> {
-    for (track, name) in std::mem::take(&mut context.descriptors.renamed) {
+    for (track, name) in context.descriptors.renamed.drain(..) {
         tracks.set_name(track, name);
     }
     ensure(uuid, name, sequence, tracks, processes, context)?;
@@ -460,7 +461,7 @@ fn place(
             ("merge_key_value", Dimension::Text(value)),
         ]),
     );
-    Place::Group(Box::new(Group {
+    Place::Group(Rc::new(Group {
         key,
         name,
         is_root: level == Level::Root,

@@ -111,15 +111,15 @@ pub(crate) fn track_in(
     tracks: &mut Tracks,
     context: &mut Context<'_>,
 ) -> Got {
-    let next_group = context.groups.groups.len() as i64;
-    let members = context
-        .groups
-        .groups
-        .entry(key.clone())
-        .or_insert_with(|| Members {
-            group: next_group,
+    let groups = &mut context.groups.groups;
+    let group = groups.len() as i64;
+    let members = match groups.get_mut(key) {
+        Some(members) => members,
+        None => groups.entry(key.clone()).or_insert(Members {
+            group,
             ..Members::default()
-        });
+        }),
+    };
     let (group, at) = (members.group, members.place(used));
     if let Some(track) = members.members[at].track {
         return Got { track, is_new: false };

@@ -50,7 +50,8 @@ pub(crate) struct Named {
 /// All slices that are open.
 #[derive(Debug, Default)]
 pub(crate) struct Slices {
-    stacks: HashMap<TrackId, Vec<Slice>>,
+    /// By track.
+    stacks: Vec<Vec<Slice>>,
     rows: SliceId,
     /// Flows that end at the next slice of a track.
     awaited: HashMap<TrackId, Vec<u64>>,
@@ -69,7 +70,11 @@ impl Slices {
         context: &mut Context<'_>,
     ) -> Option<&mut Slice> {
         let dur = dur.unwrap_or(OPEN);
-        let stack = self.stacks.entry(track).or_default();
+        let at = track as usize;
+        if at >= self.stacks.len() {
+            self.stacks.resize_with(at + 1, Vec::new);
+        }
+        let stack = &mut self.stacks[at];
         if !close(stack, ts, dur, track, context) {
             return None;
         }
@@ -105,7 +110,7 @@ impl Slices {
 
     /// Returns the innermost slice of a track, and when it began.
     pub(crate) fn innermost(&self, track: TrackId) -> Option<(SliceId, i64)> {
-        let slice = self.stacks.get(&track)?.last()?;
+        let slice = self.stacks.get(track as usize)?.last()?;
         Some((slice.id, slice.ts))
     }
 
@@ -126,7 +131,7 @@ impl Slices {
 
     /// Whether a track has slices that may still change.
     pub(crate) fn is_empty(&self, track: TrackId) -> bool {
-        self.stacks.get(&track).is_none_or(Vec::is_empty)
+        self.stacks.get(track as usize).is_none_or(Vec::is_empty)
     }
 
     /// Ends the innermost open slice that has this name and category, as far as they are given. `visit` may change it first.
@@ -138,7 +143,7 @@ impl Slices {
         context: &mut Context<'_>,
         visit: impl FnOnce(&mut Slice, &mut Strings),
     ) -> Option<(SliceId, i64)> {
-        let stack = self.stacks.get_mut(&track)?;
+        let stack = self.stacks.get_mut(track as usize)?;
         if !close(stack, ts, OPEN, track, context) {
             return None;
         }
@@ -163,9 +168,7 @@ impl Slices {
 
     /// Writes all that is open.
     pub(crate) fn finish(&mut self, context: &mut Context<'_>) {
-        let mut stacks: Vec<(TrackId, Vec<Slice>)> = std::mem::take(&mut self.stacks).into_iter().collect();
-        stacks.sort_by_key(|(track, _)| *track);
-        for (track, mut stack) in stacks {
+        for (track, mut stack) in (0..).zip(std::mem::take(&mut self.stacks)) {
             while !stack.is_empty() {
                 pop(&mut stack, track, context);
             }

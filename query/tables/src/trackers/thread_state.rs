@@ -4,7 +4,7 @@
 //! of the block may come in between.
 
 use crate::output::Output;
-use crate::rows::Cell;
+use crate::rows::{self, Cell};
 use crate::schema::{SPURIOUS_SCHED_WAKEUP, THREAD_STATE};
 use crate::strings::{StringId, Strings};
 use crate::trackers::processes::{IDLE, Utid};
@@ -12,19 +12,19 @@ use crate::trackers::processes::{IDLE, Utid};
 /// Bits of `common_flags`: in an interrupt, in a soft interrupt.
 const INTERRUPT: u32 = 0x08 | 0x10;
 
+/// The columns of a row that change after it was made.
+const DUR: usize = 2;
+const IO_WAIT: usize = 6;
+const BLOCKED_FUNCTION: usize = 7;
+
 #[derive(Debug, Clone, Copy)]
 struct Row {
     id: i64,
     ts: i64,
-    dur: i64,
-    waker_row: Option<i64>,
-    cpu: Option<u32>,
     /// `None` if the kernel gave bits that mean nothing.
     state: Option<StringId>,
-    blocked_function: Option<StringId>,
-    waker: Option<Utid>,
-    io_wait: Option<bool>,
-    irq_context: Option<bool>,
+    /// All columns.
+    cells: rows::Row<12>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -157,8 +157,10 @@ impl ThreadStates {
         else {
             return;
         };
-        row.io_wait = Some(io_wait);
-        row.blocked_function = function.or(row.blocked_function);
+        row.cells.set(IO_WAIT, Cell::from(io_wait));
+        if function.is_some() {
+            row.cells.set(BLOCKED_FUNCTION, Cell::from(function));
+        }
     }
 
     #[inline]
@@ -168,7 +170,7 @@ impl ThreadStates {
             .get_mut(utid as usize)
             .and_then(|thread| thread.last.as_mut())
         {
-            row.dur = ts.wrapping_sub(row.ts);
+            row.cells.set(DUR, Cell::from(ts.wrapping_sub(row.ts)));
         }
     }
 
@@ -189,14 +191,21 @@ impl ThreadStates {
         let row = Row {
             id: self.rows,
             ts,
-            dur: -1,
-            cpu,
             state,
-            io_wait: None,
-            blocked_function: None,
-            waker: waking.map(|waking| waking.waker),
-            waker_row: waker.filter(|row| row.state == self.running).map(|row| row.id),
-            irq_context: waking.and_then(Waking::irq_context),
+            cells: rows::Row::new([
+                Cell::from(self.rows),
+                Cell::from(ts),
+                Cell::from(-1),
+                Cell::from(cpu),
+                Cell::from(utid),
+                Cell::from(state),
+                Cell::NULL,
+                Cell::NULL,
+                Cell::from(waking.map(|waking| waking.waker)),
+                Cell::from(waker.filter(|row| row.state == self.running).map(|row| row.id)),
+                Cell::from(waking.and_then(Waking::irq_context)),
+                Cell::from(cpu),
+            ]),
         };
         self.rows += 1;
         let at = utid as usize;
@@ -208,12 +217,12 @@ impl ThreadStates {
         if let Some(older) =
             blocked.take_if(|_| state != self.runnable || last.as_ref().is_some_and(is_blocked))
         {
-            write(utid, &older, out);
+            write(&older, out);
         }
         match last {
             // The block may still get its reason.
             Some(before) if state == self.runnable && is_blocked(before) => *blocked = Some(*before),
-            Some(before) => write(utid, before, out),
+            Some(before) => write(before, out),
             None => {}
         }
         *last = Some(row);
@@ -226,29 +235,15 @@ impl ThreadStates {
 
     /// Writes the states that never end.
     pub(crate) fn finish(&mut self, out: &mut To<'_, '_>) {
-        for (utid, thread) in self.threads.iter_mut().enumerate() {
+        for thread in &mut self.threads {
             for row in [thread.blocked.take(), thread.last.take()].into_iter().flatten() {
-                write(utid as Utid, &row, out);
+                write(&row, out);
             }
         }
     }
 }
 
 #[inline]
-fn write(utid: Utid, row: &Row, out: &mut To<'_, '_>) {
-    let row = [
-        Cell::from(row.id),
-        Cell::from(row.ts),
-        Cell::from(row.dur),
-        Cell::from(row.cpu),
-        Cell::from(utid),
-        Cell::from(row.state),
-        Cell::from(row.io_wait),
-        Cell::from(row.blocked_function),
-        Cell::from(row.waker),
-        Cell::from(row.waker_row),
-        Cell::from(row.irq_context),
-        Cell::from(row.cpu),
-    ];
-    out.output.push(&THREAD_STATE, &row, out.strings);
+fn write(row: &Row, out: &mut To<'_, '_>) {
+    out.output.push_row(&THREAD_STATE, &row.cells, out.strings);
 }

@@ -220,7 +220,10 @@ impl<'a> Coder<'a> {
 
     /// Notes that an array has one more element.
     pub(crate) fn add_element(&mut self, array: &str) {
-        *self.elements.entry(array.to_owned()).or_default() += 1;
+        match self.elements.get_mut(array) {
+            Some(elements) => *elements += 1,
+            None => drop(self.elements.insert(array.to_owned(), 1)),
+        }
     }
 
     fn begin(&mut self, kind: u8, flat: StringId, whole: StringId) {
