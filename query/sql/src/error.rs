@@ -12,6 +12,8 @@ const NO_JOIN: &str = "a query or function within this query depends on its colu
 pub enum Error {
     /// A source of tables cannot be opened or read.
     Source(String),
+    /// Object storage does not say what it has.
+    Objects(datafusion::object_store::Error),
     /// The SQL is wrong, or cannot be run.
     Sql(DataFusionError),
 }
@@ -20,6 +22,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Source(message) => f.write_str(message),
+            Error::Objects(error) => error.fmt(f),
             Error::Sql(error) => match error.find_root() {
                 DataFusionError::SQL(error, _) => write!(f, "the SQL cannot be read: {error}"),
                 DataFusionError::Plan(message)

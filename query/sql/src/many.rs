@@ -5,7 +5,6 @@
 //! trace. Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, AsArray, Int64Array};
@@ -179,13 +178,7 @@ impl FirstIds {
         table: &'static Table,
         folder: &str,
     ) -> Result<()> {
-        // Files of earlier versions lack columns.
-        let columns = table.arrow_schema();
-        let columns = columns
-            .fields()
-            .iter()
-            .map(|field| field.as_ref().clone().with_nullable(true));
-        let schema = Schema::new(columns.collect::<Vec<_>>());
+        let schema = columns_of_files(table);
         let options = ParquetReadOptions::default()
             .schema(&schema)
             .table_partition_cols(partition_types());
@@ -210,8 +203,8 @@ impl FirstIds {
 }
 
 /// The views, with their names, that make tables of many traces of their files in another engine, as `ferretto query` does by itself. There the files of each
-/// table are a table `TABLE_files`, with the partitions as columns. Tables that the folder lacks, such as `ftrace_event`, have none.
-pub fn views_of_files(folder: &Path) -> Vec<(String, String)> {
+/// table are a table `TABLE_files`, with the partitions as columns. `has` says whether the folder has a table: others, such as `ftrace_event`, have no view.
+pub fn views_of_files(has: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let partitions = PARTITIONS.join(", ");
     let first_ids = format!(
         "select {partitions}, (row_number() over (order by {partitions}) - 1) * {IDS_OF_A_TRACE} as first_id
@@ -234,12 +227,7 @@ pub fn views_of_files(folder: &Path) -> Vec<(String, String)> {
         (table.name.to_owned(), sql)
     };
     std::iter::once((FIRST_ID.to_owned(), first_ids))
-        .chain(
-            TABLES
-                .iter()
-                .filter(|table| folder.join(table.name).is_dir())
-                .map(of_table),
-        )
+        .chain(TABLES.iter().filter(|table| has(table.name)).map(of_table))
         .collect()
 }
 
@@ -248,6 +236,16 @@ fn partition_types() -> Vec<(String, DataType)> {
     let names = DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8));
     let types = [DataType::Date32, names.clone(), names];
     PARTITIONS.map(str::to_owned).into_iter().zip(types).collect()
+}
+
+/// The columns that files of a table may have. Those of earlier versions lack some.
+pub(crate) fn columns_of_files(table: &Table) -> Schema {
+    let columns = table.arrow_schema();
+    let columns = columns
+        .fields()
+        .iter()
+        .map(|field| field.as_ref().clone().with_nullable(true));
+    Schema::new(columns.collect::<Vec<_>>())
 }
 
 /// The schema of a table of many traces.
