@@ -46,7 +46,12 @@ impl Fetched {
     }
 
     /// Fetches a URL of the web. A server may let it wait for as long as `patience`, again and again.
-    pub(crate) async fn page(&mut self, url: &Url, name: &str, patience: Duration) -> Result<PathBuf, String> {
+    pub(crate) async fn page(
+        &mut self,
+        url: &Url,
+        name: &str,
+        patience: Duration,
+    ) -> Result<PathBuf, String> {
         let failed = |error: reqwest::Error| {
             // A URL may have a secret in it.
             let error = error.without_url();

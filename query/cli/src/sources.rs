@@ -3,12 +3,14 @@
 //! `query` and `report` open them. A trace at a URL is fetched first. A folder of tables in object storage stays where it is.
 
 use std::collections::BTreeSet;
+use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_sql::{Database, Error, ObjectFolder, Options};
+use ferretto_store::object_store::client::HttpError;
 use ferretto_store::object_store::{self, ObjectMeta, ObjectStore, ObjectStoreExt};
 use ferretto_store::{Place, whole};
 use ferretto_tables::{PartitionedFolder, TABLES};
@@ -138,27 +140,35 @@ async fn found(url: &Url) -> Result<Found, String> {
     let place =
         Place::open(url.as_str(), PATIENCE).map_err(|error| format!("{name} cannot be read: {error}"))?;
     let store = place.store.objects();
-    let refused = match ObjectFolder::open(store.clone(), place.path.clone(), name).await {
+    let problem = match ObjectFolder::open(store.clone(), place.path.clone(), name).await {
         Ok(Some(folder)) => return Ok(Found::Folder(folder)),
         Ok(None) => None,
-        // Whoever may not list may still read an object.
-        Err(Error::Objects(error @ object_store::Error::PermissionDenied { .. })) => Some(error),
-        Err(Error::Objects(error)) => return Err(told(url, &error)),
+        // Whoever may not list may still read an object; and its answer says more.
+        Err(Error::Objects(error)) if is_answer(&error) => Some(error),
+        Err(Error::Objects(error)) => return Err(told(url, &error, &error)),
         Err(error) => return Err(error.to_string()),
     };
-    match (store.head(&place.path).await, refused) {
-        (Ok(object), _) => Ok(Found::Trace(store, object)),
-        (Err(_), Some(refused)) => Err(told(url, &refused)),
-        (Err(object_store::Error::NotFound { .. }), None) => Err(format!(
+    let is_bucket = place.path.as_ref().is_empty();
+    match (store.head(&place.path).await, problem) {
+        (Ok(object), _) if !is_bucket => Ok(Found::Trace(store, object)),
+        (Ok(_) | Err(object_store::Error::NotFound { .. }), None) => Err(format!(
             "there is nothing at {name}; look for a mistake in its name"
         )),
-        (Err(error), None) => Err(told(url, &error)),
+        (Ok(_), Some(problem)) => Err(told(url, &problem, &problem)),
+        (Err(error), Some(problem)) => Err(told(url, &error, &problem)),
+        (Err(error), None) => Err(told(url, &error, &error)),
     }
 }
 
-/// Returns why object storage does not say what it has, and what to do about it.
-fn told(url: &Url, error: &object_store::Error) -> String {
-    let (name, why) = (name(url), whole(error));
+/// Whether an error is what a server has answered, rather than that there was no answer.
+fn is_answer(error: &object_store::Error) -> bool {
+    let mut causes = std::iter::successors(error.source(), |error| (*error).source());
+    !causes.any(|error| error.is::<HttpError>())
+}
+
+/// Returns what kind of error keeps object storage from saying what it has, and why.
+fn told(url: &Url, error: &object_store::Error, why: &object_store::Error) -> String {
+    let (name, why) = (name(url), whole(why));
     let variables = match url.scheme() {
         "gs" => "GOOGLE_*",
         "az" | "adl" | "azure" | "abfs" | "abfss" => "AZURE_*",
@@ -166,7 +176,7 @@ fn told(url: &Url, error: &object_store::Error) -> String {
     };
     match error {
         object_store::Error::NotFound { .. } => format!(
-            "{name}: there is no bucket {}, or the server is not the one that has it: {variables} say which; {why}",
+            "{name}: there is no bucket {}, or it may not be listed; {variables} say which server and credentials: {why}",
             url.host_str().unwrap_or_default()
         ),
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {

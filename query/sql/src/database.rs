@@ -464,16 +464,13 @@ impl Database {
     /// Reads a table from the files in a folder, which has a path or a URL with `/` at its end.
     async fn read_files(&self, table: &'static Table, folder: &str) -> Result<(), Error> {
         self.context.deregister_table(table.name)?;
-        let options = ParquetReadOptions::default();
-        match (&self.first_ids, &self.source) {
-            (Some(first_ids), _) => first_ids.register_files(&self.context, table, folder).await?,
-            // No request is needed to know the columns.
-            (None, Source::Objects(_)) => {
-                let schema = many::columns_of_files(table);
-                let options = options.schema(&schema);
-                self.context.register_parquet(table.name, folder, options).await?;
+        match &self.first_ids {
+            Some(first_ids) => first_ids.register_files(&self.context, table, folder).await?,
+            None => {
+                self.context
+                    .register_parquet(table.name, folder, ParquetReadOptions::default())
+                    .await?;
             }
-            (None, _) => self.context.register_parquet(table.name, folder, options).await?,
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! What ends a query early.
 
+use std::error::Error as _;
 use std::fmt;
 
 use datafusion::error::DataFusionError;
@@ -36,6 +37,14 @@ impl fmt::Display for Error {
                         true => f.write_str(NO_JOIN),
                         false => f.write_str(&message.replace("datafusion.public.", "")),
                     }
+                }
+                DataFusionError::ObjectStore(error) => {
+                    // Its text has all causes but the first one.
+                    let text = error.to_string();
+                    let first = std::iter::successors(error.source(), |cause| (*cause).source()).last();
+                    let first = first.map(ToString::to_string).filter(|it| !text.contains(it));
+                    let first = first.map_or_else(String::new, |first| format!(": {first}"));
+                    write!(f, "tables in object storage cannot be read: {text}{first}")
                 }
                 other => other.fmt(f),
             },

@@ -178,7 +178,13 @@ impl FirstIds {
         table: &'static Table,
         folder: &str,
     ) -> Result<()> {
-        let schema = columns_of_files(table);
+        // Files of earlier versions lack columns.
+        let columns = table.arrow_schema();
+        let columns = columns
+            .fields()
+            .iter()
+            .map(|field| field.as_ref().clone().with_nullable(true));
+        let schema = Schema::new(columns.collect::<Vec<_>>());
         let options = ParquetReadOptions::default()
             .schema(&schema)
             .table_partition_cols(partition_types());
@@ -236,16 +242,6 @@ fn partition_types() -> Vec<(String, DataType)> {
     let names = DataType::Dictionary(Box::new(DataType::UInt16), Box::new(DataType::Utf8));
     let types = [DataType::Date32, names.clone(), names];
     PARTITIONS.map(str::to_owned).into_iter().zip(types).collect()
-}
-
-/// The columns that files of a table may have. Those of earlier versions lack some.
-pub(crate) fn columns_of_files(table: &Table) -> Schema {
-    let columns = table.arrow_schema();
-    let columns = columns
-        .fields()
-        .iter()
-        .map(|field| field.as_ref().clone().with_nullable(true));
-    Schema::new(columns.collect::<Vec<_>>())
 }
 
 /// The schema of a table of many traces.
