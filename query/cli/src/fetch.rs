@@ -78,7 +78,7 @@ impl Fetched {
         while let Some(bytes) = response.chunk().await.map_err(failed)? {
             draft.write(&bytes)?;
         }
-        self.keep(draft)
+        Ok(self.keep(draft))
     }
 
     /// Fetches an object.
@@ -107,14 +107,13 @@ impl Fetched {
         while let Some(bytes) = parts.try_next().await.map_err(failed)? {
             draft.write(&bytes)?;
         }
-        self.keep(draft)
+        Ok(self.keep(draft))
     }
 
-    fn keep(&mut self, draft: Draft) -> Result<PathBuf, String> {
-        let trace = draft.finish()?;
-        let path = trace.path.clone();
-        self.traces.push(trace);
-        Ok(path)
+    fn keep(&mut self, draft: Draft) -> PathBuf {
+        let path = draft.trace.path.clone();
+        self.traces.push(draft.trace);
+        path
     }
 
     /// Begins the file of a trace that has at least so many bytes.
@@ -172,11 +171,6 @@ impl Draft {
         self.file.write_all(bytes).map_err(|error| self.failed(&error))
     }
 
-    fn finish(self) -> Result<Trace, String> {
-        self.file.sync_data().map_err(|error| self.failed(&error))?;
-        Ok(self.trace)
-    }
-
     fn failed(&self, error: &std::io::Error) -> String {
         format!("{} cannot be written: {error}", self.trace.path.display())
     }
@@ -209,6 +203,9 @@ impl Draft {
 mod tests {
     use std::io::Read;
     use std::net::TcpListener;
+
+    use ferretto_store::object_store::ObjectStoreExt;
+    use ferretto_store::object_store::memory::InMemory;
 
     use super::*;
 
@@ -272,6 +269,25 @@ mod tests {
             );
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_object_is_fetched_in_parts_that_are_of_one_version() {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let path = "a/x".into();
+        let content: Vec<u8> = (0..2 * PART as usize + 3).map(|at| (at / 1000) as u8).collect();
+        store.put(&path, content.clone().into()).await.unwrap();
+        let object = store.head(&path).await.unwrap();
+        let mut fetched = Fetched::default();
+        let first = fetched.object(&store, &object, "s3://b/a/x").await.unwrap();
+        let second = fetched.object(&store, &object, "s3://c/a/x").await.unwrap();
+        for file in [first, second] {
+            assert!(std::fs::read(file).unwrap() == content);
+        }
+        store.put(&path, content.into()).await.unwrap();
+        let error = fetched.object(&store, &object, "s3://b/a/x").await.unwrap_err();
+        assert_eq!(error, "s3://b/a/x was replaced while it was fetched; ask again");
+        assert_eq!(fetched.traces().len(), 2);
     }
 
     #[test]

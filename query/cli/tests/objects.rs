@@ -11,7 +11,7 @@ mod servers;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -365,4 +365,35 @@ fn a_trace_on_the_web_is_fetched_and_goes_with_the_answer() {
         &format!("{url}: is no Perfetto trace"),
     );
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn ctrl_c_ends_a_fetch_and_leaves_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/x", listener.local_addr().unwrap());
+    let child = Command::new(env!("CARGO_BIN_EXE_ferretto-query"))
+        .args(["query", &url, "select 1"])
+        .env_clear()
+        .env("TMPDIR", temporary.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    // The request is short, and comes in one piece.
+    assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")
+        .unwrap();
+    let files = || std::fs::read_dir(temporary.path()).unwrap().count();
+    servers::await_that("the fetch has begun", || files() == 1);
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(killed.unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{complaint}");
+    assert_eq!(complaint, "ferretto-query: interrupted\n");
+    assert_eq!(files(), 0);
 }
