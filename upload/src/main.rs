@@ -1,7 +1,7 @@
 //! `ferretto-upload`: copies the files that the flight recorder has sealed to object storage.
 //!
 //! A program of its own, so that the recorder needs neither a network nor the code for one. `ferretto recorder upload` and the unit
-//! `ferretto-upload.service` start it. [`uploader`] is its loop, [`store`] the place that files go to, and [`state`] what it remembers in a file, which
+//! `ferretto-upload.service` start it. [`uploader`] is its loop, [`store`] the place that files go to ([`folder`] if that is one), and [`state`] what it remembers in a file, which
 //! `ferretto recorder status` reads.
 //!
 //! Guarantees: it changes nothing in the recorder's folder. An object is there whole or not at all, and is never replaced. A file that was uploaded whole is
@@ -10,6 +10,7 @@
 //! Exit codes: 0 for success, with `--once` only; 1 for a failure; 2 for a wrong command line.
 #![forbid(unsafe_code)]
 
+mod folder;
 mod pace;
 mod state;
 mod store;
@@ -102,8 +103,6 @@ fn run(words: &Words) -> Result<(), String> {
         ));
     };
     let machine = machine(upload)?;
-    // One that is installed already serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     runtime.block_on(async {

@@ -1,7 +1,6 @@
 //! The place that files go to: a bucket or a folder, from a URL.
 //!
-//! [`uploader`](crate::uploader) calls it. Files of a machine are below its name, so that those of several machines do not meet. The library
-//! `object_store` speaks to the clouds, and tries a request a few times before it fails.
+//! [`uploader`](crate::uploader) calls it. Files of a machine are below its name, so that those of several machines do not meet.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,37 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ferretto_recorder::FileName;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::local::LocalFileSystem;
-use object_store::multipart::MultipartStore;
-use object_store::path::Path;
-use object_store::{
-    BackoffConfig, ClientConfigKey, Error, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutPayload,
-    RetryConfig,
-};
-use url::Url;
+use ferretto_store::object_store::local::LocalFileSystem;
+use ferretto_store::object_store::multipart::PartId;
+use ferretto_store::object_store::path::Path;
+use ferretto_store::object_store::{Error, ObjectStore, ObjectStoreExt, PutPayload};
+use ferretto_store::{Cloud, Place, whole};
+
+use crate::folder::{self, Draft};
 
 /// How long a request may take. A part of 5 MiB goes over a line of 20 KB a second in that time.
-const TIMEOUT: &str = "5 minutes";
-const CONNECT_TIMEOUT: &str = "10 seconds";
-
-/// How often the library tries again: short disturbances only. Longer ones are the uploader's.
-fn retries() -> RetryConfig {
-    RetryConfig {
-        backoff: BackoffConfig {
-            max_backoff: Duration::from_secs(2),
-            ..BackoffConfig::default()
-        },
-        max_retries: 3,
-        retry_timeout: Duration::from_secs(30),
-    }
-}
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// See the [module](self).
 pub(crate) struct Store {
-    objects: Arc<dyn ObjectStore>,
     kind: Kind,
     prefix: Path,
     /// As people read it.
@@ -48,9 +29,9 @@ pub(crate) struct Store {
 
 enum Kind {
     /// A cloud, which takes a large file in parts.
-    Cloud(Arc<dyn MultipartStore>),
-    /// A folder. The library writes a file beside it, `NAME#1`, and renames it.
-    Folder(PathBuf),
+    Cloud(Arc<dyn Cloud>),
+    /// The files of this machine, and the folder among them.
+    Folder(LocalFileSystem, PathBuf),
 }
 
 impl fmt::Display for Store {
@@ -65,57 +46,29 @@ impl Store {
     /// # Errors
     /// If the URL or the credentials make no sense.
     pub(crate) fn open(url: &str, machine: &str) -> Result<Store, String> {
-        let failed = |error: &dyn fmt::Display| format!("cannot upload to {url}: {error}");
-        let parsed = Url::parse(url).map_err(|error| failed(&error))?;
-        let (scheme, path) = ObjectStoreScheme::parse(&parsed).map_err(|error| failed(&error))?;
+        let failed = |error: String| format!("cannot upload to {url}: {error}");
+        let Place { store, path } = Place::open(url, PATIENCE).map_err(failed)?;
         let prefix = path.join(machine);
-        let library = |error: Error| failed(&whole(&error));
-        let timeouts = [
-            (ClientConfigKey::Timeout, TIMEOUT),
-            (ClientConfigKey::ConnectTimeout, CONNECT_TIMEOUT),
-        ];
-        let (objects, kind): (Arc<dyn ObjectStore>, Kind) = match scheme {
-            ObjectStoreScheme::AmazonS3 => {
-                let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retries());
-                for (key, value) in timeouts {
-                    builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
-                }
-                let store = Arc::new(builder.build().map_err(library)?);
-                (store.clone(), Kind::Cloud(store))
+        let kind = match store {
+            ferretto_store::Store::Cloud(cloud) => Kind::Cloud(cloud),
+            ferretto_store::Store::Files(files) => {
+                let folder = files.path_to_filesystem(&prefix);
+                let folder = folder.map_err(|error| failed(whole(&error)))?;
+                Kind::Folder(files, folder)
             }
-            ObjectStoreScheme::GoogleCloudStorage => {
-                let mut builder = GoogleCloudStorageBuilder::from_env()
-                    .with_url(url)
-                    .with_retry(retries());
-                for (key, value) in timeouts {
-                    builder = builder.with_config(GoogleConfigKey::Client(key), value);
-                }
-                let store = Arc::new(builder.build().map_err(library)?);
-                (store.clone(), Kind::Cloud(store))
-            }
-            ObjectStoreScheme::MicrosoftAzure => {
-                let mut builder = MicrosoftAzureBuilder::from_env()
-                    .with_url(url)
-                    .with_retry(retries());
-                for (key, value) in timeouts {
-                    builder = builder.with_config(AzureConfigKey::Client(key), value);
-                }
-                let store = Arc::new(builder.build().map_err(library)?);
-                (store.clone(), Kind::Cloud(store))
-            }
-            ObjectStoreScheme::Local => {
-                let store = LocalFileSystem::new().with_fsync(true);
-                let folder = store.path_to_filesystem(&prefix).map_err(library)?;
-                (Arc::new(store), Kind::Folder(folder))
-            }
-            _ => return Err(failed(&"it has to begin with s3://, gs://, az:// or file://")),
         };
         Ok(Store {
-            objects,
             kind,
             prefix,
             name: format!("{}/{machine}", url.trim_end_matches('/')),
         })
+    }
+
+    fn objects(&self) -> &dyn ObjectStore {
+        match &self.kind {
+            Kind::Cloud(cloud) => cloud.as_ref(),
+            Kind::Folder(files, _) => files,
+        }
     }
 
     fn key(&self, file: &FileName) -> Path {
@@ -127,26 +80,16 @@ impl Store {
     /// # Errors
     /// If that fails.
     pub(crate) fn sweep(&self) -> Result<(), String> {
-        let Kind::Folder(folder) = &self.kind else {
+        let Kind::Folder(_, folder) = &self.kind else {
             return Ok(());
         };
-        let failed = |error: std::io::Error| format!("cannot tidy up {}: {error}", folder.display());
-        let entries = match std::fs::read_dir(folder) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(failed)?,
-        };
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let name = entry.file_name();
-            let staged = name.to_str().and_then(|name| name.rsplit_once('#'));
-            if let Some((file, number)) = staged
-                && FileName::parse(file).is_some()
-                && number.bytes().all(|byte| byte.is_ascii_digit())
-            {
-                std::fs::remove_file(entry.path()).map_err(failed)?;
-            }
-        }
-        Ok(())
+        folder::sweep(folder).map_err(|error| format!("cannot tidy up {}: {error}", folder.display()))
+    }
+
+    /// Begins a file in a folder.
+    fn draft(&self, files: &LocalFileSystem, file: &FileName) -> Result<Draft, String> {
+        let path = files.path_to_filesystem(&self.key(file));
+        Draft::create(path.map_err(|error| whole(&error))?)
     }
 
     /// Returns the size of the object for a file, if there is one.
@@ -154,7 +97,7 @@ impl Store {
     /// # Errors
     /// If the store does not say.
     pub(crate) async fn size(&self, file: &FileName) -> Result<Option<u64>, String> {
-        match self.objects.head(&self.key(file)).await {
+        match self.objects().head(&self.key(file)).await {
             Ok(meta) => Ok(Some(meta.size)),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(whole(&error)),
@@ -166,7 +109,7 @@ impl Store {
     /// # Errors
     /// If the store does not give it.
     pub(crate) async fn read(&self, file: &FileName, range: std::ops::Range<u64>) -> Result<Vec<u8>, String> {
-        let read = self.objects.get_range(&self.key(file), range).await;
+        let read = self.objects().get_range(&self.key(file), range).await;
         read.map(|bytes| bytes.to_vec()).map_err(|error| whole(&error))
     }
 
@@ -175,8 +118,17 @@ impl Store {
     /// # Errors
     /// If the store does not take it.
     pub(crate) async fn put(&self, file: &FileName, content: Vec<u8>) -> Result<(), String> {
-        let put = self.objects.put(&self.key(file), content.into()).await;
-        put.map(drop).map_err(|error| whole(&error))
+        match &self.kind {
+            Kind::Cloud(cloud) => {
+                let put = cloud.put(&self.key(file), content.into()).await;
+                put.map(drop).map_err(|error| whole(&error))
+            }
+            Kind::Folder(files, _) => {
+                let mut draft = self.draft(files, file)?;
+                draft.write(&content)?;
+                draft.finish()
+            }
+        }
     }
 
     /// Begins to store a file in parts.
@@ -192,16 +144,13 @@ impl Store {
                     .await
                     .map_err(|error| whole(&error))?;
                 Ok(Pieces::Cloud(CloudPieces {
-                    store: parts.as_ref(),
+                    cloud: parts.as_ref(),
                     key,
                     id,
                     parts: Vec::new(),
                 }))
             }
-            Kind::Folder(_) => {
-                let upload = self.objects.put_multipart(&key).await;
-                upload.map(Pieces::Folder).map_err(|error| whole(&error))
-            }
+            Kind::Folder(files, _) => self.draft(files, file).map(Pieces::Folder),
         }
     }
 
@@ -230,15 +179,15 @@ impl Store {
 /// An upload in parts.
 pub(crate) enum Pieces<'a> {
     Cloud(CloudPieces<'a>),
-    Folder(Box<dyn object_store::MultipartUpload>),
+    Folder(Draft),
 }
 
 /// That of a cloud.
 pub(crate) struct CloudPieces<'a> {
-    store: &'a dyn MultipartStore,
+    cloud: &'a dyn Cloud,
     key: Path,
     id: String,
-    parts: Vec<object_store::multipart::PartId>,
+    parts: Vec<PartId>,
 }
 
 impl Pieces<'_> {
@@ -255,15 +204,14 @@ impl Pieces<'_> {
     /// # Errors
     /// If the store does not take it.
     pub(crate) async fn put(&mut self, content: Vec<u8>) -> Result<(), String> {
-        let content = PutPayload::from(content);
         match self {
-            Pieces::Cloud(cloud) => {
-                let index = cloud.parts.len();
-                let put = cloud.store.put_part(&cloud.key, &cloud.id, index, content).await;
-                cloud.parts.push(put.map_err(|error| whole(&error))?);
+            Pieces::Cloud(pieces) => {
+                let (index, content) = (pieces.parts.len(), PutPayload::from(content));
+                let put = pieces.cloud.put_part(&pieces.key, &pieces.id, index, content);
+                pieces.parts.push(put.await.map_err(|error| whole(&error))?);
                 Ok(())
             }
-            Pieces::Folder(upload) => upload.put_part(content).await.map_err(|error| whole(&error)),
+            Pieces::Folder(draft) => draft.write(&content),
         }
     }
 
@@ -272,33 +220,17 @@ impl Pieces<'_> {
     /// # Errors
     /// If the store does not do it. It may have done it all the same.
     pub(crate) async fn complete(self) -> Result<(), String> {
-        let completed = match self {
-            Pieces::Cloud(cloud) => {
-                cloud
-                    .store
-                    .complete_multipart(&cloud.key, &cloud.id, cloud.parts)
-                    .await
+        match self {
+            Pieces::Cloud(CloudPieces {
+                cloud,
+                key,
+                id,
+                parts,
+            }) => {
+                let completed = cloud.complete_multipart(&key, &id, parts).await;
+                completed.map(drop).map_err(|error| whole(&error))
             }
-            Pieces::Folder(mut upload) => upload.complete().await,
-        };
-        completed.map(drop).map_err(|error| whole(&error))
-    }
-}
-
-/// The longest text of an error: a server may answer with a page.
-const LONGEST: usize = 1000;
-
-/// Returns an error with all its causes, which the library does not always name.
-fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
+            Pieces::Folder(draft) => draft.finish(),
         }
-        cause = error.source();
     }
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    text.chars().take(LONGEST).collect()
 }

@@ -43,16 +43,19 @@ struct Export {
 /// Answers questions to traces, in SQL.
 ///
 /// Tables, columns and views are those of upstream's trace processor, so its SQL carries over; docs/tables.md describes them, and the functions for spans and
-/// times. Of several words, the last one is the SQL, unless it is the name of a file. Without SQL, a terminal becomes a shell with history and completion;
-/// otherwise the statements come from stdin. With several traces, tables also have the columns date, machine and trace. The program `ferretto-query` does the
-/// work: it is looked for beside this program, then in PATH.
+/// times. Of several words, the last one is the SQL, unless it is the name of a file or a URL. Without SQL, a terminal becomes a shell with history and
+/// completion; otherwise the statements come from stdin. With several traces, tables also have the columns date, machine and trace. The program
+/// `ferretto-query` does the work: it is looked for beside this program, then in PATH.
+///
+/// A URL is that of a trace on the web, or of a trace or a folder of tables in object storage: s3://BUCKET/PATH, gs://, az://. A trace is fetched into a
+/// temporary file. Of a folder, only the columns are read that a statement needs. AWS_*, GOOGLE_* and AZURE_* have server and credentials.
 ///
 /// Exits with 0 if all statements were answered, also if a part of a trace could not be read, which a line on stderr says. Exits with 1 otherwise.
 #[derive(Debug, Parser)]
 #[command(name = "query", bin_name = "ferretto query", disable_version_flag = true)]
 struct Query {
-    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with ; between them
-    #[arg(value_name = "TRACE|DIR|SQL", required = true)]
+    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces, also their URLs; then the statements, with ; between them
+    #[arg(value_name = "TRACE|DIR|URL|SQL", required = true)]
     _words: Vec<OsString>,
     /// Reads the statements from this file
     #[arg(short, long = "query-file", value_name = "FILE")]
@@ -87,8 +90,8 @@ struct Report {
     /// The question, such as cpu, sched-latency, io, slices or memory
     #[arg(value_name = "QUESTION")]
     _name: OsString,
-    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces
-    #[arg(value_name = "TRACE|DIR", required = true)]
+    /// The trace, - for stdin, a folder that `ferretto export` has written, or several traces, also their URLs as with `ferretto query`
+    #[arg(value_name = "TRACE|DIR|URL", required = true)]
     _sources: Vec<OsString>,
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn run<T>(work: impl Future<Output = Result<T, String>>) -> Result<T,
     let threads = available_parallelism().map_err(failed)?.get() + 1;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
+        .enable_all()
         .build()
         .map_err(failed)?;
     // A thread of its own: those of the queries may all be busy.

@@ -3,11 +3,13 @@
 
 mod bars;
 mod export;
+mod fetch;
 mod interrupt;
 mod output;
 mod query;
 mod report;
 mod shell;
+mod sources;
 mod table;
 
 use std::process::ExitCode;

@@ -1,25 +1,29 @@
 //! `ferretto query`: SQL on traces or on a folder of tables, once or in a shell.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ferretto_sql::{Database, EXAMPLES, Options, Statement, Traces, VIEWS};
-use ferretto_tables::PartitionedFolder;
 
 use crate::export::damage;
 use crate::interrupt::{self, until_interrupted};
 use crate::output::{self, Destination, Format};
 use crate::shell;
+use crate::sources;
 
 /// Ask traces, or a folder of tables, in SQL
 ///
 /// Tables, columns and views are the trace processor's. Without SQL, a terminal becomes a shell; otherwise the statements come from stdin. Of several words,
-/// the last one is the SQL unless it is the name of a file. With several traces, tables also have the columns date, machine and trace.
+/// the last one is the SQL unless it is the name of a file or a URL. With several traces, tables also have the columns date, machine and trace.
+///
+/// URLs are those of a trace on the web, and of a trace or a folder in object storage: s3://BUCKET/PATH, gs://, az://. A trace is fetched into a temporary
+/// file. Of a folder only the columns are read that a statement needs. Server and credentials are those in the variables AWS_*, GOOGLE_* or AZURE_*.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; then the statements, with `;` between them
-    #[arg(required_unless_present_any = ["examples", "views"], value_name = "TRACE|DIR|SQL")]
+    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces, also their URLs; then the statements, with `;` between them
+    #[arg(required_unless_present_any = ["examples", "views"], value_name = "TRACE|DIR|URL|SQL")]
     words: Vec<OsString>,
     /// Read the statements from this file
     #[arg(short, long, value_name = "FILE")]
@@ -44,16 +48,21 @@ pub(crate) struct Args {
     views: bool,
 }
 
+/// The tables that a folder of many traces has.
+type Tables = BTreeSet<&'static str>;
+
 /// Returns what went wrong, as a sentence.
 pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     let texts = [
-        (arguments.examples, examples as fn(Option<&Path>) -> String),
+        (arguments.examples, examples as fn(&Option<Tables>) -> String),
         (arguments.views, views),
     ];
     if let Some((_, text)) = texts.iter().find(|(is_wanted, _)| *is_wanted) {
-        let folder = arguments.words.first().map(Path::new);
-        let of_many = folder.filter(|folder| PartitionedFolder::is_one(folder));
-        return match io::stdout().write_all(text(of_many).as_bytes()) {
+        let of_many = match arguments.words.first() {
+            Some(folder) => interrupt::run(until_interrupted(sources::tables_of_many(folder)))?,
+            None => None,
+        };
+        return match io::stdout().write_all(text(&of_many).as_bytes()) {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.to_string()),
             _ => Ok(()),
         };
@@ -63,7 +72,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         memory: arguments.memory.saturating_mul(1 << 20),
     };
     interrupt::run(async {
-        let mut database = open(sources, &options).await.map_err(|error| error.to_string())?;
+        let (mut database, _fetched) = until_interrupted(sources::open(sources, &options)).await?;
         let sql = match (sql, &arguments.query_file) {
             (Some(sql), _) => sql.to_owned(),
             (None, Some(path)) => std::fs::read_to_string(path)
@@ -115,20 +124,12 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
     })
 }
 
-/// Opens what the words of a command name.
-pub(crate) async fn open(sources: &[OsString], options: &Options) -> Result<Database, ferretto_sql::Error> {
-    match sources {
-        [source] => Database::open(source, options).await,
-        sources => Database::open_traces(sources, options).await,
-    }
-}
-
-/// Takes the words of the command apart. A word behind others that is no file is the SQL.
+/// Takes the words of the command apart. A word behind others that is neither a file nor a URL is the SQL.
 fn sources_and_sql(arguments: &Args) -> Result<(&[OsString], Option<&str>), String> {
     let words = arguments.words.as_slice();
     match words.split_last() {
         None => Err("name a trace or a folder".to_owned()),
-        Some((last, sources)) if !sources.is_empty() && last != "-" && !Path::new(last).exists() => {
+        Some((last, sources)) if !sources.is_empty() && !is_source(last) => {
             if arguments.query_file.is_some() {
                 return Err(format!(
                     "{} is no file, and with --query-file the SQL is not on the command line",
@@ -142,6 +143,10 @@ fn sources_and_sql(arguments: &Args) -> Result<(&[OsString], Option<&str>), Stri
         }
         Some(_) => Ok((words, None)),
     }
+}
+
+fn is_source(word: &OsStr) -> bool {
+    word == "-" || Path::new(word).exists() || sources::is_url(word)
 }
 
 /// Runs a statement and writes its rows. Statements that define something have none.
@@ -165,7 +170,7 @@ pub(crate) async fn answer(
 }
 
 /// All examples as a text that `ferretto query` reads.
-fn examples(of_many: Option<&Path>) -> String {
+fn examples(of_many: &Option<Tables>) -> String {
     let one = |example: &ferretto_sql::Example| {
         format!(
             "-- {} (ferretto report {})\n{};\n",
@@ -178,7 +183,7 @@ fn examples(of_many: Option<&Path>) -> String {
 }
 
 /// What is asked of a folder of many traces, or of one trace.
-fn traces(of_many: Option<&Path>) -> Traces {
+fn traces(of_many: &Option<Tables>) -> Traces {
     match of_many {
         Some(_) => Traces::Many,
         None => Traces::One,
@@ -186,10 +191,10 @@ fn traces(of_many: Option<&Path>) -> Traces {
 }
 
 /// All views as a text of statements, those that others use first. With many traces, tables are views of their files.
-fn views(of_many: Option<&Path>) -> String {
+fn views(of_many: &Option<Tables>) -> String {
     let mut text = Vec::new();
-    if let Some(folder) = of_many {
-        for (name, sql) in ferretto_sql::views_of_files(folder) {
+    if let Some(tables) = of_many {
+        for (name, sql) in ferretto_sql::views_of_files(|table| tables.contains(table)) {
             text.push(format!("create or replace view {name} as {sql};\n"));
         }
     }

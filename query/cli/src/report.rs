@@ -12,7 +12,7 @@ use ferretto_sql::{Database, EXAMPLES, Example, Options, Unit, human_bytes, huma
 use crate::bars::bars;
 use crate::export::damage;
 use crate::interrupt::{self, until_interrupted};
-use crate::query::open;
+use crate::sources::open;
 use crate::table::{self, Column, Width};
 
 /// Answer a frequent question about a trace, or about many
@@ -21,8 +21,8 @@ pub(crate) struct Args {
     /// The question; `all` for each that the trace can answer
     #[arg(value_parser = PossibleValuesParser::new(EXAMPLES.iter().map(|example| example.name).chain(["all"])))]
     name: String,
-    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces
-    #[arg(required = true, value_name = "TRACE|DIR")]
+    /// A trace, `-` for stdin, a folder that `ferretto export` has written, or several traces; also their URLs
+    #[arg(required = true, value_name = "TRACE|DIR|URL")]
     sources: Vec<OsString>,
 }
 
@@ -34,9 +34,7 @@ pub(crate) fn run(arguments: &Args) -> Result<(), String> {
         .collect();
     let text = interrupt::run(until_interrupted(async {
         let plain = |error: ferretto_sql::Error| error.to_string();
-        let mut database = open(&arguments.sources, &Options::default())
-            .await
-            .map_err(plain)?;
+        let (mut database, _fetched) = open(&arguments.sources, &Options::default()).await?;
         // One pass over the trace for all.
         let queries: Vec<String> = wanted
             .iter()

@@ -56,14 +56,18 @@ pub(crate) enum Stored {
     Folder(TempDir),
 }
 
+/// What traces are called in messages, by their paths, if that is not the path.
+pub(crate) type Names = BTreeMap<OsString, String>;
+
 /// Reads the trace once and makes these tables.
 pub(crate) fn build(
     trace: &OsStr,
+    names: &Names,
     tables: &BTreeSet<&'static str>,
     memory: usize,
     wanted: Wanted,
 ) -> Result<Built, String> {
-    let (input, failed) = open(trace)?;
+    let (input, failed) = open(trace, names)?;
     let mut store = Store {
         wanted,
         memory,
@@ -94,6 +98,7 @@ pub(crate) struct BuiltOfMany {
 /// Reads each trace once and makes these tables.
 pub(crate) fn build_many(
     traces: &[OsString],
+    names: &Names,
     tables: &BTreeSet<&'static str>,
     wanted: &Wanted,
 ) -> Result<BuiltOfMany, String> {
@@ -104,7 +109,7 @@ pub(crate) fn build_many(
     let mut files = PartitionedFolder::open(folder.path()).map_err(|error| error.to_string())?;
     let (mut places, mut losses) = (Vec::new(), 0);
     for trace in traces {
-        let (input, failed) = open(trace)?;
+        let (input, failed) = open(trace, names)?;
         wanted.check().map_err(&failed)?;
         let name = Path::new(trace).file_name().unwrap_or(trace).to_string_lossy();
         let added = files.add(input.source, &name, None, &options).map_err(failed)?;
@@ -119,10 +124,10 @@ pub(crate) fn build_many(
 }
 
 /// Opens a trace, and says how failures to read it are told.
-fn open(trace: &OsStr) -> Result<(Input, impl Fn(Error) -> String + use<>), String> {
+fn open(trace: &OsStr, names: &Names) -> Result<(Input, impl Fn(Error) -> String + use<>), String> {
     let input =
         Input::open(trace).map_err(|error| format!("{} cannot be opened: {error}", trace.display()))?;
-    let name = input.name.clone();
+    let name = names.get(trace).unwrap_or(&input.name).clone();
     let failed = move |error: Error| match error {
         Error::Read(_) | Error::NoTrace(_) | Error::Spill(_) | Error::Taken(_) | Error::Stopped => {
             format!("{name}: {error}")

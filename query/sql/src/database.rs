@@ -2,6 +2,7 @@
 //!
 //! Tables of a trace are built as statements name them; until then they are there without rows, so that `SHOW TABLES` and `DESCRIBE` know them. All words of
 //! a statement that are names of tables or views count, also those in quotes, which functions such as `span_join` take. A word too many costs time only.
+//! The files of a folder in object storage are looked at likewise.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,11 +20,12 @@ use ferretto_tables::{PartitionedFolder, TABLES, Table, traces_in};
 use tempfile::TempDir;
 
 use crate::arguments::Arguments;
-use crate::built::{Stored, Wanted, build, build_many};
+use crate::built::{Names, Stored, Wanted, build, build_many};
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
 use crate::many::{self, FirstIds, Traces};
+use crate::objects::ObjectFolder;
 use crate::{functions, views};
 
 /// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
@@ -31,6 +33,9 @@ const LEAST: usize = 64 << 20;
 
 /// The table of kernel events, and the one that has their fields.
 const WITH_EVENTS: [&str; 2] = ["ftrace_event", "args"];
+
+/// What is read of a file's end at once where each request costs time. The end of a large file has some 10 KB, and many small files are not much larger.
+const END_OF_FILE: usize = 64 << 10;
 
 /// How queries run.
 #[derive(Debug, Clone)]
@@ -56,6 +61,8 @@ pub struct Database {
     macros: Macros,
     functions: Definitions,
     source: Source,
+    /// What traces are called in messages, if that is not their path.
+    names: Names,
     memory: usize,
     /// Tables with all their rows, and views.
     ready: BTreeSet<&'static str>,
@@ -72,6 +79,7 @@ enum Source {
     Trace(OsString),
     Traces(Vec<OsString>),
     Folder(PathBuf),
+    Objects(ObjectFolder),
 }
 
 impl Database {
@@ -132,11 +140,34 @@ impl Database {
         Database::with(Source::Traces(traces), Some(FirstIds::default()), options).await
     }
 
+    /// Opens a folder in object storage.
+    ///
+    /// # Errors
+    /// If the session cannot be made. A file that cannot be read is found out when a statement names its table.
+    pub async fn open_objects(folder: ObjectFolder, options: &Options) -> Result<Database, Error> {
+        let first_ids = folder.traces().map(|traces| {
+            let first_ids = FirstIds::default();
+            for trace in traces {
+                first_ids.of(trace.clone());
+            }
+            first_ids
+        });
+        Database::with(Source::Objects(folder), first_ids, options).await
+    }
+
+    /// Calls a trace in messages by this name instead of its path, such as by the URL that it is from.
+    pub fn call(&mut self, trace: &OsStr, name: &str) {
+        self.names.insert(trace.to_owned(), name.to_owned());
+    }
+
     async fn with(source: Source, first_ids: Option<FirstIds>, options: &Options) -> Result<Database, Error> {
         // As the trace processor sorts.
-        let config = SessionConfig::new()
+        let mut config = SessionConfig::new()
             .with_information_schema(true)
             .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min");
+        if let Source::Objects(_) = &source {
+            config.options_mut().execution.parquet.metadata_size_hint = Some(END_OF_FILE);
+        }
         let runtime = RuntimeEnvBuilder::new()
             .with_memory_limit(options.memory.max(LEAST), 1.0)
             .build_arc()?;
@@ -162,6 +193,7 @@ impl Database {
             macros: Macros::default(),
             functions: Definitions::default(),
             source,
+            names: Names::new(),
             memory: options.memory,
             ready: BTreeSet::new(),
             folders: Vec::new(),
@@ -174,6 +206,10 @@ impl Database {
                 let folder = folder.clone();
                 database.open_folder(&folder).await?;
                 return Ok(database);
+            }
+            Source::Objects(folder) => {
+                folder.register(&database.context)?;
+                &[]
             }
             Source::Trace(trace) => std::slice::from_ref(trace),
             Source::Traces(traces) => traces.as_slice(),
@@ -240,12 +276,22 @@ impl Database {
     /// Returns the name of the trace or folder, and how many traces there are if they are many.
     pub fn name(&self) -> String {
         match (&self.source, &self.first_ids) {
-            (Source::Trace(trace), _) => trace.display().to_string(),
+            (Source::Trace(trace), _) => match self.names.get(trace) {
+                Some(name) => name.clone(),
+                None => trace.display().to_string(),
+            },
             (Source::Traces(traces), _) => format!("{} traces", traces.len()),
-            (Source::Folder(folder), None) => folder.display().to_string(),
-            (Source::Folder(folder), Some(first_ids)) => {
-                format!("{}, {} traces", folder.display(), first_ids.len())
-            }
+            (_, None) => self.folder(),
+            (_, Some(first_ids)) => format!("{}, {} traces", self.folder(), first_ids.len()),
+        }
+    }
+
+    /// Returns the name of a folder of tables; of traces, nothing.
+    fn folder(&self) -> String {
+        match &self.source {
+            Source::Folder(folder) => folder.display().to_string(),
+            Source::Objects(folder) => folder.to_string(),
+            Source::Trace(_) | Source::Traces(_) => String::new(),
         }
     }
 
@@ -263,12 +309,16 @@ impl Database {
         if WITH_EVENTS.iter().any(|name| missing.contains(name)) && WITH_EVENTS.into_iter().all(is_there) {
             missing.extend(WITH_EVENTS);
         }
-        if let Source::Folder(folder) = &self.source
-            && missing.contains(WITH_EVENTS[0])
-        {
+        let has_no_events = match &self.source {
+            // There, all tables are ready from the start that it has.
+            Source::Folder(_) => true,
+            Source::Objects(folder) => !folder.has(WITH_EVENTS[0]),
+            Source::Trace(_) | Source::Traces(_) => false,
+        };
+        if has_no_events && missing.contains(WITH_EVENTS[0]) {
             return Err(Error::Source(format!(
                 "{} has no {}; export the trace with --ftrace-events, or ask the trace itself",
-                folder.display(),
+                self.folder(),
                 WITH_EVENTS[0]
             )));
         }
@@ -293,6 +343,16 @@ impl Database {
     async fn build(&mut self, tables: BTreeSet<&'static str>) -> Result<(), Error> {
         let trace = match &self.source {
             Source::Folder(_) => return Ok(()),
+            Source::Objects(folder) => {
+                for table in TABLES.iter().filter(|table| tables.contains(table.name)) {
+                    // One that an earlier version did not write has no rows, as it has from the start.
+                    if folder.has(table.name) {
+                        self.read_files(table, &ObjectFolder::files(table)).await?;
+                    }
+                }
+                self.ready.extend(tables);
+                return Ok(());
+            }
             Source::Traces(traces) => {
                 let traces = traces.clone();
                 return self.build_many(traces, tables).await;
@@ -311,8 +371,9 @@ impl Database {
         }
         let (trace, memory) = (trace.clone(), self.memory);
         let (named, wanted) = (tables.clone(), Wanted::default());
+        let names = self.names.clone();
         let _waits = wanted.waits();
-        let built = tokio::task::spawn_blocking(move || build(&trace, &named, memory, wanted))
+        let built = tokio::task::spawn_blocking(move || build(&trace, &names, &named, memory, wanted))
             .await
             .map_err(|error| Error::Source(format!("the trace cannot be read: {error}")))?
             .map_err(Error::Source)?;
@@ -341,8 +402,9 @@ impl Database {
         tables: BTreeSet<&'static str>,
     ) -> Result<(), Error> {
         let (named, wanted) = (tables.clone(), Wanted::default());
+        let names = self.names.clone();
         let _waits = wanted.waits();
-        let built = tokio::task::spawn_blocking(move || build_many(&traces, &named, &wanted))
+        let built = tokio::task::spawn_blocking(move || build_many(&traces, &names, &named, &wanted))
             .await
             .map_err(|error| Error::Source(format!("the traces cannot be read: {error}")))?
             .map_err(Error::Source)?;
@@ -389,7 +451,6 @@ impl Database {
         if !folder.is_dir() {
             return self.set(table, Vec::new());
         }
-        self.context.deregister_table(table.name)?;
         let Some(path) = folder.to_str() else {
             return Err(Error::Source(format!(
                 "{} is not UTF-8; rename it",
@@ -397,12 +458,17 @@ impl Database {
             )));
         };
         // As DataFusion names what is a folder and no file.
-        let path = format!("{path}/");
+        self.read_files(table, &format!("{path}/")).await
+    }
+
+    /// Reads a table from the files in a folder, which has a path or a URL with `/` at its end.
+    async fn read_files(&self, table: &'static Table, folder: &str) -> Result<(), Error> {
+        self.context.deregister_table(table.name)?;
         match &self.first_ids {
-            Some(first_ids) => first_ids.register_files(&self.context, table, &path).await?,
+            Some(first_ids) => first_ids.register_files(&self.context, table, folder).await?,
             None => {
                 self.context
-                    .register_parquet(table.name, &path, ParquetReadOptions::default())
+                    .register_parquet(table.name, folder, ParquetReadOptions::default())
                     .await?;
             }
         }

@@ -1,5 +1,6 @@
 //! What ends a query early.
 
+use std::error::Error as _;
 use std::fmt;
 
 use datafusion::error::DataFusionError;
@@ -12,6 +13,8 @@ const NO_JOIN: &str = "a query or function within this query depends on its colu
 pub enum Error {
     /// A source of tables cannot be opened or read.
     Source(String),
+    /// Object storage does not say what it has.
+    Objects(datafusion::object_store::Error),
     /// The SQL is wrong, or cannot be run.
     Sql(DataFusionError),
 }
@@ -20,6 +23,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Source(message) => f.write_str(message),
+            Error::Objects(error) => error.fmt(f),
             Error::Sql(error) => match error.find_root() {
                 DataFusionError::SQL(error, _) => write!(f, "the SQL cannot be read: {error}"),
                 DataFusionError::Plan(message)
@@ -33,6 +37,14 @@ impl fmt::Display for Error {
                         true => f.write_str(NO_JOIN),
                         false => f.write_str(&message.replace("datafusion.public.", "")),
                     }
+                }
+                DataFusionError::ObjectStore(error) => {
+                    // Its text has all causes but the first one.
+                    let text = error.to_string();
+                    let first = std::iter::successors(error.source(), |cause| (*cause).source()).last();
+                    let first = first.map(ToString::to_string).filter(|it| !text.contains(it));
+                    let first = first.map_or_else(String::new, |first| format!(": {first}"));
+                    write!(f, "tables in object storage cannot be read: {text}{first}")
                 }
                 other => other.fmt(f),
             },

@@ -1,7 +1,7 @@
 //! SQL on Perfetto traces: [DataFusion](https://datafusion.apache.org) with the tables of [`ferretto_tables`], the trace processor's views, and the functions
 //! that tracing needs.
 //!
-//! A [`Database`] is made of traces, of folders that `ferretto export` wrote, or of both. [`register_functions`] adds the functions alone to a session of an
+//! A [`Database`] is made of traces, or of a folder that `ferretto export` wrote, which may be in object storage ([`ObjectFolder`]). [`register_functions`] adds the functions alone to a session of an
 //! engine that is built on DataFusion.
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod error;
 mod examples;
 mod functions;
 mod many;
+mod objects;
 mod views;
 
 pub use database::{Database, Options, Statement};
@@ -22,4 +23,5 @@ pub use error::Error;
 pub use examples::{EXAMPLES, Example, Unit};
 pub use functions::{human_bytes, human_duration, register as register_functions};
 pub use many::{Traces, views_of_files};
+pub use objects::ObjectFolder;
 pub use views::{VIEWS, View};

@@ -5,7 +5,6 @@
 //! trace. Each table also has the columns `date`, `machine` and `trace`, by which DataFusion leaves out files.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::{Array, AsArray, Int64Array};
@@ -210,8 +209,8 @@ impl FirstIds {
 }
 
 /// The views, with their names, that make tables of many traces of their files in another engine, as `ferretto query` does by itself. There the files of each
-/// table are a table `TABLE_files`, with the partitions as columns. Tables that the folder lacks, such as `ftrace_event`, have none.
-pub fn views_of_files(folder: &Path) -> Vec<(String, String)> {
+/// table are a table `TABLE_files`, with the partitions as columns. `has` says whether the folder has a table: others, such as `ftrace_event`, have no view.
+pub fn views_of_files(has: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let partitions = PARTITIONS.join(", ");
     let first_ids = format!(
         "select {partitions}, (row_number() over (order by {partitions}) - 1) * {IDS_OF_A_TRACE} as first_id
@@ -234,12 +233,7 @@ pub fn views_of_files(folder: &Path) -> Vec<(String, String)> {
         (table.name.to_owned(), sql)
     };
     std::iter::once((FIRST_ID.to_owned(), first_ids))
-        .chain(
-            TABLES
-                .iter()
-                .filter(|table| folder.join(table.name).is_dir())
-                .map(of_table),
-        )
+        .chain(TABLES.iter().filter(|table| has(table.name)).map(of_table))
         .collect()
 }
 

@@ -62,6 +62,20 @@ impl fmt::Display for Place {
     }
 }
 
+impl Place {
+    /// Returns the place of a trace from the path of one of its files, as it follows the folder of a table: `date=…/machine=…/trace=…/part-0.parquet`.
+    pub fn of_path(path: &str) -> Option<Place> {
+        let mut parts = path.split('/');
+        let mut next = |name| value(parts.next()?.as_ref(), name);
+        let [date, machine, trace] = PARTITIONS;
+        Some(Place {
+            date: next(date)?,
+            machine: next(machine)?,
+            trace: next(trace)?,
+        })
+    }
+}
+
 /// What has become of a trace in the folder.
 #[derive(Debug, Clone)]
 pub struct Added {

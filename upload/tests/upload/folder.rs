@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::site::{MACHINE, Random, Site, await_that};
+use crate::servers::await_that;
+use crate::site::{MACHINE, Random, Site};
 
 /// A machine, and the folder that its files go to.
 fn site() -> (Site, tempfile::TempDir) {

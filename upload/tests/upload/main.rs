@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod bucket;
 mod folder;
-mod proxy;
 mod s3;
+#[path = "../../../query/store/tests/servers/mod.rs"]
+#[allow(dead_code)]
+mod servers;
 mod site;

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bucket::Bucket;
-use crate::proxy::{Fate, Proxy};
-use crate::site::{Random, Site, await_that};
+use crate::servers::await_that;
+use crate::servers::bucket::Bucket;
+use crate::servers::proxy::{Fate, Proxy};
+use crate::site::{Random, Site};
 
 const URL: &str = "s3://bucket/traces";
 

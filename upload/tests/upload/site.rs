@@ -4,24 +4,12 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
-use std::time::{Duration, Instant};
 
 use ferretto_recorder::{FileName, Reason, SessionName};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Far longer than it takes.
-const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const MACHINE: &str = "web-1";
-
-/// Waits until something is so.
-pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// Numbers that look random, from a seed.
 pub(crate) struct Random(u64);

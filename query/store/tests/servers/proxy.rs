@@ -1,8 +1,9 @@
-//! What is between the uploader and the server: a network that cuts connections, and a server that is overloaded.
+//! What is between a client and the server: a network that cuts connections, one that stalls, and a server that is overloaded. It counts what passes.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ pub(crate) enum Fate {
     Pass,
     /// It is cut after so many bytes to the server.
     Cut(usize),
+    /// Nothing comes from the server after so many bytes. It stays open.
+    Stall(u64),
     /// The server says that something is wrong.
     Answer(&'static str),
 }
@@ -22,6 +25,7 @@ pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     /// The fates of the next connections. After those the last one stays.
     fates: Arc<Mutex<VecDeque<Fate>>>,
+    served: Arc<AtomicU64>,
 }
 
 impl Proxy {
@@ -30,6 +34,8 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let fates = Arc::new(Mutex::new(fates.into_iter().collect::<VecDeque<_>>()));
         let next = fates.clone();
+        let served = Arc::new(AtomicU64::new(0));
+        let count = served.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let fate = {
@@ -40,15 +46,25 @@ impl Proxy {
                         _ => fates.pop_front().unwrap(),
                     }
                 };
-                std::thread::spawn(move || carry(stream.unwrap(), server, fate));
+                let count = count.clone();
+                std::thread::spawn(move || carry(stream.unwrap(), server, fate, count));
             }
         });
-        Proxy { address, fates }
+        Proxy {
+            address,
+            fates,
+            served,
+        }
     }
 
     /// Lets all connections to come pass.
     pub(crate) fn heal(&self) {
         *self.fates.lock().unwrap() = [Fate::Pass].into();
+    }
+
+    /// The bytes that have come from the server.
+    pub(crate) fn served(&self) -> u64 {
+        self.served.load(Ordering::SeqCst)
     }
 
     /// How many fates are left.
@@ -57,16 +73,27 @@ impl Proxy {
     }
 }
 
-fn carry(mut client: TcpStream, server: SocketAddr, fate: Fate) {
-    let most = match fate {
-        Fate::Pass => usize::MAX,
-        Fate::Cut(most) => most,
+fn carry(mut client: TcpStream, server: SocketAddr, fate: Fate, served: Arc<AtomicU64>) {
+    let (most, most_served) = match fate {
+        Fate::Pass => (usize::MAX, u64::MAX),
+        Fate::Cut(most) => (most, u64::MAX),
+        Fate::Stall(most) => (usize::MAX, most),
         Fate::Answer(status) => return answer(client, status),
     };
     let mut server = TcpStream::connect(server).unwrap();
     let (mut from_server, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
     std::thread::spawn(move || {
-        let _ = std::io::copy(&mut from_server, &mut to_client);
+        let mut buffer = vec![0; 64 << 10];
+        let mut left = most_served;
+        while let Ok(count @ 1..) = from_server.read(&mut buffer) {
+            // A stalled connection ends when its client goes.
+            let count = (count as u64).min(left);
+            left -= count;
+            served.fetch_add(count, Ordering::SeqCst);
+            if to_client.write_all(&buffer[..count as usize]).is_err() {
+                break;
+            }
+        }
         let _ = to_client.shutdown(Shutdown::Both);
     });
     let mut buffer = vec![0; 64 << 10];

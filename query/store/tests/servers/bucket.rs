@@ -11,7 +11,7 @@ use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tempfile::TempDir;
 
-use crate::site::await_that;
+use super::await_that;
 
 const KEY: &str = "somebody";
 const SECRET: &str = "whose secret is no secret";
