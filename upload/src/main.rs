@@ -1,8 +1,8 @@
 //! `ferretto-upload`: copies the files that the flight recorder has sealed to object storage.
 //!
 //! A program of its own, so that the recorder needs neither a network nor the code for one. `ferretto recorder upload` and the unit
-//! `ferretto-upload.service` start it. [`uploader`] is its loop, [`store`] the place that files go to ([`folder`] if that is one), and [`state`] what it remembers in a file, which
-//! `ferretto recorder status` reads.
+//! `ferretto-upload.service` start it. [`uploader`] is its loop, [`store`] the place that files go to ([`folder`] if that is one), and [`state`] what it remembers
+//! in a file, which `ferretto recorder status` reads.
 //!
 //! Guarantees: it changes nothing in the recorder's folder. An object is there whole or not at all, and is never replaced. A file that was uploaded whole is
 //! not uploaded again, whenever this program is killed. So it needs no farewell: signals just end it.

@@ -4,32 +4,7 @@
 
 /// Appends an integer.
 pub(crate) fn int(value: i64, to: &mut String) {
-    if value < 0 {
-        to.push('-');
-    }
-    digits(value.unsigned_abs(), 10, to);
-}
-
-/// Appends a number as a pointer.
-pub(crate) fn hexadecimal(value: u64, to: &mut String) {
-    to.push_str("0x");
-    digits(value, 16, to);
-}
-
-fn digits(value: u64, base: u64, to: &mut String) {
-    // As many as 2^64 has in the decimal system.
-    let mut digits = [0_u8; 20];
-    let mut begin = digits.len();
-    let mut rest = value;
-    for digit in digits.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(rest % base) as usize];
-        rest /= base;
-        begin -= 1;
-        if rest == 0 {
-            break;
-        }
-    }
-    to.extend(digits[begin..].iter().map(|digit| char::from(*digit)));
+    to.push_str(itoa::Buffer::new().format(value));
 }
 
 /// Returns a number with 15 significant digits, and at least one behind the point.
@@ -107,7 +82,7 @@ fn named(value: f64) -> Option<(String, i32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{exact, hexadecimal, int, named, real};
+    use super::{exact, named, real};
 
     #[test]
     fn short_names_are_what_the_exact_digits_round_to() {
@@ -133,23 +108,6 @@ mod tests {
             }
         }
         assert!(short > 50_000);
-    }
-
-    #[test]
-    fn integers_are_those_of_the_formatter() {
-        for shift in 0..64 {
-            for value in [
-                1_i64 << shift,
-                (1_i64 << shift).wrapping_sub(1),
-                (-1_i64) << shift,
-                -5,
-            ] {
-                let mut text = String::new();
-                int(value, &mut text);
-                hexadecimal(value as u64, &mut text);
-                assert_eq!(text, format!("{value}{value:#x}"));
-            }
-        }
     }
 
     #[test]

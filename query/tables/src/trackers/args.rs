@@ -3,6 +3,7 @@
 //! A tracker adds the arguments of one thing and then asks for the number of their set.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -252,7 +253,13 @@ fn write(id: i64, set: i64, arg: &Arg, strings: &Strings, output: &mut Output<'_
         }
         Value::Pointer(value) => {
             int = Cell::from(*value as i64);
-            ("pointer", shown(&|to| sql_text::hexadecimal(*value, to)))
+            (
+                "pointer",
+                shown(&|to| {
+                    // A string takes all that is written.
+                    let _ = write!(to, "{value:#x}");
+                }),
+            )
         }
         Value::Json(value) => {
             text = shown(&|to| to.push_str(value));
