@@ -23,6 +23,10 @@ const COUNTERS: &str =
 const NO_SUCH_EVENT: &str = "data_sources { config { name: 'linux.perf' perf_event_config {
     timebase { period: 1 tracepoint { name: 'sched:no_such_event' } } } } }";
 
+/// Kernel events from buffers that nobody has made.
+const NO_SUCH_BUFFERS: &str =
+    "data_sources { config { name: 'linux.ftrace' ftrace_config { instance_name: 'no_such_buffers' } } }";
+
 /// A heap profile of no process.
 const NO_TARGET: &str = "data_sources { config { name: 'android.heapprofd' heapprofd_config { sampling_interval_bytes: 4096 } } }";
 
@@ -197,7 +201,7 @@ fn a_profiler_that_may_not_count_has_the_reason_in_its_trace() {
 fn a_recording_into_a_file_says_while_it_runs_why_a_source_does_not_start() {
     systems(&[Program::TracedProbes, Program::TracedPerf], |system, _| {
         let config = format!(
-            "buffers {{ size_kb: 1024 }} write_into_file: true file_write_period_ms: 100 flush_period_ms: 60000 {COUNTERS} {NO_SUCH_EVENT}"
+            "buffers {{ size_kb: 1024 }} write_into_file: true file_write_period_ms: 100 flush_period_ms: 60000 {COUNTERS} {NO_SUCH_EVENT} {NO_SUCH_BUFFERS}"
         );
         std::fs::write(system.path("config"), config).unwrap();
         let mut command = system.command(Path::new(FERRETTO), "live.log");
@@ -207,8 +211,9 @@ fn a_recording_into_a_file_says_while_it_runs_why_a_source_does_not_start() {
             let said = system.log("live.log");
             said.contains("not recorded: linux.perf could not be set up: ")
                 && said.contains("sched:no_such_event")
+                && said.contains("not recorded: linux.ftrace could not be set up: ")
         });
-        assert!(!system.log("live.log").contains("still waiting for linux.perf"));
+        assert!(!system.log("live.log").contains("still waiting for linux."));
         running.signal(Signal::INT);
         let status = running.wait(PATIENCE).expect("it ends");
         assert_eq!(status.code(), Some(0), "{}", system.log("live.log"));

@@ -2,7 +2,6 @@
 //!
 //! [`LinuxPerf`](crate::source::LinuxPerf) opens them when an instance starts, and [`Profiler`](crate::profiler::Profiler) reads them.
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -12,6 +11,7 @@ use rustix::param::page_size;
 use crate::attributes::Group;
 use crate::config::{Mode, PerfConfig};
 use crate::event::{Event, Kind};
+use crate::paranoia::Paranoia;
 use crate::perf_event::{PerfEvent, Ring};
 use crate::record::{CountFormat, SampleLayout};
 
@@ -152,7 +152,7 @@ impl CpuEvents {
     pub(crate) fn unreadable(cpu: u32) -> io::Result<CpuEvents> {
         Ok(CpuEvents {
             cpu,
-            leader: fs::File::open("/dev/null")?.into(),
+            leader: std::fs::File::open("/dev/null")?.into(),
             _followers: Vec::new(),
             ring: None,
             losses: Losses::default(),
@@ -222,11 +222,8 @@ fn open_error(event: &Event, cpu: u32, error: io::Error) -> OpenError {
             return OpenError::NoCounter(describe(event));
         }
         Some(Errno::ACCESS | Errno::PERM) => {
-            let paranoid = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-            format!(
-                "; run as root or with CAP_PERFMON, or lower /proc/sys/kernel/perf_event_paranoid, which is {}",
-                paranoid.trim()
-            )
+            let paranoia = Paranoia::of_this_kernel();
+            paranoia.map_or_else(|| "; run as root or with CAP_PERFMON".to_owned(), Paranoia::advice)
         }
         Some(Errno::INVAL) => {
             "; if timestamp_clock is PERF_CLOCK_BOOTTIME, choose a monotonic clock for events of the hardware and for tracepoints"

@@ -12,6 +12,7 @@
 //! | `stacks`, `names`, `left_out` | from a sample to frames |
 //! | `interning`, `output` | from frames to packets |
 //! | `profiler`, `queue`, `thread`, `hotplug` | when what is read |
+//! | `paranoia` | what the kernel asks of those who sample |
 //! | `guardrails` | what the daemon itself needs |
 //! | `source`, `producer` | the data source, and the producer of the daemon |
 //!
@@ -35,6 +36,7 @@ pub mod interning;
 pub mod left_out;
 mod names;
 pub mod output;
+pub mod paranoia;
 mod perf_event;
 pub mod producer;
 mod profiler;

@@ -14,7 +14,7 @@ use ferretto_wire::{Reader, Value};
 
 use super::kernel::KernelReport;
 use super::producer_name;
-use crate::config::advice::known_sources::WRITTEN;
+use crate::config::advice::known_sources::{FTRACE, WRITTEN};
 use crate::samples::{Losses, Remark, dumps};
 
 /// Marks of one kind that are remembered; further ones are ignored.
@@ -192,6 +192,21 @@ impl Evidence {
     /// Returns the data sources of which a producer says that they record nothing, in the order of the trace.
     pub(crate) fn failed(&self) -> &[Failed] {
         &self.failed
+    }
+
+    /// Returns the same with kernel events, whose failures are in packets of their own, as upstream's readers expect them.
+    pub(crate) fn failed_to_start(&self) -> Vec<Failed> {
+        let kernel = self.kernel.troubles().iter().filter_map(|trouble| {
+            let failure = trouble.strip_prefix(FTRACE)?.strip_prefix(' ')?;
+            let is_one = ["could not be set up: ", "could not be started: "]
+                .iter()
+                .any(|what| failure.starts_with(what));
+            is_one.then(|| Failed {
+                source: FTRACE.to_owned(),
+                failure: failure.to_owned(),
+            })
+        });
+        self.failed.iter().cloned().chain(kernel).collect()
     }
 
     /// Returns the time that the session had recorded at `timestamp`, if known.

@@ -412,6 +412,24 @@ fn troubles_of_ftrace_are_told_in_their_own_words() {
 }
 
 #[test]
+fn kernel_events_that_cannot_start_are_known_as_those_of_other_sources() {
+    let mut evidence = Evidence::default();
+    let started = |evidence: &Evidence| {
+        let failed = evidence.failed_to_start();
+        failed.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    ftrace_stats(&mut evidence, |stats| {
+        stats.atrace_errors("linux.ftrace lost its buffers: somebody resized them");
+    });
+    assert_eq!(started(&evidence), [""; 0]);
+    let why = "linux.ftrace could not be set up: the kernel is locked down";
+    ftrace_stats(&mut evidence, |stats| {
+        stats.atrace_errors(why);
+    });
+    assert_eq!(started(&evidence), [why]);
+}
+
+#[test]
 fn events_that_are_not_there_are_all_that_was_asked_for_or_not() {
     let mut evidence = Evidence::default();
     ftrace_stats(&mut evidence, |stats| {

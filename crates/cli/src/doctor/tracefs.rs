@@ -3,7 +3,7 @@
 //! [`examine`](super::examine) calls it. It mounts nothing, and changes no setting of ftrace.
 
 use ferretto_probes::ftrace::restore::JournalDir;
-use ferretto_probes::ftrace::tracefs::MOUNT_POINTS;
+use ferretto_probes::ftrace::tracefs::{self, MOUNT_POINTS};
 
 use super::System;
 use super::finding::Finding;
@@ -30,6 +30,8 @@ const WANTED: &[(&str, &str, &str)] = &[
     ("raw_syscalls", "sys_enter", "system calls"),
     ("ftrace", "print", "markers that programs write"),
 ];
+
+const MOUNTS: &str = "/proc/self/mounts";
 
 /// Whether this user can use tracefs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,9 +73,9 @@ struct Mount {
     options: String,
 }
 
-/// Reads the mounts. `/proc/self/mounts` has device, folder, type and options (fstab(5)).
+/// Reads the mounts. [`MOUNTS`] has device, folder, type and options (fstab(5)).
 fn mounts(system: &System<'_>) -> Vec<Mount> {
-    let table = system.machine.read("/proc/self/mounts").unwrap_or_default();
+    let table = system.machine.read(MOUNTS).unwrap_or_default();
     table
         .lines()
         .filter_map(|line| {
@@ -118,10 +120,14 @@ pub(super) fn examine(system: &System<'_>) -> Vec<Finding> {
     }
 }
 
-/// Whether the kernel denies tracefs to everybody. `/sys/kernel/security/lockdown` has the level in brackets (kernel_lockdown(7)).
+/// Whether the kernel denies tracefs to everybody.
 fn is_locked_down(system: &System<'_>) -> bool {
-    let levels = system.machine.read("/sys/kernel/security/lockdown");
-    levels.is_ok_and(|levels| levels.contains("[confidentiality]"))
+    let read = |file| system.machine.read(file).unwrap_or_default();
+    let mounts = match find(system) {
+        Found::NotMounted => read(MOUNTS),
+        Found::Usable(_) | Found::Denied(_) => String::new(),
+    };
+    tracefs::is_locked_down(&read(tracefs::LOCKDOWN), &mounts)
 }
 
 fn not_mounted(system: &System<'_>) -> Finding {

@@ -1,13 +1,14 @@
 //! The rights that `traced_perf` keeps: to sample all processors, and to read the programs that were running.
 
 use ferretto_ipc::Address;
+use ferretto_profile::paranoia::Paranoia;
 
 use crate::sandbox::{Calls, Capabilities, Families, Policy, calls, held};
 
 /// The rights of a profiler whose service has this address.
 pub(super) fn policy(service: &Address) -> Policy {
     Policy {
-        capabilities: capabilities(held()),
+        capabilities: capabilities(held(), Paranoia::of_this_kernel()),
         // It looks into other processes.
         files: None,
         calls: calls(service),
@@ -15,7 +16,7 @@ pub(super) fn policy(service: &Address) -> Policy {
 }
 
 /// Those kept, of the ones that the process has.
-fn capabilities(held: Capabilities) -> Capabilities {
+fn capabilities(held: Capabilities, paranoia: Option<Paranoia>) -> Capabilities {
     let needed = Capabilities::PERFMON
         // The mappings of other users' processes, and the files behind them.
         | Capabilities::SYS_PTRACE
@@ -25,9 +26,11 @@ fn capabilities(held: Capabilities) -> Capabilities {
         | Capabilities::IPC_LOCK
         // Names of the kernel's functions. No address leaves the daemon.
         | Capabilities::SYSLOG;
-    match held.contains(Capabilities::PERFMON | Capabilities::CHECKPOINT_RESTORE) {
+    // Before Linux 5.9, and in containers that know no better, CAP_SYS_ADMIN stands for both.
+    let has_both = held.contains(Capabilities::PERFMON | Capabilities::CHECKPOINT_RESTORE);
+    // Whether a kernel of a distribution wants it beside them cannot be tried: it would have to be given up first.
+    match has_both && !paranoia.is_some_and(Paranoia::may_want_an_administrator) {
         true => needed,
-        // Before Linux 5.9, and in containers that know no better, this stands for both.
         false => needed | Capabilities::SYS_ADMIN,
     }
 }
@@ -47,9 +50,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_capability_for_everything_is_kept_only_where_the_kernel_has_no_smaller_ones() {
-        assert!(!capabilities(Capabilities::all()).contains(Capabilities::SYS_ADMIN));
+    fn the_capability_for_everything_is_kept_only_where_the_kernel_has_no_smaller_ones_or_wants_it() {
+        let administers = |held, paranoia| {
+            let kept = capabilities(held, Paranoia::parse(paranoia));
+            kept.contains(Capabilities::SYS_ADMIN)
+        };
+        assert!(!administers(Capabilities::all(), "2"));
+        assert!(!administers(Capabilities::all(), ""));
         let old = Capabilities::all() - Capabilities::PERFMON - Capabilities::CHECKPOINT_RESTORE;
-        assert!(capabilities(old).contains(Capabilities::SYS_ADMIN));
+        assert!(administers(old, "2"));
+        // Debian's.
+        assert!(administers(Capabilities::all(), "3"));
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use journal::{Journal, Record};
 pub use journal::{JournalDir, JournalError};
 
-use super::tracefs::{EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
+use super::tracefs::{self, EventName, MOUNT_POINTS, Recording, Setting, Tracefs, TracefsError};
 use super::watch::look::{FileUser, openers};
 
 /// All changes that are not yet put back. The daemon builds it record by record, and [`replay`] does the same from a journal.
@@ -509,15 +509,15 @@ pub fn replay(dir: &JournalDir) -> Result<Vec<Replayed>, JournalError> {
 /// # Errors
 /// If tracefs is not mounted, or recording cannot be stopped.
 pub fn hard_reset() -> Result<PathBuf, TracefsError> {
-    let mut last_error = TracefsError::NotMounted;
+    let mut last_error = None;
     for mount_point in MOUNT_POINTS {
         match Tracefs::at(mount_point).and_then(|tracefs| reset_one(&tracefs)) {
             Ok(()) => return Ok(Path::new(mount_point).to_owned()),
             Err(TracefsError::NotMounted) => {}
-            Err(error) => last_error = error,
+            Err(error) => last_error = Some(error),
         }
     }
-    Err(last_error)
+    Err(tracefs::absence(last_error))
 }
 
 fn reset_one(tracefs: &Tracefs) -> Result<(), TracefsError> {

@@ -18,6 +18,9 @@ use crate::cpu_ranges;
 /// Where tracefs is looked for, in this order: its own mount point, and where debugfs mounts it by itself.
 pub const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
+/// How far the kernel is locked down: the level that holds is in brackets. See kernel_lockdown(7).
+pub const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+
 /// No control file is longer than this many bytes; a longer one is cut (a list of all kernel functions is about 2 MB).
 const LONGEST_CONTROL_FILE: u64 = 16 << 20;
 
@@ -29,6 +32,11 @@ pub enum TracefsError {
         "tracefs is not mounted at /sys/kernel/tracing: as root, type `mount -t tracefs nodev /sys/kernel/tracing`"
     )]
     NotMounted,
+    /// Nobody may use it, root included.
+    #[error(
+        "the kernel is locked down for confidentiality, and has no tracefs for anybody: boot it with lockdown=integrity or without lockdown"
+    )]
+    LockedDown,
     /// Tracefs is there but this user may not use it.
     #[error(
         "this user may not use {}: run as root, or give the files to this user with `sudo chown -R $USER {}`",
@@ -279,6 +287,36 @@ pub fn is_option_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
+/// Why none of [`MOUNT_POINTS`] has the files of tracefs. `denied` if this user may not look into one of them.
+pub(crate) fn absence(denied: Option<TracefsError>) -> TracefsError {
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let mounts = match denied {
+        None => read("/proc/self/mounts"),
+        // Nobody knows whether it is empty.
+        Some(_) => String::new(),
+    };
+    match is_locked_down(&read(LOCKDOWN), &mounts) {
+        true => TracefsError::LockedDown,
+        false => denied.unwrap_or(TracefsError::NotMounted),
+    }
+}
+
+/// Whether the kernel has no tracefs for anybody, given [`LOCKDOWN`] and, if [`MOUNT_POINTS`] are without its files, `/proc/self/mounts`.
+///
+/// Tracefs can still be mounted then, and is empty. That tells where securityfs, which has the first file, is not mounted.
+pub fn is_locked_down(lockdown: &str, mounts: &str) -> bool {
+    let mut mounted = mounts.lines().filter_map(|line| {
+        // The device, the folder, the type.
+        let mut fields = line.split(' ').skip(1);
+        let folder = fields.next()?;
+        (fields.next()? == "tracefs").then_some(folder)
+    });
+    match lockdown.trim() {
+        "" => mounted.any(|folder| MOUNT_POINTS.contains(&folder)),
+        levels => levels.contains("[confidentiality]"),
+    }
+}
+
 fn selected_clock(shown: &str) -> Option<&str> {
     let (_, rest) = shown.split_once('[')?;
     rest.split_once(']').map(|(clock, _)| clock)
@@ -304,7 +342,7 @@ impl Tracefs {
                 Err(_) => {}
             }
         }
-        Err(denied.unwrap_or(TracefsError::NotMounted))
+        Err(absence(denied))
     }
 
     /// Mounts tracefs at the first of [`MOUNT_POINTS`], as `trace-cmd` does, and opens it.
@@ -320,7 +358,7 @@ impl Tracefs {
             path: path.to_owned(),
             source: errno.into(),
         })?;
-        Tracefs::at(path)
+        Tracefs::find()
     }
 
     /// The tracefs directory at `root`, wherever it is mounted.

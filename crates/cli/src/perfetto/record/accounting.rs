@@ -255,7 +255,7 @@ impl Recorder<'_> {
         let _ = Follower::open(path)
             .and_then(|mut file| file.advance(|| now() < until, |packet| contents.observe(packet)));
         let evidence = contents.evidence();
-        evidence.map_or_else(Vec::new, |evidence| evidence.failed().to_vec())
+        evidence.map_or_else(Vec::new, Evidence::failed_to_start)
     }
 
     /// Lists the data sources that have an instance and have never started, if the service sends notifications.

@@ -85,6 +85,34 @@ fn a_missing_tracefs_says_what_to_type() {
 }
 
 #[test]
+fn a_kernel_that_is_locked_down_is_told_from_a_tracefs_that_is_not_mounted() {
+    const MOUNTED: &str = "proc /proc proc rw 0 0\nnodev /sys/kernel/tracing tracefs rw,nosuid 0 0\n";
+    const ELSEWHERE: &str = "nodev /mnt/tracing tracefs rw 0 0\nnodev /sys/kernel/tracing tmpfs rw 0 0\n";
+    for (lockdown, mounts, expected) in [
+        ("none integrity [confidentiality]\n", "", true),
+        ("none integrity [confidentiality]\n", MOUNTED, true),
+        ("none [integrity] confidentiality\n", "", false),
+        // Mounted, and this user may not look into it.
+        ("[none] integrity confidentiality\n", MOUNTED, false),
+        // Without securityfs.
+        ("", MOUNTED, true),
+        ("", ELSEWHERE, false),
+        ("", "", false),
+    ] {
+        assert_eq!(
+            is_locked_down(lockdown, mounts),
+            expected,
+            "{lockdown:?} {mounts:?}"
+        );
+    }
+    let told = TracefsError::LockedDown.to_string();
+    assert!(told.contains("lockdown=integrity"), "{told}");
+    for no_help in ["root", "sudo", "mount "] {
+        assert!(!told.contains(no_help), "{told}");
+    }
+}
+
+#[test]
 fn an_instance_cannot_be_anywhere_else() {
     let tracefs = Tracefs {
         root: "/nonexistent".into(),

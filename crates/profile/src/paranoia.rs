@@ -1,0 +1,58 @@
+//! What the kernel asks of those who sample, as `/proc/sys/kernel/perf_event_paranoid` sets it.
+//!
+//! [`cpu`](crate::cpu) says it to those whom the kernel has refused, and the daemon keeps its rights by it.
+
+use std::fs;
+
+/// The kernel's setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Paranoia(i32);
+
+impl Paranoia {
+    /// This kernel's. `None` where it cannot be read.
+    pub fn of_this_kernel() -> Option<Paranoia> {
+        let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+        Paranoia::parse(&level)
+    }
+
+    /// Reads the file's text.
+    pub fn parse(level: &str) -> Option<Paranoia> {
+        level.trim().parse().ok().map(Paranoia)
+    }
+
+    /// Whether kernels of distributions may let only those sample who have CAP_SYS_ADMIN: CAP_PERFMON is not enough for them. Levels above 2 are Debian's,
+    /// whose kernels begin with 3, and Ubuntu's (4). To the kernel as it is published they mean what 2 means.
+    pub fn may_want_an_administrator(self) -> bool {
+        self.0 > 2
+    }
+
+    /// What somebody can do whom the kernel does not let sample.
+    pub(crate) fn advice(self) -> String {
+        let Paranoia(level) = self;
+        match self.may_want_an_administrator() {
+            true => format!(
+                "; /proc/sys/kernel/perf_event_paranoid is {level}, and above 2 the kernel may want CAP_SYS_ADMIN: run as root with all capabilities, or \
+                 set it to 2 and run as root or with CAP_PERFMON"
+            ),
+            false => format!(
+                "; run as root or with CAP_PERFMON, or lower /proc/sys/kernel/perf_event_paranoid, which is {level}"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_levels_of_distributions_want_an_administrator() {
+        for (text, wants) in [("-1\n", false), ("2\n", false), ("3\n", true), ("4", true)] {
+            let paranoia = Paranoia::parse(text).unwrap();
+            assert_eq!(paranoia.may_want_an_administrator(), wants, "{text}");
+            assert_eq!(paranoia.advice().contains("CAP_SYS_ADMIN"), wants, "{text}");
+            assert!(paranoia.advice().contains(text.trim()), "{text}");
+        }
+        assert_eq!(Paranoia::parse(""), None);
+    }
+}
