@@ -4,6 +4,9 @@
 
 use std::fs;
 
+/// The file with the setting.
+pub const SETTING: &str = "/proc/sys/kernel/perf_event_paranoid";
+
 /// The kernel's setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paranoia(i32);
@@ -11,7 +14,7 @@ pub struct Paranoia(i32);
 impl Paranoia {
     /// This kernel's. `None` where it cannot be read.
     pub fn of_this_kernel() -> Option<Paranoia> {
-        let level = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?;
+        let level = fs::read_to_string(SETTING).ok()?;
         Paranoia::parse(&level)
     }
 
@@ -26,17 +29,20 @@ impl Paranoia {
         self.0 > 2
     }
 
+    /// Whether users without privileges may sample whole CPUs, as a profile does. Stacks are those of their own programs all the same.
+    pub fn lets_everybody_sample_cpus(self) -> bool {
+        self.0 <= 0
+    }
+
     /// What somebody can do whom the kernel does not let sample.
     pub(crate) fn advice(self) -> String {
         let Paranoia(level) = self;
         match self.may_want_an_administrator() {
             true => format!(
-                "; /proc/sys/kernel/perf_event_paranoid is {level}, and above 2 the kernel may want CAP_SYS_ADMIN: run as root with all capabilities, or \
+                "; {SETTING} is {level}, and above 2 the kernel may want CAP_SYS_ADMIN: run as root with all capabilities, or \
                  set it to 2 and run as root or with CAP_PERFMON"
             ),
-            false => format!(
-                "; run as root or with CAP_PERFMON, or lower /proc/sys/kernel/perf_event_paranoid, which is {level}"
-            ),
+            false => format!("; run as root or with CAP_PERFMON, or lower {SETTING}, which is {level}"),
         }
     }
 }
@@ -46,10 +52,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_levels_of_distributions_want_an_administrator() {
+    fn levels_say_who_may_sample() {
         for (text, wants) in [("-1\n", false), ("2\n", false), ("3\n", true), ("4", true)] {
             let paranoia = Paranoia::parse(text).unwrap();
             assert_eq!(paranoia.may_want_an_administrator(), wants, "{text}");
+            assert_eq!(paranoia.lets_everybody_sample_cpus(), text == "-1\n");
             assert_eq!(paranoia.advice().contains("CAP_SYS_ADMIN"), wants, "{text}");
             assert!(paranoia.advice().contains(text.trim()), "{text}");
         }

@@ -136,6 +136,7 @@ impl Fake {
             "linux.ftrace",
             "linux.process_stats",
             "linux.sys_stats",
+            "linux.perf",
             "org.example",
         ]);
         fake

@@ -2,7 +2,8 @@
 //! that fixes it.
 //!
 //! [`applet`](crate::applet) calls it. The checks are functions from a [`Machine`], or from the [`System`] with the facts already established, to
-//! [`Finding`]s. Each stage of a recording has a module: [`kernel`], [`tracefs`], [`sources`], [`service`], [`resources`], [`ports`]. The doctor
+//! [`Finding`]s. Each stage of a recording has a module: [`kernel`], [`tracefs`], [`sources`],
+//! [`profiles`], [`service`], [`resources`], [`ports`]. The doctor
 //! changes nothing.
 //!
 //! Exit codes: 0 when something can be recorded, perhaps with notes about missing parts; 1 when a problem prevents every recording; 2 for a wrong
@@ -11,6 +12,7 @@
 mod finding;
 mod kernel;
 mod ports;
+mod profiles;
 mod resources;
 mod service;
 mod sources;
@@ -127,6 +129,7 @@ fn examine(machine: &dyn Machine) -> Vec<Finding> {
     let mut findings = kernel::examine(&system);
     findings.extend(tracefs::examine(&system));
     findings.extend(sources::examine(&system));
+    findings.push(profiles::examine(&system));
     findings.extend(of_service);
     findings.extend(resources::examine(&system));
     findings.extend(ports::examine(&system));

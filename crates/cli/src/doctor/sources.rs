@@ -54,7 +54,7 @@ fn symbols(system: &System<'_>) -> Option<Finding> {
     }
     // The kernel's rule is kallsyms_show_value() in kernel/ksyms_common.c.
     let restrict = number(system, RESTRICT).unwrap_or(0);
-    let paranoid = number(system, "/proc/sys/kernel/perf_event_paranoid").unwrap_or(2);
+    let paranoid = number(system, ferretto_profile::paranoia::SETTING).unwrap_or(2);
     let privileged = system.identity.may_see_addresses();
     let shown = match restrict {
         0 => privileged || paranoid <= 1,

@@ -1,6 +1,7 @@
 //! The checks, on machines made of text.
 
 mod machine;
+mod profiles;
 mod service;
 mod tracefs;
 
@@ -61,6 +62,7 @@ fn a_healthy_machine_has_nothing_to_mend() {
         "symbols",
         "processes",
         "counters",
+        "profiles",
         "service",
         "sources",
         "memory",
@@ -95,7 +97,7 @@ fn an_unprivileged_user_without_a_service_can_record() {
         .filter(|finding| finding.mark != Mark::Ok)
         .map(|finding| finding.topic)
         .collect();
-    assert_eq!(notes, ["tracefs", "service"]);
+    assert_eq!(notes, ["tracefs", "profiles", "service"]);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use ferretto_probes::pid_namespace;
 const CAP_SYS_ADMIN: u32 = 21;
 /// `CAP_SYSLOG`: shows addresses of the kernel.
 const CAP_SYSLOG: u32 = 34;
+/// `CAP_PERFMON`, since Linux 5.8: allows sampling.
+const CAP_PERFMON: u32 = 38;
 /// The map of a user namespace that maps all users to themselves.
 const EVERY_USER: [&str; 3] = ["0", "0", "4294967295"];
 
@@ -85,6 +87,11 @@ impl Identity {
     /// Whether this user may see the kernel's addresses.
     pub(crate) fn may_see_addresses(&self) -> bool {
         self.capabilities & 1 << CAP_SYSLOG != 0
+    }
+
+    /// Whether this user may sample CPUs, as far as the kernel has a capability for that alone.
+    pub(crate) fn may_sample(&self) -> bool {
+        self.capabilities & 1 << CAP_PERFMON != 0
     }
 
     /// Returns the command that adds this user to the group of a file, from the next login on, if the group is not root's and these bits of the mode

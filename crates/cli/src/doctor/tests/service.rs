@@ -13,8 +13,7 @@ fn a_running_service_is_introduced() {
     let expected =
         "traced (pid 100) of root at /run/perfetto/traced-consumer.sock: Perfetto v58.2; records nothing now";
     assert_eq!(found(&fake, "service").what, expected);
-    let expected =
-        "1 producer with 4 data sources: linux.ftrace, linux.process_stats, linux.sys_stats, org.example";
+    let expected = "1 producer with 5 data sources: linux.ftrace, linux.perf, linux.process_stats, linux.sys_stats, org.example";
     assert_eq!(found(&fake, "sources").what, expected);
     // A service over the network, or in another container.
     let mut fake = Fake::healthy();
