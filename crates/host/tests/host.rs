@@ -135,6 +135,25 @@ impl Machine {
         })
     }
 
+    /// Turns until a chunk is in a buffer of a consumer's session. A single turn may be over before that, as its time is bounded.
+    fn until_buffered(&mut self, consumer: &mut ConsumerEndpoint) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let call = consumer.trace_stats();
+            let Ok(ConsumerReply::TraceStats(stats)) = self.reply(consumer, call) else {
+                panic!("no statistics");
+            };
+            if stats
+                .buffer_stats
+                .iter()
+                .any(|buffer| buffer.chunks_written.unwrap_or(0) > 0)
+            {
+                return;
+            }
+            assert!(Instant::now() < until, "nothing comes into a buffer");
+        }
+    }
+
     /// Everything in the buffers of a consumer's session.
     fn read(&mut self, consumer: &mut ConsumerEndpoint) -> Trace {
         let call = consumer.read_buffers().unwrap();
@@ -471,7 +490,7 @@ fn uncommitted_chunks_are_scraped_when_a_producer_goes() {
     } = recorder;
     drop(producer);
     // Its socket is closed.
-    machine.turn();
+    machine.until_buffered(&mut consumer);
     let trace = machine.read(&mut consumer);
     assert_eq!(texts(&trace), ["one", "two", "three"]);
     drop(writers);
@@ -654,7 +673,7 @@ fn the_end_of_the_process_completes_files() {
     recorder.write("kept");
     drop(std::mem::take(&mut recorder.writers));
     recorder.commit();
-    machine.turn();
+    machine.until_buffered(&mut consumer);
     machine.host.end(|| PATIENCE);
     let trace = Trace::decode_from_slice(&std::fs::read(path).unwrap()).unwrap();
     assert_eq!(texts(&trace), ["kept"]);
