@@ -1,6 +1,6 @@
 //! What the kernel asks of those who sample, as `/proc/sys/kernel/perf_event_paranoid` sets it.
 //!
-//! [`cpu`](crate::cpu) says it to those whom the kernel has refused, and the daemon keeps its rights by it.
+//! `cpu` says it to those whom the kernel has refused, the daemon keeps its rights by it, and the doctor foretells it.
 
 use std::fs;
 
