@@ -4,7 +4,8 @@
 //! It takes `CAP_SYS_NICE` or resource limits (`RLIMIT_NICE`, `RLIMIT_RTPRIO`) that allow it. Daemons of root [raise the limits](keep_boosts_without_capability)
 //! before they give up the capability.
 //!
-//! A raised priority is the thread's own: threads and processes that it starts run at the usual one (`SCHED_RESET_ON_FORK`, sched(7)).
+//! A raised priority is the thread's own: threads and processes that it starts meanwhile run at the kernel's default, which is nice 0
+//! (`SCHED_RESET_ON_FORK`, sched(7)).
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
