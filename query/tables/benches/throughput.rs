@@ -2,7 +2,8 @@
 //! as Parquet files.
 //!
 //! `cargo bench -p ferretto-tables` in `query`; `FERRETTO_TABLES_MB` is the size of each trace, 64 if it is not set. A word behind `--` chooses the traces
-//! whose name has it, a second word the sinks. Also says how much processor time all threads took, and how much memory was resident at most (Linux), as traces come from files.
+//! whose name has it, a second word the sinks. Also says how much processor time all threads took, and how much memory was resident at most (Linux), as
+//! traces come from files.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/truth/generator.rs"]
