@@ -498,7 +498,7 @@ fn producers_killed_while_they_write_leave_whole_packets() {
     let config = r#"
         buffers { size_kb: 524288 fill_policy: RING_BUFFER }
         data_sources { config { name: "ferretto.interop.large" } }
-        write_into_file: true file_write_period_ms: 100
+        write_into_file: true file_write_period_ms: 100 flush_period_ms: 1000
         "#;
     let recording = system.record(Side::Ours, config);
     for written in [1, 8 << 20, 20 << 20] {
