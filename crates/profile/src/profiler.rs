@@ -292,6 +292,10 @@ impl Profiler {
             {
                 let length = record.len();
                 match Record::parse(record, *layout) {
+                    Some(Record::Sample(mut sample)) => {
+                        sample.counts.follow(&mut events.counted);
+                        samples.on_record(cpu, &Record::Sample(sample), began, output, sink);
+                    }
                     Some(Record::Lost(records)) => {
                         let lost = events.losses.on_record(records);
                         samples.on_losses(cpu, lost, output, sink);
@@ -326,6 +330,9 @@ impl Samples {
         output: &mut Output,
         sink: &mut dyn PacketSink,
     ) {
+        if self.is_of_nobody(record) {
+            return;
+        }
         match record {
             Record::Sample(sample) => {
                 let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
@@ -381,6 +388,17 @@ impl Samples {
             | Record::Exit { .. }
             | Record::Lost(_)
             | Record::Other => {}
+        }
+    }
+
+    /// Whether a record tells of a process that is not sampled. Programs that processes start come and go unseen if only these processes are counted.
+    fn is_of_nobody(&self, record: &Record<'_>) -> bool {
+        match record {
+            Record::Exec { pid, .. } | Record::Fork { pid, .. } | Record::Exit { pid, .. } => {
+                self.filter.rules_out(*pid)
+            }
+            Record::Mapped(mapped) => self.filter.rules_out(mapped.pid),
+            _ => false,
         }
     }
 
