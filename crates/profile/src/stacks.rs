@@ -60,7 +60,10 @@ const WORK_PER_SAMPLE: u32 = WorkBudget::FOR_SAMPLE / 16;
 /// Mappings of a process that are recorded until it is sampled.
 const MOST_RECORDED: usize = 256;
 
-/// The mappings of a process are read again at most this often, in nanoseconds.
+/// Mappings that a process may have so that recorded ones are put among them: that takes as long as there are mappings, for any sample.
+const MOST_TO_EXTEND: usize = 1 << 12;
+
+/// The mappings of a process are read again at most this often, in nanoseconds. Until then, samples are found in those that were recorded.
 const REFRESH_INTERVAL: u64 = 100_000_000;
 
 /// Marks in call chains are above this: they are small negative numbers.
@@ -128,6 +131,8 @@ struct Known {
     since: u64,
     /// It has mapped files since its mappings were read.
     is_stale: bool,
+    /// Some of these.
+    recent: Vec<ferretto_unwind::Mapping>,
     /// Units of work that its next sample may take.
     work: u32,
     /// The generation of the process that the numbers are of.
@@ -170,6 +175,7 @@ impl Known {
             memory,
             since,
             is_stale: false,
+            recent: Vec::new(),
             work: WorkBudget::FOR_SAMPLE,
             generation: 0,
             numbers: HashMap::new(),
@@ -347,17 +353,20 @@ impl Stacks {
                     return;
                 };
                 known.is_stale = true;
-                if let Memory::Recorded(maps) = &mut known.memory
-                    && maps.mappings().len() < MOST_RECORDED
-                {
-                    maps.insert(ferretto_unwind::Mapping {
-                        start: mapped.start,
-                        end: mapped.start.saturating_add(mapped.length),
-                        offset: mapped.offset,
-                        device: mapped.device,
-                        inode: mapped.inode,
-                        name: mapped.path.into(),
-                    });
+                let mapping = || ferretto_unwind::Mapping {
+                    start: mapped.start,
+                    end: mapped.start.saturating_add(mapped.length),
+                    offset: mapped.offset,
+                    device: mapped.device,
+                    inode: mapped.inode,
+                    name: mapped.path.into(),
+                };
+                match &mut known.memory {
+                    Memory::Recorded(maps) if maps.mappings().len() < MOST_RECORDED => {
+                        maps.insert(mapping());
+                    }
+                    Memory::Read(_) if known.recent.len() < MOST_RECORDED => known.recent.push(mapping()),
+                    _ => {}
                 }
             }
             Item::Exit { pid } => self.exited.push(pid),
@@ -447,7 +456,10 @@ impl Stacks {
         if std::mem::take(&mut known.is_stale) {
             match process.refresh(boot_now(), REFRESH_INTERVAL) {
                 Ok(Refreshed::TooSoon) => known.is_stale = true,
-                Ok(Refreshed::Read) => self.refreshes += 1,
+                Ok(Refreshed::Read) => {
+                    self.refreshes += 1;
+                    known.recent.clear();
+                }
                 Err(_) => {}
             }
         }
@@ -485,7 +497,16 @@ impl Stacks {
                 End::UnknownMapping if !has_refreshed => {
                     has_refreshed = true;
                     match process.refresh(boot_now(), REFRESH_INTERVAL) {
-                        Ok(Refreshed::Read) => self.refreshes += 1,
+                        Ok(Refreshed::Read) => {
+                            self.refreshes += 1;
+                            known.recent.clear();
+                        }
+                        Ok(Refreshed::TooSoon) | Err(_)
+                            if !known.recent.is_empty()
+                                && process.maps().mappings().len() <= MOST_TO_EXTEND =>
+                        {
+                            process.extend(known.recent.drain(..));
+                        }
                         Ok(Refreshed::TooSoon) | Err(_) => break End::UnknownMapping,
                     }
                 }
