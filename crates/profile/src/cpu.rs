@@ -31,7 +31,7 @@ pub(crate) struct CpuEvents {
     loss_word: Option<usize>,
     /// Of the ring.
     pub(crate) losses: Losses,
-    /// The sum of the counts in samples, where each says only what came since the last.
+    /// What was counted before the counts in samples: by the events in whose place these came, and by earlier samples where each says only what came since.
     pub(crate) counted: u64,
 }
 

@@ -193,7 +193,7 @@ pub struct Counts<'a> {
     pub words: Words<'a>,
     /// What the words are.
     pub format: CountFormat,
-    /// What was counted before, if the words say only what came since.
+    /// What was counted before those of the words.
     pub before: u64,
 }
 
@@ -211,10 +211,10 @@ impl<'a> Counts<'a> {
             .map(move |count| self.before.wrapping_add(count))
     }
 
-    /// Continues from what was `counted` so far, and adds to it, if the kernel says only what came since.
+    /// Continues from what was `counted` before, and adds to it, if the kernel says only what came since.
     pub(crate) fn follow(&mut self, counted: &mut u64) {
+        self.before = *counted;
         if let CountFormat::SinceLast | CountFormat::Fixed(_) = self.format {
-            self.before = *counted;
             *counted = self.iter().next().unwrap_or(*counted);
         }
     }

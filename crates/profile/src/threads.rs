@@ -16,7 +16,7 @@ use rustix::process::{Resource, getrlimit};
 const MOST_EVENTS: u64 = 1 << 14;
 
 /// How often a process is tried that starts and ends threads meanwhile.
-const MOST_TRIES: u32 = 20;
+const MOST_TRIES: u32 = 8;
 
 /// Why the threads of some processes cannot be counted alone.
 #[derive(Debug, thiserror::Error)]

@@ -96,13 +96,18 @@ fn stay_on_first_cpu(thread: Pid) {
     sched_setaffinity(Some(thread), &first).unwrap();
 }
 
-/// The samples in packets, with those that were left out.
+/// The samples in packets, with those that were left out, in the order of time: some wait before they are written.
 fn samples(packets: &[Vec<u8>]) -> Vec<PerfSample> {
-    let sample = |packet: &Vec<u8>| match decode(packet).data {
-        Some(Data::PerfSample(sample)) if sample.pid.is_some() => Some(*sample),
-        _ => None,
+    let sample = |packet: &Vec<u8>| {
+        let packet = decode(packet);
+        match packet.data {
+            Some(Data::PerfSample(sample)) if sample.pid.is_some() => Some((packet.timestamp, *sample)),
+            _ => None,
+        }
     };
-    packets.iter().filter_map(sample).collect()
+    let mut samples: Vec<_> = packets.iter().filter_map(sample).collect();
+    samples.sort_by_key(|(timestamp, _)| *timestamp);
+    samples.into_iter().map(|(_, sample)| sample).collect()
 }
 
 /// A profiler with the default config of an instance.
@@ -303,6 +308,48 @@ fn threads_that_start_later_are_counted_and_processes_are_not() {
     drop(stop);
     thread.join().unwrap();
     assert!(samples(&packets).iter().all(|sample| sample.pid == Some(own)));
+}
+
+#[test]
+fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with_other_events() {
+    let own = std::process::id();
+    let Some(mut profiler) = profiler_of_process(own, 1_000_000, 256) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let began = Instant::now();
+    while !profiler.misses_threads() {
+        assert!(began.elapsed() < PATIENCE, "no threads are told of");
+        let start = || stay_on_first_cpu(gettid());
+        std::thread::spawn(start).join().unwrap();
+        profiler.turn(&mut packets);
+    }
+    let config = PerfEventConfig {
+        timebase: MessageField::some(Timebase {
+            interval: Some(timebase::Interval::Period(1_000_000)),
+            ..Default::default()
+        }),
+        ring_buffer_pages: Some(256),
+        ..Default::default()
+    };
+    let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+    let _busy = Busy::start();
+    let events = CpuEvents::open(&config, 0, 1).unwrap();
+    profiler.samples.stacks = None;
+    let before = profiler.replace_events(vec![events], &mut packets).unwrap();
+    assert_eq!(before.len(), 1);
+    let known = samples(&packets).len();
+    while samples(&packets).len() < known + 10 {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    let counts: Vec<_> = samples(&packets)
+        .iter()
+        .filter_map(|sample| sample.timebase_count)
+        .collect();
+    assert!(counts.is_sorted(), "{counts:?}");
 }
 
 #[test]
