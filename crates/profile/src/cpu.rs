@@ -259,7 +259,10 @@ impl CpuEvents {
 
     /// Counts no more.
     pub(crate) fn disable(&self) -> io::Result<()> {
-        self.leaders().iter().try_for_each(PerfEvent::disable)
+        self.leaders()
+            .iter()
+            .map(PerfEvent::disable)
+            .fold(Ok(()), Result::and)
     }
 
     /// The counts so far, the leader's first, if counters are polled.
