@@ -82,9 +82,13 @@ fn add_slots(relocations: &[u8], arch: Arch, slots: &mut HashMap<u64, Callee>) {
 fn add_stubs(start: u64, code: &[u8], arch: Arch, slots: &HashMap<u64, Callee>, stubs: &mut Vec<Stub>) {
     let first = stubs.len();
     // The longest stubs; some have less room.
-    let (slot, longest): (fn(u64, &[u8]) -> Option<u64>, u64) = match arch {
-        Arch::X86_64 => (slot_x86_64, 16),
-        Arch::Aarch64 => (slot_aarch64, 24),
+    let longest = match arch {
+        Arch::X86_64 => 16,
+        Arch::Aarch64 => 24,
+    };
+    let slot = |address, code| match arch {
+        Arch::X86_64 => slot_x86_64(address, code),
+        Arch::Aarch64 => slot_aarch64(address, code),
     };
     for at in (0..code.len()).step_by(STEP) {
         let address = start.wrapping_add(at as u64);
