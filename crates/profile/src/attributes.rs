@@ -1,17 +1,24 @@
 //! From a config to the structures that `perf_event_open` takes.
 //!
-//! [`cpu`](crate::cpu) opens what this describes. The choice of what samples hold decides how [`record`](crate::record) reads them.
+//! [`cpu`](crate::cpu) and [`threads`](crate::threads) open what this describes. The choice of what samples hold decides how [`record`](crate::record) reads them.
 
 use ferretto_unwind::Arch;
 use perf_event_open_sys::bindings as sys;
 
-use crate::config::{Clock, Interval, Mode, PerfConfig, Sampling, UserFrames};
+use crate::config::{Clock, Counted, Interval, Mode, PerfConfig, Sampling, UserFrames};
 use crate::event::Event;
 use crate::perf_event::Attributes;
 use crate::record::{CountFormat, RegisterCount, SampleLayout};
 
 /// Bytes of stack that a sample has at most. The kernel's bound is the next multiple of 8 below 64 KiB, which the rest of the record needs, too.
 const STACK_BYTES: u32 = (1 << 16) - 256;
+
+/// Whether a read of an event says how many of its records were lost (`PERF_FORMAT_LOST`, Linux 6.0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossReports {
+    Told,
+    Untold,
+}
 
 /// The leader and its followers.
 pub(crate) struct Group {
@@ -22,12 +29,12 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// What the config asks for, with counts in samples as `count` says. A ring wakes its reader when `wakeup_bytes` of it are full.
-    pub(crate) fn of(config: &PerfConfig, count: CountFormat, wakeup_bytes: u32) -> Group {
+    /// What the config asks for. A ring wakes its reader when `wakeup_bytes` of it are full.
+    pub(crate) fn of(config: &PerfConfig, losses: LossReports, wakeup_bytes: u32) -> Group {
         let mut leader = counting(&config.leader);
         // Those that it leads count when it does.
         leader.set_disabled(1);
-        let samples = match &config.mode {
+        let mut samples = match &config.mode {
             Mode::Polling(_) => {
                 leader.read_format = u64::from(sys::PERF_FORMAT_GROUP);
                 None
@@ -36,10 +43,13 @@ impl Group {
                 &mut leader,
                 sampling,
                 &config.followers,
-                count,
+                losses,
                 wakeup_bytes,
             )),
         };
+        if let (Counted::Processes(_), Mode::Sampling(sampling)) = (&config.counted, &config.mode) {
+            follow_threads(&mut leader, sampling.interval, samples.as_mut());
+        }
         let follower = |event: &Event| {
             let mut follower = counting(event);
             follower.sample_type = leader.sample_type;
@@ -52,6 +62,15 @@ impl Group {
             leader,
             samples,
         }
+    }
+}
+
+impl Group {
+    /// The word in a read of the leader that says how many of its records were lost: behind the number of counts, if it is a group, and its own count.
+    pub(crate) fn loss_word(&self) -> Option<usize> {
+        let is_told = self.leader.read_format & u64::from(sys::PERF_FORMAT_LOST) != 0;
+        let layout = self.samples.filter(|_| is_told)?;
+        Some(1 + usize::from(layout.is_group))
     }
 }
 
@@ -75,7 +94,7 @@ fn sample(
     leader: &mut Attributes,
     sampling: &Sampling,
     followers: &[Event],
-    count: CountFormat,
+    losses: LossReports,
     wakeup_bytes: u32,
 ) -> SampleLayout {
     match sampling.interval {
@@ -85,22 +104,18 @@ fn sample(
         }
         Interval::Period(period) => leader.__bindgen_anon_1.sample_period = period,
     }
-    leader.clockid = match sampling.clock {
-        Clock::Realtime => libc::CLOCK_REALTIME,
-        Clock::Monotonic => libc::CLOCK_MONOTONIC,
-        Clock::MonotonicRaw => libc::CLOCK_MONOTONIC_RAW,
-        Clock::Boottime => libc::CLOCK_BOOTTIME,
-    };
-    leader.set_use_clockid(1);
-    leader.set_watermark(1);
-    leader.__bindgen_anon_2.wakeup_watermark = wakeup_bytes;
+    fill_ring(leader, sampling, wakeup_bytes);
 
     let mut sample_type = sys::PERF_SAMPLE_TID | sys::PERF_SAMPLE_TIME | sys::PERF_SAMPLE_READ;
     let is_group = !followers.is_empty();
     if is_group {
         leader.read_format |= u64::from(sys::PERF_FORMAT_GROUP);
     }
-    if count == CountFormat::WithLosses {
+    let count = match losses {
+        LossReports::Told => CountFormat::WithLosses,
+        LossReports::Untold => CountFormat::Plain,
+    };
+    if losses == LossReports::Told {
         leader.read_format |= u64::from(sys::PERF_FORMAT_LOST);
     }
     let mut layout = SampleLayout {
@@ -133,4 +148,51 @@ fn sample(
     }
     leader.sample_type = sample_type.into();
     layout
+}
+
+/// The clock of what the kernel writes into a ring, and when it wakes the reader. Events that share a ring have the same.
+fn fill_ring(event: &mut Attributes, sampling: &Sampling, wakeup_bytes: u32) {
+    event.clockid = match sampling.clock {
+        Clock::Realtime => libc::CLOCK_REALTIME,
+        Clock::Monotonic => libc::CLOCK_MONOTONIC,
+        Clock::MonotonicRaw => libc::CLOCK_MONOTONIC_RAW,
+        Clock::Boottime => libc::CLOCK_BOOTTIME,
+    };
+    event.set_use_clockid(1);
+    event.set_watermark(1);
+    event.__bindgen_anon_2.wakeup_watermark = wakeup_bytes;
+}
+
+/// Has threads that a counted thread starts counted as well, but no processes. The kernel gives no total of all threads, so samples say what was counted
+/// since the last.
+fn follow_threads(leader: &mut Attributes, interval: Interval, layout: Option<&mut SampleLayout>) {
+    leader.set_inherit(1);
+    leader.set_inherit_thread(1);
+    leader.sample_type &= !u64::from(sys::PERF_SAMPLE_READ);
+    let count = match interval {
+        Interval::Frequency(_) => {
+            leader.sample_type |= u64::from(sys::PERF_SAMPLE_PERIOD);
+            CountFormat::SinceLast
+        }
+        // With PERF_SAMPLE_PERIOD the kernel would sample each count of an event of software.
+        Interval::Period(period) => CountFormat::Fixed(period),
+    };
+    if let Some(layout) = layout {
+        layout.count = count;
+    }
+}
+
+/// An event that counts nothing, whose ring has room for the records of others.
+pub(crate) fn ring_holder(sampling: &Sampling, wakeup_bytes: u32) -> Attributes {
+    let mut holder = Attributes {
+        type_: sys::PERF_TYPE_SOFTWARE,
+        size: size_of::<Attributes>() as u32,
+        config: sys::PERF_COUNT_SW_DUMMY.into(),
+        ..Default::default()
+    };
+    holder.set_disabled(1);
+    holder.set_exclude_kernel(1);
+    holder.set_exclude_hv(1);
+    fill_ring(&mut holder, sampling, wakeup_bytes);
+    holder
 }

@@ -52,6 +52,8 @@ pub struct PerfConfig {
     pub followers: Vec<Event>,
     /// How the counters are read.
     pub mode: Mode,
+    /// Whose events the kernel counts.
+    pub counted: Counted,
     /// The CPUs; all that are online if it is empty.
     pub cpus: BTreeSet<u32>,
     /// The beginnings of the ids of ARM CPUs, as `cpus` makes them. CPUs with another id are left out, unless it is empty.
@@ -67,6 +69,15 @@ pub enum Mode {
     Polling(Duration),
     /// The kernel writes samples into ring buffers.
     Sampling(Sampling),
+}
+
+/// See [`PerfConfig::counted`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// All processes. Samples of those that are not in the [`Scope`] are left out afterwards.
+    Everybody,
+    /// These processes, without those that they start.
+    Processes(BTreeSet<i32>),
 }
 
 /// See [`PerfConfig::on_open_failure`].
@@ -201,6 +212,14 @@ pub struct Scope {
     pub shard: Option<Shard>,
 }
 
+impl Scope {
+    /// The only processes that are in it, if their ids tell.
+    pub fn pids_alone(&self) -> Option<&BTreeSet<i32>> {
+        let is_alone = self.cmdlines.is_empty() && self.additional_cmdlines == 0 && self.shard.is_none();
+        Some(&self.pids).filter(|pids| is_alone && !pids.is_empty())
+    }
+}
+
 /// The part of all processes whose id has this rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
@@ -239,7 +258,7 @@ impl PerfConfig {
         }
         let followers = config.followers.iter().map(|event| follower(event, numbers));
         let followers = followers
-            .collect::<Result<_, _>>()
+            .collect::<Result<Vec<_>, _>>()
             .map_err(|reason| format!("followers: {reason}"))?;
         let mode = match timebase.and_then(|timebase| timebase.interval.as_ref()) {
             Some(timebase::Interval::PollPeriodMs(period)) if *period > 0 => {
@@ -248,6 +267,7 @@ impl PerfConfig {
             _ => Mode::Sampling(sampling(config, shard)?),
         };
         Ok(PerfConfig {
+            counted: counted(&mode, &followers),
             leader,
             followers,
             mode,
@@ -266,6 +286,20 @@ impl PerfConfig {
             Mode::Sampling(sampling) => sampling.stacks.as_ref(),
             Mode::Polling(_) => None,
         }
+    }
+}
+
+/// The kernel can count only certain processes if the config names them by id and nothing else. It gives no counts of followers then (before Linux 6.13).
+fn counted(mode: &Mode, followers: &[Event]) -> Counted {
+    let stacks = match mode {
+        Mode::Sampling(sampling) if followers.is_empty() => sampling.stacks.as_ref(),
+        Mode::Sampling(_) | Mode::Polling(_) => None,
+    };
+    let pids = stacks.and_then(|stacks| stacks.scope.pids_alone());
+    match pids {
+        // To the kernel 0 is the caller, in samples the idle thread.
+        Some(pids) if pids.iter().all(|&pid| pid > 0) => Counted::Processes(pids.clone()),
+        _ => Counted::Everybody,
     }
 }
 

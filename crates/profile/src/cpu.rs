@@ -1,31 +1,46 @@
-//! The events of one CPU: a leader, its followers, and the ring buffer of their samples.
+//! The events of one CPU, and the ring buffer of their samples: a leader with its followers, or a leader for each thread of the processes that are
+//! counted alone.
 //!
 //! [`LinuxPerf`](crate::source::LinuxPerf) opens them when an instance starts, and [`Profiler`](crate::profiler::Profiler) reads them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use crate::attributes::Group;
-use crate::config::{Mode, PerfConfig};
+use crate::attributes::{Group, LossReports, ring_holder};
+use crate::config::{Counted, Mode, PerfConfig, Sampling};
 use crate::event::{Event, Kind};
 use crate::paranoia::Paranoia;
-use crate::perf_event::{PerfEvent, Ring};
-use crate::record::{CountFormat, SampleLayout};
+use crate::perf_event::{PerfEvent, Ring, Whose};
+use crate::record::SampleLayout;
+use crate::threads::{self, ThreadsError};
 
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct CpuEvents {
     pub(crate) cpu: u32,
-    leader: PerfEvent,
-    /// They count as long as they are open.
-    _followers: Vec<PerfEvent>,
+    /// The event whose ring it is. It wakes the thread of the instance.
+    holder: PerfEvent,
+    leaders: Leaders,
     /// `None` if counters are polled.
     pub(crate) ring: Option<(Ring, SampleLayout)>,
+    /// The word in a read of a leader that says how many of its records were lost.
+    loss_word: Option<usize>,
     /// Of the ring.
     pub(crate) losses: Losses,
+    /// What was counted before the counts in samples: by the events in whose place these came, and by earlier samples where each says only what came since.
+    pub(crate) counted: u64,
+}
+
+#[derive(Debug)]
+enum Leaders {
+    /// The holder, which counts all threads. Its followers count as long as they are open.
+    Holder { _followers: Vec<PerfEvent> },
+    /// One for each thread that there was, which counts what that starts, too.
+    Threads(Vec<PerfEvent>),
 }
 
 /// How many records of a ring were lost, and how many of these were reported.
@@ -68,6 +83,9 @@ pub(crate) enum OpenError {
         "cannot map a ring buffer of CPU {cpu}: {error}; use fewer ring_buffer_pages, or raise /proc/sys/kernel/perf_event_mlock_kb"
     )]
     NoRing { cpu: u32, error: io::Error },
+    /// The processes that are to be counted alone cannot be.
+    #[error("cannot count single processes on CPU {cpu}: {reason}")]
+    NotAlone { cpu: u32, reason: String },
     /// Another reason.
     #[error("cannot count {event} on CPU {cpu}: {error}{advice}")]
     Other {
@@ -80,7 +98,7 @@ pub(crate) enum OpenError {
 
 impl AsFd for CpuEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.leader.as_fd()
+        self.holder.as_fd()
     }
 }
 
@@ -104,46 +122,110 @@ impl CpuEvents {
             None => (None, &[][..]),
         };
         for pages in first {
-            let opened = CpuEvents::open_with(config, cpu, Some(pages_of_ring(*pages)));
+            let opened = CpuEvents::open_with(config, cpu, cpus, Some(pages_of_ring(*pages)));
             match opened {
                 Err(OpenError::NoRing { .. }) => {}
                 opened => return opened,
             }
         }
-        CpuEvents::open_with(config, cpu, last)
+        CpuEvents::open_with(config, cpu, cpus, last)
     }
 
-    fn open_with(config: &PerfConfig, cpu: u32, ring_pages: Option<usize>) -> Result<CpuEvents, OpenError> {
-        let wakeup_bytes = ring_pages.map_or(0, |pages| pages * page_size() / WAKEUP_PART);
-        let wakeup_bytes = u32::try_from(wakeup_bytes).unwrap_or(u32::MAX);
-        let open = |count| {
-            let group = Group::of(config, count, wakeup_bytes);
-            PerfEvent::open(&group.leader, cpu, None).map(|leader| (group, leader))
+    fn open_with(
+        config: &PerfConfig,
+        cpu: u32,
+        cpus: usize,
+        ring_pages: Option<usize>,
+    ) -> Result<CpuEvents, OpenError> {
+        let open = |losses| match (&config.counted, &config.mode, ring_pages) {
+            (Counted::Processes(pids), Mode::Sampling(sampling), Some(pages)) => {
+                CpuEvents::open_threads(config, sampling, pids, (cpu, cpus), losses, pages)
+            }
+            _ => CpuEvents::open_everybody(config, cpu, losses, ring_pages),
         };
-        let opened = match open(CountFormat::WithLosses) {
+        match open(LossReports::Told) {
             // Kernels before 6.0 do not say how many records were lost.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => open(CountFormat::Plain),
+            Err(Failed::Invalid(_)) => open(LossReports::Untold),
             opened => opened,
-        };
-        let (group, leader) = opened.map_err(|error| open_error(&config.leader, cpu, error))?;
+        }
+        .map_err(|failed| match failed {
+            Failed::Invalid(error) | Failed::Otherwise(error) => error,
+        })
+    }
+
+    fn open_everybody(
+        config: &PerfConfig,
+        cpu: u32,
+        losses: LossReports,
+        ring_pages: Option<usize>,
+    ) -> Result<CpuEvents, Failed> {
+        let group = Group::of(config, losses, wakeup_bytes(ring_pages));
+        let leader = PerfEvent::open(&group.leader, Whose::EveryThread, cpu, None)
+            .map_err(|error| Failed::of(error, |error| open_error(&config.leader, cpu, error)))?;
         filter(&leader, &config.leader, cpu)?;
         let mut followers = Vec::new();
         for (attributes, event) in group.followers.iter().zip(&config.followers) {
-            let follower = PerfEvent::open(attributes, cpu, Some(&leader))
+            let follower = PerfEvent::open(attributes, Whose::EveryThread, cpu, Some(&leader))
                 .map_err(|error| open_error(event, cpu, error))?;
             filter(&follower, event, cpu)?;
             followers.push(follower);
         }
         let ring = ring_pages.zip(group.samples).map(|(pages, layout)| {
             let ring = Ring::map(&leader, pages).map_err(|error| OpenError::NoRing { cpu, error })?;
-            Ok((ring, layout))
+            Ok::<_, OpenError>((ring, layout))
         });
         Ok(CpuEvents {
             cpu,
-            leader,
-            _followers: followers,
+            holder: leader,
+            leaders: Leaders::Holder {
+                _followers: followers,
+            },
             ring: ring.transpose()?,
+            loss_word: group.loss_word(),
             losses: Losses::default(),
+            counted: 0,
+        })
+    }
+
+    fn open_threads(
+        config: &PerfConfig,
+        sampling: &Sampling,
+        pids: &BTreeSet<i32>,
+        (cpu, cpus): (u32, usize),
+        losses: LossReports,
+        pages: usize,
+    ) -> Result<CpuEvents, Failed> {
+        let not_alone = |reason: String| OpenError::NotAlone { cpu, reason };
+        let wakeup_bytes = wakeup_bytes(Some(pages));
+        let group = Group::of(config, losses, wakeup_bytes);
+        let holder = PerfEvent::open(&ring_holder(sampling, wakeup_bytes), Whose::Own, cpu, None)
+            .map_err(|error| not_alone(error.to_string()))?;
+        let ring = Ring::map(&holder, pages).map_err(|error| OpenError::NoRing { cpu, error })?;
+        let open_one = |tid| {
+            let event = PerfEvent::open(&group.leader, Whose::Thread(tid), cpu, None)?;
+            event.write_into_ring_of(&holder)?;
+            Ok(event)
+        };
+        let events = threads::open_all(pids, cpus, open_one).map_err(|error| match error {
+            ThreadsError::Open(error) => {
+                Failed::of(error, |error| match open_error(&config.leader, cpu, error) {
+                    OpenError::Other { error, .. } => not_alone(error.to_string()),
+                    error => error,
+                })
+            }
+            error => not_alone(error.to_string()).into(),
+        })?;
+        for event in &events {
+            filter(event, &config.leader, cpu)?;
+        }
+        Ok(CpuEvents {
+            cpu,
+            holder,
+            leaders: Leaders::Threads(events),
+            loss_word: group.loss_word(),
+            ring: group.samples.map(|layout| (ring, layout)),
+            losses: Losses::default(),
+            counted: 0,
         })
     }
 
@@ -152,21 +234,35 @@ impl CpuEvents {
     pub(crate) fn unreadable(cpu: u32) -> io::Result<CpuEvents> {
         Ok(CpuEvents {
             cpu,
-            leader: std::fs::File::open("/dev/null")?.into(),
-            _followers: Vec::new(),
+            holder: std::fs::File::open("/dev/null")?.into(),
+            leaders: Leaders::Holder {
+                _followers: Vec::new(),
+            },
             ring: None,
+            loss_word: None,
             losses: Losses::default(),
+            counted: 0,
         })
+    }
+
+    fn leaders(&self) -> &[PerfEvent] {
+        match &self.leaders {
+            Leaders::Holder { .. } => std::slice::from_ref(&self.holder),
+            Leaders::Threads(threads) => threads,
+        }
     }
 
     /// Begins to count.
     pub(crate) fn enable(&self) -> io::Result<()> {
-        self.leader.enable()
+        self.leaders().iter().try_for_each(PerfEvent::enable)
     }
 
     /// Counts no more.
     pub(crate) fn disable(&self) -> io::Result<()> {
-        self.leader.disable()
+        self.leaders()
+            .iter()
+            .map(PerfEvent::disable)
+            .fold(Ok(()), Result::and)
     }
 
     /// The counts so far, the leader's first, if counters are polled.
@@ -174,7 +270,7 @@ impl CpuEvents {
     /// # Errors
     /// Those of the kernel.
     pub(crate) fn read_counts(&self, counts: &mut Vec<u64>) -> io::Result<()> {
-        self.leader.read_words(counts)?;
+        self.holder.read_words(counts)?;
         // The number of counts comes before them.
         counts.remove(0);
         Ok(())
@@ -182,15 +278,43 @@ impl CpuEvents {
 
     /// How many records the ring had no room for so far. `None` if there is no ring, or the kernel does not say.
     pub(crate) fn lost_records(&self) -> Option<u64> {
-        let (_, layout) = self.ring.as_ref()?;
-        if layout.count == CountFormat::Plain {
-            return None;
-        }
+        let word = self.loss_word?;
         let mut words = Vec::new();
-        self.leader.read_words(&mut words).ok()?;
-        // The number of counts, if it is a group; then the leader's count, and its losses.
-        words.get(1 + usize::from(layout.is_group)).copied()
+        let mut lost = 0u64;
+        for leader in self.leaders() {
+            leader.read_words(&mut words).ok()?;
+            lost = lost.saturating_add(words.get(word).copied()?);
+        }
+        Some(lost)
     }
+}
+
+/// Why events are not open.
+enum Failed {
+    /// The kernel does not know something that they ask for.
+    Invalid(OpenError),
+    Otherwise(OpenError),
+}
+
+impl Failed {
+    fn of(error: io::Error, explain: impl FnOnce(io::Error) -> OpenError) -> Failed {
+        match Errno::from_io_error(&error) {
+            Some(Errno::INVAL) => Failed::Invalid(explain(error)),
+            _ => Failed::Otherwise(explain(error)),
+        }
+    }
+}
+
+impl From<OpenError> for Failed {
+    fn from(error: OpenError) -> Failed {
+        Failed::Otherwise(error)
+    }
+}
+
+/// When a ring of so many memory pages wakes its reader.
+fn wakeup_bytes(ring_pages: Option<usize>) -> u32 {
+    let bytes = ring_pages.map_or(0, |pages| pages * page_size() / WAKEUP_PART);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 fn filter(opened: &PerfEvent, event: &Event, cpu: u32) -> Result<(), OpenError> {

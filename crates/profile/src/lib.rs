@@ -1,12 +1,12 @@
 //! CPU profiles for Linux: the data source `linux.perf`, as upstream's `traced_perf` offers it.
 //!
-//! The kernel counts an event on each CPU and writes a sample whenever the config says so: who ran, what was counted, and where. Each instance has a
-//! thread that reads these samples, finds their stacks and writes packets.
+//! The kernel counts an event on each CPU, of all processes or of those that the config names, and writes a sample whenever the config says so: who ran,
+//! what was counted, and where. Each instance has a thread that reads these samples, finds their stacks and writes packets.
 //!
 //! | module | has |
 //! |---|---|
 //! | `config`, `event`, `cpus` | what a config asks for |
-//! | `attributes`, `perf_event`, `cpu` | the kernel's events and rings |
+//! | `attributes`, `perf_event`, `cpu`, `threads` | the kernel's events and rings |
 //! | `record` | what is in a ring |
 //! | `scope`, `glob` | which processes are sampled |
 //! | `stacks`, `names`, `left_out` | from a sample to frames |
@@ -46,3 +46,4 @@ pub mod scope;
 pub mod source;
 pub mod stacks;
 mod thread;
+mod threads;

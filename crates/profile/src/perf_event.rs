@@ -22,6 +22,16 @@ pub(crate) type Attributes = sys::perf_event_attr;
 /// Words of one read: more than the two for each follower that a config may have.
 const MOST_WORDS: usize = 128;
 
+/// Whose events are counted on a CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    EveryThread,
+    /// This thread's, and if the attributes say so those of what it starts.
+    Thread(i32),
+    /// Those of this process's first thread.
+    Own,
+}
+
 /// An open event, which counts on one CPU.
 #[derive(Debug)]
 pub(crate) struct PerfEvent(File);
@@ -40,23 +50,28 @@ impl From<File> for PerfEvent {
 }
 
 impl PerfEvent {
-    /// Opens an event for all threads that run on `cpu`; with a leader it counts whenever the leader does.
+    /// Opens an event for those threads when they run on `cpu`; with a leader it counts whenever the leader does.
     ///
     /// # Errors
     /// Those of `perf_event_open(2)`.
     pub(crate) fn open(
         attributes: &Attributes,
+        whose: Whose,
         cpu: u32,
         leader: Option<&PerfEvent>,
     ) -> io::Result<PerfEvent> {
-        let every_thread = -1;
+        let thread = match whose {
+            Whose::EveryThread => -1,
+            Whose::Thread(tid) => tid,
+            Whose::Own => rustix::process::getpid().as_raw_pid(),
+        };
         let cpu = i32::try_from(cpu).map_err(|_| io::ErrorKind::InvalidInput)?;
         let leader = leader.map_or(-1, |leader| leader.0.as_raw_fd());
         let flags = libc::c_ulong::from(sys::PERF_FLAG_FD_CLOEXEC);
         // The kernel may write to it, if it expects another size.
         let mut attributes = *attributes;
         // SAFETY: `attributes` is a whole structure, which outlives the call. What it asks for has no effect on this process's memory.
-        let descriptor = unsafe { perf::perf_event_open(&mut attributes, every_thread, cpu, leader, flags) };
+        let descriptor = unsafe { perf::perf_event_open(&mut attributes, thread, cpu, leader, flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -74,6 +89,15 @@ impl PerfEvent {
         // SAFETY: the kernel reads the string, which ends with a zero and outlives the call, and nothing else.
         let result = unsafe { perf::ioctls::SET_FILTER(self.0.as_raw_fd(), filter.as_ptr().cast_mut()) };
         checked(result)
+    }
+
+    /// Has the kernel write what this event gives into the ring of `holder`, which is on the same CPU.
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub(crate) fn write_into_ring_of(&self, holder: &PerfEvent) -> io::Result<()> {
+        // SAFETY: the argument is a descriptor, which stays open during the call.
+        checked(unsafe { perf::ioctls::SET_OUTPUT(self.0.as_raw_fd(), holder.0.as_raw_fd()) })
     }
 
     /// Counts from now on, and so do those that it leads.

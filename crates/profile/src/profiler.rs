@@ -28,6 +28,12 @@ const IN_PLACE: Duration = Duration::from_millis(5);
 /// A turn ends after this time.
 const TURN: Duration = Duration::from_millis(10);
 
+/// So many threads have to start before their number says anything.
+const FEWEST_STARTS: u64 = 32;
+
+/// Samples of a counted process for each thread that starts in it, at least. A thread loses half a sample, on average, before its first one.
+const SAMPLES_PER_START: u64 = 32;
+
 /// How far a turn came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -56,6 +62,10 @@ struct Samples {
     filter: ProcessFilter,
     verdicts: HashMap<i32, Verdict>,
     queue: Queue,
+    /// Of processes that are in scope.
+    kept: u64,
+    /// Threads that have started in processes that are counted.
+    starts: u64,
 }
 
 /// Whether the samples of a process are kept.
@@ -92,6 +102,8 @@ impl Profiler {
                     (stacks, known)
                 }),
                 verdicts: HashMap::new(),
+                kept: 0,
+                starts: 0,
                 queue: Queue::new(sampling.and_then(|sampling: &Sampling| sampling.most_queued)),
             },
             output: Output::new(config),
@@ -159,6 +171,39 @@ impl Profiler {
         self.tell_losses(sink);
         self.tell(cpu, CpuEvent::CPU_GONE, sink);
         Some(self.cpus.remove(at))
+    }
+
+    /// Whether much is missing if only certain processes are counted, because they start threads that end before they have a sample.
+    pub(crate) fn misses_threads(&self) -> bool {
+        let Samples { kept, starts, .. } = self.samples;
+        starts >= FEWEST_STARTS && starts.saturating_mul(SAMPLES_PER_START) > kept
+    }
+
+    /// Reads other events of the CPUs from now on, which are not enabled. Returns the ones in whose place they came, after all that they had sampled was
+    /// read.
+    ///
+    /// # Errors
+    /// If they cannot be enabled. Then all stays as it was.
+    pub(crate) fn replace_events(
+        &mut self,
+        events: Vec<CpuEvents>,
+        sink: &mut dyn PacketSink,
+    ) -> io::Result<Vec<CpuEvents>> {
+        self.disable();
+        if let Err(error) = events.iter().try_for_each(CpuEvents::enable) {
+            self.cpus.iter().try_for_each(CpuEvents::enable)?;
+            return Err(error);
+        }
+        self.read_rings(Instant::now(), sink);
+        self.tell_losses(sink);
+        let before = std::mem::replace(&mut self.cpus, events);
+        for events in &mut self.cpus {
+            let same = before.iter().find(|before| before.cpu == events.cpu);
+            events.counted = same.map_or(0, |before| before.counted);
+        }
+        // Processes may have changed unseen.
+        self.samples.distrust();
+        Ok(before)
     }
 
     fn tell(&mut self, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
@@ -292,6 +337,10 @@ impl Profiler {
             {
                 let length = record.len();
                 match Record::parse(record, *layout) {
+                    Some(Record::Sample(mut sample)) => {
+                        sample.counts.follow(&mut events.counted);
+                        samples.on_record(cpu, &Record::Sample(sample), began, output, sink);
+                    }
                     Some(Record::Lost(records)) => {
                         let lost = events.losses.on_record(records);
                         samples.on_losses(cpu, lost, output, sink);
@@ -326,6 +375,9 @@ impl Samples {
         output: &mut Output,
         sink: &mut dyn PacketSink,
     ) {
+        if self.is_of_nobody(record) {
+            return;
+        }
         match record {
             Record::Sample(sample) => {
                 let ControlFlow::Continue(()) = self.sort_out(cpu, sample, output, sink) else {
@@ -360,6 +412,7 @@ impl Samples {
                     timestamp: *timestamp,
                 });
             }
+            Record::Fork { .. } => self.starts += 1,
             Record::Exit { pid, tid } if pid == tid => {
                 self.verdicts.remove(pid);
                 self.on_change(Item::Exit { pid: *pid });
@@ -376,11 +429,18 @@ impl Samples {
                 output.begin(boot_now, sink);
                 output.throttling(*timestamp, cpu, CpuEvent::CPU_UNTHROTTLED, sink);
             }
-            Record::Mapped(_)
-            | Record::Fork { .. }
-            | Record::Exit { .. }
-            | Record::Lost(_)
-            | Record::Other => {}
+            Record::Mapped(_) | Record::Exit { .. } | Record::Lost(_) | Record::Other => {}
+        }
+    }
+
+    /// Whether a record tells of a process that is not sampled. Programs that processes start come and go unseen if only these processes are counted.
+    fn is_of_nobody(&self, record: &Record<'_>) -> bool {
+        match record {
+            Record::Exec { pid, .. } | Record::Fork { pid, .. } | Record::Exit { pid, .. } => {
+                self.filter.rules_out(*pid)
+            }
+            Record::Mapped(mapped) => self.filter.rules_out(mapped.pid),
+            _ => false,
         }
     }
 
@@ -442,6 +502,7 @@ impl Samples {
             output.skipped(cpu, sample, SampleSkipReason::PROFILER_SKIP_NOT_IN_SCOPE, sink);
             return ControlFlow::Break(());
         }
+        self.kept += 1;
         // There are no frames to be had.
         if config.user == UserFrames::Skip && u32::from(sample.cpu_mode) == sys::PERF_RECORD_MISC_USER {
             output.begin(boot_now, sink);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::{CountFormat, Counts, Mapped, Sample, UserRegisters, Words};
+use crate::record::{Counts, Mapped, Sample, UserRegisters, Words};
 
 /// Bytes that wait at most, if the config does not say.
 const DEFAULT_MOST_BYTES: u64 = 64 << 20;
@@ -118,7 +118,8 @@ pub(crate) struct OwnedSample {
     /// Counts, then the call chain, then registers.
     words: Box<[[u8; 8]]>,
     counts: usize,
-    count_format: CountFormat,
+    /// Without their words.
+    without_words: Counts<'static>,
     callchain: usize,
     /// Whether they are 64-bit registers, if there are any.
     registers: Option<bool>,
@@ -142,7 +143,10 @@ impl From<&Sample<'_>> for OwnedSample {
                 .concat()
                 .into(),
             counts: sample.counts.words.len(),
-            count_format: sample.counts.format,
+            without_words: Counts {
+                words: Words::default(),
+                ..sample.counts
+            },
             callchain: sample.callchain.len(),
             registers: sample.registers.map(|registers| registers.is_64_bit),
             stack: sample.stack.into(),
@@ -162,7 +166,7 @@ impl OwnedSample {
             timestamp: self.timestamp,
             counts: Counts {
                 words: counts.into(),
-                format: self.count_format,
+                ..self.without_words
             },
             callchain: callchain.into(),
             registers: self.registers.map(|is_64_bit| UserRegisters {
@@ -203,6 +207,7 @@ impl OwnedMapped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::CountFormat;
 
     #[test]
     fn a_sample_is_the_same_after_it_waited() {
@@ -216,6 +221,7 @@ mod tests {
             counts: Counts {
                 words: counts.as_slice().into(),
                 format: CountFormat::WithLosses,
+                before: 17,
             },
             callchain: callchain.as_slice().into(),
             registers: Some(UserRegisters {

@@ -26,13 +26,18 @@ pub enum CountFormat {
     Plain,
     /// The count, then how many records of the event were lost so far (`PERF_FORMAT_LOST`, Linux 6.0).
     WithLosses,
+    /// What was counted since the sample before (`PERF_SAMPLE_PERIOD`).
+    SinceLast,
+    /// None, because so much is counted between two samples.
+    Fixed(u64),
 }
 
 impl CountFormat {
-    fn words(self) -> u64 {
+    fn words(self) -> usize {
         match self {
-            CountFormat::Plain => 1,
+            CountFormat::Plain | CountFormat::SinceLast => 1,
             CountFormat::WithLosses => 2,
+            CountFormat::Fixed(_) => 0,
         }
     }
 }
@@ -188,19 +193,30 @@ pub struct Counts<'a> {
     pub words: Words<'a>,
     /// What the words are.
     pub format: CountFormat,
+    /// What was counted before those of the words.
+    pub before: u64,
 }
 
 impl<'a> Counts<'a> {
     /// The counts alone.
     pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
-        let mut words = self.words.0.iter();
-        std::iter::from_fn(move || {
-            let count = words.next()?;
-            if self.format == CountFormat::WithLosses {
-                words.next();
-            }
-            Some(u64::from_ne_bytes(*count))
-        })
+        let fixed = match self.format {
+            CountFormat::Fixed(count) => Some(count),
+            _ => None,
+        };
+        let words = self.words.iter().step_by(self.format.words().max(1));
+        fixed
+            .into_iter()
+            .chain(words)
+            .map(move |count| self.before.wrapping_add(count))
+    }
+
+    /// Continues from what was `counted` before, and adds to it, if the kernel says only what came since.
+    pub(crate) fn follow(&mut self, counted: &mut u64) {
+        self.before = *counted;
+        if let CountFormat::SinceLast | CountFormat::Fixed(_) = self.format {
+            *counted = self.iter().next().unwrap_or(*counted);
+        }
     }
 }
 
@@ -295,8 +311,9 @@ fn sample<'a>(rest: &mut Rest<'a>, misc: u16, layout: SampleLayout) -> Option<Sa
         false => 1,
     };
     let counts = Counts {
-        words: rest.words(count.checked_mul(layout.count.words())?)?,
+        words: rest.words(count.checked_mul(layout.count.words() as u64)?)?,
         format: layout.count,
+        before: 0,
     };
     let mut callchain = Words::default();
     if layout.has_callchain {

@@ -37,6 +37,11 @@ impl ProcessFilter {
             || self.scope.additional_cmdlines > 0
     }
 
+    /// Whether a process is not sampled, whatever program it runs.
+    pub fn rules_out(&self, pid: i32) -> bool {
+        self.scope.pids_alone().is_some_and(|pids| !pids.contains(&pid))
+    }
+
     /// Whether a process is sampled. `cmdline` is what `/proc/PID/cmdline` has, if it can be read; threads of the kernel have none.
     pub fn accepts(&mut self, pid: i32, cmdline: Option<&[u8]>) -> bool {
         let Scope {
@@ -170,6 +175,31 @@ mod tests {
         assert!(!filter.accepts(8, Some(b"/bin/cat\0")));
         assert!(filter.accepts(8, Some(b"echo\0")));
         assert!(!filter.accepts(9, None));
+    }
+
+    #[test]
+    fn only_ids_alone_rule_out_others() {
+        let by_pid = Scope {
+            pids: [7].into(),
+            ..Scope::default()
+        };
+        let ruled_out = |scope: &Scope| [7, 8].map(|pid| filter(scope.clone()).rules_out(pid));
+        assert_eq!(ruled_out(&by_pid), [false, true]);
+        let or_by_name = Scope {
+            cmdlines: vec!["sh".to_owned()],
+            ..by_pid.clone()
+        };
+        let or_more = Scope {
+            additional_cmdlines: 1,
+            ..by_pid.clone()
+        };
+        let or_shard = Scope {
+            shard: Some(crate::config::Shard { count: 4, chosen: 3 }),
+            ..by_pid
+        };
+        for scope in [or_by_name, or_more, or_shard, Scope::default()] {
+            assert_eq!(ruled_out(&scope), [false, false], "{scope:?}");
+        }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //!
 //! It judges configs when instances are set up, opens the kernel's events when they start, and gives each instance a thread. If a config asks for counters
 //! of the processor that the machine lacks, as most virtual machines do, the CPU clock takes the place of the leader, followers are left out, and the
-//! log says so; the trace says what was really counted.
+//! log says so; the trace says what was really counted. If processes cannot be counted alone, all are, and samples of others are left out; that costs more,
+//! and the log says so.
 
 use std::hash::{BuildHasher, RandomState};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferretto_client::data_source::Instance;
@@ -13,7 +14,7 @@ use ferretto_client::runtime::ProducerProgram;
 use ferretto_client::runtime::instance_threads::{Threaded, Work};
 use ferretto_proto::messages::{DataSourceDescriptor, PerfEventConfig};
 
-use crate::config::{OnOpenFailure, PerfConfig, Shard, shard_count};
+use crate::config::{Counted, OnOpenFailure, PerfConfig, Shard, shard_count};
 use crate::cpu::{CpuEvents, OpenError, describe};
 use crate::cpus;
 use crate::event::{Event, RunningKernel};
@@ -65,6 +66,13 @@ impl LinuxPerf {
     /// Opens the events on all CPUs. Replaces what the hardware cannot count.
     fn open(&self, config: &mut PerfConfig) -> Result<Opened, String> {
         let cpus = cpus::of(config, &self.sysfs)?;
+        if let Counted::Processes(pids) = &config.counted {
+            let is_there = |pid: &i32| Path::new("/proc").join(pid.to_string()).exists();
+            // One that starts later is sampled, too.
+            if !pids.iter().all(is_there) {
+                config.counted = Counted::Everybody;
+            }
+        }
         // All CPUs count the same: if one cannot count something, all are opened again without it.
         let opened = loop {
             let before = config.clone();
@@ -84,6 +92,14 @@ impl LinuxPerf {
         for cpu in cpus {
             match self.open_on(*cpu, cpus.len(), config) {
                 Ok(events) => opened.events.push(events),
+                Err(error @ OpenError::NotAlone { .. }) => {
+                    self.warn(format_args!(
+                        "{error}; all processes are sampled, and the samples of others left out"
+                    ));
+                    config.counted = Counted::Everybody;
+                    // Descriptors may be scarce, so the others are closed first.
+                    return Ok(Opened::default());
+                }
                 Err(error) if config.on_open_failure == OnOpenFailure::LeaveOutCpu => {
                     self.warn(format_args!("CPU {cpu} is left out: {error}"));
                     opened.left_out.push(*cpu);

@@ -32,6 +32,10 @@ use crate::profiler::CONTEXT_USER;
 use crate::queue::Item;
 use crate::record::Sample;
 
+mod numbers;
+
+use numbers::{Lasts, Numbered, Place, number};
+
 /// As upstream.
 const MOST_FRAMES: usize = 1000;
 
@@ -60,7 +64,10 @@ const WORK_PER_SAMPLE: u32 = WorkBudget::FOR_SAMPLE / 16;
 /// Mappings of a process that are recorded until it is sampled.
 const MOST_RECORDED: usize = 256;
 
-/// The mappings of a process are read again at most this often, in nanoseconds.
+/// Mappings that a process may have so that recorded ones are put among them: that takes as long as there are mappings, for any sample.
+const MOST_TO_EXTEND: usize = 1 << 12;
+
+/// The mappings of a process are read again at most this often, in nanoseconds. Until then, samples are found in those that were recorded.
 const REFRESH_INTERVAL: u64 = 100_000_000;
 
 /// Marks in call chains are above this: they are small negative numbers.
@@ -128,27 +135,14 @@ struct Known {
     since: u64,
     /// It has mapped files since its mappings were read.
     is_stale: bool,
+    /// Some of these.
+    recent: Vec<ferretto_unwind::Mapping>,
     /// Units of work that its next sample may take.
     work: u32,
     /// The generation of the process that the numbers are of.
     generation: u64,
     /// By address, and whether it is the return address of a call.
     numbers: HashMap<(u64, bool), Numbered>,
-}
-
-/// A frame with its number.
-#[derive(Clone, Copy, Debug)]
-struct Numbered {
-    number: FrameId,
-    place: Place,
-}
-
-/// Where a frame is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    Everywhere,
-    /// Not before the first that is shown everywhere.
-    LeftOutInFront,
 }
 
 /// What is known of a process's mappings.
@@ -170,6 +164,7 @@ impl Known {
             memory,
             since,
             is_stale: false,
+            recent: Vec::new(),
             work: WorkBudget::FOR_SAMPLE,
             generation: 0,
             numbers: HashMap::new(),
@@ -347,17 +342,20 @@ impl Stacks {
                     return;
                 };
                 known.is_stale = true;
-                if let Memory::Recorded(maps) = &mut known.memory
-                    && maps.mappings().len() < MOST_RECORDED
-                {
-                    maps.insert(ferretto_unwind::Mapping {
-                        start: mapped.start,
-                        end: mapped.start.saturating_add(mapped.length),
-                        offset: mapped.offset,
-                        device: mapped.device,
-                        inode: mapped.inode,
-                        name: mapped.path.into(),
-                    });
+                let mapping = || ferretto_unwind::Mapping {
+                    start: mapped.start,
+                    end: mapped.start.saturating_add(mapped.length),
+                    offset: mapped.offset,
+                    device: mapped.device,
+                    inode: mapped.inode,
+                    name: mapped.path.into(),
+                };
+                match &mut known.memory {
+                    Memory::Recorded(maps) if maps.mappings().len() < MOST_RECORDED => {
+                        maps.insert(mapping());
+                    }
+                    Memory::Read(_) if known.recent.len() < MOST_RECORDED => known.recent.push(mapping()),
+                    _ => {}
                 }
             }
             Item::Exit { pid } => self.exited.push(pid),
@@ -447,7 +445,10 @@ impl Stacks {
         if std::mem::take(&mut known.is_stale) {
             match process.refresh(boot_now(), REFRESH_INTERVAL) {
                 Ok(Refreshed::TooSoon) => known.is_stale = true,
-                Ok(Refreshed::Read) => self.refreshes += 1,
+                Ok(Refreshed::Read) => {
+                    self.refreshes += 1;
+                    known.recent.clear();
+                }
                 Err(_) => {}
             }
         }
@@ -485,7 +486,16 @@ impl Stacks {
                 End::UnknownMapping if !has_refreshed => {
                     has_refreshed = true;
                     match process.refresh(boot_now(), REFRESH_INTERVAL) {
-                        Ok(Refreshed::Read) => self.refreshes += 1,
+                        Ok(Refreshed::Read) => {
+                            self.refreshes += 1;
+                            known.recent.clear();
+                        }
+                        Ok(Refreshed::TooSoon) | Err(_)
+                            if !known.recent.is_empty()
+                                && process.maps().mappings().len() <= MOST_TO_EXTEND =>
+                        {
+                            process.extend(known.recent.drain(..));
+                        }
                         Ok(Refreshed::TooSoon) | Err(_) => break End::UnknownMapping,
                     }
                 }
@@ -651,65 +661,6 @@ fn registers(sample: &Sample<'_>) -> Result<Option<Registers>, Problem> {
     Registers::from_perf(arch, arch.perf_mask(), &values[..count])
         .map(Some)
         .ok_or(unsupported)
-}
-
-/// How long the same address has the same number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lasts {
-    AsLongAsMappings,
-    /// Compilers replace code without a file, and list its name later.
-    ThisTime,
-}
-
-/// The number of a frame of a process, which has this id and runs its program since this time.
-fn number(
-    process: &Process,
-    id: (i32, u64),
-    frame: &Frame,
-    reading: Reading,
-    (names, left_out): (&mut Names, &LeftOut),
-    interning: &mut Interning,
-) -> (Numbered, Lasts) {
-    let rel_pc = process.relative_pc(frame);
-    let mapped = frame
-        .mapping
-        .and_then(|index| Some((index, process.mapping(index)?)));
-    let Some((index, mapping)) = mapped else {
-        let nowhere = interning.mapping(&Mapping::default());
-        let numbered = Numbered {
-            number: interning.frame(nowhere, b"", rel_pc),
-            place: Place::Everywhere,
-        };
-        return (numbered, Lasts::AsLongAsMappings);
-    };
-    let module = process.module(index).and_then(Result::ok);
-    let mapped = interning.mapping(&Mapping {
-        build_id: module.map_or(b"", |module| module.build_id()),
-        exact_offset: mapping.offset,
-        start_offset: 0,
-        start: mapping.start,
-        end: mapping.end,
-        load_bias: module.map_or(0, |module| module.load_bias()),
-        path: &mapping.name,
-    });
-    let (name, lasts) = match module {
-        Some(module) => match names.of_module(process, index, module, rel_pc, reading) {
-            Some(name) => (name, Lasts::AsLongAsMappings),
-            None => (&b""[..], Lasts::ThisTime),
-        },
-        None => {
-            let pc = mapping.start.wrapping_sub(mapping.offset).wrapping_add(rel_pc);
-            (names.of_compiled(process, id, pc, reading), Lasts::ThisTime)
-        }
-    };
-    let numbered = Numbered {
-        place: match left_out.leads(&mapping.name, name) {
-            true => Place::LeftOutInFront,
-            false => Place::Everywhere,
-        },
-        number: interning.frame(mapped, left_out.name(&mapping.name, name), rel_pc),
-    };
-    (numbered, lasts)
 }
 
 /// libunwindstack's error for the end of a stack.

@@ -12,7 +12,8 @@ use ferretto_client::trace_writer::TraceWriter;
 use ferretto_ipc::channel::Nothing;
 use ferretto_ipc::reactor::{Deadline, Events, Interest, Reactor, ReactorError, Token, boot_now};
 
-use crate::config::{Mode, PerfConfig};
+use crate::config::{Counted, Mode, PerfConfig};
+use crate::cpu::CpuEvents;
 use crate::guardrails::daemon_exceeds;
 use crate::hotplug::Hotplug;
 use crate::profiler::{Profiler, Progress};
@@ -198,6 +199,7 @@ impl PerfThread {
             let is_time = schedule.read.is_due(now);
             if is_time && schedule.cpus.is_due(now) {
                 self.look_at_cpus(&inbox.reactor);
+                self.look_at_threads(&inbox.reactor);
             }
             let progress = match &self.config.mode {
                 Mode::Polling(_) => {
@@ -233,6 +235,36 @@ impl PerfThread {
         for change in changes {
             self.program.warning(&format!("{NAME}: {change}"));
         }
+    }
+
+    /// Has everybody counted if the processes that are counted alone start so many threads that much is missing.
+    fn look_at_threads(&mut self, reactor: &Reactor) {
+        if self.config.counted == Counted::Everybody || !self.profiler.misses_threads() {
+            return;
+        }
+        self.config.counted = Counted::Everybody;
+        let line = match self.count_everybody(reactor) {
+            Ok(()) => "all processes are sampled from now on, and the samples of others left out".to_owned(),
+            Err(error) => {
+                format!("their samples are missing, because not all processes can be sampled: {error}")
+            }
+        };
+        self.program
+            .warning(&format!("{NAME}: threads end before they have a sample; {line}"));
+    }
+
+    fn count_everybody(&mut self, reactor: &Reactor) -> Result<(), Box<dyn std::error::Error>> {
+        let cpus: Vec<u32> = self.profiler.cpus().iter().map(|events| events.cpu).collect();
+        let open = |cpu: &u32| CpuEvents::open(&self.config, *cpu, cpus.len());
+        let events = cpus.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        for before in self.profiler.replace_events(events, &mut self.writer)? {
+            // It goes away now, whatever the system says.
+            let _ = reactor.deregister(&before, RINGS);
+        }
+        for events in self.profiler.cpus() {
+            reactor.register(events, RINGS, Interest::Readable)?;
+        }
+        Ok(())
     }
 
     /// Writes all that the kernel has counted so far.

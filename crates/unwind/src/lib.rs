@@ -21,6 +21,7 @@ mod mapping_file;
 mod maps;
 mod module;
 mod perf_map;
+mod plt;
 mod process;
 mod registers;
 mod rule;

@@ -152,6 +152,15 @@ impl Process {
         Ok(Refreshed::Read)
     }
 
+    /// Takes in mappings that were made since they were last read, oldest first. Indexes of mappings change. It takes as long as there are mappings.
+    pub fn extend(&mut self, mappings: impl IntoIterator<Item = Mapping>) {
+        let mut maps = self.maps.clone();
+        for mapping in mappings {
+            maps.insert(mapping);
+        }
+        self.set_maps(maps);
+    }
+
     /// The process's own directory, unless it is known to have ended.
     pub(crate) fn live_directory(&self) -> Option<&ProcessDir> {
         self.directory

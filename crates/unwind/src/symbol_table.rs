@@ -11,12 +11,17 @@ use object::pod::slice_from_bytes;
 use crate::elf::{Headers, Image, Section, Unusable};
 use crate::expand;
 use crate::mapping_file::{LoadRequest, MappedFile};
+use crate::plt::{self, Callee};
 
 /// Functions that are kept. A browser has 2,000,000.
 const MOST: usize = 1 << 24;
 /// Bytes of one section. The largest seen, of a browser, has 300 MB.
 #[cfg(feature = "symbols")]
 const LARGEST: u64 = 1 << 30;
+/// Bytes of a section that has to do with stubs, and of the names of all stubs.
+const MOST_FOR_STUBS: u64 = 16 << 20;
+/// What the name of a stub ends with.
+pub(crate) const STUB: &str = "@plt";
 /// Bytes of a name.
 const LONGEST_NAME: usize = 64 << 10;
 
@@ -62,7 +67,8 @@ impl SymbolTable {
         let tables: [(&[u8], &[u8]); 2] = [(b".symtab", b".strtab"), (b".dynsym", b".dynstr")];
         for (symbols, names) in tables {
             if size(symbols) > 0 && size(symbols).saturating_add(size(names)) <= most_bytes {
-                return SymbolTable::read_section(image, &headers, symbols, names, most_bytes);
+                let table = SymbolTable::read_section(image, &headers, symbols, names, most_bytes);
+                return table.with_stubs(image, &headers, most_bytes);
             }
         }
         SymbolTable::default()
@@ -76,6 +82,11 @@ impl SymbolTable {
     /// The functions of the file's best table: `.symtab`, else what `.gnu_debugdata` adds to `.dynsym`, else `.dynsym`. Damaged ones are empty.
     #[cfg(feature = "symbols")]
     pub(crate) fn read(image: &dyn Image, headers: &Headers) -> SymbolTable {
+        SymbolTable::read_best(image, headers).with_stubs(image, headers, LARGEST)
+    }
+
+    #[cfg(feature = "symbols")]
+    fn read_best(image: &dyn Image, headers: &Headers) -> SymbolTable {
         let whole = SymbolTable::read_section(image, headers, b".symtab", b".strtab", LARGEST);
         if !whole.functions.is_empty() {
             return whole;
@@ -168,6 +179,47 @@ impl SymbolTable {
         SymbolTable { functions, names }
     }
 
+    /// Adds the stubs that call functions of other files, named as `perf` does: `malloc@plt`. Where a function is, it stays.
+    fn with_stubs(mut self, image: &dyn Image, headers: &Headers, limit: u64) -> SymbolTable {
+        let stubs = plt::stubs(image, headers, limit.min(MOST_FOR_STUBS));
+        if stubs.is_empty() {
+            return self;
+        }
+        let content = |name| read_section(image, headers, headers.section(name)?, limit).ok();
+        let symbols = content(b".dynsym").unwrap_or_default();
+        let names = content(b".dynstr").unwrap_or_default();
+        let count = symbols.len() / size_of::<Sym64<LittleEndian>>();
+        let symbols = slice_from_bytes::<Sym64<LittleEndian>>(&symbols, count);
+        let (symbols, _) = symbols.unwrap_or_default();
+        let known = self.functions.len();
+        let most_names = self.names.len().saturating_add(MOST_FOR_STUBS as usize);
+        for stub in stubs {
+            if self.names.len() >= most_names {
+                break;
+            }
+            let callee = match stub.calls {
+                Callee::Symbol(index) => symbols
+                    .get(index as usize)
+                    .and_then(|symbol| name_at(&names, symbol.st_name.get(LittleEndian))),
+                Callee::ChosenBy(address) => self.lookup_among(known, address),
+            };
+            let (Some(callee), Ok(name)) = (callee, u32::try_from(self.names.len())) else {
+                continue;
+            };
+            let callee = [callee, STUB.as_bytes(), &[0]].concat();
+            self.names.extend(callee);
+            self.functions.push(Function {
+                address: stub.address,
+                size: stub.size,
+                name,
+            });
+        }
+        // Stable, so that what was there comes first.
+        self.functions.sort_by_key(|function| function.address);
+        self.functions.dedup_by_key(|function| function.address);
+        self
+    }
+
     /// Both tables; where both have an address, the name of `self` stays.
     #[cfg(feature = "symbols")]
     pub(crate) fn merge(mut self, mut other: SymbolTable) -> SymbolTable {
@@ -195,16 +247,19 @@ impl SymbolTable {
 
     /// The mangled name of the function that `address` is in. A function without a size reaches to the next, or to the end of its section.
     pub fn lookup(&self, address: u64) -> Option<&str> {
-        let after = self
-            .functions
-            .partition_point(|function| function.address <= address);
-        let function = self.functions[..after].last()?;
+        let name = self.lookup_among(self.functions.len(), address)?;
+        std::str::from_utf8(name).ok().filter(|name| !name.is_empty())
+    }
+
+    /// The same, among the first functions only, so many.
+    fn lookup_among(&self, count: usize, address: u64) -> Option<&[u8]> {
+        let functions = &self.functions[..count];
+        let after = functions.partition_point(|function| function.address <= address);
+        let function = functions[..after].last()?;
         if function.size != 0 && address - function.address >= function.size {
             return None;
         }
-        std::str::from_utf8(name_at(&self.names, function.name)?)
-            .ok()
-            .filter(|name| !name.is_empty())
+        name_at(&self.names, function.name)
     }
 }
 

@@ -1,12 +1,17 @@
 //! Losses in the kernel, with real events.
 
-use ferretto_proto::messages::perf_event_config::CallstackSampling;
+use std::process::{Child, Command};
+
+use ferretto_proto::messages::perf_event_config::{CallstackSampling, Scope, UnwindMode};
 use ferretto_proto::messages::perf_events::{Timebase, timebase};
 use ferretto_proto::messages::perf_sample::OptionalSampleSkippedReason;
 use ferretto_proto::messages::trace_packet::Data;
-use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, TracePacket};
+use ferretto_proto::messages::{Message, MessageField, PerfEventConfig, PerfSample, TracePacket};
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 
 use super::*;
+use crate::config::Counted;
 use crate::event::RunningKernel;
 
 /// Far longer than the test takes.
@@ -30,6 +35,79 @@ fn profiler(period: u64, ring_pages: u32) -> Option<Profiler> {
             None
         }
     }
+}
+
+/// A profiler that counts only this process on the first CPU. If there is none, prints that the test is skipped.
+fn profiler_of_process(pid: u32, period: u64, ring_pages: u32) -> Option<Profiler> {
+    let config = PerfEventConfig {
+        timebase: MessageField::some(Timebase {
+            interval: Some(timebase::Interval::Frequency(1_000_000_000 / period)),
+            ..Default::default()
+        }),
+        callstack_sampling: MessageField::some(CallstackSampling {
+            scope: MessageField::some(Scope {
+                target_pid: vec![pid.cast_signed()],
+                ..Default::default()
+            }),
+            kernel_frames: Some(true),
+            user_frames: Some(UnwindMode::UNWIND_SKIP),
+            ..Default::default()
+        }),
+        ring_buffer_pages: Some(ring_pages),
+        ..Default::default()
+    };
+    let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+    assert_eq!(config.counted, Counted::Processes([pid.cast_signed()].into()));
+    match CpuEvents::open(&config, 0, 1) {
+        Ok(events) => Some(Profiler::new(&config, vec![events], [])),
+        Err(error) => {
+            println!("skipped: this kernel does not do it: {error}");
+            None
+        }
+    }
+}
+
+/// A shell that works on the first CPU until the end of the test.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> Busy {
+        let busy = Busy(
+            Command::new("sh")
+                .args(["-c", "while :; do :; done"])
+                .spawn()
+                .unwrap(),
+        );
+        stay_on_first_cpu(Pid::from_child(&busy.0));
+        busy
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn stay_on_first_cpu(thread: Pid) {
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(Some(thread), &first).unwrap();
+}
+
+/// The samples in packets, with those that were left out, in the order of time: some wait before they are written.
+fn samples(packets: &[Vec<u8>]) -> Vec<PerfSample> {
+    let sample = |packet: &Vec<u8>| {
+        let packet = decode(packet);
+        match packet.data {
+            Some(Data::PerfSample(sample)) if sample.pid.is_some() => Some((packet.timestamp, *sample)),
+            _ => None,
+        }
+    };
+    let mut samples: Vec<_> = packets.iter().filter_map(sample).collect();
+    samples.sort_by_key(|(timestamp, _)| *timestamp);
+    samples.into_iter().map(|(_, sample)| sample).collect()
 }
 
 /// A profiler with the default config of an instance.
@@ -165,6 +243,131 @@ fn losses_after_the_last_record_are_reported_and_none_twice() {
     }
     profiler.disable();
     profiler.catch_up(&mut packets);
+    profiler.catch_up(&mut packets);
+    assert_eq!(Some(reported(&packets)), profiler.cpus[0].lost_records());
+}
+
+#[test]
+fn other_processes_are_not_even_counted() {
+    let (process, _other) = (Busy::start(), Busy::start());
+    let Some(mut profiler) = profiler_of_process(process.0.id(), 1_000_000, 256) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let began = Instant::now();
+    while samples(&packets).len() < 30 {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    let samples = samples(&packets);
+    let pids: BTreeSet<_> = samples.iter().filter_map(|sample| sample.pid).collect();
+    assert_eq!(pids, [process.0.id()].into());
+    let counts: Vec<_> = samples
+        .iter()
+        .filter_map(|sample| sample.timebase_count)
+        .collect();
+    assert!(counts.is_sorted_by(|one, next| one < next), "{counts:?}");
+    // The clock counts nanoseconds.
+    let total = counts.len() as u64 * 1_000_000;
+    assert!(
+        (total..total * 2).contains(&counts[counts.len() - 1]),
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn threads_that_start_later_are_counted_and_processes_are_not() {
+    let own = std::process::id();
+    let Some(mut profiler) = profiler_of_process(own, 1_000_000, 256) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let _child = Busy::start();
+        stay_on_first_cpu(gettid());
+        send.send(gettid().as_raw_pid().cast_unsigned()).unwrap();
+        while stopped.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {}
+    });
+    let later = Some(receive.recv().unwrap());
+    let began = Instant::now();
+    while samples(&packets)
+        .iter()
+        .filter(|sample| sample.tid == later)
+        .count()
+        < 30
+    {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    drop(stop);
+    thread.join().unwrap();
+    assert!(samples(&packets).iter().all(|sample| sample.pid == Some(own)));
+}
+
+#[test]
+fn processes_whose_threads_end_before_their_first_sample_are_told_and_go_on_with_other_events() {
+    let own = std::process::id();
+    let Some(mut profiler) = profiler_of_process(own, 1_000_000, 256) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    let began = Instant::now();
+    while !profiler.misses_threads() {
+        assert!(began.elapsed() < PATIENCE, "no threads are told of");
+        let start = || stay_on_first_cpu(gettid());
+        std::thread::spawn(start).join().unwrap();
+        profiler.turn(&mut packets);
+    }
+    let config = PerfEventConfig {
+        timebase: MessageField::some(Timebase {
+            interval: Some(timebase::Interval::Period(1_000_000)),
+            ..Default::default()
+        }),
+        ring_buffer_pages: Some(256),
+        ..Default::default()
+    };
+    let config = PerfConfig::of(&config, None, &RunningKernel::default()).unwrap();
+    let _busy = Busy::start();
+    let events = CpuEvents::open(&config, 0, 1).unwrap();
+    profiler.samples.stacks = None;
+    let before = profiler.replace_events(vec![events], &mut packets).unwrap();
+    assert_eq!(before.len(), 1);
+    let known = samples(&packets).len();
+    while samples(&packets).len() < known + 10 {
+        assert!(began.elapsed() < PATIENCE, "no samples");
+        profiler.turn(&mut packets);
+        std::thread::yield_now();
+    }
+    let counts: Vec<_> = samples(&packets)
+        .iter()
+        .filter_map(|sample| sample.timebase_count)
+        .collect();
+    assert!(counts.is_sorted(), "{counts:?}");
+}
+
+#[test]
+fn losses_of_a_process_are_counted_once() {
+    let process = Busy::start();
+    let Some(mut profiler) = profiler_of_process(process.0.id(), 100_000, 1) else {
+        return;
+    };
+    let mut packets = Vec::new();
+    profiler.enable(&mut packets).unwrap();
+    if await_losses(&profiler, 10).is_none() {
+        return;
+    }
+    profiler.catch_up(&mut packets);
+    if await_losses(&profiler, reported(&packets) + 10).is_none() {
+        return;
+    }
+    profiler.disable();
     profiler.catch_up(&mut packets);
     assert_eq!(Some(reported(&packets)), profiler.cpus[0].lost_records());
 }

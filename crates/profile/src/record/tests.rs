@@ -105,6 +105,34 @@ fn the_losses_beside_counts_are_no_counts() {
 }
 
 #[test]
+fn counts_since_the_last_sample_are_summed() {
+    let layout = |count| SampleLayout {
+        is_group: false,
+        count,
+        has_callchain: false,
+        stack: None,
+    };
+    let mut counted = 0;
+    let cases: [(_, &[u64], _); 4] = [
+        (CountFormat::SinceLast, &[30], 30),
+        (CountFormat::SinceLast, &[12], 42),
+        (CountFormat::Fixed(8), &[], 50),
+        // These begin again when events are opened anew.
+        (CountFormat::Plain, &[7], 57),
+    ];
+    for (count, words, expected) in cases {
+        let words: Vec<_> = words.iter().flat_map(|number| word(*number)).collect();
+        let record = record(sys::PERF_RECORD_SAMPLE, 0, &[&ids(7, 8), &word(1), &words]);
+        let Some(Record::Sample(mut sample)) = Record::parse(&record, layout(count)) else {
+            panic!("it is a sample")
+        };
+        sample.counts.follow(&mut counted);
+        assert_eq!(sample.counts.iter().collect::<Vec<_>>(), [expected], "{count:?}");
+    }
+    assert_eq!(counted, 50);
+}
+
+#[test]
 fn a_kernel_thread_has_neither_registers_nor_stack() {
     let record = record(
         sys::PERF_RECORD_SAMPLE,
@@ -181,7 +209,12 @@ proptest! {
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         kind in 0u32..24,
         is_group in any::<bool>(),
-        count in prop_oneof![Just(CountFormat::Plain), Just(CountFormat::WithLosses)],
+        count in prop_oneof![
+            Just(CountFormat::Plain),
+            Just(CountFormat::WithLosses),
+            Just(CountFormat::SinceLast),
+            any::<u64>().prop_map(CountFormat::Fixed),
+        ],
         has_callchain in any::<bool>(),
         registers in proptest::option::of(0u32..70),
     ) {

@@ -3,7 +3,8 @@
 use ferretto_proto::messages::{InternedData, Message};
 
 use super::*;
-use crate::record::UserRegisters;
+use crate::queue::OwnedMapped;
+use crate::record::{Mapped, UserRegisters};
 
 fn stacks(user: UserFrames) -> Stacks {
     Stacks::new(user)
@@ -148,6 +149,46 @@ fn a_file_that_may_not_be_opened_is_named_in_the_frame() {
     );
     process.provide(0, Err(Unusable::NotElf));
     assert_eq!(explanation(process, End::UnusableModule(0)), None);
+}
+
+#[test]
+fn a_mapping_is_known_as_soon_as_the_kernel_has_told_of_it() {
+    let mut stacks = stacks(UserFrames::KernelFramePointers);
+    let maps = Maps::read(&b"400000-800000 r-xp 0 8:1 7 /module\n"[..]).expect("text");
+    let mut process = Process::with_maps(maps);
+    // So it is always too soon to read them again.
+    process.refresh(u64::MAX, 0).expect("there is nothing to read");
+    let known = Known::new(Memory::Read(process), 0);
+    stacks.processes.get_or_insert_with(1, || known);
+    stacks.on_change(Item::Mapped(OwnedMapped::from(&Mapped {
+        pid: 1,
+        start: 0x90_0000,
+        length: 0x1000,
+        offset: 0,
+        device: (8, 1),
+        inode: 8,
+        protection: 5,
+        path: b"/young",
+    })));
+    let callchain = [CONTEXT_USER, 0x90_0010, 0x40_0010].map(u64::to_ne_bytes);
+    let sample = Sample {
+        pid: 1,
+        callchain: callchain.as_slice().into(),
+        ..Sample::default()
+    };
+    let mut interning = Interning::default();
+    let Found::Stack(unwound) = stacks.find(&sample, &mut interning) else {
+        panic!("there is a stack");
+    };
+    assert_eq!(unwound.error, None);
+    let pending = interning.take_pending();
+    let interned = InternedData::decode_from_slice(pending.as_slice()).expect("a message");
+    let paths: Vec<_> = interned
+        .mapping_paths
+        .iter()
+        .filter_map(|path| path.str.as_deref())
+        .collect();
+    assert!(paths.contains(&&b"young"[..]), "{paths:?}");
 }
 
 #[test]

@@ -4,13 +4,18 @@ use std::fmt::{self, Write};
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
+use crate::symbol_table::STUB;
+
 /// Bytes of a readable name. A mangled one can refer to its own parts and so stand for one that is exponentially longer.
 const LONGEST: usize = 16 << 10;
 const DEEPEST: u32 = 128;
 
-/// The name as its language has it, without the hash of Rust's; `name` itself if it is not mangled, or if the readable one would be longer than
+/// The name as its language has it, without the hash of Rust's, and also of the stub that calls it (`@plt`); `name` itself if it is not mangled, or if the readable one would be longer than
 /// 16 KB.
 pub fn demangle(name: &str) -> String {
+    if let Some(callee) = name.strip_suffix(STUB) {
+        return demangle(callee) + STUB;
+    }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut text = Bounded::default();
         if write!(text, "{rust:#}").is_ok() {
@@ -55,6 +60,7 @@ mod tests {
         );
         assert_eq!(demangle("_RNvC6_123foo3bar"), "123foo::bar");
         assert_eq!(demangle("_ZN5Shape4areaEi"), "Shape::area(int)");
+        assert_eq!(demangle("_ZN5Shape4areaEi@plt"), "Shape::area(int)@plt");
         assert_eq!(demangle("main"), "main");
         assert_eq!(demangle("_Zgarbage"), "_Zgarbage");
     }

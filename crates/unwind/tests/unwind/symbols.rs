@@ -126,6 +126,57 @@ fn a_function_without_a_size_ends_with_its_section() {
     assert_eq!(symbols.lookup(section(".plt").start), []);
 }
 
+#[test]
+fn stubs_have_the_names_of_the_functions_that_they_call() {
+    const SOURCE: &str = "#include <stdio.h>\n#include <stdlib.h>
+        int main(int count, char **words) { puts(words[0]); void (*volatile end)(int) = exit; end(atoi(words[0])); exit(0); }";
+    let folder = tempfile::tempdir().expect("a folder");
+    let linked: [&[&str]; 4] = [
+        &["-O1", "-Wl,-z,lazy"],
+        &["-O1", "-Wl,-z,now", "-s"],
+        &["-O1", "-fcf-protection=full", "-Wl,-z,ibtplt"],
+        &["-O1", "-static"],
+    ];
+    for flags in linked {
+        let flags: Vec<&str> = match cfg!(target_arch = "x86_64") {
+            true => flags.to_vec(),
+            false => flags
+                .iter()
+                .copied()
+                .filter(|flag| !flag.contains("cf-") && !flag.contains("ibt"))
+                .collect(),
+        };
+        let Some(path) = compile(folder.path(), "stubs", SOURCE, &flags) else {
+            return;
+        };
+        // It names the stub at each call, and in front of its code.
+        let output = Command::new("objdump")
+            .arg("-d")
+            .arg(&path)
+            .output()
+            .expect("objdump");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let labels = text
+            .lines()
+            .filter_map(|line| line.strip_suffix("@plt>:")?.split_once(" <"));
+        let labels: Vec<(u64, &str)> = labels
+            .map(|(address, name)| (u64::from_str_radix(address, 16).expect("an address"), name))
+            .filter(|(_, name)| !name.starts_with("*ABS*"))
+            .collect();
+        let symbols = DebugFiles::default().open(&[], Some(&path)).expect("symbols");
+        for (address, name) in &labels {
+            let found = symbols.lookup(address + 2);
+            let found = found.first().and_then(|place| place.function.as_deref());
+            assert_eq!(found, Some(format!("{name}@plt").as_str()), "{flags:?}");
+        }
+        let is_static = flags.contains(&"-static");
+        assert!(
+            is_static || labels.iter().any(|(_, name)| *name == "puts"),
+            "{flags:?}: {text}"
+        );
+    }
+}
+
 /// As the C library defines `read`.
 const ALIASES: &str = r#"
 volatile int sink;
