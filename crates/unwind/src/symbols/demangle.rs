@@ -10,12 +10,16 @@ use crate::symbol_table::STUB;
 const LONGEST: usize = 16 << 10;
 const DEEPEST: u32 = 128;
 
-/// The name as its language has it, without the hash of Rust's, and also of the stub that calls it (`@plt`); `name` itself if it is not mangled, or if the readable one would be longer than
-/// 16 KB.
+/// The name as its language has it, without the hash of Rust's, and also of the stub that calls it (`@plt`); `name` itself if it is not mangled, or if
+/// the readable one would be longer than 16 KB.
 pub fn demangle(name: &str) -> String {
-    if let Some(callee) = name.strip_suffix(STUB) {
-        return demangle(callee) + STUB;
+    match name.strip_suffix(STUB) {
+        Some(callee) => function(callee) + STUB,
+        None => function(name),
     }
+}
+
+fn function(name: &str) -> String {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let mut text = Bounded::default();
         if write!(text, "{rust:#}").is_ok() {
