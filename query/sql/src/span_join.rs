@@ -28,10 +28,12 @@ pub(crate) async fn plan(join: &SpanJoin, context: &SessionContext) -> Result<Pa
     let partition = a.side.partition.as_ref().or(b.side.partition.as_ref());
     let is_mixed = a.side.partition.is_none() != b.side.partition.is_none();
     // Times of different traces have nothing to do with each other. An id tells traces apart, if both tables have it.
-    let traces = match Traces::of(context.state().scalar_functions()) {
-        Traces::Many if is_mixed || !partition.is_some_and(|column| is_id(column)) => PARTITIONS.as_slice(),
-        _ => &[],
-    };
+    let are_many = Traces::of(context.state().scalar_functions()) == Traces::Many;
+    let has_id = !is_mixed && partition.is_some_and(|column| is_id(column));
+    let traces: Vec<&str> = PARTITIONS
+        .into_iter()
+        .filter(|column| are_many && (!has_id || a.has(column) && b.has(column)))
+        .collect();
     let mut equal: Vec<String> = partition.into_iter().cloned().collect();
     equal.extend(
         traces
@@ -41,7 +43,7 @@ pub(crate) async fn plan(join: &SpanJoin, context: &SessionContext) -> Result<Pa
     );
     a.check(&b, &equal)?;
     b.check(&a, &equal)?;
-    let (repeated_a, repeated_b) = (a.repeated(&b, traces)?, b.repeated(&a, traces)?);
+    let (repeated_a, repeated_b) = (a.repeated(&b, &traces)?, b.repeated(&a, &traces)?);
     let inputs = [a.sorted(repeated_a, &equal)?, b.sorted(repeated_b, &equal)?];
     let uncovered = match join.kind {
         Kind::Inner => [Uncovered::LeftOut, Uncovered::LeftOut],

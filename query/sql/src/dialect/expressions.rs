@@ -2,7 +2,7 @@
 //! - a condition may be a number, which is true unless it is 0: [`truth`](crate::functions::TRUTH) is put around conditions that are no comparisons;
 //! - `sum`, `avg`, `min` and `max` of a condition count it as 0 or 1;
 //! - `LIKE` knows no difference between small and capital letters, and `COLLATE NOCASE` neither;
-//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
+//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `like`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
 //! - `trace_start`, `trace_end` and `trace_dur` become queries, and `time_to_ms` and the like sums;
 //! - what is divided by 0 is null; `REGEXP` is an operator.
 
@@ -274,6 +274,13 @@ fn replaced(function: &mut Function) -> Option<Expr> {
             let matches = binary(text, BinaryOperator::PGRegexMatch, call(PATTERN, vec![pattern]));
             Some(Expr::Nested(Box::new(matches)))
         }
+        ("like", [pattern, text]) => Some(Expr::Nested(Box::new(Expr::ILike {
+            negated: false,
+            any: false,
+            expr: Box::new(std::mem::replace(*text, null())),
+            pattern: Box::new(std::mem::replace(*pattern, null())),
+            escape_char: None,
+        }))),
         ("trace_start", []) => parsed("(select start_ts from trace_bounds)"),
         ("trace_end", []) => parsed("(select end_ts from trace_bounds)"),
         ("trace_dur", []) => parsed("(select end_ts - start_ts from trace_bounds)"),

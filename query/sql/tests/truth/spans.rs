@@ -86,7 +86,10 @@ async fn spans_are_joined_as_the_trace_processor_joins_them() {
             statements.push(format!(
                 "create view a_{name} as {a}; create view b_{name} as {b};
                 create virtual table {name} using {kind}(a_{name} {of_a}, b_{name} {of_b});
-                select * from {name} order by {order}"
+                select * from {name} order by {order} limit 200"
+            ));
+            statements.push(format!(
+                "select count() as n, sum(dur) as dur, sum(ts % 1000003) as ts, sum((ts % 1009) * (dur % 1013)) as both from {name}"
             ));
         }
     }
@@ -105,7 +108,7 @@ async fn spans_are_joined_as_the_trace_processor_joins_them() {
         }
     }
     // Where one side has no rows, an inner join has none.
-    let without = rows.iter().filter(|rows| **rows == 0).count();
+    let without = rows.iter().step_by(2).filter(|rows| **rows == 0).count();
     assert!(without <= 5, "{rows:?}");
 }
 
