@@ -21,12 +21,13 @@ use tempfile::TempDir;
 
 use crate::arguments::Arguments;
 use crate::built::{Names, Stored, Wanted, build, build_many};
+use crate::clock_functions::Clocks;
 use crate::defined::{Definitions, Expand};
 use crate::dialect::{self, Macros, Parsed};
 use crate::error::Error;
 use crate::many::{self, FirstIds, Traces};
 use crate::objects::ObjectFolder;
-use crate::{functions, views};
+use crate::{functions, planning, span_join, views};
 
 /// The least memory that sorting and joining get; DataFusion needs some for each of its streams.
 const LEAST: usize = 64 << 20;
@@ -71,6 +72,7 @@ pub struct Database {
     /// The ids of many traces; `None` if there is one.
     first_ids: Option<FirstIds>,
     arguments: Arguments,
+    clocks: Clocks,
     /// The places of the trace that could not be read.
     losses: u64,
 }
@@ -164,7 +166,9 @@ impl Database {
         // As the trace processor sorts.
         let mut config = SessionConfig::new()
             .with_information_schema(true)
-            .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min");
+            .set_str("datafusion.sql_parser.default_null_ordering", "nulls_min")
+            // Errors say where a name stands.
+            .set_bool("datafusion.sql_parser.collect_spans", true);
         if let Source::Objects(_) = &source {
             config.options_mut().execution.parquet.metadata_size_hint = Some(END_OF_FILE);
         }
@@ -185,6 +189,8 @@ impl Database {
         functions::register_planner(&mut context)?;
         let arguments = Arguments::default();
         arguments.register(&context);
+        let clocks = Clocks::default();
+        clocks.register(&context);
         if let Some(first_ids) = &first_ids {
             first_ids.register(&context);
         }
@@ -199,6 +205,7 @@ impl Database {
             folders: Vec::new(),
             first_ids,
             arguments,
+            clocks,
             losses: 0,
         };
         let traces = match &database.source {
@@ -263,7 +270,13 @@ impl Database {
                 let sql = statement.to_string();
                 self.build_tables_of(&sql).await?;
                 self.functions.plan_those_in(&sql, &self.context).await?;
-                self.context.state().statement_to_plan(*statement).await?
+                planning::plan_definition(&self.context, *statement).await?
+            }
+            Parsed::SpanJoin(join) => {
+                let [a, b] = &join.sides;
+                self.build_tables_of(&format!("{} {}", a.table, b.table)).await?;
+                span_join::create(&join, &self.context).await?;
+                LogicalPlanBuilder::empty(false).build()?
             }
             Parsed::Function(function) => {
                 self.functions.define(*function, &self.context)?;
@@ -337,6 +350,7 @@ impl Database {
                 self.context.execute_logical_plan(plan).await?;
             }
         }
+        self.clocks.read_for(sql, self.traces(), &self.context).await?;
         self.arguments.read_keys_of(sql, &self.context).await
     }
 

@@ -28,6 +28,7 @@ use datafusion::prelude::{SessionContext, cast};
 
 use crate::database::words;
 use crate::dialect::{Function, Returns};
+use crate::planning;
 
 /// The functions that were defined so far, by their names in small letters.
 #[derive(Debug, Default)]
@@ -69,7 +70,7 @@ impl Definitions {
     /// Plans the functions that a text names, those that they call first.
     pub(crate) async fn plan_those_in(&self, sql: &str, context: &SessionContext) -> Result<()> {
         for function in self.order(sql)? {
-            let body = context.state().statement_to_plan(function.body.clone()).await;
+            let body = planning::plan(&context.state(), function.body.clone()).await;
             let body = body.map_err(|error| error.context(format!("in the function `{}`", function.name)))?;
             let names = function.arguments.iter().map(|(name, _)| name.clone()).collect();
             match &function.returns {
@@ -333,7 +334,7 @@ impl ScalarUDFImpl for Value {
     }
 }
 
-/// Puts the bodies of functions in the place of their calls.
+/// Puts the bodies of functions in the place of their calls. A query that is a value has one row, its first.
 #[derive(Debug)]
 pub(crate) struct Expand;
 
@@ -361,8 +362,17 @@ impl Expand {
 
     fn in_expression(expression: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
         expression.transform_up(|expression| {
-            let Expr::ScalarFunction(call) = &expression else {
-                return Ok(Transformed::no(expression));
+            let call = match &expression {
+                Expr::ScalarFunction(call) => call,
+                Expr::ScalarSubquery(query)
+                    if !query.outer_ref_columns.is_empty() && !has_one_row(&query.subquery) =>
+                {
+                    let first = one_row(query.subquery.as_ref().clone())?;
+                    return Ok(Transformed::yes(Expr::ScalarSubquery(
+                        query.with_plan(Arc::new(first)),
+                    )));
+                }
+                _ => return Ok(Transformed::no(expression)),
             };
             match call.func.inner().downcast_ref::<Value>() {
                 Some(function) => Ok(Transformed::yes(function.expanded(&call.args, schema)?)),

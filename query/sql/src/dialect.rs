@@ -1,14 +1,19 @@
 //! The trace processor's SQL, as far as it differs from DataFusion's: rewritten before it is planned.
 //!
 //! [`Database`](crate::Database) calls it for each text. A text is taken apart at its `;`. Of each statement, first the macros are expanded (`macros`), then
-//! what DataFusion's parser does not know is rewritten token by token (`tokens`), then expressions are given SQLite's meaning (`expressions`, `groups`). Definitions of
-//! functions are taken apart here (`definition`), and planned by [`defined`](crate::defined).
+//! what DataFusion's parser does not know is rewritten token by token (`tokens`), then expressions are given SQLite's meaning (`expressions`, `existence`, `groups`). Definitions of
+//! functions and of virtual tables are taken apart here (`definition`, `virtual_table`), and planned by [`defined`](crate::defined) and
+//! [`span_join`](crate::span_join). While a statement is planned, names get SQLite's meaning (`names`).
 
 mod definition;
+mod existence;
 mod expressions;
 mod groups;
 mod macros;
+mod modules;
+mod names;
 mod tokens;
+mod virtual_table;
 
 use datafusion::common::plan_err;
 use datafusion::error::{DataFusionError, Result};
@@ -18,7 +23,9 @@ use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 pub(crate) use definition::{Function, Returns};
 pub(crate) use macros::Macros;
+pub(crate) use names::replace_name;
 pub(crate) use tokens::{PATTERN, regular_expression};
+pub(crate) use virtual_table::{IfTaken, Kind, Side, SpanJoin};
 
 /// How deep expressions may be nested.
 const RECURSION: usize = 100;
@@ -30,6 +37,8 @@ pub(crate) enum Parsed {
     Plain(Box<Statement>),
     /// The definition of a function.
     Function(Box<Function>),
+    /// A virtual table.
+    SpanJoin(SpanJoin),
 }
 
 /// Takes a text of statements with `;` between them apart. Macros that it defines are added to `macros`, and are there for the statements behind them.
@@ -37,14 +46,22 @@ pub(crate) fn parse(sql: &str, macros: &mut Macros) -> Result<Vec<Parsed>> {
     let mut parsed = Vec::new();
     let tokens = tokenized(sql)?;
     for statement in tokens.split(|token| token.token == Token::SemiColon) {
-        if statement.is_empty() || tokens::is_include(statement) || macros.define(statement)? {
+        if statement.is_empty()
+            || modules::is_include(statement)?
+            || tokens::is_index(statement)
+            || macros.define(statement)?
+        {
             continue;
         }
         let statement = macros.expand(statement)?;
-        match Function::parse(&statement)? {
-            Some(function) => parsed.push(Parsed::Function(Box::new(function))),
-            None => parsed.push(Parsed::Plain(Box::new(plain(statement)?))),
-        }
+        let one = if let Some(function) = Function::parse(&statement)? {
+            Parsed::Function(Box::new(function))
+        } else if let Some(join) = SpanJoin::parse(&statement)? {
+            Parsed::SpanJoin(join)
+        } else {
+            Parsed::Plain(Box::new(plain(statement)?))
+        };
+        parsed.push(one);
     }
     Ok(parsed)
 }
@@ -58,6 +75,8 @@ pub(crate) fn parse_one(sql: &str) -> Result<Statement> {
 pub(crate) fn texts(sql: &str) -> Result<Vec<String>> {
     let texts = tokenized(sql)?.into_iter().filter_map(|token| match token.token {
         Token::SingleQuotedString(text) => Some(text),
+        // It may be a text too.
+        Token::Word(word) if word.quote_style == Some('"') => Some(word.value),
         _ => None,
     });
     Ok(texts.collect())

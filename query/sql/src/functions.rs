@@ -7,6 +7,8 @@
 //! - `interval_intersect(a, b, columns)`, `span_join(a, b, columns)`, `span_left_join(a, b, columns)`: `intervals`.
 
 mod intervals;
+mod pairs;
+mod spans;
 mod sweep;
 mod texts;
 mod trees;
@@ -23,8 +25,10 @@ use datafusion::prelude::SessionContext;
 use datafusion::scalar::ScalarValue;
 use futures::FutureExt;
 
-use crate::{arguments, dialect};
+use crate::{arguments, clock_functions, dialect, planning};
 
+pub(crate) use pairs::{Method, Pairs, sorted};
+pub(crate) use sweep::Uncovered;
 pub(crate) use truth::TRUTH;
 pub use units::{bytes as human_bytes, duration as human_duration};
 
@@ -50,14 +54,17 @@ pub(crate) fn register_planner(context: &mut SessionContext) -> Result<()> {
 /// Returns the tables that a function reads by itself.
 pub(crate) fn tables_of(function: &str) -> &'static [&'static str] {
     match trees::tables_of(function) {
-        [] => arguments::tables_of(function),
+        [] => match arguments::tables_of(function) {
+            [] => clock_functions::tables_of(function),
+            tables => tables,
+        },
         tables => tables,
     }
 }
 
 /// Plans the one statement of a text, while another is being planned.
 fn plan(state: &SessionState, sql: &str) -> Result<LogicalPlan> {
-    match state.statement_to_plan(dialect::parse_one(sql)?).now_or_never() {
+    match planning::plan(state, dialect::parse_one(sql)?).now_or_never() {
         Some(plan) => plan,
         None => {
             plan_err!("`{sql}` has a table that is still looked for; name tables of this session only")

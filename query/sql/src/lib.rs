@@ -7,6 +7,7 @@
 
 mod arguments;
 mod built;
+mod clock_functions;
 mod database;
 mod defined;
 mod dialect;
@@ -15,6 +16,8 @@ mod examples;
 mod functions;
 mod many;
 mod objects;
+mod planning;
+mod span_join;
 mod views;
 
 pub use database::{Database, Options, Statement};

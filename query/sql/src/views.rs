@@ -51,7 +51,7 @@ const fn view(name: &'static str, about: &'static str, sql: &'static str) -> Vie
 
 /// All views.
 pub const VIEWS: &[View] = &[
-    view("sched", "The same as `sched_slice`.", "select * from sched_slice"),
+    view("sched", "The same as `sched_slice`, with the end.", "select *, ts + dur as ts_end from sched_slice"),
     view("slices", "The same as `slice`.", "select * from slice"),
     view("instant", "A slice without a duration.", "select ts, track_id, name, arg_set_id{} from slice where dur = 0"),
     view("counters", "A value of a counter, with the name of its track.", "select v.*, t.name as name from counter v join counter_track t on v.track_id = t.id{v=t}"),
@@ -83,6 +83,14 @@ pub const VIEWS: &[View] = &[
         select id, ts, dur, category, name, track_id, track_name, null as thread_name, null as utid, null as tid, process_name, upid, pid, depth, parent_id,
             arg_set_id{}
         from process_slice",
+    ),
+    view(
+        "sched_with_thread_process",
+        "A time that a thread ran, with the names of thread and process.",
+        "select sched_slice.id as id, sched_slice.ts as ts, sched_slice.dur as dur, thread.utid as utid, thread.upid as upid, thread.name as thread_name,
+            process.name as process_name, sched_slice.cpu as cpu, sched_slice.end_state as end_state, sched_slice.priority as priority{sched_slice}
+        from sched_slice join thread on sched_slice.utid = thread.utid{sched_slice=thread}
+            left join process on thread.upid = process.upid{sched_slice=process}",
     ),
     view(
         "sched_latency_for_running_interval",

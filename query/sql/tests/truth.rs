@@ -12,6 +12,8 @@ mod dialect;
 mod generator;
 #[path = "truth/many.rs"]
 mod many;
+#[path = "truth/spans.rs"]
+mod spans;
 #[path = "../../tables/tests/truth/tpq.rs"]
 mod tpq;
 

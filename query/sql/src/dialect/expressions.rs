@@ -2,8 +2,9 @@
 //! - a condition may be a number, which is true unless it is 0: [`truth`](crate::functions::TRUTH) is put around conditions that are no comparisons;
 //! - `sum`, `avg`, `min` and `max` of a condition count it as 0 or 1;
 //! - `LIKE` knows no difference between small and capital letters, and `COLLATE NOCASE` neither;
-//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
-//! - `trace_start`, `trace_end` and `trace_dur` become queries.
+//! - `iif`, `total`, `group_concat`, `percentile`, `glob`, `like`, `char`, `min` and `max` of several values, and `~x` become what DataFusion has for them;
+//! - `trace_start`, `trace_end` and `trace_dur` become queries, and `time_to_ms` and the like sums;
+//! - what is divided by 0 is null; `REGEXP` is an operator.
 
 use std::ops::ControlFlow;
 
@@ -20,8 +21,8 @@ use datafusion::sql::sqlparser::parser::Parser;
 
 use crate::functions::TRUTH;
 
-use super::groups;
 use super::tokens::{IS, IS_NOT, PATTERN};
+use super::{existence, groups};
 
 /// Rewrites all expressions of a statement.
 pub(super) fn rewrite(statement: &mut Statement) -> Result<()> {
@@ -37,7 +38,10 @@ pub(super) fn check_placeholders(
     visit(body, &mut Placeholders { function, arguments })
 }
 
-fn visit<V: VisitorMut<Break = DataFusionError>>(statement: &mut Statement, visitor: &mut V) -> Result<()> {
+pub(super) fn visit<V: VisitorMut<Break = DataFusionError>>(
+    statement: &mut Statement,
+    visitor: &mut V,
+) -> Result<()> {
     let flow = match statement {
         Statement::Statement(statement) => statement.visit(visitor),
         Statement::Explain(explain) => return visit(&mut explain.statement, visitor),
@@ -61,6 +65,7 @@ impl VisitorMut for Rewriter {
     fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<DataFusionError> {
         let conditions = [&mut select.selection, &mut select.having, &mut select.qualify];
         conditions.into_iter().flatten().for_each(condition);
+        existence::count(&mut select.projection);
         groups::complete(select);
         let joins = select.from.iter_mut().flat_map(|from| &mut from.joins);
         for join in joins {
@@ -94,6 +99,26 @@ impl VisitorMut for Rewriter {
                     true => Expr::IsNotDistinctFrom(take(left), take(right)),
                     false => Expr::IsDistinctFrom(take(left), take(right)),
                 };
+            }
+            Expr::BinaryOp {
+                op: BinaryOperator::Divide | BinaryOperator::Modulo,
+                right,
+                ..
+            } if !is_number(right) => {
+                let divisor = *take(right);
+                **right = call("nullif", vec![divisor, number("0")]);
+            }
+            Expr::RLike {
+                negated,
+                expr,
+                pattern,
+                ..
+            } => {
+                let op = match negated {
+                    true => BinaryOperator::PGRegexNotMatch,
+                    false => BinaryOperator::PGRegexMatch,
+                };
+                *expression = binary(*take(expr), op, *take(pattern));
             }
             Expr::UnaryOp {
                 op: UnaryOperator::Not,
@@ -249,19 +274,50 @@ fn replaced(function: &mut Function) -> Option<Expr> {
             let matches = binary(text, BinaryOperator::PGRegexMatch, call(PATTERN, vec![pattern]));
             Some(Expr::Nested(Box::new(matches)))
         }
-        ("trace_start", []) => of_bounds("(select start_ts from trace_bounds)"),
-        ("trace_end", []) => of_bounds("(select end_ts from trace_bounds)"),
-        ("trace_dur", []) => of_bounds("(select end_ts - start_ts from trace_bounds)"),
+        ("like", [pattern, text]) => Some(Expr::Nested(Box::new(Expr::ILike {
+            negated: false,
+            any: false,
+            expr: Box::new(std::mem::replace(*text, null())),
+            pattern: Box::new(std::mem::replace(*pattern, null())),
+            escape_char: None,
+        }))),
+        ("trace_start", []) => parsed("(select start_ts from trace_bounds)"),
+        ("trace_end", []) => parsed("(select end_ts from trace_bounds)"),
+        ("trace_dur", []) => parsed("(select end_ts - start_ts from trace_bounds)"),
         ("char", [_]) => {
             function.name = named("chr");
             None
+        }
+        (name, [value]) => {
+            let (op, unit) = match (name.strip_prefix("time_to_"), name.strip_prefix("time_from_")) {
+                (Some(unit), _) => (BinaryOperator::Divide, unit),
+                (_, Some(unit)) => (BinaryOperator::Multiply, unit),
+                _ => return None,
+            };
+            let nanoseconds = nanoseconds(unit)?;
+            let value = cast(std::mem::replace(*value, null()), ast::DataType::BigInt(None));
+            Some(Expr::Nested(Box::new(binary(value, op, number(nanoseconds)))))
         }
         _ => None,
     }
 }
 
-/// Returns a query as an expression.
-fn of_bounds(sql: &str) -> Option<Expr> {
+/// Returns how many ns a unit has, by its name in the trace processor's functions.
+fn nanoseconds(unit: &str) -> Option<&'static str> {
+    Some(match unit {
+        "ns" => "1",
+        "us" => "1000",
+        "ms" => "1000000",
+        "s" => "1000000000",
+        "min" => "60000000000",
+        "hours" => "3600000000000",
+        "days" => "86400000000000",
+        _ => return None,
+    })
+}
+
+/// Returns an expression of ours.
+pub(super) fn parsed(sql: &str) -> Option<Expr> {
     let parser = Parser::new(&GenericDialect {}).try_with_sql(sql);
     parser.and_then(|mut parser| parser.parse_expr()).ok()
 }
@@ -335,6 +391,16 @@ fn is_condition(expression: &Expr) -> bool {
     }
 }
 
+/// Whether an expression is a number other than 0.
+fn is_number(expression: &Expr) -> bool {
+    match expression {
+        Expr::Value(value) => {
+            matches!(&value.value, Value::Number(digits, _) if digits.parse().is_ok_and(|it: f64| it != 0.0))
+        }
+        _ => false,
+    }
+}
+
 fn take(expression: &mut Box<Expr>) -> Box<Expr> {
     std::mem::replace(expression, Box::new(null()))
 }
@@ -343,7 +409,7 @@ fn null() -> Expr {
     Expr::Value(Value::Null.into())
 }
 
-fn number(text: &str) -> Expr {
+pub(super) fn number(text: &str) -> Expr {
     Expr::Value(Value::Number(text.to_owned(), false).into())
 }
 
@@ -351,7 +417,7 @@ fn named(name: &str) -> ObjectName {
     ObjectName::from(vec![Ident::new(name)])
 }
 
-fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+pub(super) fn binary(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
     Expr::BinaryOp {
         left: Box::new(left),
         op,

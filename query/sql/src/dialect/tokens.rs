@@ -1,5 +1,5 @@
 //! What DataFusion's parser does not know, rewritten token by token:
-//! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO`;
+//! - `CREATE [OR REPLACE] PERFETTO TABLE|VIEW` loses its word `PERFETTO` and its columns;
 //! - `x GLOB 'pattern'` and `x NOT GLOB 'pattern'` become comparisons with a regular expression;
 //! - `x IS y` and `x IS NOT y` become operators;
 //! - `CAST(x AS INT)` has 64 bits in the trace processor and 32 in DataFusion.
@@ -17,9 +17,15 @@ pub(crate) const PATTERN: &str = "regex_of_glob";
 pub(super) const IS: &str = "IS";
 pub(super) const IS_NOT: &str = "IS NOT";
 
-/// Whether a statement is `INCLUDE PERFETTO MODULE`, which says nothing here: all views exist from the start.
-pub(super) fn is_include(statement: &[TokenWithSpan]) -> bool {
-    starts_with(statement, &["include", "perfetto", "module"])
+/// Whether a statement makes or drops an index of the trace processor's, which changes no answer.
+pub(super) fn is_index(statement: &[TokenWithSpan]) -> bool {
+    [
+        &["create", "perfetto", "index"][..],
+        &["create", "or", "replace", "perfetto", "index"],
+        &["drop", "perfetto", "index"],
+    ]
+    .iter()
+    .any(|words| starts_with(statement, words))
 }
 
 /// Rewrites the tokens of one statement.
@@ -27,7 +33,7 @@ pub(super) fn rewritten(tokens: Vec<TokenWithSpan>) -> Result<Vec<TokenWithSpan>
     globs(identities(casts(plain_create(tokens))))
 }
 
-/// Takes `PERFETTO` out of the beginning of a statement.
+/// Takes `PERFETTO` out of the beginning of a statement, and the columns with their types, which are those of the query.
 fn plain_create(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     for words in [
         &["create", "perfetto"][..],
@@ -35,6 +41,14 @@ fn plain_create(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     ] {
         if starts_with(&tokens, words) {
             tokens.remove(words.len() - 1);
+            // Behind `TABLE` and the name.
+            let columns = words.len() + 1;
+            if tokens
+                .get(columns)
+                .is_some_and(|token| token.token == Token::LParen)
+            {
+                tokens.drain(columns..after_parenthesis(&tokens, columns));
+            }
         }
     }
     tokens
@@ -271,7 +285,7 @@ mod tests {
 
     #[test]
     fn modules_are_left_out_and_their_tables_are_plain_ones() {
-        let sql = "INCLUDE PERFETTO MODULE slices.with_context;\ncreate perfetto table a as select 1; CREATE OR REPLACE PERFETTO VIEW b AS SELECT 2";
+        let sql = "INCLUDE PERFETTO MODULE slices.with_context;\ncreate perfetto table a(x LONG, y JOINID(thread.id)) as select 1; create perfetto index b on a(x); CREATE OR REPLACE PERFETTO VIEW b AS SELECT 2";
         assert_eq!(
             rewritten(sql),
             [

@@ -34,7 +34,7 @@ pub(super) struct Overlap<Row> {
 
 /// What becomes of parts of `a` that nothing of `b` overlaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Uncovered {
+pub(crate) enum Uncovered {
     LeftOut,
     Kept,
 }

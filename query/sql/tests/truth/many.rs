@@ -233,6 +233,48 @@ async fn ids_of_one_trace_lead_nowhere_else() {
             "{columns}"
         );
     }
+    // Virtual tables too: by an id, by another column, and by one that one side has.
+    let views = "create view a as select *, id as a_id from (select id, ts, dur, utid, cpu{} from sched);
+        create view b as select ts, dur, utid, state{} from thread_state where state = 'Running';
+        create view c as select ts, dur, cpu, utid as c_utid{} from sched where id % 2 = 0;
+        create view d as select ts, dur, c_utid as d_utid{} from c where cpu = 0;";
+    for join in [
+        "a partitioned utid, b partitioned utid",
+        "a partitioned cpu, c partitioned cpu",
+        "a partitioned cpu, d",
+    ] {
+        for kind in ["span_join", "span_left_join"] {
+            let sql = |columns: &str| {
+                format!(
+                    "drop table if exists x; drop view if exists d; drop view if exists c; drop view if exists b; drop view if exists a; {}
+                    create virtual table x using {kind}({join}); select count(*), sum(dur) from x",
+                    views.replace("{}", columns)
+                )
+            };
+            let mut parts = (0, 0);
+            for trace in &traces {
+                let row = ask(&mut open(trace).await, &sql("")).await.remove(0);
+                let (count, sum) = row.split_once('\t').unwrap();
+                parts = (
+                    parts.0 + count.parse::<i64>().unwrap(),
+                    parts.1 + sum.parse::<i64>().unwrap(),
+                );
+            }
+            let whole = ask(&mut all, &sql(", date, machine, trace")).await;
+            assert_eq!(whole, [format!("{}\t{}", parts.0, parts.1)], "{kind} {join}");
+        }
+    }
+    let error = super::error_of(
+        &mut all,
+        "create view without as select ts, dur, cpu from sched; create virtual table y using span_join(without partitioned cpu, without partitioned cpu)",
+    )
+    .await;
+    assert!(
+        error.contains("has no column `date`, which keeps traces apart"),
+        "{error}"
+    );
+    let error = super::error_of(&mut all, "select to_realtime(ts) from sched").await;
+    assert!(error.contains("to_realtime is for one trace"), "{error}");
     let statement = all
         .parse("select * from span_join('select ts, dur from sched', 'sched')")
         .unwrap()
