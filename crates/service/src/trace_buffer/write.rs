@@ -1,7 +1,8 @@
 //! Writing: commits of chunks, recommits of scraped ones, overwriting the oldest, patches.
 //!
 //! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, the records there are evicted; as a sequence gives up
-//! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie.
+//! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie. A ring buffer of which everything was
+//! read starts over at its beginning.
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
@@ -35,6 +36,7 @@ impl TraceBuffer {
             return CopyOutcome::Discarded(Discard::ReadOnly);
         }
         self.end_walk();
+        self.start_over_if_empty();
         // Finding the fragments takes about as long as memory takes to answer.
         self.ring.prefetch_place(self.write_at, payload.len());
         self.prefetch_to_overwrite();
@@ -161,6 +163,15 @@ impl TraceBuffer {
         for sequence in self.sequences.of_producer_mut(producer) {
             sequence.abandoned = true;
             sequence.waits = false;
+        }
+    }
+
+    /// Moves the write cursor to the beginning if no sequence holds a chunk. So a session that streams into a file needs no more memory than comes
+    /// between two reads, and that memory is still in the processor's caches; the first write to a page costs more than the chunk in it. The other
+    /// policies are about the end of the buffer, which therefore has to come.
+    fn start_over_if_empty(&mut self) {
+        if self.policy == FillPolicy::RingBuffer && self.sequences.are_idle() {
+            self.write_at = 0;
         }
     }
 

@@ -343,6 +343,10 @@ impl Model {
         };
         let mut memory = payload.clone();
         memory.resize(shared.room.max(payload.len()), 0);
+        if self.policy == FillPolicy::RingBuffer && self.buffer.sequences.are_idle() {
+            // It starts over. If it did so with packets unread, they would be missing at the end.
+            self.write_at = 0;
+        }
         let relocated = self.buffer.stats().chunks_relocated;
         let outcome = self.buffer.copy_chunk(&info, &memory);
         let relocated = self.buffer.stats().chunks_relocated > relocated;
