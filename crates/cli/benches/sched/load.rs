@@ -19,7 +19,10 @@ const BURST: Duration = Duration::from_millis(10);
 
 /// What timers are set to, so that none ends during a bench.
 const IN_AN_HOUR: Itimerspec = Itimerspec {
-    it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
+    it_interval: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
     it_value: Timespec {
         tv_sec: 3600,
         tv_nsec: 0,
