@@ -207,11 +207,6 @@ impl Sequences {
         slots.filter(move |sequence| sequence.info.producer == producer)
     }
 
-    /// Whether none holds a chunk.
-    pub(super) fn are_idle(&self) -> bool {
-        self.idle_count as usize == self.index.len()
-    }
-
     /// To be called when an idle sequence gets a chunk.
     pub(super) fn wake(&mut self, slot: Slot) {
         self.unlink_idle(slot.0);

@@ -44,6 +44,26 @@ fn a_ring_goes_on_while_a_chunk_in_it_may_be_needed() {
 }
 
 #[test]
+fn a_ring_starts_over_though_little_waits_and_does_not_overwrite_that() {
+    let mut buffer = ring(8192);
+    let written = |buffer: &mut Fixture, ids: std::ops::Range<u32>| {
+        ids.for_each(|id| buffer.commit(chunk(1, 1, id).whole('a', 496)));
+    };
+    written(&mut buffer, 0..7);
+    buffer.commit(chunk(1, 2, 0).begin('b', 48));
+    assert_eq!(buffer.read(), ["a496"; 7]);
+    written(&mut buffer, 7..14);
+    assert_eq!(buffer.0.used_size(), 7 * 512 + 64, "from the beginning again");
+    written(&mut buffer, 14..15);
+    assert_eq!(buffer.0.used_size(), 8 * 512 + 64, "behind the chunk that waits");
+    buffer.commit(chunk(1, 2, 1).end('c', 48));
+    let mut expected = ["a496"; 9];
+    expected[7] = "b48+c48";
+    assert_eq!(buffer.read(), expected);
+    assert_eq!(buffer.stats().chunks_overwritten, 0);
+}
+
+#[test]
 fn a_buffer_that_discards_does_not_start_over() {
     for policy in [FillPolicy::Discard, FillPolicy::DiscardAtEnd] {
         let mut buffer = Fixture(TraceBuffer::new(4096, policy).unwrap());
