@@ -1,5 +1,5 @@
-//! Records scheduler events at full rate with upstream's daemons and ours in turn, and prints the cost of an event in each: CPU time in the probes
-//! and in the service, and bytes of the trace.
+//! Records events of the kernel at full rate with upstream's daemons and ours in turn, and prints the cost of an event in each: CPU time in the probes
+//! and in the service, and bytes of the trace. Scheduler events by default; `--events` has other classes.
 //!
 //! Run it with `bench/sched-throughput`. It needs root (tracefs) and upstream's binaries (`$PERFETTO_REFERENCE`, or the cache). Times are CPU times,
 //! on which other load has only an indirect effect, through caches. Compare the minima.
@@ -18,19 +18,22 @@ use sched::traced_events::TracedEvents;
 use support::tracefs::Tracefs;
 use support::{Program, Programs, Side, System};
 
-/// Compares what recorded scheduler events cost with upstream's daemons and with ours.
+/// Compares what recorded events of the kernel cost with upstream's daemons and with ours.
 #[derive(Debug, Parser)]
 struct Args {
+    /// Class of the events.
+    #[arg(long, default_value = "compact")]
+    events: Events,
     /// Recordings with each side's daemons.
     #[arg(long, default_value_t = 5)]
     runs: u32,
     /// Seconds of load in each; the recording goes on for one more, so that it holds all of it.
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// Pairs of threads that wake each other.
+    /// Pairs of threads that wake each other, or threads that set timers.
     #[arg(long, default_value_t = 2)]
     pairs: u32,
-    /// CPUs that the pairs run on.
+    /// CPUs that they run on.
     #[arg(long, default_value = "one")]
     on: On,
     /// Period at which the probes empty the kernel's buffers, in milliseconds.
@@ -45,6 +48,40 @@ struct Args {
     /// Cargo says this to every bench.
     #[arg(long, hide = true)]
     bench: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Events {
+    /// `sched_switch` and `sched_waking` in the compact encoding.
+    Compact,
+    /// The same with a message of its own type for each event.
+    Messages,
+    /// `sched_stat_runtime`, for which the trace format has no type.
+    Generic,
+    /// `hrtimer_start` with the name of the kernel's function that it will call.
+    Symbols,
+}
+
+impl Events {
+    fn load(self, pairs: u32, cpus: &[usize]) -> Load {
+        match self {
+            Events::Compact | Events::Messages | Events::Generic => Load::new(pairs, cpus, Rate::Full),
+            Events::Symbols => Load::of_timers(pairs, cpus),
+        }
+    }
+
+    fn config(self) -> &'static str {
+        match self {
+            Events::Compact => {
+                r#"ftrace_events: "sched/sched_switch" ftrace_events: "sched/sched_waking" compact_sched { enabled: true }"#
+            }
+            Events::Messages => {
+                r#"ftrace_events: "sched/sched_switch" ftrace_events: "sched/sched_waking" compact_sched { enabled: false }"#
+            }
+            Events::Generic => r#"ftrace_events: "sched/sched_stat_runtime""#,
+            Events::Symbols => r#"ftrace_events: "timer/hrtimer_start" symbolize_ksyms: true"#,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -119,7 +156,7 @@ fn main() {
         On::One => vec![0],
         On::All => cpus(),
     };
-    let load = Load::new(args.pairs, &cpus, Rate::Full);
+    let load = args.events.load(args.pairs, &cpus);
     let mut runs = Vec::new();
     for number in 0..args.runs {
         for &side in args.daemons.sides() {
@@ -159,7 +196,7 @@ fn record(args: &Args, load: &Load, programs: &Programs, side: Side) -> Run {
 }
 
 fn config(args: &Args) -> String {
-    let (seconds, drain_period_ms) = (args.seconds + 1, args.drain_period_ms);
+    let (seconds, drain_period_ms, events) = (args.seconds + 1, args.drain_period_ms, args.events.config());
     let written = match args.written_by {
         WrittenBy::Service => "write_into_file: true file_write_period_ms: 500",
         WrittenBy::CommandLine => "",
@@ -170,9 +207,7 @@ fn config(args: &Args) -> String {
         data_sources {{ config {{
           name: "linux.ftrace"
           ftrace_config {{
-            ftrace_events: "sched/sched_switch"
-            ftrace_events: "sched/sched_waking"
-            compact_sched {{ enabled: true }}
+            {events}
             buffer_size_kb: 65536
             drain_period_ms: {drain_period_ms}
           }}

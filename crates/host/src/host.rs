@@ -43,7 +43,7 @@ use crate::trace_file::TraceFile;
 use crate::turns::{self, Candidate, Turns};
 
 /// The bytes of a batch of trace data for a file.
-const FILE_BATCH: usize = 1024 * 1024;
+const FILE_BATCH: usize = 256 * 1024;
 /// How long a connection's requests are handled, give or take a tick of the kernel's, before others have their turn; the current request is still
 /// finished. Most clients never get there. Configs with hundreds of expressions to compile do, and registrations that a session wants a thousand
 /// times.

@@ -1,4 +1,5 @@
-//! A load of scheduler events: pairs of threads on one CPU that wake each other through pipes, so that each byte costs a wakeup and a switch.
+//! Loads of the kernel's events: pairs of threads on one CPU that wake each other through pipes, so that each byte costs a wakeup and a switch; or
+//! threads that set timers.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +8,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::thread::CpuSet;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 
 /// A switch for each of the two directions, and at least one waking: a thread that is preempted right after writing may be answered before it sleeps.
 const EVENTS_PER_ROUND_TRIP: u32 = 3;
 /// The pause of a rate-limited pair between two bursts.
 const BURST: Duration = Duration::from_millis(10);
+
+/// What timers are set to, so that none ends during a bench.
+const IN_AN_HOUR: Itimerspec = Itimerspec {
+    it_interval: Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    },
+    it_value: Timespec {
+        tv_sec: 3600,
+        tv_nsec: 0,
+    },
+};
 
 /// The speed of a load.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +38,7 @@ pub(crate) enum Rate {
     EventsPerSecond(u32),
 }
 
-/// Pairs of threads, which rest at first. The same threads serve all recordings of a bench, because the size of an event in a trace depends on the
+/// Threads, which rest at first. The same threads serve all recordings of a bench, because the size of an event in a trace depends on the
 /// digits of their ids. They end when this is dropped.
 pub(crate) struct Load {
     gate: Arc<Gate>,
@@ -47,12 +63,22 @@ impl Load {
         Load { gate, threads }
     }
 
-    /// Lets the pairs run.
+    /// Makes `threads` threads, distributed over the `cpus` in turn. Each sets a timer over and over, as fast as the machine can.
+    pub(crate) fn of_timers(threads: u32, cpus: &[usize]) -> Load {
+        let gate = Arc::new(Gate::default());
+        let threads = (0..threads as usize)
+            .zip(cpus.iter().cycle())
+            .map(|(thread, &cpu)| start_setting_timers(thread, cpu, Arc::clone(&gate)))
+            .collect();
+        Load { gate, threads }
+    }
+
+    /// Lets the threads run.
     pub(crate) fn run(&self) {
         self.gate.set(Phase::Running);
     }
 
-    /// Lets the pairs rest, which takes some milliseconds.
+    /// Lets the threads rest, which takes some milliseconds.
     pub(crate) fn rest(&self) {
         self.gate.set(Phase::Resting);
     }
@@ -67,7 +93,7 @@ impl Drop for Load {
     }
 }
 
-/// The state of the pairs.
+/// The state of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Phase {
     #[default]
@@ -124,6 +150,17 @@ fn start_pair(pair: usize, cpu: usize, pace: Option<u32>, gate: Arc<Gate>) -> [J
         }
     });
     [ping, pong]
+}
+
+fn start_setting_timers(thread: usize, cpu: usize, gate: Arc<Gate>) -> JoinHandle<()> {
+    let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC).expect("a timer");
+    spawn(format!("timer-{thread}"), cpu, move || {
+        while gate.next_phase() == Phase::Running {
+            while gate.open.load(Ordering::Relaxed) {
+                timerfd_settime(&timer, TimerfdTimerFlags::empty(), &IN_AN_HOUR).expect("a timer");
+            }
+        }
+    })
 }
 
 fn round_trip(there: &mut PipeWriter, back: &mut PipeReader) {

@@ -34,7 +34,7 @@ const MOMENT: u64 = 150_000_000;
 /// How much a look covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// The settings that decide whether, and by which clock, events are recorded. Looked at with each read of the buffers.
+    /// The settings that decide whether, and by which clock, events are recorded. Looked at whenever a drain of the buffers begins.
     Quick,
     /// The other settings as well, but only some of the filters.
     Regular,

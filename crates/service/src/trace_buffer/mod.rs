@@ -363,6 +363,8 @@ pub struct TraceBuffer {
     writer_stats: WriterStats,
     /// Counts calls of `begin_read`; a sequence that stalls is skipped until the next.
     read_cycle: u64,
+    /// A read cycle has begun since a chunk was last appended.
+    was_read: bool,
     /// The position of the read cycle. `None` when there is none, or a write has ended it.
     walk: Option<read::Walk>,
     /// Fragments of the packet being read; kept for its allocation.
@@ -404,6 +406,7 @@ impl TraceBuffer {
             },
             writer_stats: WriterStats::default(),
             read_cycle: 0,
+            was_read: false,
             walk: None,
             spans: Vec::new(),
             lookahead: Vec::new(),
@@ -437,6 +440,7 @@ impl TraceBuffer {
             },
             writer_stats: self.writer_stats.clone(),
             read_cycle: self.read_cycle,
+            was_read: false,
             walk: None,
             spans: Vec::new(),
             lookahead: Vec::new(),

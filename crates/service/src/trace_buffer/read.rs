@@ -70,6 +70,7 @@ impl TraceBuffer {
     pub fn begin_read(&mut self) {
         self.end_walk();
         self.read_cycle += 1;
+        self.was_read = true;
         let (write_at, used) = (self.write_at, self.ring.used());
         let (at, second_end) = if write_at < used {
             (write_at, write_at)

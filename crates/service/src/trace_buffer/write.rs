@@ -2,6 +2,9 @@
 //!
 //! A commit goes to the write cursor unless its sequence already holds the chunk. To make room, the records there are evicted; as a sequence gives up
 //! its chunks from the front only, evicting one evicts the earlier ones of its sequence too, wherever they lie.
+//!
+//! A ring buffer that is read before it is full starts over at its beginning. So a session that streams into a file needs no more memory than comes
+//! between two reads: the first write to a page costs more than the chunk in it, and memory that was used lately may still be in caches.
 
 use super::fragment::{self, Cut};
 use super::record::{Chunk, Flags, FreeRun, MAX_PAYLOAD, Record, Slot, outer_size};
@@ -277,6 +280,9 @@ impl TraceBuffer {
     /// Writes a chunk at the write cursor.
     fn append(&mut self, chunk: Chunk, payload: &[u8]) -> CopyOutcome {
         let outer = chunk.outer_size();
+        if self.policy == FillPolicy::RingBuffer && self.stats.write_wrap_count == 0 {
+            self.choose_used_memory(outer);
+        }
         loop {
             let room = self.ring.room(self.write_at);
             if outer <= room {
@@ -345,6 +351,46 @@ impl TraceBuffer {
         self.stats.chunks_written += 1;
         self.stats.bytes_written += u64::from(outer);
         CopyOutcome::Stored
+    }
+
+    /// Moves the write cursor to used memory where a chunk of so many bytes overwrites nothing, or else behind the used memory, in a ring buffer that has
+    /// not come to its end. The other policies are about that end, so it has to come.
+    fn choose_used_memory(&mut self, outer: u32) {
+        let used = self.ring.used();
+        if std::mem::take(&mut self.was_read) && self.write_at > 0 && self.is_nearly_empty() {
+            self.write_at = 0;
+        }
+        let room = self.ring.room(self.write_at);
+        let in_the_way = if outer > room { room + outer } else { outer };
+        if self.write_at < used && !self.is_free(in_the_way) {
+            // What is in the way is older than all that was written since the buffer started over, and now comes after it. It belongs to few sequences,
+            // and each reads and gives up its own chunks in their order.
+            self.write_at = used;
+        }
+    }
+
+    /// Whether all of the used memory is free but for little in front of the write cursor: usually the beginning of a packet the rest of which has not
+    /// been committed. Sees only free runs that reading has joined.
+    fn is_nearly_empty(&self) -> bool {
+        let behind = self.ring.used() - self.write_at;
+        let is_free_behind = behind == 0
+            || matches!(self.ring.record(self.write_at), Record::Free(run) if run.bytes == behind);
+        let held_at_most = self.write_at / 8;
+        is_free_behind
+            && matches!(self.ring.record(0), Record::Free(run) if run.bytes >= self.write_at - held_at_most)
+    }
+
+    /// Whether no chunk is in the next `bytes` bytes.
+    fn is_free(&self, bytes: u32) -> bool {
+        let end = (self.write_at + bytes).min(self.ring.used());
+        let mut at = self.write_at;
+        while at < end {
+            match self.ring.record(at) {
+                Record::Free(run) => at += run.bytes,
+                Record::Chunk(_) => return false,
+            }
+        }
+        true
     }
 
     /// Whether a chunk that was read may move to the write cursor, where it takes this many bytes. It may not if the buffer could refuse it there.

@@ -235,7 +235,10 @@ impl FtraceController {
         if let (Some(watermarks), true) = (&self.watermarks, depth != Depth::Quick) {
             instance.watch_buffers(watermarks);
         }
-        self.look_at_settings(name, depth, now);
+        // A drain that goes on has looked when it began, at most a regular look's time ago.
+        if depth != Depth::Quick || instance.progress == Progress::CaughtUp {
+            self.look_at_settings(name, depth, now);
+        }
         let progress = self.drain_instance(name, instances, now, sinks);
         self.look_at_buffers(name, depth, now);
         progress
@@ -261,6 +264,7 @@ impl FtraceController {
         };
         let mut failed = Vec::new();
         let mut progress = instance.take_turn(until, &mut decoder, &mut failed);
+        instance.progress = progress;
         decoder.collect_threads(instance);
         if let Some(watermarks) = &self.watermarks {
             instance.watch_emptied_again(watermarks);

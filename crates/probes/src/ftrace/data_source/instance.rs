@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use ferretto_proto::messages::FtraceConfig;
 use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
 
-use super::draining::Flush;
+use super::draining::{Flush, Progress};
 use super::{DEFAULT_PERIOD_MS, FtraceError, PERIODS_MS, SeenThreads, Session, SetupReport, SymbolsWanted};
 use crate::ftrace::bundle::ClockSnapshot;
 use crate::ftrace::control::{Control, Description, FtraceSessionId, Setup};
@@ -42,6 +42,8 @@ pub(super) struct Instance {
     /// The number of buffers that were read until nothing was left since one last had more, over all turns. When it reaches the
     /// number of buffers, a drain has caught up.
     pub(super) caught_up: usize,
+    /// How the last turn ended.
+    pub(super) progress: Progress,
     pub(super) flushes: Vec<Flush>,
     /// CPUs whose buffers cannot be read, and whose sessions were told so.
     pub(super) unreadable: BTreeSet<u32>,
@@ -82,6 +84,7 @@ impl Instance {
             buffers: Vec::new(),
             next_buffer: 0,
             caught_up: 0,
+            progress: Progress::CaughtUp,
             flushes: Vec::new(),
             unreadable: BTreeSet::new(),
             reported: BTreeSet::new(),

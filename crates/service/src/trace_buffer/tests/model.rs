@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
+use crate::trace_buffer::record::outer_size;
 use ferretto_wire::varint_len;
 
 const SEEDS: u64 = 150;
@@ -275,6 +276,8 @@ struct Model {
     writers: Vec<Writer>,
     delivered: usize,
     marked: usize,
+    /// Chunks that were not written behind the chunk before, though the buffer had not come to its end.
+    moves: usize,
 }
 
 impl Model {
@@ -320,6 +323,7 @@ impl Model {
             writers,
             delivered: 0,
             marked: 0,
+            moves: 0,
         }
     }
 
@@ -390,7 +394,7 @@ impl Model {
                         "chunk {number} was refused for no reason"
                     ),
                     Discard::Overtaken => {
-                        self.make_room(reserved);
+                        self.make_room(reserved, self.buffer.write_at);
                         assert!(
                             self.writers[index].gone > Some(number),
                             "nothing overtook chunk {number}"
@@ -419,7 +423,7 @@ impl Model {
             taken = held.fragments.len();
             writer.held.remove(&number);
         }
-        let (start, end) = self.make_room(reserved);
+        let (start, end) = self.make_room(reserved, self.buffer.write_at - outer_size(reserved));
         self.write_at = end;
         let awaits_patch = complete && shared.hole.is_some();
         let held = Held {
@@ -461,7 +465,7 @@ impl Model {
 
     /// The parts of the buffer that a chunk with `reserved` bytes goes past, and the one that it takes.
     fn way(&self, reserved: usize) -> Vec<(u32, u32)> {
-        let size = (16 + reserved as u32).next_multiple_of(16);
+        let size = outer_size(reserved);
         let capacity = self.buffer.size() as u32;
         let mut at = self.write_at;
         let mut parts = Vec::new();
@@ -476,31 +480,54 @@ impl Model {
         }
     }
 
-    /// Overwrites the records in the way of a chunk with `reserved` bytes. Returns the place of the chunk.
-    fn make_room(&mut self, reserved: usize) -> (u32, u32) {
+    /// Overwrites the records in the way of a chunk with `reserved` bytes, which the buffer has at `start`. Returns the place of the chunk.
+    fn make_room(&mut self, reserved: usize, start: u32) -> (u32, u32) {
         let way = self.way(reserved);
-        for (start, end) in &way {
-            self.evict(*start, *end);
+        let place = way[way.len() - 1];
+        if start == place.0 {
+            for (start, end) in &way {
+                self.evict(*start, *end);
+            }
+            return place;
         }
-        way[way.len() - 1]
+        assert_eq!(self.policy, FillPolicy::RingBuffer);
+        // It started over, or had to leave the used memory again. Neither may cost anything.
+        let place = (start, start + outer_size(reserved));
+        self.assert_read(place.0, place.1);
+        self.evict(place.0, place.1);
+        self.write_at = start;
+        self.moves += 1;
+        place
+    }
+
+    /// The last chunk of the writer that these bytes of the buffer hold a part of.
+    fn hit(writer: &Writer, start: u32, end: u32) -> Option<u64> {
+        let mut held = writer.held.iter().rev();
+        held.find(|(_, held)| held.start < end && start < held.end)
+            .map(|(&number, _)| number)
+    }
+
+    fn assert_read(&self, start: u32, end: u32) {
+        // The reader may have passed the rest of a lost packet before the model did.
+        let is_whole = |fragment: &Fragment| fragment.index == 0 && fragment.ends_packet;
+        let unread = |held: &Held| held.fragments[held.taken..].iter().any(is_whole);
+        for writer in &self.writers {
+            if let Some(hit) = Model::hit(writer, start, end) {
+                let mut given_up = writer.held.range(..=hit);
+                assert!(
+                    !given_up.any(|(_, held)| unread(held)),
+                    "something unread made room"
+                );
+            }
+        }
     }
 
     fn evict(&mut self, start: u32, end: u32) {
+        if self.policy != FillPolicy::RingBuffer {
+            self.assert_read(start, end);
+        }
         for writer in &mut self.writers {
-            let hit = writer
-                .held
-                .iter()
-                .rev()
-                .find(|(_, held)| held.start < end && start < held.end);
-            if let Some((&hit, _)) = hit {
-                // The reader may have passed the rest of a lost packet before the model did.
-                let is_whole = |fragment: &Fragment| fragment.index == 0 && fragment.ends_packet;
-                let unread = |held: &Held| held.fragments[held.taken..].iter().any(is_whole);
-                assert!(
-                    self.policy == FillPolicy::RingBuffer
-                        || !writer.held.range(..=hit).any(|(_, held)| unread(held)),
-                    "something unread made room"
-                );
+            if let Some(hit) = Model::hit(writer, start, end) {
                 writer.evict(hit);
             }
         }
@@ -764,7 +791,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
         Some(seed) => seed..seed + 1,
         None => 0..number_from_env("FERRETTO_TRACE_BUFFER_SEEDS").unwrap_or(SEEDS),
     };
-    let (mut delivered, mut marked, mut total) = (0, 0, BufferStats::default());
+    let (mut delivered, mut marked, mut moves, mut total) = (0, 0, 0, BufferStats::default());
     let single = seeds.end - seeds.start == 1;
     for seed in seeds {
         let mut model = Model::new(seed);
@@ -774,6 +801,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
             std::panic::resume_unwind(panic);
         }
         delivered += model.delivered;
+        moves += model.moves;
         marked += model.marked;
         let stats = model.buffer.stats();
         total.chunks_rewritten += stats.chunks_rewritten;
@@ -802,6 +830,7 @@ fn packets_come_out_in_order_whole_and_once_and_every_loss_is_marked() {
             total.patches_succeeded as usize,
             total.readaheads_succeeded as usize,
             total.trace_writer_packet_loss as usize,
+            moves,
         ];
         assert!(reached.iter().all(|count| *count > 0), "{reached:?}");
     }

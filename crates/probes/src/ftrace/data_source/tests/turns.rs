@@ -165,3 +165,23 @@ fn the_end_of_a_session_ends_its_flushes() {
     assert_eq!(controller.take_flushed(), [flush]);
     assert_eq!(controller.next_deadline(), None);
 }
+
+#[test]
+fn settings_are_looked_at_when_a_drain_begins_and_not_in_each_of_its_turns() {
+    let Some(mut machine) = Machine::new() else { return };
+    let now = boot_time();
+    let drain = |recorder: &mut Recorder| {
+        recorder.controller.drain(now, &mut recorder.sinks);
+        recorder.controller.take_incidents().len()
+    };
+    assert_eq!(drain(&mut machine.recorder), 0);
+    machine.recorder.change("tracing_on", "0");
+    let mut turns = 0;
+    while machine.recorder.controller.next_deadline() <= Some(now) {
+        assert_eq!(drain(&mut machine.recorder), 0, "in turn {turns}");
+        turns += 1;
+        assert!(turns < 10 * CPUS, "it does not end");
+    }
+    assert!(turns > CPUS, "{turns} turns");
+    assert_eq!(drain(&mut machine.recorder), 1, "in the next drain");
+}

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 const SECOND_NS: u64 = 1_000_000_000;
 
 impl Recorder {
-    fn change(&self, file: &str, value: &str) {
+    pub(super) fn change(&self, file: &str, value: &str) {
         let path = self.instance.tracefs.root().join(file);
         let written = OpenOptions::new()
             .write(true)
