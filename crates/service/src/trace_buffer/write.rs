@@ -360,13 +360,24 @@ impl TraceBuffer {
         if std::mem::take(&mut self.was_read) && self.write_at > 0 && self.is_nearly_empty() {
             self.write_at = 0;
         }
-        let room = self.ring.room(self.write_at);
-        let in_the_way = if outer > room { room + outer } else { outer };
-        if self.write_at < used && !self.is_free(in_the_way) {
+        if self.write_at < used && !self.is_free(self.way(self.write_at, outer)) && self.is_inside(used, outer) {
             // What is in the way is older than all that was written since the buffer started over, and now comes after it. It belongs to few sequences,
             // and each reads and gives up its own chunks in their order.
             self.write_at = used;
         }
+    }
+
+    /// The bytes that a chunk of `outer` bytes takes from `at` on, with those that it may have to leave out up to the end of a piece.
+    fn way(&self, at: u32, outer: u32) -> u32 {
+        match self.ring.room(at) {
+            room if outer > room => room + outer,
+            _ => outer,
+        }
+    }
+
+    /// Whether the chunk is in front of the end of the buffer if it is written at `at`. If not, overwriting what is oldest is what a ring buffer does.
+    fn is_inside(&self, at: u32, outer: u32) -> bool {
+        at < self.ring.capacity() && self.way(at, outer) <= self.ring.capacity() - at
     }
 
     /// Whether all of the used memory is free but for little in front of the write cursor: usually the beginning of a packet the rest of which has not

@@ -601,10 +601,15 @@ impl Model {
             // Lost, or passed over as part of a lost packet.
             return;
         };
-        let (fragment, before) = held.fragments.split_last().unwrap();
-        let before: usize = before.iter().map(|f| prefix_size(f) + f.bytes.len()).sum();
-        let start = offset as usize - before - prefix_size(fragment);
-        let hole = fragment.bytes[start..start + 4].try_into().unwrap();
+        let hole = held.fragments.split_last().and_then(|(fragment, before)| {
+            let before: usize = before.iter().map(|f| prefix_size(f) + f.bytes.len()).sum();
+            let start = (offset as usize).checked_sub(before + prefix_size(fragment))?;
+            fragment.bytes.get(start..start + 4)?.try_into().ok()
+        });
+        let Some(hole) = hole else {
+            // The commit came too late, and the scraped copy has no such fragment.
+            return;
+        };
         let patches = [Patch { offset, data: hole }];
         // Refused is right when the reader has passed over the fragment already, as part of a lost packet. Were it
         // wrong, the packet would be missing at the end of the next read cycle.
