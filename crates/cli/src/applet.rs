@@ -16,6 +16,7 @@ use clap::{Arg, Command};
 use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_relay};
 
 use crate::perfetto::{self, Program};
+use crate::stderr;
 use crate::usage::FERRETTO;
 use crate::{
     autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
@@ -402,12 +403,11 @@ fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
 }
 
 fn run_ferretto(words: Vec<OsString>) -> u8 {
-    // If stderr is closed, nobody can be told.
     if let Some(mistake) = words.first().and_then(|word| manual::misspelling(word)) {
-        let _ = writeln!(std::io::stderr(), "{}: {mistake}", DEFAULT.name);
+        stderr::say(DEFAULT.name, &mistake);
         1
     } else if words.is_empty() {
-        let _ = write!(std::io::stderr(), "{}", manual::overview());
+        stderr::tell(&manual::overview());
         1
     } else if asks_for_help(&words) {
         let _ = write!(std::io::stdout(), "{}", manual::overview());

@@ -31,6 +31,7 @@ mod samples;
 pub mod service;
 mod service_state;
 mod status;
+mod stderr;
 mod stdout;
 mod symbolize;
 mod tables;

@@ -46,6 +46,7 @@ use signals::Signals;
 pub(crate) use workload::{CommandLine, find as find_program};
 
 use crate::service::{FindService, Service, running_service};
+use crate::stderr::tell;
 use crate::usage;
 
 /// Exit code of success.
@@ -133,11 +134,6 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
             FAILURE
         }
     }
-}
-
-/// Prints to stderr. If stderr is closed, nobody can be told.
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// A recording that a subcommand wants, with a config of its own.
