@@ -78,35 +78,35 @@ pub const PERFETTO: Applet = Applet {
 };
 
 /// The tracing service.
-pub const TRACED: Applet = Applet {
+pub(crate) const TRACED: Applet = Applet {
     name: "traced",
     command: traced::command,
     run: traced::run,
 };
 
 /// The producer of the machine's data sources.
-pub const TRACED_PROBES: Applet = Applet {
+pub(crate) const TRACED_PROBES: Applet = Applet {
     name: "traced_probes",
     command: traced_probes::command,
     run: traced_probes::run,
 };
 
 /// The producer of CPU profiles.
-pub const TRACED_PERF: Applet = Applet {
+pub(crate) const TRACED_PERF: Applet = Applet {
     name: "traced_perf",
     command: traced_perf::command,
     run: traced_perf::run,
 };
 
 /// The producer of heap profiles.
-pub const HEAPPROFD: Applet = Applet {
+pub(crate) const HEAPPROFD: Applet = Applet {
     name: "heapprofd",
     command: heapprofd::command,
     run: heapprofd::run,
 };
 
 /// The relay for the producers of a machine.
-pub const TRACED_RELAY: Applet = Applet {
+pub(crate) const TRACED_RELAY: Applet = Applet {
     name: "traced_relay",
     command: traced_relay::command,
     run: traced_relay::run,
@@ -127,7 +127,7 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
 };
 
 /// All of upstream's programs in one, with a service of its own.
-pub const TRACEBOX: Applet = Applet {
+pub(crate) const TRACEBOX: Applet = Applet {
     name: "tracebox",
     command: tracebox::command,
     run: run_tracebox,

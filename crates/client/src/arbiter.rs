@@ -74,7 +74,7 @@ const TAKEN_BACK_PART: usize = 8;
 const MAX_STALL_SLEEP: Duration = Duration::from_millis(100);
 
 /// Bytes of memory where it is emulated; upstream's number. All of it may be committed at once.
-pub const EMULATED_SMB_SIZE: usize = 1024 * 1024;
+pub(crate) const EMULATED_SMB_SIZE: usize = 1024 * 1024;
 
 /// An id of no buffer: the service frees its chunks without reading them.
 const NO_BUFFER: BufferId = BufferId(0);
@@ -318,7 +318,7 @@ impl Arbiter {
     /// Until then chunks are not freed, so writers should not wait for any.
     ///
     /// The endpoint takes its requests besides those of `self`, and before them if `self` acknowledges a flush of both.
-    pub fn for_startup(&self) -> Arc<Self> {
+    pub(crate) fn for_startup(&self) -> Arc<Self> {
         Arc::new(Self {
             smb: self.smb.clone(),
             service_end: self.service_end.clone(),
@@ -354,7 +354,7 @@ impl Arbiter {
 
     /// As [`Arbiter::bind`], when no session wants the packets: hands the chunks to the service, which frees chunks for no buffer, and has writers
     /// drop all further packets.
-    pub fn discard(&self) {
+    pub(crate) fn discard(&self) {
         self.close();
         self.bind(NO_BUFFER);
     }

@@ -111,7 +111,7 @@ impl Output {
     }
 
     /// Has interned data repeated before the next packet.
-    pub fn clear_incremental_state(&mut self) {
+    pub(crate) fn clear_incremental_state(&mut self) {
         self.has_begun = false;
     }
 
@@ -143,7 +143,12 @@ impl Output {
     }
 
     /// Writes one packet more of a dump.
-    pub fn step(&mut self, dump: &mut Dump, interning: &mut Interning, sink: &mut dyn PacketSink) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        dump: &mut Dump,
+        interning: &mut Interning,
+        sink: &mut dyn PacketSink,
+    ) -> Step {
         self.begin(interning, sink);
         let pending = interning.take_some_pending(INTERNED_BYTES);
         if !pending.is_empty() {
@@ -181,7 +186,7 @@ impl Output {
     }
 
     /// These processes are not profiled, because another session profiles them.
-    pub fn rejected(
+    pub(crate) fn rejected(
         &mut self,
         pids: impl IntoIterator<Item = i32>,
         interning: &mut Interning,
@@ -211,7 +216,7 @@ impl Output {
     }
 
     /// Writes one allocation, as upstream does when it streams them: without the process and the stack.
-    pub fn stream_allocation(&mut self, allocation: &Allocation<'_>, sink: &mut dyn PacketSink) {
+    pub(crate) fn stream_allocation(&mut self, allocation: &Allocation<'_>, sink: &mut dyn PacketSink) {
         self.sequence_number += 1;
         self.packet.clear();
         TracePacket::new(&mut self.packet).streaming_allocation(|out| {
@@ -226,7 +231,7 @@ impl Output {
     }
 
     /// Writes one release.
-    pub fn stream_free(&mut self, heap: u32, address: u64, sink: &mut dyn PacketSink) {
+    pub(crate) fn stream_free(&mut self, heap: u32, address: u64, sink: &mut dyn PacketSink) {
         self.sequence_number += 1;
         self.packet.clear();
         TracePacket::new(&mut self.packet).streaming_free(|out| {

@@ -40,7 +40,7 @@ pub struct Heap {
 
 /// How unwinding went, as upstream counts it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     pub(crate) samples: u64,
     pub(crate) unwinding_errors: u64,
     pub(crate) map_reparses: u64,
@@ -100,7 +100,7 @@ impl Profile {
     }
 
     /// Enters that a heap is sampled, with this interval if it is not 0, and under this name if it has one.
-    pub fn announce(&mut self, number: u32, interval: u64, name: &[u8]) {
+    pub(crate) fn announce(&mut self, number: u32, interval: u64, name: &[u8]) {
         let Some(heap) = self.heap(number) else { return };
         if !name.is_empty() {
             heap.name = String::from_utf8_lossy(name).into_owned();
@@ -136,7 +136,7 @@ impl Profile {
     }
 
     /// Enters a release.
-    pub fn free(&mut self, heap: u32, address: u64) {
+    pub(crate) fn free(&mut self, heap: u32, address: u64) {
         if let Some(heap) = self.heaps.get_mut(&heap) {
             let before = heap.books.live();
             heap.books.free(address);

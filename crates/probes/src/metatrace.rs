@@ -130,7 +130,7 @@ fn record(record: Record) {
 /// Records how long a step took, from the creation of the span until it is dropped.
 #[derive(Debug)]
 #[must_use = "a span ends when it is dropped"]
-pub struct Span(Option<(Event, BootTime)>);
+pub(crate) struct Span(Option<(Event, BootTime)>);
 
 impl Drop for Span {
     fn drop(&mut self) {
@@ -146,7 +146,7 @@ impl Drop for Span {
 
 /// Begins a step of work.
 #[inline]
-pub fn span(event: Event) -> Span {
+pub(crate) fn span(event: Event) -> Span {
     Span(RECORDING.load(Ordering::Relaxed).then(|| (event, boot_now())))
 }
 
@@ -164,7 +164,7 @@ pub fn count(counter: Counter, value: usize) {
 
 /// One instance. It gets the records if no other instance had them when it started.
 #[derive(Debug, Default)]
-pub struct Metatrace {
+pub(crate) struct Metatrace {
     role: Role,
     next: Option<BootTime>,
     packet: Writer,

@@ -35,7 +35,7 @@ pub struct Limits {
 
 impl Limits {
     /// Of a CPU profile: call stacks take some 20 MB at 40 frames each.
-    pub const CPU_PROFILE: Limits = Limits {
+    pub(crate) const CPU_PROFILE: Limits = Limits {
         callstacks: 1 << 16,
         frames: 1 << 19,
         mappings: 1 << 17,

@@ -144,7 +144,7 @@ pub struct Mapped<'a> {
 
 impl Mapped<'_> {
     /// Whether code in it can run.
-    pub fn is_executable(&self) -> bool {
+    pub(crate) fn is_executable(&self) -> bool {
         self.protection & libc::PROT_EXEC.cast_unsigned() != 0
     }
 }

@@ -27,7 +27,6 @@ mod supervisor;
 pub use conditions::{Conditions, Observed};
 pub use counters::{Counters, Tally};
 pub use glob::{glob, is_glob};
-pub use limiter::Limiter;
 pub use lines::{Entry, Lines, Pattern};
 pub use name::{FileName, NameError, Reason, SessionName};
 pub use proc_files::{available_memory, load_average, stalled};

@@ -23,7 +23,7 @@ pub struct PreparedPacket {
 
 impl PreparedPacket {
     /// The most bytes of a front.
-    pub const MAX_FRONT: usize = CAPACITY - 1;
+    pub(crate) const MAX_FRONT: usize = CAPACITY - 1;
 
     /// The number at the end is less than this.
     pub const MAX_END: u32 = MAX_SHORT_VARINT;

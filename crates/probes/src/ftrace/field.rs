@@ -180,7 +180,7 @@ impl FieldKind {
     }
 
     /// The type of the field in an event that is not known in advance.
-    pub fn generic_type(self) -> ProtoType {
+    pub(crate) fn generic_type(self) -> ProtoType {
         match self {
             Self::Signed(_) | Self::Pid | Self::CommonPid => ProtoType::Int64,
             Self::Unsigned(_) | Self::Bool | Self::Inode(_) | Self::Device(_) | Self::KernelAddress(_) => {
@@ -240,7 +240,7 @@ pub struct Integer {
 impl Integer {
     /// The value to be written as a varint, given the integer's bytes, little-endian and zero-extended. `None` if the value does not fit.
     #[inline]
-    pub fn convert(self, raw: u64) -> Option<u64> {
+    pub(crate) fn convert(self, raw: u64) -> Option<u64> {
         let unused = 64
             - 8 * match self.width {
                 Width::One => 1,

@@ -314,10 +314,10 @@ impl DataSource for Ftrace {
             }
         };
         let id = FtraceSessionId(instance.serial.into());
-        let report = controller
+        let warnings = controller
             .setup_session(id, &instance.config.ftrace_config, boot_now())
             .map_err(|error| error.to_string())?;
-        for warning in &report.warnings {
+        for warning in &warnings {
             self.warn(warning);
         }
         if self.thread_ids == ThreadIds::OtherThanInProc {

@@ -65,12 +65,12 @@ impl Metadata {
     }
 
     /// Threads with a new name: earlier descriptions of them are out of date.
-    pub fn renamed_threads(&self) -> &BTreeSet<i32> {
+    pub(crate) fn renamed_threads(&self) -> &BTreeSet<i32> {
         &self.renamed
     }
 
     /// Thread and file descriptor for each system call that opened one.
-    pub fn opened_fds(&self) -> &BTreeSet<(i32, u64)> {
+    pub(crate) fn opened_fds(&self) -> &BTreeSet<(i32, u64)> {
         &self.opened_fds
     }
 

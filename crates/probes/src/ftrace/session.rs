@@ -125,12 +125,12 @@ impl Session {
     }
 
     /// All kinds of errors so far, for the stats at the end of the trace.
-    pub fn parse_errors(&self) -> &BTreeSet<ParseStatus> {
+    pub(crate) fn parse_errors(&self) -> &BTreeSet<ParseStatus> {
         &self.parse_errors
     }
 
     /// Adds an error of a read that gave no page to decode.
-    pub fn add_parse_error(&mut self, status: ParseStatus) {
+    pub(crate) fn add_parse_error(&mut self, status: ParseStatus) {
         self.parse_errors.insert(status);
     }
 

@@ -19,7 +19,7 @@ use thiserror::Error;
 mod tests;
 
 /// First number in `FtraceEvent` for events that describe themselves.
-pub const FIRST_SELF_DESCRIBED: u32 = 65_536;
+pub(crate) const FIRST_SELF_DESCRIBED: u32 = 65_536;
 /// The last number reserved for them.
 const LAST_SELF_DESCRIBED: u32 = 131_072;
 
@@ -104,7 +104,7 @@ pub struct EventPlan {
 
 impl EventPlan {
     /// Whether the trace format has no message for the event.
-    pub fn is_generic(&self) -> bool {
+    pub(crate) fn is_generic(&self) -> bool {
         matches!(self.encoding, Encoding::Generic(_))
     }
 }

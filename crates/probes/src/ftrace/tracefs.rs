@@ -206,7 +206,7 @@ impl Setting {
     }
 
     /// The setting kept in `file`, if it is one of these. The inverse of [`Setting::file`].
-    pub fn from_file(file: &str) -> Option<Setting> {
+    pub(crate) fn from_file(file: &str) -> Option<Setting> {
         if let Some(name) = file.strip_prefix("options/") {
             return is_option_name(name).then(|| Setting::Option(name.to_owned()));
         }
@@ -280,7 +280,7 @@ impl Setting {
 }
 
 /// Whether `name` can be a file in `options/` (as upstream: letters, digits, `-` and `_`).
-pub fn is_option_name(name: &str) -> bool {
+pub(crate) fn is_option_name(name: &str) -> bool {
     !name.is_empty()
         && name
             .bytes()
@@ -398,7 +398,7 @@ impl Tracefs {
     }
 
     /// The top of the file system that contains this directory. Some files exist only there, for all instances.
-    pub fn top(&self) -> Tracefs {
+    pub(crate) fn top(&self) -> Tracefs {
         let parent = self.root.parent();
         let is_hypervisor = self.root.ends_with("hyp") || self.root.ends_with("hypervisor");
         let top = match parent {
@@ -540,7 +540,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
+    pub(crate) fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
         let shown = self.read("buffer_size_kb")?;
         // Before its first use a buffer shows its present size first. That size is returned here.
         let digits = shown
@@ -558,7 +558,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If `trace` cannot be written.
-    pub fn clear_buffers(&self) -> Result<Vec<TracefsError>, TracefsError> {
+    pub(crate) fn clear_buffers(&self) -> Result<Vec<TracefsError>, TracefsError> {
         self.truncate("trace")?;
         let cleared = offline_cpus()
             .into_iter()
@@ -594,7 +594,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
+    pub(crate) fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
         let path = self.root.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| TracefsError::File {
@@ -608,7 +608,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
+    pub(crate) fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
         self.read(&format!("per_cpu/cpu{cpu}/stats"))
     }
 
@@ -674,7 +674,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
+    pub(crate) fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
         self.read(&format!("events/{event}/format"))
     }
 
@@ -682,7 +682,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
+    pub(crate) fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
         Ok(self.read(&format!("events/{event}/enable"))?.starts_with('1'))
     }
 
@@ -706,7 +706,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+    pub(crate) fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let listed = self.read("set_event")?;
         Ok(listed.lines().filter_map(EventName::from_set_event).collect())
     }
@@ -715,7 +715,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the list of events cannot be read.
-    pub fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+    pub(crate) fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let mut events = self.listed_events()?;
         events.retain(|event| self.event_enabled(event).unwrap_or(false));
         Ok(events)
@@ -725,7 +725,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn disable_all_events(&self) -> Result<(), TracefsError> {
+    pub(crate) fn disable_all_events(&self) -> Result<(), TracefsError> {
         self.write("events/enable", "0")
     }
 }

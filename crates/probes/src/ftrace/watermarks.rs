@@ -84,7 +84,7 @@ impl Watermarks {
     }
 
     /// Reports `buffer` again the next time that it is full, which may be now.
-    pub fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
+    pub(crate) fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
         // If this fails, the deadline drains the buffer.
         let _ = epoll::modify(
             &self.epoll,
@@ -101,7 +101,7 @@ impl Watermarks {
     }
 
     /// Adds to `full` the buffers that have filled up and have not been reported since they were last watched.
-    pub fn take_full(&self, full: &mut Vec<CpuBufferId>) {
+    pub(crate) fn take_full(&self, full: &mut Vec<CpuBufferId>) {
         let mut events = [MaybeUninit::<Event>::uninit(); MOST_REPORTED];
         loop {
             match epoll::wait(&self.epoll, &mut events, Some(&NO_WAIT)) {

@@ -95,7 +95,12 @@ impl InodeFileMap {
     }
 
     /// Takes the files that events of `linux.ftrace` of the same session have named since the last call.
-    pub fn on_files_seen(&mut self, files: &BTreeSet<FileId>, now: BootTime, sink: &mut dyn PacketSink) {
+    pub(crate) fn on_files_seen(
+        &mut self,
+        files: &BTreeSet<FileId>,
+        now: BootTime,
+        sink: &mut dyn PacketSink,
+    ) {
         if files.is_empty() {
             return;
         }

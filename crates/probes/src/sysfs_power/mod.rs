@@ -47,7 +47,7 @@ const LOOK_PERIOD: u64 = 100_000_000;
 const MOST_BATTERIES: usize = 16;
 
 /// One instance of the data source.
-pub struct SysfsPower {
+pub(crate) struct SysfsPower {
     program: Arc<dyn ProducerProgram>,
     /// The instance's serial number.
     instance: u32,
@@ -67,7 +67,7 @@ impl std::fmt::Debug for SysfsPower {
 
 impl SysfsPower {
     /// Makes the instance with this serial number, which reads below `roots`.
-    pub fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
+    pub(crate) fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
         Self {
             program,
             instance,

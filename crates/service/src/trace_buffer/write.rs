@@ -109,7 +109,7 @@ impl TraceBuffer {
 
     /// Applies `patches` to a chunk that is still here, all of them or none. `more` says whether the chunk can be read to its end afterwards. Returns
     /// whether they were applied. Ends the read cycle.
-    pub fn apply_patches(
+    pub(crate) fn apply_patches(
         &mut self,
         producer: ProducerId,
         writer: WriterId,
@@ -157,7 +157,7 @@ impl TraceBuffer {
 
     /// The producer is gone and sends no patches any more. Packets that wait for patches are lost, and no longer hold up the rest of their
     /// sequences.
-    pub fn producer_gone(&mut self, producer: ProducerId) {
+    pub(crate) fn producer_gone(&mut self, producer: ProducerId) {
         for sequence in self.sequences.of_producer_mut(producer) {
             sequence.abandoned = true;
             sequence.waits = false;

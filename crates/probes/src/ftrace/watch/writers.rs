@@ -42,7 +42,7 @@ type FileId = (u64, String);
 
 /// Notices writes to the files of one tracefs directory.
 #[derive(Debug)]
-pub struct Writers {
+pub(crate) struct Writers {
     group: Group,
     root: PathBuf,
     files: BTreeMap<FileId, String>,
@@ -127,7 +127,7 @@ impl Drop for Group {
 
 impl Writers {
     /// Watches the existing ones of `files` in the directory `root`; `None` if this kernel or this user cannot.
-    pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
+    pub(crate) fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
         let mut writers = Writers {
             group: Group::take()?,
             root: root.to_owned(),
@@ -151,7 +151,7 @@ impl Writers {
     }
 
     /// Watches the switches and filters of these events and their groups, and of no others.
-    pub fn follow_events(&mut self, events: &BTreeSet<EventName>) {
+    pub(crate) fn follow_events(&mut self, events: &BTreeSet<EventName>) {
         let mut wanted = BTreeSet::from(["events".to_owned()]);
         wanted.extend(events.iter().map(|event| format!("events/{}", event.group)));
         wanted.extend(
@@ -188,7 +188,7 @@ impl Writers {
 
     /// The programs that wrote since the last call, once for each file, without this process. The kernel keeps some ten
     /// thousand writers; if there are more, the first ones are enough.
-    pub fn written(&self) -> BTreeSet<FileUser> {
+    pub(crate) fn written(&self) -> BTreeSet<FileUser> {
         let mut written = BTreeSet::new();
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut buffer = [0; READ_BYTES];
