@@ -108,7 +108,7 @@ impl Stack {
 
 impl Books {
     /// How many allocations are live.
-    pub fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.live.len()
     }
 
@@ -208,7 +208,7 @@ impl Books {
     }
 
     /// The call stacks that are in the books.
-    pub fn stacks(&self) -> impl ExactSizeIterator<Item = CallstackId> {
+    pub(crate) fn stacks(&self) -> impl ExactSizeIterator<Item = CallstackId> {
         self.stacks.iter().map(|stack| stack.id)
     }
 

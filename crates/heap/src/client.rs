@@ -24,7 +24,7 @@ pub struct Arrived(pub u64);
 
 impl Arrived {
     /// Now.
-    pub fn now() -> Arrived {
+    pub(crate) fn now() -> Arrived {
         Arrived(coarse_now())
     }
 }

@@ -284,7 +284,7 @@ impl Collector {
     }
 
     /// A client has ended. If its process has too, or runs another program, later samples with its id are of another one.
-    pub fn forget(&mut self, pid: i32, feed: &Feed) {
+    pub(crate) fn forget(&mut self, pid: i32, feed: &Feed) {
         self.live -= feed.profile.live();
         self.forgettable += feed.profile.stacks().count();
         self.stacks.forget_process(pid);

@@ -77,17 +77,17 @@ pub struct Losses {
 
 impl Profile {
     /// The heaps, by their number.
-    pub fn heaps(&mut self) -> &mut BTreeMap<u32, Heap> {
+    pub(crate) fn heaps(&mut self) -> &mut BTreeMap<u32, Heap> {
         &mut self.heaps
     }
 
     /// Call stacks that are in the books of any heap.
-    pub fn stacks(&self) -> impl Iterator<Item = CallstackId> {
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = CallstackId> {
         self.heaps.values().flat_map(|heap| heap.books.stacks())
     }
 
     /// How many allocations are live.
-    pub fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.live
     }
 
@@ -114,7 +114,7 @@ impl Profile {
     }
 
     /// Enters an allocation with its call stack, if not more than `most_live` are live with it.
-    pub fn allocate(&mut self, allocation: &Allocation<'_>, stack: CallstackId, most_live: usize) {
+    pub(crate) fn allocate(&mut self, allocation: &Allocation<'_>, stack: CallstackId, most_live: usize) {
         let &Allocation {
             address,
             sample_bytes,

@@ -34,7 +34,7 @@ pub(crate) enum Record<'a> {
 
 /// A sampled allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Allocation<'a> {
+pub(crate) struct Allocation<'a> {
     /// `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub timestamp: u64,
     /// Where it is.
@@ -95,7 +95,7 @@ impl<'a> Record<'a> {
 
 impl<'a> Allocation<'a> {
     /// The allocation as a sample of a process, for unwinding.
-    pub fn sample(&self, pid: i32) -> Sample<'a> {
+    pub(crate) fn sample(&self, pid: i32) -> Sample<'a> {
         Sample {
             pid,
             tid: self.tid,

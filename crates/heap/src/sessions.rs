@@ -166,7 +166,7 @@ impl Sessions {
     }
 
     /// Closes a session: it gets no more clients.
-    pub fn close(&self, slot: Slot) {
+    pub(crate) fn close(&self, slot: Slot) {
         self.inner().open.remove(&slot);
     }
 

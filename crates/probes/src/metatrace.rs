@@ -152,7 +152,7 @@ pub(crate) fn span(event: Event) -> Span {
 
 /// Records the value of a counter.
 #[inline]
-pub fn count(counter: Counter, value: usize) {
+pub(crate) fn count(counter: Counter, value: usize) {
     if RECORDING.load(Ordering::Relaxed) {
         record(Record::Count {
             counter,

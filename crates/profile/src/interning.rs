@@ -161,7 +161,7 @@ impl Default for Interning {
 
 impl Interning {
     /// Nothing is known.
-    pub fn new(limits: Limits) -> Interning {
+    pub(crate) fn new(limits: Limits) -> Interning {
         Interning {
             limits,
             strings: Default::default(),
@@ -231,7 +231,7 @@ impl Interning {
     }
 
     /// Forgets everything. Numbers that were given are void.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Interning::new(self.limits);
     }
 

@@ -155,12 +155,12 @@ pub struct Words<'a>(&'a [[u8; 8]]);
 
 impl<'a> Words<'a> {
     /// The numbers.
-    pub fn iter(self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + 'a {
+    pub(crate) fn iter(self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + 'a {
         self.0.iter().map(|word| u64::from_ne_bytes(*word))
     }
 
     /// How many there are.
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.0.len()
     }
 
@@ -192,7 +192,7 @@ pub struct Counts<'a> {
 
 impl<'a> Counts<'a> {
     /// The counts alone.
-    pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
+    pub(crate) fn iter(self) -> impl Iterator<Item = u64> + 'a {
         let mut words = self.words.0.iter();
         std::iter::from_fn(move || {
             let count = words.next()?;
@@ -238,7 +238,7 @@ impl<'a> Rest<'a> {
 
 impl<'a> Record<'a> {
     /// Reads a record with its header; `None` if the kernel would not write such a one.
-    pub fn parse(record: &'a [u8], layout: SampleLayout) -> Option<Record<'a>> {
+    pub(crate) fn parse(record: &'a [u8], layout: SampleLayout) -> Option<Record<'a>> {
         let mut rest = Rest(record);
         let kind = rest.u32()?;
         let misc_and_size = rest.bytes(4)?;

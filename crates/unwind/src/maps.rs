@@ -75,11 +75,6 @@ impl Mapping {
             _ => None,
         }
     }
-
-    /// Whether `address` is in the mapping.
-    pub fn contains(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
 }
 
 const DELETED: &[u8] = b" (deleted)";

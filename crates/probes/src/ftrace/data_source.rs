@@ -64,7 +64,7 @@ const WATERMARK_PERIOD_MS: u32 = 1000;
 /// The periods that a config may ask for.
 const PERIODS_MS: std::ops::RangeInclusive<u32> = 1..=60_000;
 /// Describes this data source to the service. Categories are Android's and need its `atrace`.
-pub fn descriptor() -> DataSourceDescriptor {
+pub(crate) fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
         will_notify_on_start: Some(true),

@@ -79,7 +79,7 @@ pub enum FieldKind {
 
 impl FieldKind {
     /// Understands a C declaration and the other facts that the format file gives about the field. The first rule that fits decides.
-    pub fn of(declaration: &str, size: u16, signedness: Signedness) -> Option<Self> {
+    pub(crate) fn of(declaration: &str, size: u16, signedness: Signedness) -> Option<Self> {
         if is_sized_char_array(declaration) {
             return Some(Self::FixedString);
         }

@@ -112,7 +112,7 @@ impl std::fmt::Debug for Ftrace {
 impl Ftrace {
     /// Touches nothing of the kernel until the first session. With a `journal_dir`, [`super::restore::replay`] can put back the sessions'
     /// changes even after a crash.
-    pub fn new(
+    pub(crate) fn new(
         program: Arc<dyn ProducerProgram>,
         listeners: Listeners,
         journal_dir: Option<JournalDir>,

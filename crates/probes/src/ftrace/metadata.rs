@@ -18,7 +18,7 @@ const MOST_FILES: usize = 100_000;
 
 /// A file as events name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId {
+pub(crate) struct FileId {
     /// The number of the file's device as `stat` shows it; zero if the event has none.
     pub device: u64,
     /// The number of its inode.
@@ -60,7 +60,7 @@ pub struct Metadata {
 impl Metadata {
     /// Threads seen since the last [`Metadata::clear`], each once, in the order of their first event. Thread 0 (the idle threads) is left
     /// out, because there is nothing to find out about it.
-    pub fn threads(&self) -> &[i32] {
+    pub(crate) fn threads(&self) -> &[i32] {
         &self.threads.listed
     }
 
@@ -76,7 +76,7 @@ impl Metadata {
 
     /// Files that events are about, except files that only this process touched. Upstream leaves these out because a search for names
     /// must not start the next search.
-    pub fn files(&self) -> impl Iterator<Item = FileId> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = FileId> {
         self.files.iter().copied()
     }
 

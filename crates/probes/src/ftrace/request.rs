@@ -91,7 +91,7 @@ impl SyscallSet {
     }
 
     /// The text for the events' `filter` files.
-    pub fn filter(&self) -> String {
+    pub(crate) fn filter(&self) -> String {
         match self {
             SyscallSet::None | SyscallSet::All => "0".to_owned(),
             SyscallSet::Only(numbers) => numbers

@@ -114,12 +114,12 @@ impl Session {
         }
     }
 
-    /// The facts gathered since the last clear.
-    pub fn metadata(&self) -> &Metadata {
+    #[cfg(test)]
+    pub(crate) fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// For clearing it after each round over the CPUs.
+    /// The facts gathered since the last clear. They are cleared after each round over the CPUs.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }

@@ -41,7 +41,7 @@ impl CpuStats {
     ///
     /// # Errors
     /// If the file with the statistics cannot be read.
-    pub fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
+    pub(crate) fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
         Ok(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?))
     }
 
@@ -152,7 +152,7 @@ impl FtraceStats {
     }
 
     /// The whole `TracePacket`. Parse errors are written at the end only.
-    pub fn encode(&self, phase: Phase, parse_errors: &BTreeSet<ParseStatus>, writer: &mut Writer) {
+    pub(crate) fn encode(&self, phase: Phase, parse_errors: &BTreeSet<ParseStatus>, writer: &mut Writer) {
         write::TracePacket::new(writer).ftrace_stats(|stats| {
             stats.phase(phase);
             for cpu in &self.cpus {

@@ -210,7 +210,7 @@ impl Table {
     }
 
     /// Forgets an event that the kernel no longer has: another event may get its id.
-    pub fn remove(&mut self, group: &str, name: &str) {
+    pub(crate) fn remove(&mut self, group: &str, name: &str) {
         let Some(id) = self.ids.remove(&(group.to_owned(), name.to_owned())) else {
             return;
         };
@@ -235,7 +235,7 @@ impl Table {
 
     /// The plan for the events with this id.
     #[inline]
-    pub fn plan(&self, id: u16) -> Option<&EventPlan> {
+    pub(crate) fn plan(&self, id: u16) -> Option<&EventPlan> {
         self.plans.get(usize::from(id))?.as_ref()
     }
 

@@ -82,7 +82,7 @@ pub enum TracefsError {
 
 impl TracefsError {
     /// The kernel's error number, when it came from the kernel.
-    pub fn kind(&self) -> Option<io::ErrorKind> {
+    pub(crate) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             TracefsError::File { source, .. } | TracefsError::Mount { source, .. } => Some(source.kind()),
             _ => None,
@@ -185,7 +185,7 @@ enum WriteStyle {
 
 impl Setting {
     /// Path of the file below the tracefs directory.
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         match self {
             Setting::TracingOn => "tracing_on".into(),
             Setting::TraceClock => "trace_clock".into(),
@@ -349,7 +349,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the system refuses to mount it, or this user may not use it.
-    pub fn mount() -> Result<Tracefs, TracefsError> {
+    pub(crate) fn mount() -> Result<Tracefs, TracefsError> {
         let path = Path::new(MOUNT_POINTS[0]);
         let flags = rustix::mount::MountFlags::NOSUID
             | rustix::mount::MountFlags::NODEV
@@ -365,7 +365,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If no tracefs is there, or it cannot be read.
-    pub fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
+    pub(crate) fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
         let tracefs = Tracefs { root: root.into() };
         match tracefs.read("tracing_on") {
             Ok(_) => Ok(tracefs),
@@ -440,7 +440,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().write(true))
     }
 
@@ -448,7 +448,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().append(true))
     }
 
@@ -456,7 +456,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn truncate(&self, file: &str) -> Result<(), TracefsError> {
+    pub(crate) fn truncate(&self, file: &str) -> Result<(), TracefsError> {
         let path = self.root.join(file);
         match OpenOptions::new().write(true).truncate(true).open(&path) {
             Ok(_) => Ok(()),
@@ -489,7 +489,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
+    pub(crate) fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
         Ok(setting.writable(&self.read(&setting.file())?))
     }
 
@@ -497,7 +497,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let file = setting.file();
         match setting.write_style() {
             WriteStyle::Replace => self.write(&file, value),
@@ -516,7 +516,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn recording(&self) -> Result<Recording, TracefsError> {
+    pub(crate) fn recording(&self) -> Result<Recording, TracefsError> {
         Ok(if self.get(&Setting::TracingOn)? == "1" {
             Recording::On
         } else {
@@ -528,7 +528,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
+    pub(crate) fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
         let shown = self.read("trace_clock")?;
         Ok(shown
             .split_ascii_whitespace()
@@ -576,7 +576,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the CPUs cannot be listed.
-    pub fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
+    pub(crate) fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
         let present: Option<Vec<u32>> = fs::read_to_string("/sys/devices/system/cpu/present")
             .ok()
             .and_then(|text| cpu_ranges::parse(&text));
@@ -639,7 +639,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the groups cannot be listed.
-    pub fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
+    pub(crate) fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
         self.directories("events")
     }
 
@@ -690,7 +690,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If neither file can be written. The error is the first file's.
-    pub fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
+    pub(crate) fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
         let (value, prefix) = match recording {
             Recording::On => ("1", ""),
             Recording::Off => ("0", "!"),

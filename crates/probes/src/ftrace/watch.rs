@@ -150,7 +150,12 @@ pub enum Finding {
 impl Finding {
     /// The sentence about the finding, without its end, for a session that started at `started` and records the events
     /// `recorded` from the directory `root`. `None` if the finding does not concern that session.
-    pub fn sentence(&self, started: BootTime, recorded: &BTreeSet<EventName>, root: &Path) -> Option<String> {
+    pub(crate) fn sentence(
+        &self,
+        started: BootTime,
+        recorded: &BTreeSet<EventName>,
+        root: &Path,
+    ) -> Option<String> {
         let when = |when: &Window| since_start(started, when);
         let at = |by: BootTime| format!("{} s after the start", seconds(by, started));
         let concerned = |events: &BTreeSet<EventName>| -> BTreeSet<EventName> {

@@ -46,7 +46,7 @@ const SCAN_TURN: BootTime = 10_000_000;
 const MOST_IN_PACKET: usize = 1000;
 
 /// Describes this data source to services.
-pub fn descriptor() -> DataSourceDescriptor {
+pub(crate) fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
         handles_incremental_state_clear: Some(true),

@@ -100,7 +100,7 @@ impl FileUser {
     }
 
     /// The program as a phrase in a sentence.
-    pub fn who(&self) -> String {
+    pub(crate) fn who(&self) -> String {
         match (self.pid, self.name.as_str()) {
             (0, _) => "a process (the kernel tells only root which)".to_owned(),
             (pid, "") => format!("process {pid} (which has ended)"),
