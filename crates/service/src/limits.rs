@@ -29,17 +29,17 @@ pub const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Longest session with `enable_extra_guardrails`, because nobody supervises it. As upstream's.
 ///
 /// Met by `guardrails_bound_the_duration`.
-pub(crate) const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
+pub const GUARDRAIL_MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 /// KB of all buffers of a session with `enable_extra_guardrails`, unless `guardrail_overrides` allows more, because nobody supervises the session. As
 /// upstream's.
 ///
 /// Met by `guardrails_bound_the_buffers_unless_overridden`.
-pub(crate) const GUARDRAIL_MAX_BUFFERS_KB: u32 = 128 * 1024;
+pub const GUARDRAIL_MAX_BUFFERS_KB: u32 = 128 * 1024;
 /// Whole seconds after which a session of the same name with `enable_extra_guardrails` may begin again: otherwise it could record all the time. As
 /// upstream's.
 ///
 /// Met by `guardrails_keep_sessions_of_one_name_minutes_apart`.
-pub(crate) const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
+pub const GUARDRAIL_MIN_SECONDS_BETWEEN_SESSIONS: u64 = 5 * 60;
 /// Sessions of one user with `enable_extra_guardrails` and different names that may begin within that time: the names are remembered.
 /// Upstream: no limit.
 ///
@@ -48,11 +48,11 @@ pub const MAX_GUARDED_STARTS_PER_UID: usize = 128;
 /// Highest `priority_boost` of the ordinary policy: 20 above the usual `nice` value 0, the most that the kernel has. As upstream's.
 ///
 /// Met by `boosts_that_cannot_be_are_refused`.
-pub(crate) const MAX_BOOST_OTHER: u32 = 20;
+pub const MAX_BOOST_OTHER: u32 = 20;
 /// Highest `priority_boost` of the real-time policy, the most that the kernel has. As upstream's.
 ///
 /// Met by `boosts_that_cannot_be_are_refused`.
-pub(crate) const MAX_BOOST_FIFO: u32 = 99;
+pub const MAX_BOOST_FIFO: u32 = 99;
 
 // Clones of sessions.
 
@@ -69,7 +69,7 @@ pub const DEFAULT_CLONE_MEMORY: u64 = 1 << 30;
 /// Bytes that the buffers of one user's clones may take, given the limit for all clones: some has to be left for others. Upstream: no limit.
 ///
 /// Met by `the_clones_of_one_user_leave_memory_for_those_of_others`.
-pub(crate) fn clone_memory_per_uid(all: u64) -> u64 {
+pub fn clone_memory_per_uid(all: u64) -> u64 {
     all / 4 * 3
 }
 
@@ -106,7 +106,7 @@ pub const MAX_PRODUCERS: usize = 0xffff;
 /// The last id of a producer; then ids go round, skipping those in use. Traces have 31 bits for them. Upstream: 0xffff, so an id comes again sooner.
 ///
 /// Met by `behind_the_last_id_of_a_producer_comes_the_first_that_is_not_in_use`.
-pub(crate) const MAX_PRODUCER_ID: u32 = i32::MAX as u32;
+pub const MAX_PRODUCER_ID: u32 = i32::MAX as u32;
 /// Bytes of a producer's name, and of its version; the rest is cut off. A program's path has no more, and everything that is said of a
 /// producer repeats its name. Upstream: no limit.
 ///
@@ -238,7 +238,7 @@ pub const DEFAULT_FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long producers have to acknowledge a stop when the config does not say, for the same reason. As upstream's.
 ///
 /// Met by `a_data_source_in_every_state_of_its_session_at_every_event`.
-pub(crate) const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
+pub const DEFAULT_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Flushes of one session that may be under way at once: each is remembered until it is acknowledged. As upstream's.
 ///
 /// Met by `so_many_flushes_are_under_way_at_once`.
@@ -325,7 +325,7 @@ pub const MAX_COMPRESSED_BATCH: usize = 4 * COMPRESSED_BATCH;
 /// percent. Upstream: no limit.
 ///
 /// Met by `levels_that_take_long_are_not_for_the_thread_of_the_service`.
-pub(crate) const MAX_ZSTD_LEVEL_WHILE_SERVING: i32 = 9;
+pub const MAX_ZSTD_LEVEL_WHILE_SERVING: i32 = 9;
 
 // Triggers.
 
@@ -365,7 +365,7 @@ pub const MAX_PENDING_SNAPSHOTS: usize = 256;
 /// limit.
 ///
 /// Met by `of_too_many_names_the_one_that_was_silent_for_longest_is_forgotten`.
-pub(crate) const MAX_TRIGGERS_REMEMBERED: usize = 1024;
+pub const MAX_TRIGGERS_REMEMBERED: usize = 1024;
 
 // Regular expressions in configs.
 
@@ -382,29 +382,29 @@ pub const MAX_REGEXES_PER_CONFIG: usize = 256;
 /// up to a microsecond for each byte. Upstream: no limit.
 ///
 /// Met by `all_of_a_kind_share_length_and_memory`, `the_total_length_of_patterns_is_limited`.
-pub(crate) const MAX_REGEX_TEXT: usize = 32 * 1024;
+pub const MAX_REGEX_TEXT: usize = 32 * 1024;
 /// Bytes that the automata of all of one kind may take together, for it takes time to make them... Upstream: no limit.
 ///
 /// Met by `all_of_a_kind_share_length_and_memory`.
-pub(crate) const MAX_REGEX_MEMORY: usize = 2 << 20;
+pub const MAX_REGEX_MEMORY: usize = 2 << 20;
 /// ...except that each may take this much, or none would compile where there are many. Upstream: no limit.
 ///
 /// Met by `all_of_a_kind_share_length_and_memory`.
-pub(crate) const MIN_REGEX_MEMORY: usize = 16 * 1024;
+pub const MIN_REGEX_MEMORY: usize = 16 * 1024;
 /// Bytes that searches for an expression may take besides its automaton, at least; else as many as the automaton. With less they would be slow.
 /// Upstream: no limit.
 ///
 /// Met by no test: with another cache a search is slower or faster, and finds the same.
-pub(crate) const MIN_REGEX_CACHE: usize = 64 * 1024;
+pub const MIN_REGEX_CACHE: usize = 64 * 1024;
 /// Bytes of a producer's name times bytes of the automaton that an expression is: at worst some 10 ms. Upstream: no limit.
 ///
 /// Met by `a_name_that_takes_too_long_is_not_matched`.
-pub(crate) const MAX_NAME_WORK: u64 = 1 << 27;
+pub const MAX_NAME_WORK: u64 = 1 << 27;
 /// The same for all names that are matched with expressions when a config, a data source or triggers come: at worst some 300 ms. After that no
 /// name matches; if a config came, the names of each user's producers may take [`MAX_NAME_WORK`] more. Upstream: no limit.
 ///
 /// Met by `the_work_to_match_producers_names_when_a_data_source_comes_is_limited`.
-pub(crate) const MAX_MATCHING_WORK: u64 = 1 << 32;
+pub const MAX_MATCHING_WORK: u64 = 1 << 32;
 
 // Trace filters.
 
@@ -412,12 +412,12 @@ pub(crate) const MAX_MATCHING_WORK: u64 = 1 << 32;
 /// whole schema pass has some 30,000. Upstream: no limit.
 ///
 /// Met by `a_table_takes_no_more_memory_than_is_allowed`.
-pub(crate) const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
+pub const MAX_FILTER_TABLE_ENTRIES: usize = 1 << 20;
 /// How deep messages may be nested in a packet that is filtered: the filter has a stack of them. Protobuf's own readers stop at 100.
 /// Upstream: no limit.
 ///
 /// Met by `messages_may_be_nested_up_to_the_limit`.
-pub(crate) const MAX_FILTER_DEPTH: usize = 1000;
+pub const MAX_FILTER_DEPTH: usize = 1000;
 /// Rules for strings in a trace filter, replaced ones included: all clients wait while they are compiled. Upstream: no limit.
 ///
 /// Met by `there_is_a_limit_to_rules`.
@@ -425,21 +425,21 @@ pub const MAX_STRING_FILTER_RULES: usize = 512;
 /// Bytes of a string times bytes of the automaton that looks at it: at worst 200 ms. Upstream: no limit.
 ///
 /// Met by `a_pattern_that_looks_at_each_byte_for_long_looks_at_few`.
-pub(crate) const MAX_SEARCH_WORK: u64 = 1 << 31;
+pub const MAX_SEARCH_WORK: u64 = 1 << 31;
 /// Time of the thread for searching the strings of a packet. A packet that takes longer is dropped. Upstream: no limit.
 ///
 /// Met by `a_packet_whose_strings_take_too_long_is_given_up_and_the_next_one_is_not`.
-pub(crate) const MAX_FILTER_TIME_PER_PACKET: Duration = Duration::from_millis(100);
+pub const MAX_FILTER_TIME_PER_PACKET: Duration = Duration::from_millis(100);
 /// After this time a batch of packets that are filtered is complete, however small it is, and others have their turn. Upstream: no
 /// limit.
 ///
 /// Met by `text_that_takes_long_ends_a_batch_and_too_much_of_it_a_packet`.
-pub(crate) const MAX_FILTER_TIME_PER_BATCH: Duration = Duration::from_millis(20);
+pub const MAX_FILTER_TIME_PER_BATCH: Duration = Duration::from_millis(20);
 /// Bytes that may be looked at in repeated searches of one string: enough for 32 KiB, the largest chunk of a producer, whatever its contents.
 /// Upstream: no limit.
 ///
 /// Met by `a_search_that_takes_too_long_is_given_up`.
-pub(crate) const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
+pub const MAX_FILTER_SEARCH_BYTES: u64 = 1 << 29;
 
 // Packets.
 
@@ -452,7 +452,7 @@ pub const LARGE_PACKET: usize = 1 << 20;
 /// 256 MB, and the smallest chunks of such a page one of 18 MB. Upstream: no limit.
 ///
 /// Met by `a_packet_of_more_fragments_than_any_honest_one_has_is_lost_and_marked`.
-pub(crate) const MAX_FRAGMENTS_PER_PACKET: usize = 1 << 16;
+pub const MAX_FRAGMENTS_PER_PACKET: usize = 1 << 16;
 
 // ProtoVM programs, which merge packets that ring buffers overwrite.
 
@@ -467,24 +467,24 @@ pub const MAX_PROTOVM_MEMORY_KB_PER_SESSION: u32 = MAX_PROTOVM_MEMORY_KB;
 /// The same for all programs of a trace buffer: there may be several for one data source. Clones copy their states at once. Upstream: no limit.
 ///
 /// Met by `a_buffer_has_as_many_programs_as_it_may`.
-pub(crate) const MAX_PROTOVM_MEMORY_KB_PER_BUFFER: u32 = 2 * MAX_PROTOVM_MEMORY_KB;
+pub const MAX_PROTOVM_MEMORY_KB_PER_BUFFER: u32 = 2 * MAX_PROTOVM_MEMORY_KB;
 /// When the states in a packet have come to this many bytes, further ones go into another packet. Upstream: one packet for all.
 ///
 /// Met by no test: the states would take 64 MB. `instances_go_into_one_packet_until_they_are_enough` splits smaller ones.
-pub(crate) const PROTOVMS_PACKET: usize = 64 * 1024 * 1024;
+pub const PROTOVMS_PACKET: usize = 64 * 1024 * 1024;
 /// Programs that may merge overwritten packets of one trace buffer: each of them may look at all packets. Upstream: no limit.
 ///
 /// Met by `a_buffer_has_as_many_programs_as_it_may`.
-pub(crate) const MAX_PROTOVMS_PER_BUFFER: usize = 32;
+pub const MAX_PROTOVMS_PER_BUFFER: usize = 32;
 /// Different programs among them that producers may bring for one data source: each may take the memory that the config says. Upstream:
 /// no limit.
 ///
 /// Met by `a_buffer_has_as_many_programs_as_it_may`.
-pub(crate) const MAX_PROTOVM_VERSIONS: usize = 8;
+pub const MAX_PROTOVM_VERSIONS: usize = 8;
 /// Producers that may bring the same program, gone ones included: their packets may still be there to be merged. Upstream: no limit.
 ///
 /// Met by `the_producers_with_the_same_program_are_limited`.
-pub(crate) const MAX_PROTOVM_PRODUCERS: usize = 0xffff;
+pub const MAX_PROTOVM_PRODUCERS: usize = 0xffff;
 /// Instructions and parts of paths in such a program: it is decoded and kept. Upstream: no limit.
 ///
 /// Met by `a_program_has_as_many_parts_as_it_may`.
@@ -492,20 +492,20 @@ pub const MAX_PROTOVM_INSTRUCTIONS: usize = 4096;
 /// How deep they may be nested. Recursion is as deep. Upstream: until its stack overflows.
 ///
 /// Met by `a_program_is_as_deep_as_it_may_be_and_runs_on_a_small_stack`.
-pub(crate) const MAX_PROTOVM_DEPTH: usize = 128;
+pub const MAX_PROTOVM_DEPTH: usize = 128;
 /// Bytes of a packet in several chunks that is put together to be merged: it is copied for that. Upstream: no limit.
 ///
 /// Met by `packets_are_put_together_up_to_a_limit`.
-pub(crate) const MAX_PROTOVM_PACKET: usize = 32 * 1024 * 1024;
+pub const MAX_PROTOVM_PACKET: usize = 32 * 1024 * 1024;
 /// Units of work that a program earns with each packet: instructions, steps of paths, fields looked at. A unit takes a few nanoseconds.
 /// Upstream: no limit to any of this.
 ///
 /// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
-pub(crate) const PROTOVM_WORK_PER_PACKET: u64 = 1000;
+pub const PROTOVM_WORK_PER_PACKET: u64 = 1000;
 /// Units of work that a program earns with each byte of a packet. Upstream: no limit.
 ///
 /// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
-pub(crate) const PROTOVM_WORK_PER_BYTE: u64 = 64;
+pub const PROTOVM_WORK_PER_BYTE: u64 = 64;
 /// Units of work that a program may have saved up. Upstream: no limit.
 ///
 /// Met by `work_is_saved_up_to_a_limit_and_a_request_for_more_than_that_gets_nothing`.
