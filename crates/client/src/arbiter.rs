@@ -26,7 +26,7 @@
 //! the request carries the bytes of committed chunks, and the chunks are free again. The sender of the requests should take no more of them than
 //! there is room for. Then writers find the memory full, as they would with shared memory.
 //!
-//! **Before the service has said which buffer** packets go to, [`Arbiter::for_startup`] makes an arbiter over the same memory that keeps everything
+//! **Before the service has said which buffer** packets go to, `Arbiter::for_startup` makes an arbiter over the same memory that keeps everything
 //! back until [`Arbiter::bind`].
 
 pub(crate) mod barrier;
@@ -255,7 +255,7 @@ impl Arbiter {
         Self::with_stall_limit(smb, partitioning, notify, STALL_LIMIT)
     }
 
-    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of [`EMULATED_SMB_SIZE`] bytes in pages of the size that the
+    /// As [`Arbiter::new`], for a service that memory cannot be shared with: chunks of `EMULATED_SMB_SIZE` bytes in pages of the size that the
     /// service chose, whose bytes the requests carry.
     ///
     /// # Errors
@@ -337,7 +337,7 @@ impl Arbiter {
         })
     }
 
-    /// Sets the buffer for all packets of an arbiter [for startup](Arbiter::for_startup), past and future, and has the packets that were kept back
+    /// Sets the buffer for all packets of an arbiter for startup, past and future, and has the packets that were kept back
     /// sent. Without effect on any other.
     pub fn bind(&self, target: BufferId) {
         {

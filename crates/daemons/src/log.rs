@@ -8,7 +8,7 @@ use std::io::Write;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The variable with the [`Level`] up to which lines are written.
+/// The variable with the `Level` up to which lines are written.
 pub const LEVEL: &str = "FERRETTO_LOG";
 
 /// The importance of a line; each level includes those before it.

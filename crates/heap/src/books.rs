@@ -4,7 +4,7 @@
 //! allocation costs two look-ups, a release one. The maximum costs nothing more: a call stack remembers what it held at the last maximum when it is next
 //! touched, so no maximum looks at other stacks.
 //!
-//! The caller bounds live allocations, by [`Books::live`], and call stacks, which [`Interning`](ferretto_profile::interning::Interning) numbers.
+//! The caller bounds live allocations, by `Books::live`, and call stacks, which [`Interning`](ferretto_profile::interning::Interning) numbers.
 
 use std::collections::{HashMap, HashSet};
 

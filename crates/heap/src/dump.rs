@@ -1,7 +1,7 @@
 //! Packets of one instance: its sequence in the trace.
 //!
 //! [`Collector`](crate::collector::Collector) hands over what the books of a heap say as a [`Dump`], which is written in packets of some 100 KB, one in each
-//! [step](Output::step). They are upstream's `ProfilePacket`s: all but the last say that they are continued, and their indexes have no gaps. Before them come
+//! step. They are upstream's `ProfilePacket`s: all but the last say that they are continued, and their indexes have no gaps. Before them come
 //! packets with the interned data that they refer to, where upstream's have it behind them. After a loss, and when the service asks for it, interned data is
 //! repeated with the same numbers.
 

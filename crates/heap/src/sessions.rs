@@ -1,7 +1,7 @@
 //! Who is profiled for whom.
 //!
-//! Instances [open](Sessions::open) their sessions here. A process that connects [is claimed](Sessions::claim) by the first session that means it, and
-//! belongs to this session until its [`Claim`] is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
+//! Instances open their sessions here. A process that connects is claimed by the first session that means it, and
+//! belongs to this session until its `Claim` is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
 //! much for each user and for all together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

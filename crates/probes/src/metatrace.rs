@@ -1,6 +1,6 @@
 //! `perfetto.metatrace`: the work of the probes themselves, for people who want to know the cost of a recording.
 //!
-//! Data sources mark their work with [`span`] and [`count`]. While no session records it, a mark costs a load and a branch. Otherwise it goes
+//! Data sources mark their work with `span` and `count`. While no session records it, a mark costs a load and a branch. Otherwise it goes
 //! into one ring of `CAPACITY` records, which the data source writes into the trace every `PERIOD`, at flushes and at the stop. Only one
 //! session at a time gets the records, as with upstream. The numbers of events and counters are upstream's
 //! (`include/perfetto/ext/base/metatrace_events.h`). The trace processor derives the names of slices and counters from them.

@@ -1,7 +1,7 @@
 //! `PerfEventConfig`, read: what is sampled, how often, and what of it is kept.
 //!
-//! [`PerfConfig::of`] takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
-//! cannot be carried out. It does no I/O but for the numbers of events that an [`EventNumbers`] looks up.
+//! `PerfConfig::of` takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
+//! cannot be carried out. It does no I/O but for the numbers of events that an `EventNumbers` looks up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -131,7 +131,7 @@ pub(crate) struct Sampling {
     pub clear_period: Duration,
 }
 
-/// See [`Sampling::interval`].
+/// See `Sampling::interval`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// Samples per second and CPU.

@@ -1,10 +1,10 @@
 //! Numbers for what samples refer to: strings, mappings, frames and call stacks, each written once for a sequence.
 //!
-//! [`Output`](crate::output::Output) and the dumps of heap profiles ask for the numbers of call stacks. What readers do not know yet is
+//! `Output` and the dumps of heap profiles ask for the numbers of call stacks. What readers do not know yet is
 //! [pending](Interning::take_pending), and goes out before or with what refers to it. Numbers begin at 1, as everywhere in interned data; 0 is the empty
 //! string. No number is given twice.
 //!
-//! Memory is bounded by [`Limits`]. CPU profiles [start anew](Interning::clear) when [the limits are reached](Interning::is_full). The books of heap
+//! Memory is bounded by [`Limits`]. CPU profiles start anew when [the limits are reached](Interning::is_full). The books of heap
 //! profiles keep numbers, so there what is new has no number of its own from then on: it counts as one call stack, which is [named
 //! beforehand](Interning::with_overflow).
 

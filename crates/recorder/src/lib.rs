@@ -8,7 +8,7 @@
 //!
 //! - The sealed files and those being written never exceed the quota, at any moment: [`Shelf`] reserves the room of a file before it is written.
 //! - Each request to seal ends in one [`Outcome`]: a file, or the reason why there is none. [`Counters`] count both, for each session and reason.
-//! - A storm of requests costs a bounded number of files: [`Limiter`].
+//! - A storm of requests costs a bounded number of files: `Limiter`.
 //! - The names of files sort by the time of their requests: [`FileName`].
 #![forbid(unsafe_code)]
 

@@ -28,7 +28,7 @@ impl PreparedPacket {
     /// The number at the end is less than this.
     pub const MAX_END: u32 = MAX_SHORT_VARINT;
 
-    /// Prepares packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
+    /// Prepares packets that begin with `front`; `None` if it has more than `PreparedPacket::MAX_FRONT` bytes.
     pub const fn new(front: &[u8]) -> Option<Self> {
         if front.len() > Self::MAX_FRONT {
             return None;

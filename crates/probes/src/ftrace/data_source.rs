@@ -1,27 +1,17 @@
 //! The data source `linux.ftrace`: sessions, their deadlines, and the way of events from the kernel's buffers into each session's
-//! [`PacketSink`].
+//! `PacketSink`.
 //!
-//! The producer of `traced_probes` drives it on its main thread. For each session it calls [`FtraceController::setup_session`] when the
-//! service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed, [`flush`] when the service
-//! asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the producer gets back to its socket.
-//! If the kernel has more, the next deadline is now. A flush may take several drains: [`take_flushed`] tells when it is over. Sessions
-//! that set `drain_buffer_percent` are drained earlier when a buffer fills up: the producer's loop watches the [`Watermarks`] and calls
-//! [`drain_past_watermark`].
+//! The producer of `traced_probes` drives it on its main thread. For each session it calls `FtraceController::setup_session` when the
+//! service sets the data source up, `start_session`, then `drain` whenever `next_deadline` has passed, `flush` when the service
+//! asks, and `flush_last` and `stop_session` at the end. A drain takes a bounded time, so that the producer gets back to its socket.
+//! If the kernel has more, the next deadline is now. A flush may take several drains: `take_flushed` tells when it is over. Sessions
+//! that set `drain_buffer_percent` are drained earlier when a buffer fills up: the producer's loop watches the `Watermarks` and calls
+//! `drain_past_watermark`.
 //!
 //! Sessions share the kernel's buffers: a page is read once and given to every session, whose encoder picks the events that the session
 //! wants. Each tracefs directory in use has one `Instance`. It exists from the first session's setup until the last one's end, when
 //! tracefs is put back as it was found; dropping the controller does the same. Each read looks for changes that others made. The trace
-//! reports them, and the producer gets them from [`take_incidents`].
-//!
-//! [`start_session`]: FtraceController::start_session
-//! [`drain`]: FtraceController::drain
-//! [`next_deadline`]: FtraceController::next_deadline
-//! [`flush`]: FtraceController::flush
-//! [`stop_session`]: FtraceController::stop_session
-//! [`flush_last`]: FtraceController::flush_last
-//! [`take_flushed`]: FtraceController::take_flushed
-//! [`drain_past_watermark`]: FtraceController::drain_past_watermark
-//! [`take_incidents`]: FtraceController::take_incidents
+//! reports them, and the producer gets them from `take_incidents`.
 
 mod draining;
 mod instance;

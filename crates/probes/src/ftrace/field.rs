@@ -1,6 +1,6 @@
 //! The meaning of a kernel event's field, and how its bytes become a protobuf field.
 //!
-//! The format parser asks [`FieldKind::of`] what a C declaration means. The translation table asks [`FieldKind::read_as`] whether the
+//! The format parser asks `FieldKind::of` what a C declaration means. The translation table asks [`FieldKind::read_as`] whether the
 //! kind can become a protobuf field of some type, and how. Both answers are upstream's, because the trace processor was written against
 //! them. Integers are the exception: kernels widen and narrow them and change their sign, and upstream then drops the field. Here the
 //! field stays, and only values that do not fit are left out.

@@ -1,6 +1,6 @@
 //! Connects `linux.ftrace` with the producer's runtime: each instance of the data source has one ftrace session.
 //!
-//! All instances share one [`FtraceController`], because the machine has one ftrace. Sessions hand the threads and files of their events
+//! All instances share one `FtraceController`, because the machine has one ftrace. Sessions hand the threads and files of their events
 //! to the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session, which describe them in the trace.
 
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 //!
 //! Two halves meet in [`data_source`], which the producer drives.
 //!
-//! Controlling: a [`request`] holds the demands of one config. [`control`] brings the requests of all sessions together and
+//! Controlling: a [`request`] holds the demands of one config. `control` brings the requests of all sessions together and
 //! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash. [`watch`] notices
-//! changes that others make meanwhile. [`reader`] takes pages out of the buffers when the period is over, or when [`watermarks`]
+//! changes that others make meanwhile. `reader` takes pages out of the buffers when the period is over, or when `watermarks`
 //! says that a buffer has filled up. [`stats`] and [`kallsyms`] add the kernel's counters and symbols.
 //!
 //! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] has plans for encoding each event, made from the

@@ -1,5 +1,5 @@
 //! The demands of one `FtraceConfig` on the kernel. Names are checked, wildcards and categories become events, and system calls become numbers. Used
-//! by [`super::control`], which brings the requests of all sessions together.
+//! by `super::control`, which brings the requests of all sessions together.
 //!
 //! A config that could contain a kernel command is refused as a whole. Events that do not exist on this kernel, or whose names no event can have, are
 //! left out and reported.

@@ -1,8 +1,8 @@
 //! Leaves tracefs as it was found: on exit, and after a crash.
 //!
 //! Ftrace is global state of the machine. Upstream's probes reset it to fixed defaults when the last session ends. This
-//! module puts back the state that it found. [`super::control`] makes all its changes through [`Restorer`], which reads the
-//! old value, writes it to a [`journal`], and only then makes the change. The journal is deleted once everything is put back.
+//! module puts back the state that it found. `super::control` makes all its changes through `Restorer`, which reads the
+//! old value, writes it to a `journal`, and only then makes the change. The journal is deleted once everything is put back.
 //! A journal without a living owner is therefore a crashed daemon's, and [`replay`] puts back its entries. The command line
 //! calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
 //! `--reset-ftrace`.

@@ -43,7 +43,7 @@ pub struct DecodeConfig {
     pub generic_encoding: GenericEncoding,
     /// Which print events to keep, if not all.
     pub print_filter: Option<PrintFilter>,
-    /// Numbers of the system calls whose results are noted in [`Metadata::opened_fds`].
+    /// Numbers of the system calls whose results are noted in `Metadata::opened_fds`.
     pub syscalls_returning_fd: BTreeSet<i64>,
     /// The meaning of the session's kprobes, by event id.
     pub kprobes: BTreeMap<u16, KprobeType>,

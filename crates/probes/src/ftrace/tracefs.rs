@@ -2,7 +2,7 @@
 //! command line to find or mount it.
 //!
 //! A [`Tracefs`] is one directory that has its own ring buffers and settings: the top of the file system or one of its `instances/*`.
-//! This module keeps no state and decides nothing: [`super::restore`] remembers the found values, and [`super::control`] decides the
+//! This module keeps no state and decides nothing: [`super::restore`] remembers the found values, and `super::control` decides the
 //! changes. Errors always name the file. Format of the files: `Documentation/trace/ftrace.rst` and `events.rst` of the Linux source.
 
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! Notices other programs' changes to ftrace while sessions record.
 //!
 //! Every program with the right to do so can switch recording or events off, resize or empty the buffers, or read events
-//! out of them. A [`Watch`] knows the values that one tracefs directory should show. It gets the values that the directory
-//! does show ([`look`](mod@look)) and, where the kernel tells, the programs that wrote to its files ([`writers`]). It
+//! out of them. A `Watch` knows the values that one tracefs directory should show. It gets the values that the directory
+//! does show (`look`) and, where the kernel tells, the programs that wrote to its files ([`writers`]). It
 //! answers with [`Finding`]s, which become sentences for the trace. It accesses no files and no clock. Nothing is ever set
 //! right again: two programs that each want their way would go on for ever.
 //!

@@ -18,7 +18,7 @@
 //!
 //! Guarantees: the runtime's thread never waits for a battery. A thread of the instance reads the batteries (`reader.rs`), and each packet has the
 //! time at which its battery was read. Files are opened once. A battery that is pulled out leaves no packets without values. A machine without
-//! batteries costs nothing after the start, which reports it as a [`Notice`].
+//! batteries costs nothing after the start, which reports it as a `Notice`.
 
 mod reader;
 #[cfg(test)]

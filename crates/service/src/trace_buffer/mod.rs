@@ -1,7 +1,7 @@
 //! The trace buffer: it keeps the packets of producers in a session until someone reads them.
 //!
 //! The service calls [`TraceBuffer::copy_chunk`] for every chunk that a producer commits or that is scraped out of
-//! its shared memory, [`TraceBuffer::apply_patches`] for the lengths that became known later, and reads whole
+//! its shared memory, `TraceBuffer::apply_patches` for the lengths that became known later, and reads whole
 //! packets with [`TraceBuffer::begin_read`] and [`TraceBuffer::read_next_packet`]. The semantics are those of
 //! upstream's second trace buffer (`trace_buffer_v2`).
 //!
@@ -380,7 +380,7 @@ impl TraceBuffer {
     /// Makes an empty buffer of `size` bytes, rounded up to 4 KiB. Memory is reserved now and used as it fills.
     ///
     /// # Errors
-    /// When the size is beyond [`TraceBuffer::MAX_SIZE`] or the memory cannot be reserved.
+    /// When the size is beyond `TraceBuffer::MAX_SIZE` or the memory cannot be reserved.
     pub fn new(size: u64, policy: FillPolicy) -> Result<Self, TraceBufferError> {
         Self::with_pieces_of(memory::PIECE, size, policy)
     }

@@ -6,11 +6,11 @@
 //! and the name of a file (`FAN_REPORT_DFID_NAME`) instead of an open descriptor, because opening `trace` has effects.
 //! Tracefs supports that since Linux 6.8. To groups made without CAP_SYS_ADMIN the kernel reports writes but not the writing
 //! process, so a daemon [reserves] groups before it gives up the capability. If the kernel reports nothing at all, there are no
-//! [`Writers`].
+//! `Writers`.
 //!
 //! [reserves]: reserve
 //!
-//! Costs one `read` per call of [`Writers::written`], and a descriptor for each directory of events.
+//! Costs one `read` per call of `Writers::written`, and a descriptor for each directory of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -62,7 +62,7 @@ const RESERVE: usize = 8;
 /// Groups that nobody uses.
 static RESERVED: Mutex<Vec<Fanotify>> = Mutex::new(Vec::new());
 
-/// Makes groups, for later [`Writers`] of this process. To be called while it has CAP_SYS_ADMIN.
+/// Makes groups, for later `Writers` of this process. To be called while it has CAP_SYS_ADMIN.
 pub fn reserve() {
     let mut reserved = reserved();
     while reserved.len() < RESERVE {
