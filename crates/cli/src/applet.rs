@@ -16,6 +16,7 @@ use clap::{Arg, Command};
 use ferretto_daemons::{heapprofd, traced, traced_perf, traced_probes, traced_relay};
 
 use crate::perfetto::{self, Program};
+use crate::stderr;
 use crate::usage::FERRETTO;
 use crate::{
     autostart, config, convert, doctor, heap, info, list, open, profile, recorder, service, status,
@@ -77,35 +78,35 @@ pub const PERFETTO: Applet = Applet {
 };
 
 /// The tracing service.
-pub const TRACED: Applet = Applet {
+pub(crate) const TRACED: Applet = Applet {
     name: "traced",
     command: traced::command,
     run: traced::run,
 };
 
 /// The producer of the machine's data sources.
-pub const TRACED_PROBES: Applet = Applet {
+pub(crate) const TRACED_PROBES: Applet = Applet {
     name: "traced_probes",
     command: traced_probes::command,
     run: traced_probes::run,
 };
 
 /// The producer of CPU profiles.
-pub const TRACED_PERF: Applet = Applet {
+pub(crate) const TRACED_PERF: Applet = Applet {
     name: "traced_perf",
     command: traced_perf::command,
     run: traced_perf::run,
 };
 
 /// The producer of heap profiles.
-pub const HEAPPROFD: Applet = Applet {
+pub(crate) const HEAPPROFD: Applet = Applet {
     name: "heapprofd",
     command: heapprofd::command,
     run: heapprofd::run,
 };
 
 /// The relay for the producers of a machine.
-pub const TRACED_RELAY: Applet = Applet {
+pub(crate) const TRACED_RELAY: Applet = Applet {
     name: "traced_relay",
     command: traced_relay::command,
     run: traced_relay::run,
@@ -126,7 +127,7 @@ pub const WEBSOCKET_BRIDGE: Applet = Applet {
 };
 
 /// All of upstream's programs in one, with a service of its own.
-pub const TRACEBOX: Applet = Applet {
+pub(crate) const TRACEBOX: Applet = Applet {
     name: "tracebox",
     command: tracebox::command,
     run: run_tracebox,
@@ -402,12 +403,11 @@ fn run_websocket_bridge_of_ferretto(words: Vec<OsString>) -> u8 {
 }
 
 fn run_ferretto(words: Vec<OsString>) -> u8 {
-    // If stderr is closed, nobody can be told.
     if let Some(mistake) = words.first().and_then(|word| manual::misspelling(word)) {
-        let _ = writeln!(std::io::stderr(), "{}: {mistake}", DEFAULT.name);
+        stderr::say(DEFAULT.name, &mistake);
         1
     } else if words.is_empty() {
-        let _ = write!(std::io::stderr(), "{}", manual::overview());
+        stderr::tell(&manual::overview());
         1
     } else if asks_for_help(&words) {
         let _ = write!(std::io::stdout(), "{}", manual::overview());

@@ -151,7 +151,7 @@ pub(crate) fn start(sockets: Sockets) -> Result<Service, String> {
         started: Some(StartedService {
             producer_socket,
             heap_socket: heap.map(PathBuf::into_os_string),
-            keep_alive: Box::new(daemons),
+            _keep_alive: Box::new(daemons),
         }),
     })
 }

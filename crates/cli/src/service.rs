@@ -12,7 +12,7 @@ use ferretto_ipc::address::Address;
 use ferretto_ipc::socket_names::{SocketNameError, consumer_address};
 
 /// A service to connect to.
-pub struct Service {
+pub(crate) struct Service {
     /// Its consumer socket.
     pub consumer_socket: Address,
     /// Set if it was started only for this command line.
@@ -20,13 +20,13 @@ pub struct Service {
 }
 
 /// A started service, which other programs find only by its address.
-pub struct StartedService {
+pub(crate) struct StartedService {
     /// Its producer socket.
     pub producer_socket: Address,
     /// Where its heap profiler listens for programs, in the form of `FERRETTO_HEAP_SOCK_NAME`; `None` if it is the usual place.
     pub heap_socket: Option<OsString>,
     /// Keeps the service running; dropping this ends it.
-    pub keep_alive: Box<dyn Any>,
+    pub _keep_alive: Box<dyn Any>,
 }
 
 impl fmt::Debug for Service {
@@ -37,7 +37,7 @@ impl fmt::Debug for Service {
 
 /// The reason why there is no service.
 #[derive(Debug, thiserror::Error)]
-pub enum FindServiceError {
+pub(crate) enum FindServiceError {
     /// A socket name in the environment is no address.
     #[error(transparent)]
     Name(#[from] SocketNameError),
@@ -47,13 +47,13 @@ pub enum FindServiceError {
 }
 
 /// Finds or starts a service. Called at most once.
-pub type FindService<'a> = &'a mut dyn FnMut() -> Result<Service, FindServiceError>;
+pub(crate) type FindService<'a> = &'a mut dyn FnMut() -> Result<Service, FindServiceError>;
 
 /// Returns the service at the usual address, or at the one in `PERFETTO_CONSUMER_SOCK_NAME`, without checking that it runs.
 ///
 /// # Errors
 /// If the variable holds no address.
-pub fn running_service() -> Result<Service, FindServiceError> {
+pub(crate) fn running_service() -> Result<Service, FindServiceError> {
     Ok(Service {
         consumer_socket: consumer_address()?,
         started: None,

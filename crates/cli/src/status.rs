@@ -19,7 +19,7 @@ use crate::running::{Asked, Found, Running, ask};
 use crate::service_state::json::producer as producer_json;
 use crate::service_state::other_machine;
 use crate::stdout::{Column, Screen, Table, harmless, json_flag, print, print_json};
-use crate::usage::{self, USAGE};
+use crate::usage;
 
 /// The name in its messages.
 const NAME: &str = "ferretto status";
@@ -48,12 +48,9 @@ pub(crate) fn command() -> Command {
 
 /// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let matches = match command().try_get_matches_from(std::iter::once("status".into()).chain(words)) {
+    let matches = match usage::matches(NAME, command(), words) {
         Ok(matches) => matches,
-        Err(message) => {
-            usage::print(NAME, &message);
-            return if message.use_stderr() { USAGE } else { RUNNING };
-        }
+        Err(code) => return code,
     };
     let said = ask().and_then(|asked| {
         let status = Status::look(asked);

@@ -1,12 +1,14 @@
-//! Error messages about wrong flags.
+//! Parses command lines, and has the error messages about wrong flags.
 //!
-//! The applets call it with the errors of their parsers. A message begins with the words of `getopt_long`, which scripts and upstream's tests look
+//! The applets call it, some with the errors of parsers of their own. A message begins with the words of `getopt_long`, which scripts and upstream's tests look
 //! for, and continues with advice.
 
-use std::io::Write;
+use std::ffi::OsString;
 
-use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Command, Parser};
+
+use crate::stderr::tell;
 
 /// The exit code for a wrong command line, of the programs that are not upstream's.
 pub(crate) const USAGE: u8 = 2;
@@ -58,10 +60,29 @@ pub(crate) const SUBCOMMANDS: [&str; 27] = [
     "tracebox",
 ];
 
+/// Parses the words after the program's name by `command`. If there is nothing more to do, it has printed why and returns the exit code.
+pub(crate) fn matches(name: &'static str, command: Command, words: Vec<OsString>) -> Result<ArgMatches, u8> {
+    let words = std::iter::once(name.into()).chain(words);
+    command
+        .try_get_matches_from(words)
+        .map_err(|message| printed(name, &message))
+}
+
+/// As [`matches`], for a program whose arguments are a type.
+pub(crate) fn arguments<A: Parser>(name: &'static str, words: Vec<OsString>) -> Result<A, u8> {
+    let words = std::iter::once(name.into()).chain(words);
+    A::try_parse_from(words).map_err(|message| printed(name, &message))
+}
+
+fn printed(name: &str, message: &clap::Error) -> u8 {
+    print(name, message);
+    message.exit_code() as u8
+}
+
 /// Prints help if it was requested, or else a message about the mistake. If the stream is closed, nobody can be told.
 pub(crate) fn print(name: &str, message: &clap::Error) {
     if message.use_stderr() {
-        let _ = std::io::stderr().write_all(usage_error(name, message).as_bytes());
+        tell(&usage_error(name, message));
     } else {
         let _ = message.print();
     }

@@ -1,4 +1,4 @@
-//! `ferretto convert` with real files: what comes out is what upstream's trace processor reads from what went in.
+//! `ferretto convert` with real files: the result has the same content as upstream's trace processor reads from the original.
 
 use std::fs;
 use std::io::Read;
@@ -73,7 +73,7 @@ fn chrome_json_has_the_same_events_as_a_trace() {
     let expected = processor.query(&path("in.json"), queries);
     assert_eq!(expected.each_ref().map(Vec::len), [9, 3, 1, 1]);
     assert_eq!(processor.query(&path("out.pftrace"), queries), expected);
-    // Back again, names of counters get the name of their only value.
+    // The conversion back appends the name of a counter's only value to the counter's name.
     converted(folder.path(), &["-o", "back.json", "out.pftrace"]);
     let queries = [SLICES, FLOWS, THREADS];
     assert_eq!(
@@ -150,8 +150,8 @@ fn a_recording_of_perf_has_the_same_samples_and_stacks_as_a_trace() {
         processor.query(&folder.path().join("out.pftrace"), [SAMPLES, COUNT, PROBLEMS]);
     assert_eq!(own_count, count);
     assert_eq!(problems, Rows::new());
-    // Paths in a trace are made of parts, with a slash before each: so the trace processor has one before names that are no paths. What is in no
-    // mapping has a dummy one there and none here. The trace processor does not find the kernel's build id, which is listed under another name.
+    // The trace processor puts a slash before each part of a path, also before names that are no paths. It gives frames without a mapping a dummy
+    // mapping, and we give them none. It does not find the kernel's build id, because perf lists it under another name.
     let comparable = |rows: Rows| -> Rows {
         let mut rows = rows;
         for row in &mut rows {
@@ -251,7 +251,7 @@ fn files_named_gz_are_compressed_and_read() {
     }
     converted(folder.path(), &["--to", "json", "-o", "flagged.gz", "in.json"]);
     assert_eq!(fs::read(path("flagged.gz")).unwrap()[..2], [0x1f, 0x8b]);
-    // pprof is compressed by itself, and once is enough.
+    // A pprof file is always compressed. The ending does not compress it a second time.
     converted(folder.path(), &["-o", "out.pb.gz", "in.folded"]);
     let mut profile = Vec::new();
     let file = fs::File::open(path("out.pb.gz")).unwrap();
@@ -282,8 +282,8 @@ fn kernel_events_are_the_lines_of_upstreams_text() {
         &["--to", "systrace", trace.to_str().unwrap()],
     );
     let [theirs] = processor.query(&trace, ["SELECT to_ftrace(id) FROM ftrace_event ORDER BY ts, id"]);
-    // Which letters a state has depends on the version of the kernel, which upstream does not take from such a trace. Only the trace knows the
-    // processes of threads that begin while it is recorded.
+    // The letters of states depend on the kernel's version, which upstream does not read from such a trace. Only the trace has the processes of
+    // threads that begin during the recording.
     let comparable = |line: &str| -> String {
         let (head, rest) = line.split_once("] .... ").unwrap();
         let words = rest.split(' ').filter(|word| !word.starts_with("prev_state="));

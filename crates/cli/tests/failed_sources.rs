@@ -87,7 +87,7 @@ fn failures(trace: &Path) -> Vec<(String, String)> {
     failures.collect()
 }
 
-/// The failure is told in the summary, in `info` and in the trace, as a failure of this data source for this reason, and nothing else is.
+/// Asserts that the summary, `info` and the trace report the failure of this data source with this reason, and report nothing else.
 fn assert_told(said: &str, trace: &Path, sentence: &str, reason: &str) {
     let (code, told) = info(trace, "--strict");
     assert_eq!(code, Some(3), "{told}");
@@ -104,7 +104,7 @@ fn assert_told(said: &str, trace: &Path, sentence: &str, reason: &str) {
     assert!(failures[0].1.contains(reason), "{failures:?}");
 }
 
-/// Upstream's reader finds the counters, and takes nothing for a loss or an error.
+/// Asserts that upstream's trace processor finds the counters, and no losses or errors.
 fn assert_counters(trace: &Path) {
     if let Some(processor) = TraceProcessor::find() {
         let counters =

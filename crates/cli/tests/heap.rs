@@ -13,7 +13,8 @@ use crate::support::trace::{TraceProcessor, numbers};
 
 const FERRETTO: &str = env!("CARGO_BIN_EXE_ferretto");
 
-/// Keeps 2 MB that `leaks` has allocated, and frees 10 MB that `churns` has. At its maximum it also holds 4 MB that `peaks` has. With a word it kills itself.
+/// `leaks` allocates 2 MB that stay, `churns` allocates 10 MB and frees them, and `peaks` allocates 4 MB that only the maximum includes. With an
+/// argument, the program kills itself at its end.
 const PROGRAM: &str = r#"
 #include <signal.h>
 #include <stdlib.h>
@@ -173,7 +174,7 @@ fn a_program_that_is_killed_leaves_its_profile() {
     ]);
     assert_eq!(code, Some(128 + 9), "{said}");
     let bytes = workshop.bytes("killed.folded");
-    // Samples that the profiler had not unwound at that moment may be missing. At most the shared memory was full of them.
+    // Samples that the profiler had not yet unwound may be missing: at most as many as the shared memory holds.
     assert!(
         bytes.get("leaks").is_some_and(|bytes| *bytes > 1e6),
         "{bytes:?} {said}"

@@ -17,7 +17,7 @@ const CLEARED: u32 = SequenceFlags::SEQ_INCREMENTAL_STATE_CLEARED as u32;
 const BOOTTIME: u32 = 6;
 const MONOTONIC_COARSE: u32 = 4;
 
-/// The bytes of each stack, `heap;outermost;…;innermost`: allocated ones, and ones that were not freed.
+/// For each stack, `heap;outermost;…;innermost`: the number of bytes that were allocated, and the number of those that were not freed.
 const STACKS: &str = "
     with recursive walk(id, parent, names) as (
         select c.id, c.parent_id, f.name from stack_profile_callsite c join stack_profile_frame f on c.frame_id = f.id
@@ -254,7 +254,7 @@ fn tables_of_old_profilers_several_heaps_and_the_maximum_are_read_as_upstream_re
     };
     let folder = tempfile::tempdir().unwrap();
 
-    // The packet has everything in it, as from heapprofd of Android Q. It holds until the end of the dump.
+    // Like packets of heapprofd on Android Q, each packet contains its own interned data. These are valid until the end of the dump.
     let mut old = File::new();
     for (name, allocated) in [("early", 100), ("late", 70)] {
         old.profile(|profile| {

@@ -22,7 +22,7 @@ const BLOCK: u64 = 5000;
 /// Bytes between two samples.
 const INTERVAL: u64 = 4096;
 
-/// A program that does one thing for each line that it reads, says so in a line, and ends with its input.
+/// For each line that it reads, the program works once and prints a line. It ends when its input ends.
 const PROGRAM: &str = r#"
 #include <pthread.h>
 #include <stdlib.h>
@@ -94,7 +94,7 @@ struct Workshop<'a> {
     program: PathBuf,
 }
 
-/// A program that runs, and says what it has done.
+/// The running program, with the pipes to it.
 struct Profiled {
     running: Running,
     input: ChildStdin,
@@ -142,7 +142,7 @@ impl Profiled {
         });
     }
 
-    /// Lets it end, which it does well.
+    /// Ends its input, and asserts that it exits successfully.
     fn finish(self) {
         let Profiled {
             mut running, input, ..
@@ -195,7 +195,7 @@ fn assert_nothing_is_missing(process: &ProcessHeap) {
     assert_eq!(process.losses, Default::default());
 }
 
-/// Whether so many bytes could have been measured of `expected` ones: within six standard deviations.
+/// Whether `bytes` is a possible measurement of `expected` bytes: the difference is at most six standard deviations.
 fn could_be(bytes: u64, expected: u64) -> bool {
     bytes.abs_diff(expected) as f64 <= 6.0 * ((expected * INTERVAL) as f64).sqrt()
 }
@@ -233,7 +233,7 @@ fn sixty_four_programs_at_once_are_profiled_each_with_its_own_bytes() {
     let Some(workshop) = Workshop::open(&programs) else {
         return;
     };
-    // Half of them run already, the others start during the session.
+    // Half of the programs run before the session starts, and the others start during the session.
     let count = |number: usize| 20 + number;
     let start = |number: usize| workshop.start(&["blocks", &count(number).to_string()]);
     let mut started: Vec<Profiled> = (0..32).map(start).collect();
@@ -257,7 +257,7 @@ fn sixty_four_programs_at_once_are_profiled_each_with_its_own_bytes() {
 
 const THREADS: u64 = 2000;
 
-/// The bytes of the program with so many threads, which wait for room or lose samples.
+/// Profiles a program with [`THREADS`] threads. With this heap config they wait for room in the ring, or lose samples.
 fn of_threads(heap: &str) -> Option<ProcessHeap> {
     let programs = Programs::ours();
     let workshop = Workshop::open(&programs)?;
@@ -276,7 +276,7 @@ fn each_of_two_thousand_threads_has_its_bytes() {
         return;
     };
     assert_nothing_is_missing(&process);
-    // The way to `thread_work` is another one for each thread. Its blocks count exactly.
+    // Each thread has a call stack of its own down to `thread_work`. Blocks count exactly.
     let threads: Vec<u64> = process.under("block").map(|account| account.allocated).collect();
     assert_eq!(threads.len() as u64, THREADS);
     assert!(threads.iter().all(|bytes| *bytes == 10 * BLOCK), "{threads:?}");
@@ -295,7 +295,7 @@ fn of_two_thousand_threads_what_found_no_room_is_counted() {
     let recorded: u64 = process.accounts.values().map(|account| account.allocated).sum();
     let expected = THREADS * 10 * BLOCK + THREADS * 100 * 100;
     let found = recorded + missing.bytes.unwrap();
-    // Starting threads allocates, too: the tables of their variables, some 300 bytes for each.
+    // Starting a thread allocates about 300 bytes for the table of its thread-local variables.
     assert!(
         found >= expected - expected / 100 && found <= expected + expected / 25,
         "{recorded} recorded, {missing:?}, {expected} expected"
@@ -319,7 +319,7 @@ fn a_profile_ends_when_the_daemon_needs_more_memory_than_it_may() {
         let log = workshop.system.log("heapprofd.log");
         log.contains("more than max_heapprofd_memory_kb")
     });
-    // It is over for programs that run, and for those that start.
+    // The guardrail has ended the profile for programs that run and for programs that start.
     program.work();
     let mut late = workshop.start(&["paths", "500"]);
     late.work();
@@ -364,25 +364,25 @@ fn a_profile_ends_when_the_daemon_has_worked_longer_than_it_may() {
     program.finish();
 }
 
-/// How often the programs of the test of growth do their work again.
+/// Environment variable: the number of rounds in the test of growth.
 const ROUNDS: &str = "FERRETTO_HEAP_ROUNDS";
 
-/// For how many minutes they do so instead. Then the test prints each minute what the daemon has.
+/// Environment variable: the length of the test of growth in minutes, instead of a number of rounds. The test then prints the daemon's memory every minute.
 const MINUTES: &str = "FERRETTO_HEAP_MINUTES";
 
-/// What the daemon may need more after some rounds, in KiB. It remembers thousands of processes that have ended, and heaps have holes.
+/// The additional memory in KiB that the daemon may use after some rounds. It remembers thousands of processes that have ended, and heaps have holes.
 const SLACK_KB: u64 = 12_288;
 
-/// What of the system could grow.
+/// The resources that could grow.
 #[derive(Debug, Clone, Copy)]
 struct Needs {
-    /// Of the daemon, in KiB. The books are in its anonymous memory.
+    /// The daemon's resident memory in KiB. The books are in its anonymous memory.
     resident: u64,
     anonymous: u64,
     descriptors: usize,
     /// Rings of clients that it has mapped.
     rings: usize,
-    /// Of the service, in KiB.
+    /// The service's resident memory in KiB.
     service_resident: u64,
 }
 
@@ -409,7 +409,7 @@ impl Needs {
     }
 }
 
-/// When the test of growth has seen enough.
+/// The condition that ends the test of growth.
 enum Enough {
     Rounds(usize),
     Time(Duration),
@@ -436,7 +436,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         return;
     };
     let enough = Enough::of_environment();
-    // Into a ring buffer, as a recording that goes on for ever.
+    // The recording goes into a ring buffer, like recordings without an end.
     let heap = "all: true shmem_size_bytes: 65536 block_client: true continuous_dump_config { dump_phase_ms: 100 dump_interval_ms: 100 }";
     let config = config(heap).replace("size_kb: 131072", "size_kb: 4096 fill_policy: RING_BUFFER");
     let recording = workshop.system.record(Side::Ours, &config);
@@ -446,7 +446,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
     let (began, mut minute) = (Instant::now(), 0);
     loop {
         let round = needed.len();
-        // In the second round the daemon has what it keeps of the first, and needs most.
+        // The daemon uses the most memory in the second round, because it still remembers the first.
         let is_enough = round > 2
             && match enough {
                 Enough::Rounds(rounds) => round >= 2 + rounds,
@@ -455,7 +455,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         if is_enough {
             break;
         }
-        // More stacks than the daemon keeps of programs that have ended.
+        // The daemon keeps fewer stacks than these of programs that have ended.
         let path = (round * 20_000 % (1 << 20)).to_string();
         let mut paths = workshop.start(&["paths", "17000", &path]);
         paths.work();
@@ -472,7 +472,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         }
         needed.push(now);
     }
-    // Times in which the daemon gets behind raise what it needs in steps, so a long run has half of its time for that.
+    // Whenever the daemon falls behind, its memory may rise by a step. So the first half of a long run counts as warm-up.
     let warm_up = match enough {
         Enough::Rounds(_) => 2,
         Enough::Time(_) => needed.len() / 2,
@@ -482,7 +482,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
         .map(|needed| needed.anonymous)
         .max()
         .unwrap_or(0);
-    // A single figure depends on how far the daemon is with its work. Memory that it keeps for good shows in each round.
+    // A single measurement depends on the daemon's progress at that moment. A leak shows in both of the last rounds.
     let [.., last_but_one, last] = needed[..] else {
         panic!("{ROUNDS}: there must be some")
     };
@@ -497,7 +497,7 @@ fn the_daemon_does_not_grow_with_new_stacks_and_processes_that_come_and_go() {
     recording.interrupt();
 }
 
-/// A program in Rust that is linked statically and carries the client as its allocator. It does as the program in C does with `blocks`.
+/// A statically linked program in Rust whose allocator is the client. It behaves like the program in C with the argument `blocks`.
 const STATIC: &str = r#"
 use std::hint::black_box;
 use std::io::{BufRead, Write};
@@ -597,7 +597,7 @@ fn attached_to(program: &mut Profiled, workshop: &Workshop<'_>) -> ProcessHeap {
     program.await_ring();
     program.work();
     running.signal(Signal::INT);
-    // Programs are asked before the data source says that it has started, so this Ctrl-C may come early. It is a good end all the same.
+    // The daemon signals programs before it reports the start of its data source, so this Ctrl-C may come first. The command succeeds all the same.
     let status = running.wait(PATIENCE);
     let log = || workshop.system.log("ferretto.log");
     assert!(

@@ -186,11 +186,11 @@ fn books_are_dumped_at_intervals_and_each_dump_tells_what_is_new() {
     };
     for _ in 0..8 {
         let began = Instant::now();
-        // The clock of dumps has ticks of some milliseconds.
+        // The clock that the daemon uses for dumps advances in steps of some milliseconds.
         while began.elapsed().as_millis() < 15 {
             read_one();
         }
-        // A dump has been due since `began`: the round that reads this one makes it, however slow the machine is.
+        // By now a dump is due. The daemon makes it in the same turn in which it reads this sample, even on a slow machine.
         read_one();
     }
     let trace = recording.interrupt();
@@ -226,7 +226,7 @@ fn the_maximum_is_what_was_live_when_most_was() {
 fn a_config_that_cannot_be_carried_out_is_refused_with_the_field_in_the_log() {
     let programs = Programs::ours();
     let system = system(&programs);
-    // A data source that cannot start is waited for until the recording ends.
+    // The service waits for a data source that cannot start until the recording ends.
     let config = format!("duration_ms: 500 {}", config("all: true"));
     let (mut recording, _) = system.begin(&system.program(Side::Ours, Program::Perfetto), &[], &config);
     recording.wait();

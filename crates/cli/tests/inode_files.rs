@@ -85,7 +85,7 @@ impl Drop for Mount {
     }
 }
 
-/// What a trace says of the files of a device.
+/// The data that a trace has about the files of a device.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapped {
     mount_points: BTreeSet<String>,
@@ -99,7 +99,7 @@ impl Mapped {
             mount_points: BTreeSet::new(),
             files: BTreeMap::new(),
         };
-        // What is being written may break off.
+        // The file may end in the middle of a packet, because the service is still writing it.
         let bytes = fs::read(trace).unwrap_or_default();
         let Ok(trace) = Trace::decode_from_slice(&bytes) else {
             return mapped;
@@ -137,18 +137,18 @@ fn record(
         data_sources {{ config {{ name: \"linux.inode_file_map\" inode_file_config {{
             scan_delay_ms: 50 scan_interval_ms: 50 scan_mount_points: \"{}\" {config}
         }} }} }}",
-        // Whoever else uses this machine's disk meanwhile makes events as well.
+        // Other programs that use this machine's disk cause events, too.
         mount.root()
     );
     let recording = system.record(Side::Ours, &config);
     let until = Instant::now() + PATIENCE;
-    // The directory of a file is named by the same event.
+    // The event that names a file also names its directory.
     let wanted: BTreeSet<u64> = FILES
         .iter()
         .map(|name| fs::metadata(mount.path(name)).unwrap().ino())
         .collect();
     loop {
-        // Again and again: a busy machine showed that upstream's probes may miss the first events of a recording.
+        // The loop repeats the events, because upstream's probes may miss the first events of a recording on a busy machine.
         mount.touch();
         let mapped = Mapped::of(recording.trace(), mount.device());
         if wanted.iter().all(|inode| mapped.files.contains_key(inode)) {
@@ -178,7 +178,7 @@ fn either_probes_map_the_same_inodes_to_the_same_paths() {
     }
     let mut expected = BTreeMap::new();
     for name in FILES {
-        // Files, and the directories that they are in. The root of a file system is below nothing that is scanned.
+        // The trace has the files and their directories, except the root of the file system, which is not below any scanned directory.
         for name in [Path::new(name), Path::new(name).parent().unwrap()] {
             if name == Path::new("") {
                 continue;
@@ -229,7 +229,7 @@ fn either_probes_scan_only_where_the_config_says() {
     let Some(mount) = Mount::new() else { return };
     mount.fill();
     let root = mount.root();
-    // Each of the files is below one of these.
+    // Each file is below one of these directories.
     let roots: String = ["", "b", "a"]
         .map(|name| {
             format!(

@@ -22,7 +22,7 @@ fn config(own: &str) -> String {
     )
 }
 
-/// A service of ours, and probes that see the private journal and nothing else of the kind; the probes' process too.
+/// Our service, and probes that see the private journal and no other; and the process id of the probes.
 fn system_inside<'programs>(
     programs: &'programs Programs,
     side: Side,
@@ -37,7 +37,7 @@ fn system_inside<'programs>(
     (system, pid)
 }
 
-/// Entries of a trace with their times, in the order of the trace; and the last of the statistics.
+/// The entries of a trace with their times, in the order of the trace; and the last statistics.
 struct Recorded {
     entries: Vec<(Option<u64>, Option<u32>, SystemdJournaldEvent)>,
     statistics: Option<(u64, u64)>,
@@ -103,7 +103,7 @@ fn send_all_kinds(journal: &PrivateJournal) {
         ("_PID", b"1"),
         ("_COMM", b"forged"),
     ]);
-    // Of more than 64 KiB the rest is cut off, other than by upstream.
+    // This text is below 64 KiB, where we cut and upstream does not.
     let long = "long ".repeat(12_000);
     journal.send(&[("MESSAGE", long.as_bytes()), ("PRIORITY", b"6")]);
 }
@@ -117,7 +117,7 @@ fn what_is_recorded_is_what_upstream_records() {
         "min_prio: 0",
         "filter_identifiers: 'two' filter_identifiers: 'three'",
         "min_prio: 4 filter_identifiers: 'one'",
-        // Nothing here is of a unit.
+        // No entry here belongs to a unit.
         "filter_units: 'ssh.service'",
     ];
     let Some(programs) = Programs::of_both() else {
@@ -126,7 +126,7 @@ fn what_is_recorded_is_what_upstream_records() {
     let Some(journal) = PrivateJournal::start() else {
         return;
     };
-    // With filters that nothing has matched yet, upstream loses entries.
+    // Upstream loses entries while no entry has matched its filters, so all kinds of entries exist before the recording.
     send_all_kinds(&journal);
     journal.settle();
     let sides = [Side::Ours, Side::Upstream].map(|side| system_inside(&programs, side, &journal).0);
@@ -148,14 +148,14 @@ fn what_is_recorded_is_what_upstream_records() {
     }
 }
 
-/// Both are the same, and not because there is nothing in them.
+/// Asserts that both recordings are the same, and that neither is empty.
 fn compare(own: &str, ours: &Recorded, upstreams: &Recorded) {
     assert_eq!(ours.entries, upstreams.entries, "{own}");
     assert_eq!(ours.statistics, Some((ours.entries.len() as u64, 0)), "{own}");
     assert_eq!(upstreams.statistics, ours.statistics, "{own}");
     let on_monotonic_clock = |(_, clock, _): &(_, Option<u32>, _)| *clock == Some(3);
     assert!(ours.entries.iter().all(on_monotonic_clock), "{own}");
-    // journald itself may add some without a filter for others.
+    // Without a filter for identifiers, entries of journald itself may be among these.
     let (least, most) = match own {
         "" | "min_prio: 7" => (24 + 5, usize::MAX),
         "min_prio: 3" => (12 + 4, usize::MAX),
@@ -269,7 +269,7 @@ fn cannot_read(script: &str, journal: Option<&PrivateJournal>, why: &[&str]) {
         .unwrap();
     let said = system.log("perfetto.log");
     println!("{:?}\n{said}\n{}", output.status, system.log("traced_probes.log"));
-    // The person who records reads why, and gets the rest of the trace.
+    // The user who records sees the reason, and gets the rest of the trace.
     assert!(said.contains(NAME), "{said}");
     let log = system.log("traced_probes.log");
     for part in why {
@@ -376,7 +376,7 @@ fn a_thread_that_reads_the_journal_runs_at_the_priority_of_its_own_session() {
     );
     let first = system.record(Side::Ours, &boosted);
     let second = system.record(Side::Ours, &config(""));
-    // A thread takes its session's priority when it begins to run. The second does not inherit that of the first.
+    // A thread takes the priority of its own session when it begins to run. The second thread does not inherit the first thread's priority.
     let wanted = [usual, [libc::SCHED_FIFO, 42, 0]];
     system.await_state(|_| scheduling(probes, "journal_reader") == wanted);
     first.interrupt();

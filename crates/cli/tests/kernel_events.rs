@@ -110,8 +110,8 @@ fn events(processor: &TraceProcessor, trace: &Path) -> BTreeMap<(String, String)
     events
 }
 
-/// The events of the script's processes. The instances do not begin and end at the same instant to record a thread that is switched in and out, so
-/// either may have an event of another thread that the other one has not.
+/// The events of the script's processes. The two instances do not begin and end to record a thread at the same instant when it is switched in or
+/// out, so each may have events of other threads that the other instance lacks.
 fn of_script(
     mut events: BTreeMap<(String, String), Vec<Event>>,
     script: u32,
@@ -157,8 +157,8 @@ impl Kernel {
         field.kind()
     }
 
-    /// Whether the value of the field may differ between the two recordings: an interned id; a constant string, which upstream does not know in
-    /// instances; and the state of a thread that ends, which the kernel looks up anew for each instance.
+    /// Whether the value of the field may differ between the two recordings. Such fields are interned ids; constant strings, which upstream cannot
+    /// resolve in instances; and the state of a thread that ends, which the kernel looks up anew for each instance.
     fn may_differ(&self, event: &str, field: &str) -> bool {
         let kind = self.kind(event, field);
         matches!(
@@ -237,7 +237,7 @@ fn every_event_that_can_be_provoked_is_recorded_as_upstream_does() {
         let ours = ours.get(&(cpu.clone(), name.clone())).unwrap_or(&nothing);
         seen.entry(kernel.group(name)).or_default().insert(name);
         let written: BTreeSet<&String> = theirs.iter().flat_map(|(_, fields)| fields.keys()).collect();
-        // An interrupt may come between the kernel's writing of an event into one instance and into the other, so order does not count.
+        // An interrupt may come after the kernel has written an event into one instance and before it writes it into the other, so order does not count.
         let comparable = |events: &[Event]| {
             let comparable = events.iter().map(|(tid, fields)| {
                 let fields = fields.iter().filter(|(field, _)| written.contains(field));
@@ -338,7 +338,7 @@ fn threads_get_no_names_from_the_proc_of_another_pid_namespace() {
                 instance.name()
             ),
         );
-        // Somebody runs.
+        // At least one process runs during the recording.
         assert!(Command::new("true").status().unwrap().success());
         described.push(described_processes(&recording.interrupt()));
         let told = system.log("traced_probes.log").contains("the machine's ids");
@@ -389,13 +389,13 @@ fn the_probes_trace_their_own_work_as_upstreams_do() {
         data_sources { config { name: "linux.sys_stats" sys_stats_config { meminfo_period_ms: 100 } } }
         duration_ms: 3000"#;
     let [upstreams, mut ours] = [Side::Upstream, Side::Ours].map(|side| {
-        // The service of either side has a metatrace of its own, and only upstream's offers it.
+        // Each service has a metatrace of its own, but only upstream's service offers it as a data source.
         let system = System::with_daemons(&programs, Side::Ours, side);
         let trace = system.record(Side::Ours, config).finish();
         metatrace(&processor, &trace)
     });
     assert!(upstreams.iter().all(|names| names.len() >= 2), "{upstreams:?}");
-    // A counter that later releases have than the reference, and than this trace processor.
+    // Releases after the reference and after this trace processor added this counter.
     ours[1].remove("Counter 11");
     ours[1].remove("FTRACE_SESSIONS");
     assert_eq!(ours, upstreams);

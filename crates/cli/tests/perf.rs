@@ -410,7 +410,7 @@ fn what_cannot_be_counted_is_refused_with_the_reason() {
         ("target_cpu: 4000", "target_cpu names no CPU"),
     ];
     for (perf, reason) in cases {
-        // A data source that cannot start is waited for until the recording ends.
+        // The service waits for a data source that cannot start until the recording ends.
         let config = format!("duration_ms: 500 {}", config(perf));
         let (mut recording, _) = system.begin(&programs.path(Side::Ours, Program::Perfetto), &[], &config);
         recording.wait();

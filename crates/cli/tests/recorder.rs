@@ -35,7 +35,7 @@ struct Flight<'a> {
     traced: u32,
     probes: u32,
     recorder: Option<Running>,
-    /// What the recorder is started with, before its own words.
+    /// The words before the recorder's own command line.
     enter: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ impl<'a> Flight<'a> {
             .unwrap()
     }
 
-    /// Has the command seal; returns the files.
+    /// Runs `ferretto recorder seal` with these words; returns the sealed files.
     fn seal(&self, words: &[&str]) -> Vec<PathBuf> {
         let output = self.ask(&[&["seal"], words].concat());
         let told = String::from_utf8_lossy(&output.stderr);
@@ -210,7 +210,7 @@ fn readings(trace: &Path) -> usize {
     packets.filter(|packet| is_reading(&packet.data)).count()
 }
 
-/// Whether the service's word that the clone has been read to its end is in the file.
+/// Whether the file has the service's event that says that the clone was read to its end.
 fn is_whole(trace: &Path) -> bool {
     let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
     trace.packet.iter().any(|packet| match &packet.data {
@@ -276,7 +276,7 @@ fn a_command_and_a_trigger_seal_what_was_recorded_on_either_service() {
         let unknown = flight.ask(&["seal", "nothing"]);
         assert_eq!(unknown.status.code(), Some(1));
 
-        // After the end `status` tells what was so.
+        // After the recorder has ended, `status` reports its last state.
         let mut recorder = flight.recorder.take().unwrap();
         recorder.signal(Signal::TERM);
         assert!(recorder.wait(PATIENCE).unwrap().success(), "{}", flight.said());
@@ -303,7 +303,7 @@ fn a_mistake_in_one_file_stops_no_other_and_changed_files_count_at_once() {
     });
     flight.configure("bad", METERS);
     flight.await_sessions(&["bad", "good"]);
-    // A file that gets a mistake while its session runs changes nothing.
+    // A mistake in the config of a running session changes nothing.
     flight.configure("good", "nonsense");
     flight.await_said("good goes on as it was");
     std::fs::remove_file(flight.config_file("bad")).unwrap();
@@ -369,7 +369,7 @@ fn a_storm_of_triggers_costs_as_many_files_as_are_allowed_and_each_is_counted() 
     });
     assert_eq!(tally()["sealed"], 2, "{}", tally());
     assert_eq!(flight.files().0.len(), 2);
-    // The share of one reason is not that of another.
+    // Each reason has its own share of seals.
     assert_eq!(flight.seal(&[]).len(), 1);
 }
 
@@ -395,7 +395,7 @@ fn states_of_the_machine_and_a_missed_watchdog_seal() {
     flight.await_sessions(&["meters"]);
     std::fs::write(&alive, "").unwrap();
     flight.await_file("meters", "hung");
-    // The memory was low before there was a session to seal.
+    // The recorder noticed that memory was low before there was a session to seal.
     await_that("the first look is counted", || {
         flight.state()["seals"]["meters/low"].is_object()
     });
@@ -427,11 +427,11 @@ fn a_line_of_the_journal_and_a_unit_that_fails_seal_within_a_second() {
     flight.await_file("meters", "disk");
     println!("sealed {:?} after the line", began.elapsed());
 
-    // Settings that are read again count from then on.
+    // The recorder uses settings from the moment when it has read them again.
     flight.set(&format!("{disk}{failed}"));
     flight.recorder.as_ref().unwrap().signal(Signal::HUP);
     await_that("a unit's failure seals", || {
-        // As systemd says it.
+        // This is systemd's message.
         journal.send(&[
             ("MESSAGE", b"app-1.service: Failed with result 'exit-code'."),
             ("MESSAGE_ID", b"d9b373ed55a64feb8242e02dbe79a49c"),
@@ -445,7 +445,7 @@ fn a_line_of_the_journal_and_a_unit_that_fails_seal_within_a_second() {
     await_that("all is counted", || {
         flight.state()["seals"]["meters/failed"]["sealed"] == 1
     });
-    // Who else spoke of an error was not heard.
+    // The recorder has ignored the errors that other programs logged.
     assert_eq!(flight.state()["seals"]["meters/disk"]["sealed"], 1);
     assert_eq!(
         flight.state()["seals"]["meters/disk"]["refused"],
@@ -498,7 +498,7 @@ fn a_folder_of_sessions_that_was_replaced_is_watched_from_sighup_on() {
     flight.await_sessions(&["b", "c"]);
 }
 
-/// Tells another thread when it is dropped, also by a failed assertion: a scope waits for its threads.
+/// Sets the flag when it is dropped, also by a failed assertion. Otherwise the other thread would go on, and the scope would wait for it forever.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -510,7 +510,7 @@ impl Drop for Over<'_> {
 #[test]
 fn the_quota_holds_at_every_moment_and_the_oldest_file_goes_first() {
     let programs = Programs::ours();
-    // A file of this session may have 2,432 KiB, so 168 KiB are left for others.
+    // A file of this session may take 2,432 KiB, so 168 KiB remain for other files.
     let mut flight = Flight::new(&programs, Side::Ours, "quota = \"2600 KiB\"");
     flight.configure("meters", METERS);
     flight.start();
@@ -533,7 +533,7 @@ fn the_quota_holds_at_every_moment_and_the_oldest_file_goes_first() {
         let told = Over(&over);
         let mut sealed = Vec::new();
         let mut gone = 0;
-        // How many files have room depends on the data that come meanwhile. Even a file without any has some hundred bytes from the service.
+        // The number of files that fit depends on the data that come meanwhile. Even a file without data has some hundred bytes from the service.
         while gone < 5 && sealed.len() < 1000 {
             sealed.extend(flight.seal(&[]));
             let (left, _) = flight.files();
@@ -567,7 +567,7 @@ fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
         let (_, others) = flight.files();
         assert!(!others.iter().any(|name| name.contains("pftrace")), "{others:?}");
         flight.await_sessions(&["meters"]);
-        // Somewhere between the beginning of a seal and the end of the next.
+        // The kill comes between the beginning of the first seal and the end of the second.
         let mut seals: Vec<_> = (0..2)
             .map(|_| flight.command(&["seal"], "killed.log").spawn().unwrap())
             .collect();
@@ -601,7 +601,7 @@ fn a_recorder_that_is_killed_at_any_moment_leaves_whole_files_and_comes_back() {
     assert_eq!(flight.seal(&[]).len(), 1);
 }
 
-/// The sizes of all files of a recorder together, except the small ones of its own.
+/// The total size of a recorder's trace files, sealed ones and rings.
 fn taken(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).unwrap().filter_map(Result::ok);
     let is_data = |name: &str| name.ends_with(".pftrace") || name.starts_with(".ring-");
@@ -632,7 +632,7 @@ fn of_a_crash_safe_session_at_most_the_last_second_is_missing_whatever_is_killed
     let asked_for: Option<u64> = std::env::var("FERRETTO_KILLS")
         .ok()
         .and_then(|count| count.parse().ok());
-    // On a machine that does much else, nobody gets a processor in time.
+    // On a busy machine no process gets a processor in time.
     let most_missing = Duration::from_secs(if asked_for.is_some() { 1 } else { 10 });
     let mut random = Random(seed);
     let programs = Programs::ours();

@@ -25,7 +25,7 @@ const DAEMONS: [Program; 5] = [
 const FCHMODAT2: i64 = 452;
 const MSEAL: i64 = 462;
 
-/// Whether the tests can run at all.
+/// Whether the tests can inject calls. If not, prints that the test is skipped.
 fn can_inject() -> bool {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root's daemons have capabilities to give up");
@@ -69,7 +69,7 @@ fn start(system: &mut System<'_>, daemon: Program, flags: &[&str]) -> u32 {
     })
 }
 
-/// Tells a relay its sockets in this folder.
+/// Gives a relay its sockets in this folder.
 fn prepare(daemon: Program, folder: &Path, command: &mut Command) {
     if daemon == Program::TracedRelay {
         command
@@ -78,7 +78,7 @@ fn prepare(daemon: Program, folder: &Path, command: &mut Command) {
     }
 }
 
-/// The calls that no daemon makes: each family that helps whoever has taken one over.
+/// The calls that no daemon makes. There is one of each family that an attacker in a daemon could use.
 fn calls_of_others() -> Vec<(&'static str, i64, Vec<Argument>)> {
     let shell = || vec![Text("/bin/true"), Number(0), Number(0)];
     let path = || vec![Text("/tmp"), Text("/tmp"), Number(0), Number(0), Number(0)];
@@ -284,7 +284,7 @@ fn calls_of_others() -> Vec<(&'static str, i64, Vec<Argument>)> {
     ]
 }
 
-/// The calls that some daemons make, and this one does not.
+/// The calls that other daemons make, but not this one.
 fn calls_of_other_daemons(daemon: Program) -> Vec<(&'static str, i64, Vec<Argument>)> {
     let mut calls = Vec::new();
     let is = |programs: &[Program]| programs.contains(&daemon);
@@ -298,7 +298,7 @@ fn calls_of_other_daemons(daemon: Program) -> Vec<(&'static str, i64, Vec<Argume
             vec![Number(-1), Number(libc::SIGURG.into())],
         ));
     } else {
-        // No other signal.
+        // The daemon may send no other signal.
         calls.push((
             "pidfd_send_signal",
             libc::SYS_pidfd_send_signal,
@@ -342,7 +342,7 @@ fn calls_of_other_daemons(daemon: Program) -> Vec<(&'static str, i64, Vec<Argume
             vec![Number(-1), Text("x"), Number(1), Number(0), Text("x"), Number(2)],
         ));
     }
-    // Only for a `ferretto` that has started them.
+    // Only daemons that `ferretto` starts for itself may mount.
     calls.push((
         "mount",
         libc::SYS_mount,
@@ -351,7 +351,7 @@ fn calls_of_other_daemons(daemon: Program) -> Vec<(&'static str, i64, Vec<Argume
     calls
 }
 
-/// Fails with the calls that a daemon survives.
+/// Asserts that each forbidden call kills the daemon.
 fn assert_killed_by_each(daemon: Program) {
     if !can_inject() {
         return;
@@ -426,13 +426,13 @@ fn calls_that_libraries_try_and_calls_to_come_fail_as_on_an_older_kernel() {
         }
         let outcome = inject(pid, libc::SYS_getpid, &[]);
         assert_eq!(outcome, Outcome::Returned(pid.into()), "{daemon:?}");
-        // It goes on as if nothing had been.
+        // The daemon goes on.
         system.assert_running();
         system.state();
     }
 }
 
-/// Has a daemon open a file.
+/// Makes a daemon open a file.
 fn open(pid: u32, path: &'static str, flags: i32) -> Outcome {
     let arguments = [
         Number(libc::AT_FDCWD.into()),
@@ -646,7 +646,7 @@ fn daemons_of_root_keep_the_capabilities_that_they_use_in_all_threads() {
         let (system, pid) = started(&programs, daemon, &[]);
         assert_kept(daemon, &system, pid, exactly | for_boosts);
 
-        // As where nobody may raise priorities.
+        // These limits simulate a machine on which nobody may raise priorities.
         let mut system = System::new(&programs);
         if daemon != Program::Traced {
             system.start(Side::Ours, Program::Traced);
@@ -666,9 +666,9 @@ fn daemons_of_root_keep_the_capabilities_that_they_use_in_all_threads() {
     }
 }
 
-/// Fails if a thread has other rights, while the daemon records.
+/// Asserts that, during a recording, every thread of the daemon has exactly these capabilities.
 fn assert_kept(daemon: Program, system: &System<'_>, pid: u32, capabilities: u64) {
-    // Threads that come later, too.
+    // The recording makes the daemon start more threads.
     let config = "buffers { size_kb: 64 } write_into_file: true duration_ms: 600000 data_sources { config { name: \"linux.perf\" \
                   perf_event_config { timebase { frequency: 10 counter: SW_CPU_CLOCK } } } }";
     let recording = system.record(Side::Ours, config);

@@ -40,7 +40,7 @@ fn start(system: &mut System<'_>, side: Side) {
     });
 }
 
-/// The counters of a trace, each battery's once, and how many packets there are.
+/// The counters in a trace, once for each battery, and the number of packets.
 fn read(trace: &Path) -> (Vec<BatteryCounters>, usize) {
     let trace = Trace::decode_from_slice(&std::fs::read(trace).unwrap()).unwrap();
     let counters = trace.packet.into_iter().filter_map(|packet| match packet.data {

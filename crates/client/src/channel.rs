@@ -166,10 +166,6 @@ impl Channel {
         self.connection.invoke(self.service, call)
     }
 
-    pub(crate) fn methods(&self) -> Vec<&str> {
-        self.connection.methods(self.service)
-    }
-
     pub(crate) fn outgoing_room(&self) -> usize {
         self.connection.outgoing_room()
     }

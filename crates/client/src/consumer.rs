@@ -289,14 +289,6 @@ impl ConsumerEndpoint {
         self.invoke(ConsumerMethod::QueryCapabilities, Vec::new(), None)
     }
 
-    /// Has the service save the session with the best score for bug reports (removed in later services, which reject it).
-    ///
-    /// # Errors
-    /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
-    pub fn save_trace_for_bugreport(&mut self) -> Result<CallId, InvokeError> {
-        self.invoke(ConsumerMethod::SaveTraceForBugreport, Vec::new(), None)
-    }
-
     /// Clones a session; the clone is ours then, stopped and ready to be read. `file` takes the data when the session
     /// writes into a file.
     ///
@@ -308,11 +300,6 @@ impl ConsumerEndpoint {
         file: Option<OwnedFd>,
     ) -> Result<CallId, InvokeError> {
         self.invoke(ConsumerMethod::CloneSession, request.encode_to_vec(), file)
-    }
-
-    /// The methods of the connected service, sorted; empty before it answered.
-    pub fn service_methods(&self) -> Vec<&str> {
-        self.channel.methods()
     }
 
     fn invoke(

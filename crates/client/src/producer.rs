@@ -312,7 +312,7 @@ impl ProducerEndpoint {
     ///
     /// # Errors
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
-    pub fn unregister_trace_writer(&mut self, writer: WriterId) -> Result<(), InvokeError> {
+    pub(crate) fn unregister_trace_writer(&mut self, writer: WriterId) -> Result<(), InvokeError> {
         let request = UnregisterTraceWriterRequest {
             trace_writer_id: Some(writer.0.into()),
             ..Default::default()
@@ -413,11 +413,6 @@ impl ProducerEndpoint {
     /// If the request is larger than a frame, or so much is waiting to be sent that it has no room. Nothing was sent then.
     pub fn sync(&mut self) -> Result<CallId, InvokeError> {
         self.call(ProducerMethod::Sync, Vec::new())
-    }
-
-    /// The methods of the connected service, sorted; empty before it answered.
-    pub fn service_methods(&self) -> Vec<&str> {
-        self.channel.methods()
     }
 
     /// Bytes that may be queued before requests are refused.

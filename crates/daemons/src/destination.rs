@@ -50,7 +50,7 @@ impl Destination {
     }
 
     /// The address for producers: none while it is open which of several it is.
-    pub fn for_producers(&self) -> Option<&Address> {
+    pub(crate) fn for_producers(&self) -> Option<&Address> {
         let is_open = self.found.len() > 1 && !self.is_answering;
         self.current().filter(|_| !is_open)
     }

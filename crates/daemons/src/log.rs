@@ -8,12 +8,12 @@ use std::io::Write;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// The variable with the [`Level`] up to which lines are written.
+/// The variable with the `Level` up to which lines are written.
 pub const LEVEL: &str = "FERRETTO_LOG";
 
 /// The importance of a line; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub(crate) enum Level {
     /// The daemon ends, or cannot do its task.
     Error,
     /// Somebody will miss something.
@@ -86,7 +86,7 @@ static TO_JOURNAL: LazyLock<bool> = LazyLock::new(|| {
 static THROTTLE: Mutex<Throttle> = Mutex::new(Throttle::new());
 
 /// Writes lines up to this level only, whatever the environment says. The first call counts.
-pub fn limit(level: Level) {
+pub(crate) fn limit(level: Level) {
     let _ = OF_FLAG.set(level);
 }
 

@@ -68,7 +68,7 @@ unsafe impl GlobalAlloc for Tracing {
     }
 }
 
-/// Calls `run` on so many threads, and waits for them.
+/// Calls `run` on this many threads, and waits for them.
 fn on_threads(threads: usize, run: impl Fn(usize) + Sync) {
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -102,11 +102,11 @@ fn an_allocator_may_trace_a_sampled_category() {
     in_own_process("an_allocator_may_trace_a_sampled_category", || {
         ferretto::initialize(Options::in_process());
         let session = session();
-        // The first event in here registers the category, which allocates.
+        // The first event of the category registers it, which allocates.
         SAMPLES.store(true, Ordering::Relaxed);
         allocate(1000);
         SAMPLES.store(false, Ordering::Relaxed);
-        // The first event of a place, where it may neither allocate nor wait.
+        // This is the first event of its call site, and it may neither allocate nor wait.
         without_waiting(|| trace_event_instant!(&SAMPLED, "another place"));
         let trace = finish(session);
         let recorded = trace.named("sampled") as u64;
@@ -128,7 +128,7 @@ fn an_allocator_that_traces_is_recorded_and_nothing_hangs() {
         const EACH: usize = 1000;
         on_threads(THREADS, |_| allocate(EACH));
         let trace = finish(session);
-        // Allocations of the threads themselves come on top; allocations of their sequences are not recorded.
+        // The threads themselves allocate, too. The allocations of their sequences are not recorded.
         assert!(trace.named("alloc") >= THREADS * (EACH - 1), "{trace:?}");
         assert!(trace.named("dealloc") >= THREADS * (EACH - 1), "{trace:?}");
         assert!(trace.counters >= 2 * THREADS * (EACH - 1), "{trace:?}");
@@ -161,7 +161,7 @@ fn four_threads_allocate_while_sessions_come_and_go_and_the_process_forks() {
                 _ => {
                     while Instant::now() < until {
                         allocate(100);
-                        // Sessions have much to read otherwise.
+                        // Without this, sessions would have too much to read.
                         std::thread::sleep(Duration::from_millis(1));
                         std::thread::spawn(|| allocate(10)).join().unwrap();
                     }
@@ -217,7 +217,7 @@ fn a_forked_child_traces_its_allocations_itself() {
     });
 }
 
-/// Has SIGPROF sent to whichever thread runs, about so often.
+/// Makes the kernel send SIGPROF to a running thread, about once in each period.
 fn interrupt(handler: extern "C" fn(i32), every: Duration) {
     // SAFETY: an action of zeroes is none, with no flags; the handler is a function of this program and does only things that are safe there, which
     // is tested here.
@@ -332,14 +332,14 @@ fn an_event_in_a_handler_that_interrupts_ordinary_code_is_recorded() {
             let session = session();
             // The thread has its sequence, and its readers know the sites.
             tick("thread");
-            // So rarely that the clock has to be asked anew.
+            // The signals come so rarely that the clock has to be read anew.
             interrupt(on_profile, Duration::from_millis(10));
             mask_profile(libc::SIG_UNBLOCK);
             while HANDLED.load(Ordering::Relaxed) < 20 {
                 std::hint::spin_loop();
             }
             mask_profile(libc::SIG_BLOCK);
-            // After a while in which the thread has recorded nothing.
+            // The thread has recorded nothing for a while.
             std::thread::sleep(Duration::from_millis(400));
             on_profile(libc::SIGPROF);
             let trace = finish(session);
@@ -370,7 +370,7 @@ fn slices_nest_even_if_a_handler_drops_events() {
                     trace_event!("life", "around");
                     without_waiting(|| {
                         trace_event!("life", "a site that is new here");
-                        // More than a chunk holds.
+                        // These events take more than a chunk.
                         (0..10_000).for_each(|_| tick("no signal"));
                     });
                 }

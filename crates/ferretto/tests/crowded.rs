@@ -15,13 +15,13 @@ use ferretto_wire::Reader;
 use rustix::thread::{MembarrierQuery, membarrier_query};
 
 const THREADS: usize = 1024;
-/// Of each thread in a round, between which all others have theirs.
+/// The number of events of each thread in a round. Between two rounds of a thread, all others have theirs.
 const BURST: usize = 30;
 const ROUNDS: usize = 3;
 const MEMORY: u32 = 256 * 1024;
 
-/// The policy has writers wait for chunks, so that no clock decides whether there is one in time: but if threads kept their chunks, there would
-/// be none until the writers' patience is over.
+/// With this policy, writers wait for chunks, so the result does not depend on time. If sleeping threads kept their chunks, no chunk would become
+/// free until the writers give up.
 #[test]
 fn a_thousand_threads_that_write_in_turn_lose_nothing() {
     if !has_barrier() {
@@ -55,7 +55,7 @@ fn a_thousand_threads_that_write_in_turn_lose_nothing() {
                         for number in 0..BURST {
                             trace_event_instant!("crowd", "instant", "number" => number as u64);
                         }
-                        // All keep their sequences.
+                        // All threads stay alive, and keep their sequences.
                         round_over.wait();
                     }
                 })
@@ -87,7 +87,7 @@ fn a_thousand_threads_that_write_in_turn_lose_nothing() {
     );
 }
 
-/// Linux before 4.14, or a sandbox.
+/// Whether the kernel has the barrier. Linux before 4.14 and some sandboxes lack it.
 fn has_barrier() -> bool {
     membarrier_query().contains(MembarrierQuery::PRIVATE_EXPEDITED)
 }

@@ -13,7 +13,7 @@ use ferretto_proto::messages::{DataSourceDescriptor, Message, Trace, trace_packe
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Says in its descriptor how often that was asked for, and tells all that comes over it.
+/// Its descriptor contains the number of requests for it, and it logs all calls.
 struct Diary {
     wish: String,
 }
@@ -30,7 +30,7 @@ impl DataSource for Diary {
     const NAME: &'static str = "ferretto.test.diary";
     /// Whether the sequence has written its introduction.
     type Incremental = bool;
-    /// Packets so far.
+    /// The number of packets of a thread so far.
     type Thread = u32;
 
     fn descriptor() -> DataSourceDescriptor {
@@ -114,7 +114,7 @@ fn start(wish: &str, clear: Option<Duration>) -> Session {
     session
 }
 
-/// Numbers with the count of their sequence, and the number of introductions.
+/// Stops the session; returns the numbers in its trace, each with the count of its sequence, and the number of introductions.
 fn stop(session: &Session, wish: &str) -> (Vec<(u32, u64)>, usize) {
     session.stop_blocking().unwrap();
     let trace = Trace::decode_from_slice(&session.read_to_end().unwrap()).unwrap();
@@ -177,7 +177,7 @@ fn a_data_source_is_set_up_started_written_through_flushed_and_stopped_for_each_
     write(5);
     let (mut numbers, introductions) = stop(&other, "other");
     numbers.sort();
-    // The SDK's thread wrote at the end of each.
+    // The SDK's thread wrote 999 at the end of each instance.
     assert_eq!(numbers, [(3, 1), (4, 1), (5, 2), (999, 1), (999, 2)]);
     assert_eq!(introductions, 3, "one of each thread's sequence");
     assert!(!DIARY.is_active());

@@ -14,12 +14,12 @@ use ferretto::{Options, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet};
 use ferretto_wire::Reader;
 
-/// Says where the program is to stream its trace to.
+/// Environment variable: the file into which the program streams its trace.
 const TRACE: &str = "FERRETTO_TEST_TRACE";
 const EVENTS: usize = 1000;
-/// Has the trace go into a pipe that is read only after a while.
+/// Environment variable: the trace goes into a pipe that is read only after a while.
 const SLOWLY: &str = "FERRETTO_TEST_TRACE_SLOWLY";
-/// More than a pipe holds.
+/// These take more than a pipe holds.
 const MANY_EVENTS: usize = 50_000;
 
 /// Streams track events, and writes them when the session ends.
@@ -65,7 +65,7 @@ fn a_file_has_everything_when_the_program_ends() {
     assert_eq!(events(&std::fs::read(trace).unwrap()), EVENTS);
 }
 
-/// Has a session begin just before the end.
+/// Environment variable: a session begins just before the end.
 const AT_THE_END: &str = "FERRETTO_TEST_TRACE_AT_THE_END";
 
 #[test]
@@ -92,7 +92,7 @@ fn a_session_that_begins_just_before_the_end_still_has_its_file() {
     assert_eq!(events(&trace), 0);
 }
 
-/// Has the SDK's thread be busy when the program ends.
+/// Environment variable: the SDK's thread is busy when the program ends.
 const BUSY: &str = "FERRETTO_TEST_TRACE_BUSY";
 
 #[test]
@@ -109,7 +109,7 @@ fn a_file_has_everything_though_the_sdks_thread_is_late() {
             trace_event_instant!("program", "Event", "number" => number);
         }
         session.flush_blocking(Duration::from_secs(60)).unwrap();
-        // Longer than the end of a process usually waits.
+        // This takes longer than the end of a process usually waits.
         session.trace_stats_with(|_| std::thread::sleep(Duration::from_millis(300)));
         std::thread::sleep(Duration::from_millis(50));
         std::process::exit(0);
@@ -124,7 +124,7 @@ fn a_file_has_everything_though_the_sdks_thread_is_late() {
     assert_eq!(events(&std::fs::read(trace).unwrap()), MANY_EVENTS);
 }
 
-/// How many events a trace has.
+/// Returns the number of events in a trace.
 fn events(trace: &[u8]) -> usize {
     let packets = Reader::new(trace).map(|field| {
         let packet = field.unwrap().value.as_bytes().unwrap();
@@ -150,7 +150,7 @@ fn a_pipe_has_everything_too_though_its_reader_is_late() {
         .unwrap();
     let mut reader = File::open(pipe).unwrap();
     let mut trace = vec![0];
-    // From the first byte on the program is at its end: its recordings are written then.
+    // The program writes its recordings at its end, so it has reached the end when the first byte comes.
     reader.read_exact(&mut trace).unwrap();
     std::thread::sleep(Duration::from_millis(500));
     reader.read_to_end(&mut trace).unwrap();

@@ -1,6 +1,6 @@
-//! Sixty-four threads and sessions that come and go, all in one process: not one event is unaccounted for, and nothing is left.
+//! Sixty-four threads and sessions that come and go, all in one process: every event is accounted for, and nothing is left.
 //!
-//! For seconds, or as long as `FERRETTO_SDK_STRESS_SECONDS` says.
+//! It runs for some seconds, or for `FERRETTO_SDK_STRESS_SECONDS`.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -24,11 +24,11 @@ const RECORDERS: u64 = 4;
 #[test]
 fn every_event_is_accounted_for() {
     let (duration, seed) = stress::seconds_and_seed(4);
-    // The service's choice, and so much that nothing is lost for want of it.
+    // Either the service chooses the size, or there is so much memory that nothing is lost.
     let memory = Chance::new(seed).pick(&[0, 32 << 20]);
     let options = Options::in_process().shared_memory_size(memory);
     ferretto::initialize(options.producer_name(NAME));
-    // Once, for the objects that are made then and kept.
+    // The first recording creates objects that are kept.
     let record = |chance: &mut Chance| {
         recording::record(&Session::in_process, NAME, Service::Ours, PATIENCE, chance).unwrap()
     };

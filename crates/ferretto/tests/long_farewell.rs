@@ -1,4 +1,4 @@
-//! A data source that writes more in a call than memory holds. That is on the SDK's thread, which also runs the service.
+//! A data source that writes more in one call than memory holds. The call is on the SDK's thread, which also runs the service.
 #![cfg(feature = "in-process")]
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ impl DataSource for Talkative {
     }
 }
 
-/// Whether it writes when it starts, and not when it stops.
+/// Whether the data source writes when it starts instead of when it stops.
 static TALKS_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 fn talk() {
@@ -59,7 +59,7 @@ fn talk() {
     }
 }
 
-/// The numbers that a trace has.
+/// Returns the numbers in a trace.
 fn numbers(session: &Session) -> Vec<u32> {
     let trace = Trace::decode_from_slice(&session.read_to_end().unwrap()).unwrap();
     let numbers = trace.packet.iter().filter_map(|packet| match &packet.data {

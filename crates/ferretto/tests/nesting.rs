@@ -73,7 +73,7 @@ fn record(thread: usize) {
     record_one();
 }
 
-/// Records a slice as soon as there is memory, and with it the owed ends.
+/// Records a slice as soon as there is memory, and so also the ends that are owed.
 fn record_one() {
     while !trace_slice!("nesting", "Flat").is_recorded() {
         std::thread::yield_now();
@@ -90,7 +90,7 @@ struct Found {
 }
 
 impl Found {
-    /// Of each thread's own track, all is in its sequence and in order. On other tracks, a lost end may be another thread's to write: here they
+    /// All events on a thread's own track are in its sequence and in order. On other tracks another thread may have to write a lost end, so their events
     /// are only counted.
     fn in_trace(trace: &[u8]) -> Self {
         let mut found = Self::default();

@@ -18,7 +18,7 @@ use ferretto::{RecordingOptions, trace_event, trace_event_instant};
 use ferretto_proto::messages::{Message, TracePacket, trace_packet, track_event};
 use ferretto_wire::Reader;
 
-/// Says where the program is to record to; there is one only in a child.
+/// Environment variable: the file into which the program records. It is set only in children.
 const TRACE: &str = "FERRETTO_TEST_RECORDING";
 const SLICES: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -62,7 +62,7 @@ impl Counts {
     }
 }
 
-/// How many slices a trace file has, all of whose packets are whole.
+/// Returns the number of slices in a trace file. All its packets must be complete.
 fn counts(trace: &[u8]) -> Counts {
     let mut counts = Counts::whole(0);
     for field in Reader::new(trace) {
@@ -98,7 +98,7 @@ fn record_slices(count: usize) {
     }
 }
 
-/// Half on this thread, half on another one, which lives on.
+/// Records half of the slices on this thread, and half on another one, which lives on.
 fn record_on_two_threads() {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -139,7 +139,7 @@ fn a_program_that_returns_an_error_has_everything() {
         Ok(())
     }
     if let Some(trace) = of_child() {
-        // As `main` does with its result.
+        // `main` does the same with its result.
         std::process::exit(i32::from(program(&trace).is_err()));
     }
     let (output, counts) = run("a_program_that_returns_an_error_has_everything");
@@ -246,7 +246,7 @@ fn a_program_that_returns_while_others_record_has_a_whole_file() {
     assert_eq!(counts, Counts::whole(SLICES));
 }
 
-/// Waits until the file has all slices. Its last packet may not be whole yet.
+/// Waits until the file has all slices. Its last packet may still be incomplete.
 fn await_slices(trace: &Path) {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -331,7 +331,7 @@ fn at_sockets<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
         .env("PERFETTO_CONSUMER_SOCK_NAME", folder.join("consumer"))
 }
 
-/// Runs this test as a program that the machine's service records. Nothing else need be there: the program comes before the service knows it.
+/// Runs this test as a program that the machine's service records. The program begins to record before the service knows it as a producer.
 fn run_with_service(test: &str) {
     let folder = tempfile::tempdir().unwrap();
     let Some(_service) = service(folder.path()) else {
@@ -350,7 +350,7 @@ fn run_with_service(test: &str) {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(said(&output), "");
-    // Of a program that is gone, the service completes the file by itself.
+    // When the program is gone, the service completes the file by itself.
     await_slices(&trace);
     ask_trace_processor(&trace);
     assert_eq!(counts(&std::fs::read(trace).unwrap()), Counts::whole(SLICES));
@@ -396,7 +396,7 @@ fn a_service_that_is_not_there_is_an_error() {
 #[test]
 fn a_full_disk_is_in_the_log_and_in_the_result() {
     if let Some(trace) = of_child() {
-        // Periods end at whole multiples of the clock, so the first write can be before the start is answered.
+        // Write periods end at multiples of the clock, so the first write may come before the answer to the start.
         let error = match ferretto::record_to(trace) {
             Ok(recording) => {
                 record_slices(SLICES);
@@ -421,7 +421,7 @@ fn a_full_disk_is_in_the_log_and_in_the_result() {
 #[test]
 fn a_full_disk_is_reported_even_if_the_program_just_exits() {
     if let Some(trace) = of_child() {
-        // If the first write is before the answer, this is the error.
+        // If the first write comes before the answer, this fails.
         let _trace = ferretto::record_to(trace);
         record_slices(SLICES);
         std::process::exit(0);
@@ -453,7 +453,7 @@ fn a_file_that_cannot_be_opened_is_named_with_the_reason_and_keeps_its_contents(
     assert!(error.contains("another recording writes it"), "{error}");
     let path = first.finish().unwrap();
     assert_eq!(counts(&std::fs::read(path).unwrap()), Counts::whole(SLICES));
-    // Now no recording writes it.
+    // Now no recording writes into this file.
     drop(ferretto::record_to(&trace).unwrap());
 }
 

@@ -165,7 +165,7 @@ impl Welcome {
     }
 
     /// Bytes between two samples of the heap with this name, if it has an interval of its own. 0: it is not sampled.
-    pub fn own_interval_of(&self, name: &[u8]) -> Option<u64> {
+    pub(crate) fn own_interval_of(&self, name: &[u8]) -> Option<u64> {
         let own = self.heaps().iter().find(|heap| {
             let length = heap
                 .name
@@ -209,7 +209,7 @@ impl Welcome {
     /// Becomes what a message says; `false` if it is none of this version, and then the value is of no use. Takes little stack, which signal
     /// handlers have little of.
     #[must_use]
-    pub fn decode_from(&mut self, bytes: &[u8]) -> bool {
+    pub(crate) fn decode_from(&mut self, bytes: &[u8]) -> bool {
         self.count = 0;
         self.read(bytes).is_some()
     }

@@ -81,7 +81,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind with this number.
-    pub const fn from_number(number: u8) -> Option<Kind> {
+    pub(crate) const fn from_number(number: u8) -> Option<Kind> {
         match number {
             1 => Some(Kind::Padding),
             2 => Some(Kind::Allocation),
@@ -146,7 +146,7 @@ pub mod heap {
 }
 
 /// Bytes of a stack that are copied at most.
-pub const MOST_STACK_BYTES: usize = 64 << 10;
+pub(crate) const MOST_STACK_BYTES: usize = 64 << 10;
 
 /// Words of a record at most.
 pub const MOST_RECORD_WORDS: usize = 1 + allocation::STACK + MOST_STACK_BYTES / 8;

@@ -95,7 +95,7 @@ impl<'a, W: Word> Ring<'a, W> {
     }
 
     /// Whether [`take`](Self::take) would find space now, as far as can be seen.
-    pub fn has_space(self, kind: Kind, payload: usize) -> bool {
+    pub(crate) fn has_space(self, kind: Kind, payload: usize) -> bool {
         let write = self.header[header::WRITE].load(Relaxed);
         let used = write.wrapping_sub(self.header[header::READ].load(Acquire));
         // More than all: see `take`.

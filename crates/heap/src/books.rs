@@ -4,7 +4,7 @@
 //! allocation costs two look-ups, a release one. The maximum costs nothing more: a call stack remembers what it held at the last maximum when it is next
 //! touched, so no maximum looks at other stacks.
 //!
-//! The caller bounds live allocations, by [`Books::live`], and call stacks, which [`Interning`](ferretto_profile::interning::Interning) numbers.
+//! The caller bounds live allocations, by `Books::live`, and call stacks, which [`Interning`](ferretto_profile::interning::Interning) numbers.
 
 use std::collections::{HashMap, HashSet};
 
@@ -108,22 +108,22 @@ impl Stack {
 
 impl Books {
     /// How many allocations are live.
-    pub fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.live.len()
     }
 
     /// Whether an allocation is live at this address.
-    pub fn is_live(&self, address: u64) -> bool {
+    pub(crate) fn is_live(&self, address: u64) -> bool {
         self.live.contains_key(&address)
     }
 
     /// The time of the last allocation.
-    pub fn last_time(&self) -> u64 {
+    pub(crate) fn last_time(&self) -> u64 {
         self.last_time
     }
 
     /// The time of the allocation that made the maximum.
-    pub fn most_held_time(&self) -> u64 {
+    pub(crate) fn most_held_time(&self) -> u64 {
         self.most_held_time
     }
 
@@ -162,7 +162,7 @@ impl Books {
     }
 
     /// Enters a release. Does nothing if no allocation is live at this address.
-    pub fn free(&mut self, address: u64) {
+    pub(crate) fn free(&mut self, address: u64) {
         let Some(Live { bytes, stack }) = self.live.remove(&address) else {
             return;
         };
@@ -201,25 +201,25 @@ impl Books {
     }
 
     /// Readers may not have got what they were told: everything is told again.
-    pub fn tell_again(&mut self) {
+    pub(crate) fn tell_again(&mut self) {
         for stack in &mut self.stacks {
             stack.told_empty = None;
         }
     }
 
     /// The call stacks that are in the books.
-    pub fn stacks(&self) -> impl ExactSizeIterator<Item = CallstackId> {
+    pub(crate) fn stacks(&self) -> impl ExactSizeIterator<Item = CallstackId> {
         self.stacks.iter().map(|stack| stack.id)
     }
 
     /// Those of them of which readers will have to be told.
-    pub fn unsettled(&self) -> impl Iterator<Item = CallstackId> {
+    pub(crate) fn unsettled(&self) -> impl Iterator<Item = CallstackId> {
         let unsettled = self.stacks.iter().filter(|stack| !stack.is_settled());
         unsettled.map(|stack| stack.id)
     }
 
     /// How many call stacks have freed everything, so that they can be forgotten once readers are told.
-    pub fn empty_untold(&self) -> usize {
+    pub(crate) fn empty_untold(&self) -> usize {
         let stacks = self.stacks.iter();
         stacks
             .filter(|stack| stack.frees == stack.allocations && !stack.is_settled())
@@ -228,7 +228,7 @@ impl Books {
 
     /// Forgets call stacks of which readers need not be told any more, but not those in use elsewhere. If such a stack allocates again it must have a new
     /// number, because its account begins anew.
-    pub fn forget_settled(&mut self, in_use: &HashSet<CallstackId>) {
+    pub(crate) fn forget_settled(&mut self, in_use: &HashSet<CallstackId>) {
         let keeps = |stack: &Stack| !stack.is_settled() || in_use.contains(&stack.id);
         let mut places = vec![0; self.stacks.len()];
         let mut kept = 0;

@@ -24,7 +24,7 @@ pub struct Arrived(pub u64);
 
 impl Arrived {
     /// Now.
-    pub fn now() -> Arrived {
+    pub(crate) fn now() -> Arrived {
         Arrived(coarse_now())
     }
 }
@@ -36,7 +36,7 @@ fn coarse_now() -> u64 {
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     claim: Claim,
     /// Readable when the process has ended.
     process: OwnedFd,
@@ -103,12 +103,12 @@ impl Client {
     }
 
     /// The session's claim to it.
-    pub fn claim(&self) -> &Claim {
+    pub(crate) fn claim(&self) -> &Claim {
         &self.claim
     }
 
     /// The process.
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.claim.pid()
     }
 

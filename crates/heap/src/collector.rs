@@ -30,7 +30,7 @@ const MOST_LIVE: usize = 1 << 23;
 const MOST_INTERNED_OF_CLIENT: usize = 96 << 20;
 
 /// The name of the call stack that all without room count as.
-pub const TOO_MANY: &str = "too many call stacks";
+pub(crate) const TOO_MANY: &str = "too many call stacks";
 
 /// The name of the call stack of allocations that came too late to be unwound.
 const NOT_UNWOUND: &str = "not unwound: the recording ended";
@@ -73,7 +73,7 @@ pub struct Collector {
 
 /// Whether there is time to unwind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwinding {
+pub(crate) enum Unwinding {
     /// There is.
     InTime,
     /// Allocations count as one call stack.
@@ -123,27 +123,27 @@ impl Collector {
     }
 
     /// Whether allocations are unwound.
-    pub fn unwinding(&self) -> Unwinding {
+    pub(crate) fn unwinding(&self) -> Unwinding {
         self.unwinding
     }
 
     /// Whether later allocations are unwound.
-    pub fn set_unwinding(&mut self, unwinding: Unwinding) {
+    pub(crate) fn set_unwinding(&mut self, unwinding: Unwinding) {
         self.unwinding = unwinding;
     }
 
     /// Processes may have changed their mappings unnoticed.
-    pub fn distrust_mappings(&mut self) {
+    pub(crate) fn distrust_mappings(&mut self) {
         self.stacks.distrust();
     }
 
     /// Has everything that later packets refer to repeated.
-    pub fn clear_incremental_state(&mut self) {
+    pub(crate) fn clear_incremental_state(&mut self) {
         self.output.clear_incremental_state();
     }
 
     /// A client has arrived: stacks of this process are looked up in it, whatever has its id by then.
-    pub fn meet(&mut self, pid: i32, met: Met) {
+    pub(crate) fn meet(&mut self, pid: i32, met: Met) {
         self.stacks.meet(pid, met);
     }
 
@@ -264,7 +264,7 @@ impl Collector {
     }
 
     /// What readers were told of these clients may have been lost: the next dumps tell all of it again.
-    pub fn tell_again<'a>(&self, feeds: impl Iterator<Item = &'a mut Feed>) {
+    pub(crate) fn tell_again<'a>(&self, feeds: impl Iterator<Item = &'a mut Feed>) {
         for feed in feeds {
             feed.profile
                 .heaps()
@@ -279,24 +279,24 @@ impl Collector {
     }
 
     /// Tells that these processes are profiled by another session.
-    pub fn write_rejected(&mut self, pids: impl IntoIterator<Item = i32>, sink: &mut dyn PacketSink) {
+    pub(crate) fn write_rejected(&mut self, pids: impl IntoIterator<Item = i32>, sink: &mut dyn PacketSink) {
         self.output.rejected(pids, &mut self.interning, sink);
     }
 
     /// A client has ended. If its process has too, or runs another program, later samples with its id are of another one.
-    pub fn forget(&mut self, pid: i32, feed: &Feed) {
+    pub(crate) fn forget(&mut self, pid: i32, feed: &Feed) {
         self.live -= feed.profile.live();
         self.forgettable += feed.profile.stacks().count();
         self.stacks.forget_process(pid);
     }
 
     /// Whether call stacks should be forgotten that nobody needs any more.
-    pub fn should_forget_stacks(&self) -> bool {
+    pub(crate) fn should_forget_stacks(&self) -> bool {
         self.forgettable > WORTH_FORGETTING.max(self.interning.callstacks() / 2)
     }
 
     /// Forgets call stacks if the limit of all is reached, so that new ones get no number, or if a client comes near to its share.
-    pub fn make_room<'a>(
+    pub(crate) fn make_room<'a>(
         &mut self,
         feeds: impl Iterator<Item = &'a mut Feed>,
         dumps: impl Iterator<Item = &'a Dump>,
@@ -318,7 +318,7 @@ impl Collector {
 
     /// Whether a client is to be dumped before its time: it has used up three quarters of its share, and once readers are told, an eighth of its call stacks can
     /// be forgotten. Without that, new ones would soon count as one. Readers of totals add up whatever dumps there are; those of maxima do not all.
-    pub fn wants_dump(&self, feed: &mut Feed) -> bool {
+    pub(crate) fn wants_dump(&self, feed: &mut Feed) -> bool {
         self.recorded == Recorded::Totals
             && self.is_near_its_share(feed)
             && is_an_eighth(feed, |heap| heap.books.empty_untold())
@@ -329,7 +329,7 @@ impl Collector {
     }
 
     /// Forgets call stacks that are neither in the books of a client nor in a dump that is yet to be written.
-    pub fn forget_stacks<'a>(
+    pub(crate) fn forget_stacks<'a>(
         &mut self,
         feeds: impl Iterator<Item = &'a mut Feed>,
         dumps: impl Iterator<Item = &'a Dump>,

@@ -1,7 +1,7 @@
 //! Packets of one instance: its sequence in the trace.
 //!
 //! [`Collector`](crate::collector::Collector) hands over what the books of a heap say as a [`Dump`], which is written in packets of some 100 KB, one in each
-//! [step](Output::step). They are upstream's `ProfilePacket`s: all but the last say that they are continued, and their indexes have no gaps. Before them come
+//! step. They are upstream's `ProfilePacket`s: all but the last say that they are continued, and their indexes have no gaps. Before them come
 //! packets with the interned data that they refer to, where upstream's have it behind them. After a loss, and when the service asks for it, interned data is
 //! repeated with the same numbers.
 
@@ -111,7 +111,7 @@ impl Output {
     }
 
     /// Has interned data repeated before the next packet.
-    pub fn clear_incremental_state(&mut self) {
+    pub(crate) fn clear_incremental_state(&mut self) {
         self.has_begun = false;
     }
 
@@ -143,7 +143,12 @@ impl Output {
     }
 
     /// Writes one packet more of a dump.
-    pub fn step(&mut self, dump: &mut Dump, interning: &mut Interning, sink: &mut dyn PacketSink) -> Step {
+    pub(crate) fn step(
+        &mut self,
+        dump: &mut Dump,
+        interning: &mut Interning,
+        sink: &mut dyn PacketSink,
+    ) -> Step {
         self.begin(interning, sink);
         let pending = interning.take_some_pending(INTERNED_BYTES);
         if !pending.is_empty() {
@@ -181,7 +186,7 @@ impl Output {
     }
 
     /// These processes are not profiled, because another session profiles them.
-    pub fn rejected(
+    pub(crate) fn rejected(
         &mut self,
         pids: impl IntoIterator<Item = i32>,
         interning: &mut Interning,
@@ -211,7 +216,7 @@ impl Output {
     }
 
     /// Writes one allocation, as upstream does when it streams them: without the process and the stack.
-    pub fn stream_allocation(&mut self, allocation: &Allocation<'_>, sink: &mut dyn PacketSink) {
+    pub(crate) fn stream_allocation(&mut self, allocation: &Allocation<'_>, sink: &mut dyn PacketSink) {
         self.sequence_number += 1;
         self.packet.clear();
         TracePacket::new(&mut self.packet).streaming_allocation(|out| {
@@ -226,7 +231,7 @@ impl Output {
     }
 
     /// Writes one release.
-    pub fn stream_free(&mut self, heap: u32, address: u64, sink: &mut dyn PacketSink) {
+    pub(crate) fn stream_free(&mut self, heap: u32, address: u64, sink: &mut dyn PacketSink) {
         self.sequence_number += 1;
         self.packet.clear();
         TracePacket::new(&mut self.packet).streaming_free(|out| {

@@ -65,7 +65,7 @@ pub struct Told {
 
 /// What the next record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetched {
+pub(crate) enum Fetched {
     /// A record, whose payload is in [`Feed::payload`].
     Record(Kind),
     /// There is none for now.
@@ -97,17 +97,17 @@ impl Feed {
     }
 
     /// The payload of the record that was fetched last.
-    pub fn payload(&self) -> &[Word] {
+    pub(crate) fn payload(&self) -> &[Word] {
         &self.payload
     }
 
     /// A record made no sense: nothing more is read.
-    pub fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         self.is_corrupt = true;
     }
 
     /// What is written later than now is not read any more.
-    pub fn end_here(&mut self) {
+    pub(crate) fn end_here(&mut self) {
         if self.end.is_none()
             && let Some(ring) = self.memory.ring()
         {
@@ -130,7 +130,7 @@ impl Feed {
     }
 
     /// Reads the next record.
-    pub fn fetch(&mut self) -> Fetched {
+    pub(crate) fn fetch(&mut self) -> Fetched {
         let Some(ring) = self.memory.ring() else {
             return Fetched::End;
         };
@@ -184,7 +184,7 @@ impl Feed {
     }
 
     /// Wakes threads of the client that wait, if the ring has space for them.
-    pub fn wake_waiting(&mut self) {
+    pub(crate) fn wake_waiting(&mut self) {
         if let Some(ring) = self.memory.ring()
             && let Some(count) = self.waking.due(ring)
         {
@@ -193,7 +193,7 @@ impl Feed {
     }
 
     /// Tells the client that nothing more is read.
-    pub fn tell_end(&self) {
+    pub(crate) fn tell_end(&self) {
         if let Some(ring) = self.ring() {
             ring.header(header::ENDED)
                 .store(1, std::sync::atomic::Ordering::Release);
@@ -206,7 +206,7 @@ impl Feed {
     }
 
     /// Whether the client has given up.
-    pub fn has_given_up(&self) -> bool {
+    pub(crate) fn has_given_up(&self) -> bool {
         (self.word(header::TIMED_OUT) | self.word(header::OUT_OF_REACH)) != 0
     }
 

@@ -91,7 +91,7 @@ impl Drop for RingMemory {
 }
 
 /// Tells threads of the client that wait for space or for the daemon that it has read: so many of them, those first that have waited longest.
-pub fn wake(ring: Ring<'_>, count: u32) {
+pub(crate) fn wake(ring: Ring<'_>, count: u32) {
     let space = ring.header(header::SPACE);
     space.fetch_add(1, Ordering::AcqRel);
     // The lower half, where waiters wait.

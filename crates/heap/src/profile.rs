@@ -40,7 +40,7 @@ pub struct Heap {
 
 /// How unwinding went, as upstream counts it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub(crate) struct Stats {
     pub(crate) samples: u64,
     pub(crate) unwinding_errors: u64,
     pub(crate) map_reparses: u64,
@@ -77,17 +77,17 @@ pub struct Losses {
 
 impl Profile {
     /// The heaps, by their number.
-    pub fn heaps(&mut self) -> &mut BTreeMap<u32, Heap> {
+    pub(crate) fn heaps(&mut self) -> &mut BTreeMap<u32, Heap> {
         &mut self.heaps
     }
 
     /// Call stacks that are in the books of any heap.
-    pub fn stacks(&self) -> impl Iterator<Item = CallstackId> {
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = CallstackId> {
         self.heaps.values().flat_map(|heap| heap.books.stacks())
     }
 
     /// How many allocations are live.
-    pub fn live(&self) -> usize {
+    pub(crate) fn live(&self) -> usize {
         self.live
     }
 
@@ -100,7 +100,7 @@ impl Profile {
     }
 
     /// Enters that a heap is sampled, with this interval if it is not 0, and under this name if it has one.
-    pub fn announce(&mut self, number: u32, interval: u64, name: &[u8]) {
+    pub(crate) fn announce(&mut self, number: u32, interval: u64, name: &[u8]) {
         let Some(heap) = self.heap(number) else { return };
         if !name.is_empty() {
             heap.name = String::from_utf8_lossy(name).into_owned();
@@ -114,7 +114,7 @@ impl Profile {
     }
 
     /// Enters an allocation with its call stack, if not more than `most_live` are live with it.
-    pub fn allocate(&mut self, allocation: &Allocation<'_>, stack: CallstackId, most_live: usize) {
+    pub(crate) fn allocate(&mut self, allocation: &Allocation<'_>, stack: CallstackId, most_live: usize) {
         let &Allocation {
             address,
             sample_bytes,
@@ -136,7 +136,7 @@ impl Profile {
     }
 
     /// Enters a release.
-    pub fn free(&mut self, heap: u32, address: u64) {
+    pub(crate) fn free(&mut self, heap: u32, address: u64) {
         if let Some(heap) = self.heaps.get_mut(&heap) {
             let before = heap.books.live();
             heap.books.free(address);

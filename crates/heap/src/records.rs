@@ -7,11 +7,11 @@ use ferretto_heap_client::layout::{Kind, allocation, free, heap};
 use ferretto_profile::record::{Sample, UserRegisters};
 
 /// A word of a record, in the byte order of the machine.
-pub type Word = [u8; 8];
+pub(crate) type Word = [u8; 8];
 
 /// A record.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Record<'a> {
+pub(crate) enum Record<'a> {
     /// A sampled allocation.
     Allocation(Allocation<'a>),
     /// A sampled allocation was given back.
@@ -34,7 +34,7 @@ pub enum Record<'a> {
 
 /// A sampled allocation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Allocation<'a> {
+pub(crate) struct Allocation<'a> {
     /// `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub timestamp: u64,
     /// Where it is.
@@ -57,7 +57,7 @@ pub struct Allocation<'a> {
 
 impl<'a> Record<'a> {
     /// Reads the payload of a record; `None` if no client of this version writes such a one.
-    pub fn parse(kind: Kind, payload: &'a [Word]) -> Option<Record<'a>> {
+    pub(crate) fn parse(kind: Kind, payload: &'a [Word]) -> Option<Record<'a>> {
         let word = |index: usize| payload.get(index).map(|word| u64::from_ne_bytes(*word));
         let half = |index: usize| word(index).map(|word| word as u32);
         match kind {
@@ -95,7 +95,7 @@ impl<'a> Record<'a> {
 
 impl<'a> Allocation<'a> {
     /// The allocation as a sample of a process, for unwinding.
-    pub fn sample(&self, pid: i32) -> Sample<'a> {
+    pub(crate) fn sample(&self, pid: i32) -> Sample<'a> {
         Sample {
             pid,
             tid: self.tid,

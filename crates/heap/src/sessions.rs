@@ -1,7 +1,7 @@
 //! Who is profiled for whom.
 //!
-//! Instances [open](Sessions::open) their sessions here. A process that connects [is claimed](Sessions::claim) by the first session that means it, and
-//! belongs to this session until its [`Claim`] is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
+//! Instances open their sessions here. A process that connects is claimed by the first session that means it, and
+//! belongs to this session until its `Claim` is dropped; the others are told that they were too late. A claim also takes `room`, of which there is so
 //! much for each user and for all together.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -65,7 +65,7 @@ struct Session {
 }
 
 /// A process that has connected.
-pub struct Applicant<'a> {
+pub(crate) struct Applicant<'a> {
     /// Its id.
     pub pid: i32,
     /// Its user.
@@ -86,7 +86,7 @@ impl std::fmt::Debug for Applicant<'_> {
 
 /// What an instance's thread is told.
 #[derive(Debug)]
-pub enum News {
+pub(crate) enum News {
     /// A process is profiled from now on.
     Arrived(Box<Client>),
     /// The process with this id runs another program, or has gone, so nothing more comes from its client.
@@ -112,7 +112,7 @@ impl Session {
 
 /// A process that is profiled. It belongs to no session any more when this is dropped.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     sessions: Arc<Sessions>,
     slot: Slot,
     serial: u64,
@@ -126,12 +126,12 @@ pub struct Claim {
 
 impl Claim {
     /// The process.
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
     /// Different for any two claims.
-    pub fn serial(&self) -> u64 {
+    pub(crate) fn serial(&self) -> u64 {
         self.serial
     }
 }
@@ -152,7 +152,7 @@ impl Sessions {
     }
 
     /// Opens a session, whose thread is told `news` and woken.
-    pub fn open(&self, slot: Slot, config: Arc<HeapConfig>, news: Sender<News>, waker: Waker) {
+    pub(crate) fn open(&self, slot: Slot, config: Arc<HeapConfig>, news: Sender<News>, waker: Waker) {
         let mut inner = self.inner();
         inner.serial += 1;
         let session = Session {
@@ -166,12 +166,12 @@ impl Sessions {
     }
 
     /// Closes a session: it gets no more clients.
-    pub fn close(&self, slot: Slot) {
+    pub(crate) fn close(&self, slot: Slot) {
         self.inner().open.remove(&slot);
     }
 
     /// Whether a process is profiled.
-    pub fn is_claimed(&self, pid: i32) -> bool {
+    pub(crate) fn is_claimed(&self, pid: i32) -> bool {
         self.inner().claims.contains_key(&pid)
     }
 
@@ -179,7 +179,7 @@ impl Sessions {
     ///
     /// # Errors
     /// If there is no room for it: a clause.
-    pub fn claim(self: &Arc<Self>, applicant: &Applicant<'_>) -> Result<Option<Claim>, String> {
+    pub(crate) fn claim(self: &Arc<Self>, applicant: &Applicant<'_>) -> Result<Option<Claim>, String> {
         let &Applicant {
             pid, user, reason, ..
         } = applicant;
@@ -241,7 +241,7 @@ impl Sessions {
     }
 
     /// Hands a client over to the session that has claimed it, which it returns. If that was closed meanwhile, the client is dropped.
-    pub fn deliver(&self, client: Client) -> Slot {
+    pub(crate) fn deliver(&self, client: Client) -> Slot {
         let slot = client.claim().slot;
         let inner = self.inner();
         let session = inner
@@ -259,7 +259,7 @@ impl Sessions {
     }
 
     /// Says that nothing comes from a client that was handed over: it has gone before it got its ring.
-    pub fn revoke(&self, slot: Slot, pid: i32) {
+    pub(crate) fn revoke(&self, slot: Slot, pid: i32) {
         if let Some(session) = self.inner().open.get(&slot) {
             session.tell(News::Replaced(pid));
         }

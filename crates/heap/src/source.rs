@@ -17,20 +17,20 @@ use crate::sessions::Sessions;
 use crate::thread::HeapThread;
 
 /// The name it is registered with.
-pub const NAME: &str = "android.heapprofd";
+pub(crate) const NAME: &str = "android.heapprofd";
 
 /// The time that the service gives a data source to stop if the config does not say, as upstream.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// See the [module](self).
-pub struct HeapProfiles {
+pub(crate) struct HeapProfiles {
     program: Arc<dyn ProducerProgram>,
     sessions: Arc<Sessions>,
 }
 
 impl HeapProfiles {
     /// Processes that connect are given to these sessions.
-    pub fn new(program: Arc<dyn ProducerProgram>, sessions: Arc<Sessions>) -> HeapProfiles {
+    pub(crate) fn new(program: Arc<dyn ProducerProgram>, sessions: Arc<Sessions>) -> HeapProfiles {
         HeapProfiles { program, sessions }
     }
 }

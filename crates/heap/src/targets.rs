@@ -26,7 +26,7 @@ impl Targets {
     ///
     /// # Errors
     /// If it can be that of no process: a clause.
-    pub fn add_cmdline(&mut self, cmdline: &str) -> Result<(), String> {
+    pub(crate) fn add_cmdline(&mut self, cmdline: &str) -> Result<(), String> {
         if cmdline.contains('*') {
             self.patterns.push(cmdline.to_owned());
             return Ok(());
@@ -44,7 +44,7 @@ impl Targets {
 
     /// Whether a process is meant. `cmdline` reads what `/proc/PID/cmdline` has, which is `None` if it cannot be read; it is called only if that makes a
     /// difference.
-    pub fn include(&self, pid: i32, cmdline: impl FnOnce() -> Option<Vec<u8>>) -> bool {
+    pub(crate) fn include(&self, pid: i32, cmdline: impl FnOnce() -> Option<Vec<u8>>) -> bool {
         if self.all || self.pids.contains(&pid) {
             return true;
         }

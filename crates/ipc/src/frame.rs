@@ -28,7 +28,7 @@ pub const HEADER: usize = 4;
 pub const MAX_FRAME: usize = 128 * 1024;
 
 /// The most bytes a frame takes beside the arguments or the reply that it carries.
-pub const MAX_OVERHEAD: usize = 48;
+pub(crate) const MAX_OVERHEAD: usize = 48;
 
 /// The most bytes of arguments or reply that surely fit into one frame.
 pub const MAX_PAYLOAD: usize = MAX_FRAME - MAX_OVERHEAD;

@@ -75,7 +75,7 @@ impl OutgoingQueue {
     }
 
     /// Bytes that wait.
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queued
     }
 

@@ -139,12 +139,6 @@ impl Deadline {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Deadline::Monotonic(monotonic_now().saturating_add(nanos))
     }
-
-    /// The deadline after this duration, sleep included.
-    pub fn after_boot(duration: Duration) -> Deadline {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Deadline::Boot(boot_now().saturating_add(nanos))
-    }
 }
 
 /// The latest end of a wait, on either clock: whichever comes first.

@@ -10,7 +10,7 @@ pub mod kernel_files;
 mod kernel_text;
 pub mod lru;
 pub mod metatrace;
-pub mod notice;
+pub(crate) mod notice;
 mod own_threads;
 pub mod pid_namespace;
 pub mod process_stats;

@@ -1,6 +1,6 @@
 //! `perfetto.metatrace`: the work of the probes themselves, for people who want to know the cost of a recording.
 //!
-//! Data sources mark their work with [`span`] and [`count`]. While no session records it, a mark costs a load and a branch. Otherwise it goes
+//! Data sources mark their work with `span` and `count`. While no session records it, a mark costs a load and a branch. Otherwise it goes
 //! into one ring of `CAPACITY` records, which the data source writes into the trace every `PERIOD`, at flushes and at the stop. Only one
 //! session at a time gets the records, as with upstream. The numbers of events and counters are upstream's
 //! (`include/perfetto/ext/base/metatrace_events.h`). The trace processor derives the names of slices and counters from them.
@@ -130,7 +130,7 @@ fn record(record: Record) {
 /// Records how long a step took, from the creation of the span until it is dropped.
 #[derive(Debug)]
 #[must_use = "a span ends when it is dropped"]
-pub struct Span(Option<(Event, BootTime)>);
+pub(crate) struct Span(Option<(Event, BootTime)>);
 
 impl Drop for Span {
     fn drop(&mut self) {
@@ -146,13 +146,13 @@ impl Drop for Span {
 
 /// Begins a step of work.
 #[inline]
-pub fn span(event: Event) -> Span {
+pub(crate) fn span(event: Event) -> Span {
     Span(RECORDING.load(Ordering::Relaxed).then(|| (event, boot_now())))
 }
 
 /// Records the value of a counter.
 #[inline]
-pub fn count(counter: Counter, value: usize) {
+pub(crate) fn count(counter: Counter, value: usize) {
     if RECORDING.load(Ordering::Relaxed) {
         record(Record::Count {
             counter,
@@ -164,7 +164,7 @@ pub fn count(counter: Counter, value: usize) {
 
 /// One instance. It gets the records if no other instance had them when it started.
 #[derive(Debug, Default)]
-pub struct Metatrace {
+pub(crate) struct Metatrace {
     role: Role,
     next: Option<BootTime>,
     packet: Writer,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Something that a data source could not do as asked, for the daemon's log. It records the rest.
 #[derive(Debug, thiserror::Error)]
-pub enum Notice {
+pub(crate) enum Notice {
     /// A period below the shortest that is allowed was raised to it.
     #[error("{field}: {asked_ms} is less than the minimum of {used_ms} ms; sampling every {used_ms} ms")]
     PeriodRaised {

@@ -8,6 +8,6 @@ pub const INITIAL: &str = "pid:[4026531836]";
 
 /// Whether this process lives in the machine's own pid namespace. True where `/proc` does not tell.
 #[must_use]
-pub fn is_initial() -> bool {
+pub(crate) fn is_initial() -> bool {
     std::fs::read_link("/proc/self/ns/pid").map_or(true, |namespace| namespace.as_os_str() == INITIAL)
 }

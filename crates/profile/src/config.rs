@@ -1,7 +1,7 @@
 //! `PerfEventConfig`, read: what is sampled, how often, and what of it is kept.
 //!
-//! [`PerfConfig::of`] takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
-//! cannot be carried out. It does no I/O but for the numbers of events that an [`EventNumbers`] looks up.
+//! `PerfConfig::of` takes the config of an instance, current or of the form before `callstack_sampling`, fills in upstream's defaults and refuses what
+//! cannot be carried out. It does no I/O but for the numbers of events that an `EventNumbers` looks up.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,7 +45,7 @@ const MOST_IN_SCOPE: usize = 10_000;
 
 /// One instance's config.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PerfConfig {
+pub(crate) struct PerfConfig {
     /// The event that decides when a sample is taken.
     pub leader: Event,
     /// What is counted beside it.
@@ -64,7 +64,7 @@ pub struct PerfConfig {
 
 /// See [`PerfConfig::mode`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// This process reads them, this often.
     Polling(Duration),
     /// The kernel writes samples into ring buffers.
@@ -82,7 +82,7 @@ pub enum Counted {
 
 /// See [`PerfConfig::on_open_failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnOpenFailure {
+pub(crate) enum OnOpenFailure {
     /// The instance records nothing.
     RecordNothing,
     /// The CPU is left out.
@@ -94,7 +94,7 @@ impl Sampling {
     ///
     /// Unless the config says how many, rings have room for the copies of stacks of a tenth of a second: a busy machine may not let the daemon run for so
     /// long. Users without privileges may not have as much.
-    pub fn ring_pages_to_try(&self, cpus: usize) -> Vec<u32> {
+    pub(crate) fn ring_pages_to_try(&self, cpus: usize) -> Vec<u32> {
         if let Some(pages) = self.ring_pages {
             return vec![pages];
         }
@@ -123,7 +123,7 @@ impl Sampling {
 
 /// Samples in ring buffers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sampling {
+pub(crate) struct Sampling {
     /// How often.
     pub interval: Interval,
     /// The clock of the time stamps.
@@ -142,7 +142,7 @@ pub struct Sampling {
     pub clear_period: Duration,
 }
 
-/// See [`Sampling::interval`].
+/// See `Sampling::interval`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// Samples per second and CPU.
@@ -153,7 +153,7 @@ pub enum Interval {
 
 /// A clock that `perf_event_open` can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub(crate) enum Clock {
     /// `CLOCK_REALTIME`.
     Realtime,
     /// `CLOCK_MONOTONIC`.
@@ -190,7 +190,7 @@ pub enum UserFrames {
 
 impl UserFrames {
     /// Whether samples need registers and a copy of the stack.
-    pub fn copies_stack(self) -> bool {
+    pub(crate) fn copies_stack(self) -> bool {
         matches!(self, UserFrames::Dwarf | UserFrames::FramePointers)
     }
 }
@@ -230,7 +230,7 @@ pub struct Shard {
 }
 
 /// How many shards a config asks for.
-pub fn shard_count(config: &PerfEventConfig) -> Option<u32> {
+pub(crate) fn shard_count(config: &PerfEventConfig) -> Option<u32> {
     let scope = config.callstack_sampling.as_option()?.scope.as_option()?;
     scope.process_shard_count.filter(|&count| count > 0)
 }
@@ -240,7 +240,7 @@ impl PerfConfig {
     ///
     /// # Errors
     /// What of it cannot be carried out, and what to write instead.
-    pub fn of(
+    pub(crate) fn of(
         config: &PerfEventConfig,
         shard: Option<Shard>,
         numbers: &dyn EventNumbers,
@@ -281,7 +281,7 @@ impl PerfConfig {
     }
 
     /// The stacks of its samples, if they have any.
-    pub fn stacks(&self) -> Option<&Stacks> {
+    pub(crate) fn stacks(&self) -> Option<&Stacks> {
         match &self.mode {
             Mode::Sampling(sampling) => sampling.stacks.as_ref(),
             Mode::Polling(_) => None,

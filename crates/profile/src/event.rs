@@ -12,7 +12,7 @@ use perf_event_open_sys::bindings as sys;
 
 /// What the kernel counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub(crate) struct Event {
     /// The name that readers of the trace will show, if the config has one.
     pub name: Option<String>,
     /// As the config describes it.
@@ -27,7 +27,7 @@ pub struct Event {
 
 /// See [`Event::kind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// One that every kernel knows by name.
     Counter(Counter),
     /// A static event of the kernel's tracing, counted only where `filter` holds, if there is one.
@@ -43,7 +43,7 @@ pub enum Kind {
 
 /// Where an event is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CountingScope {
+pub(crate) struct CountingScope {
     /// Not in user space.
     pub exclude_user: bool,
     /// Not in the kernel.
@@ -54,7 +54,7 @@ pub struct CountingScope {
 
 impl CountingScope {
     /// The places that the modifiers name; everywhere if they name none.
-    pub fn of(modifiers: &[EventModifier]) -> CountingScope {
+    pub(crate) fn of(modifiers: &[EventModifier]) -> CountingScope {
         let excluded = |place| !modifiers.is_empty() && !modifiers.contains(&place);
         CountingScope {
             exclude_user: excluded(EventModifier::EVENT_MODIFIER_COUNT_USERSPACE),
@@ -64,7 +64,7 @@ impl CountingScope {
     }
 
     /// The modifiers that say this; none if it is counted everywhere.
-    pub fn modifiers(self) -> impl Iterator<Item = EventModifier> {
+    pub(crate) fn modifiers(self) -> impl Iterator<Item = EventModifier> {
         let excludes_some = self.exclude_user || self.exclude_kernel || self.exclude_hypervisor;
         let places = [
             (self.exclude_user, EventModifier::EVENT_MODIFIER_COUNT_USERSPACE),
@@ -82,7 +82,7 @@ impl CountingScope {
 }
 
 /// Finds the numbers of events that differ from kernel to kernel.
-pub trait EventNumbers {
+pub(crate) trait EventNumbers {
     /// The id of a tracepoint.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ pub trait EventNumbers {
 
 /// The kernel that runs.
 #[derive(Clone, Debug)]
-pub struct RunningKernel {
+pub(crate) struct RunningKernel {
     /// The mount point of sysfs.
     pub sysfs: PathBuf,
 }
@@ -156,7 +156,7 @@ impl EventNumbers for RunningKernel {
 
 impl Event {
     /// The one that is counted if a config says nothing.
-    pub fn cpu_clock(name: Option<String>, scope: CountingScope) -> Event {
+    pub(crate) fn cpu_clock(name: Option<String>, scope: CountingScope) -> Event {
         let (attr_type, config) = attr_of(Counter::SW_CPU_CLOCK).unwrap_or_default();
         Event {
             name,
@@ -244,7 +244,7 @@ impl Event {
     }
 
     /// Whether it needs counters of the processor, which most virtual machines lack.
-    pub fn needs_hardware(&self) -> bool {
+    pub(crate) fn needs_hardware(&self) -> bool {
         self.attr_type == sys::PERF_TYPE_HARDWARE
     }
 }

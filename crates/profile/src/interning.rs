@@ -1,10 +1,10 @@
 //! Numbers for what samples refer to: strings, mappings, frames and call stacks, each written once for a sequence.
 //!
-//! [`Output`](crate::output::Output) and the dumps of heap profiles ask for the numbers of call stacks. What readers do not know yet is
+//! `Output` and the dumps of heap profiles ask for the numbers of call stacks. What readers do not know yet is
 //! [pending](Interning::take_pending), and goes out before or with what refers to it. Numbers begin at 1, as everywhere in interned data; 0 is the empty
 //! string. No number is given twice.
 //!
-//! Memory is bounded by [`Limits`]. CPU profiles [start anew](Interning::clear) when [the limits are reached](Interning::is_full). The books of heap
+//! Memory is bounded by [`Limits`]. CPU profiles start anew when [the limits are reached](Interning::is_full). The books of heap
 //! profiles keep numbers, so there what is new has no number of its own from then on: it counts as one call stack, which is [named
 //! beforehand](Interning::with_overflow).
 
@@ -35,7 +35,7 @@ pub struct Limits {
 
 impl Limits {
     /// Of a CPU profile: call stacks take some 20 MB at 40 frames each.
-    pub const CPU_PROFILE: Limits = Limits {
+    pub(crate) const CPU_PROFILE: Limits = Limits {
         callstacks: 1 << 16,
         frames: 1 << 19,
         mappings: 1 << 17,
@@ -161,7 +161,7 @@ impl Default for Interning {
 
 impl Interning {
     /// Nothing is known.
-    pub fn new(limits: Limits) -> Interning {
+    pub(crate) fn new(limits: Limits) -> Interning {
         Interning {
             limits,
             strings: Default::default(),
@@ -231,7 +231,7 @@ impl Interning {
     }
 
     /// Forgets everything. Numbers that were given are void.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Interning::new(self.limits);
     }
 

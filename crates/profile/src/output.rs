@@ -25,7 +25,7 @@ use crate::record::Sample;
 
 /// See the [module](self).
 #[derive(Debug)]
-pub struct Output {
+pub(crate) struct Output {
     /// The defaults, as the fields of a packet.
     defaults: Writer,
     interning: Interning,
@@ -47,7 +47,7 @@ pub struct Unwound {
 
 impl Output {
     /// The sequence of an instance with this config.
-    pub fn new(config: &PerfConfig) -> Output {
+    pub(crate) fn new(config: &PerfConfig) -> Output {
         let mut defaults = Writer::new();
         write_defaults(&mut TracePacket::new(&mut defaults), config);
         Output {
@@ -60,13 +60,13 @@ impl Output {
     }
 
     /// The numbers of frames and stacks. Call [`begin`](Self::begin) first, for each sample.
-    pub fn interning(&mut self) -> &mut Interning {
+    pub(crate) fn interning(&mut self) -> &mut Interning {
         &mut self.interning
     }
 
     /// Makes sure that readers have what the next packets rely on. Returns `true` if all earlier numbers are void. It calls `now`, the boot time in
     /// nanoseconds, only in that case.
-    pub fn begin(&mut self, now: impl FnOnce() -> u64, sink: &mut dyn PacketSink) -> bool {
+    pub(crate) fn begin(&mut self, now: impl FnOnce() -> u64, sink: &mut dyn PacketSink) -> bool {
         if self.has_begun && self.losses == sink.losses() && !self.interning.is_full() {
             return false;
         }
@@ -96,7 +96,7 @@ impl Output {
     }
 
     /// Has everything repeated before the next packet.
-    pub fn clear_incremental_state(&mut self) {
+    pub(crate) fn clear_incremental_state(&mut self) {
         self.has_begun = false;
     }
 
@@ -126,7 +126,7 @@ impl Output {
     }
 
     /// A sample without a stack: one that was counted only.
-    pub fn counts(&mut self, cpu: u32, sample: &Sample<'_>, sink: &mut dyn PacketSink) {
+    pub(crate) fn counts(&mut self, cpu: u32, sample: &Sample<'_>, sink: &mut dyn PacketSink) {
         self.write(sample.timestamp, None, sink, |out| {
             write_counts(out, cpu, sample.counts.iter());
             write_thread(out, sample);
@@ -134,14 +134,20 @@ impl Output {
     }
 
     /// Counts that were polled at `now`, in nanoseconds of boot time.
-    pub fn polled(&mut self, now: u64, cpu: u32, counts: &[u64], sink: &mut dyn PacketSink) {
+    pub(crate) fn polled(&mut self, now: u64, cpu: u32, counts: &[u64], sink: &mut dyn PacketSink) {
         self.write(now, None, sink, |out| {
             write_counts(out, cpu, counts.iter().copied())
         });
     }
 
     /// A sample with its stack.
-    pub fn stack(&mut self, cpu: u32, sample: &Sample<'_>, unwound: Unwound, sink: &mut dyn PacketSink) {
+    pub(crate) fn stack(
+        &mut self,
+        cpu: u32,
+        sample: &Sample<'_>,
+        unwound: Unwound,
+        sink: &mut dyn PacketSink,
+    ) {
         self.write(sample.timestamp, None, sink, |out| {
             write_counts(out, cpu, sample.counts.iter());
             write_thread(out, sample);
@@ -153,7 +159,7 @@ impl Output {
     }
 
     /// A sample whose stack is not in the trace, for this reason.
-    pub fn skipped(
+    pub(crate) fn skipped(
         &mut self,
         cpu: u32,
         sample: &Sample<'_>,
@@ -168,26 +174,32 @@ impl Output {
     }
 
     /// The kernel takes no more samples of a CPU, or takes them again, from `timestamp` on the clock of samples.
-    pub fn throttling(&mut self, timestamp: u64, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
+    pub(crate) fn throttling(
+        &mut self,
+        timestamp: u64,
+        cpu: u32,
+        event: CpuEvent,
+        sink: &mut dyn PacketSink,
+    ) {
         self.write(timestamp, None, sink, |out| write_cpu_event(out, cpu, event));
     }
 
     /// Something else happened to a CPU and was noticed at `now`, in nanoseconds of boot time.
-    pub fn cpu_event(&mut self, now: u64, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
+    pub(crate) fn cpu_event(&mut self, now: u64, cpu: u32, event: CpuEvent, sink: &mut dyn PacketSink) {
         self.write(now, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME), sink, |out| {
             write_cpu_event(out, cpu, event);
         });
     }
 
     /// The ring of a CPU was full, and so many more records were lost.
-    pub fn lost(&mut self, now: u64, cpu: u32, records: u64, sink: &mut dyn PacketSink) {
+    pub(crate) fn lost(&mut self, now: u64, cpu: u32, records: u64, sink: &mut dyn PacketSink) {
         self.write(now, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME), sink, |out| {
             out.cpu(cpu).kernel_records_lost(records);
         });
     }
 
     /// Nothing more follows, for this reason.
-    pub fn stopped(&mut self, now: u64, reason: DataSourceStopReason, sink: &mut dyn PacketSink) {
+    pub(crate) fn stopped(&mut self, now: u64, reason: DataSourceStopReason, sink: &mut dyn PacketSink) {
         self.write(now, Some(BuiltinClock::BUILTIN_CLOCK_BOOTTIME), sink, |out| {
             out.producer_event(|event| {
                 event.source_stop_reason(reason);

@@ -1,6 +1,6 @@
 //! Records of the kernel's ring buffers.
 //!
-//! [`Record::parse`] takes one record as `Ring` hands it out, and survives any bytes. Which fields a sample has is decided by
+//! `Record::parse` takes one record as `Ring` hands it out, and survives any bytes. Which fields a sample has is decided by
 //! the attributes of its event, so a [`SampleLayout`] comes with it. Source: `perf_event_open(2)`, "MMAP layout".
 
 use perf_event_open_sys::bindings as sys;
@@ -149,7 +149,7 @@ pub struct Mapped<'a> {
 
 impl Mapped<'_> {
     /// Whether code in it can run.
-    pub fn is_executable(&self) -> bool {
+    pub(crate) fn is_executable(&self) -> bool {
         self.protection & libc::PROT_EXEC.cast_unsigned() != 0
     }
 }
@@ -160,12 +160,12 @@ pub struct Words<'a>(&'a [[u8; 8]]);
 
 impl<'a> Words<'a> {
     /// The numbers.
-    pub fn iter(self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + 'a {
+    pub(crate) fn iter(self) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + 'a {
         self.0.iter().map(|word| u64::from_ne_bytes(*word))
     }
 
     /// How many there are.
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         self.0.len()
     }
 
@@ -199,7 +199,7 @@ pub struct Counts<'a> {
 
 impl<'a> Counts<'a> {
     /// The counts alone.
-    pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
+    pub(crate) fn iter(self) -> impl Iterator<Item = u64> + 'a {
         let fixed = match self.format {
             CountFormat::Fixed(count) => Some(count),
             _ => None,
@@ -254,7 +254,7 @@ impl<'a> Rest<'a> {
 
 impl<'a> Record<'a> {
     /// Reads a record with its header; `None` if the kernel would not write such a one.
-    pub fn parse(record: &'a [u8], layout: SampleLayout) -> Option<Record<'a>> {
+    pub(crate) fn parse(record: &'a [u8], layout: SampleLayout) -> Option<Record<'a>> {
         let mut rest = Rest(record);
         let kind = rest.u32()?;
         let misc_and_size = rest.bytes(4)?;

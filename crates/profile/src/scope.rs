@@ -15,7 +15,7 @@ const LONGEST_CMDLINE: usize = 511;
 
 /// Applies a [`Scope`].
 #[derive(Debug)]
-pub struct ProcessFilter {
+pub(crate) struct ProcessFilter {
     scope: Scope,
     /// Command lines that were taken because there was room for more.
     additional: HashSet<Vec<u8>>,
@@ -23,7 +23,7 @@ pub struct ProcessFilter {
 
 impl ProcessFilter {
     /// For the processes that `scope` describes.
-    pub fn new(scope: Scope) -> ProcessFilter {
+    pub(crate) fn new(scope: Scope) -> ProcessFilter {
         ProcessFilter {
             scope,
             additional: HashSet::new(),
@@ -31,7 +31,7 @@ impl ProcessFilter {
     }
 
     /// Whether any command line makes a difference.
-    pub fn needs_cmdlines(&self) -> bool {
+    pub(crate) fn needs_cmdlines(&self) -> bool {
         !self.scope.cmdlines.is_empty()
             || !self.scope.excluded_cmdlines.is_empty()
             || self.scope.additional_cmdlines > 0
@@ -43,7 +43,7 @@ impl ProcessFilter {
     }
 
     /// Whether a process is sampled. `cmdline` is what `/proc/PID/cmdline` has, if it can be read; threads of the kernel have none.
-    pub fn accepts(&mut self, pid: i32, cmdline: Option<&[u8]>) -> bool {
+    pub(crate) fn accepts(&mut self, pid: i32, cmdline: Option<&[u8]>) -> bool {
         let Scope {
             pids,
             cmdlines,

@@ -26,7 +26,7 @@ use crate::thread::PerfThread;
 pub const NAME: &str = "linux.perf";
 
 /// See the [module](self).
-pub struct LinuxPerf {
+pub(crate) struct LinuxPerf {
     program: Arc<dyn ProducerProgram>,
     /// Decides which shard of all processes a session gets: the same for all of its instances.
     shards: RandomState,
@@ -43,7 +43,7 @@ struct Opened {
 
 impl LinuxPerf {
     /// Touches nothing until the first instance starts.
-    pub fn new(program: Arc<dyn ProducerProgram>) -> LinuxPerf {
+    pub(crate) fn new(program: Arc<dyn ProducerProgram>) -> LinuxPerf {
         LinuxPerf {
             program,
             shards: RandomState::new(),

@@ -214,7 +214,7 @@ fn opened(mut process: Process) -> Option<Process> {
 
 impl Stacks {
     /// Finds frames of user space in this way.
-    pub fn new(user: UserFrames) -> Stacks {
+    pub(crate) fn new(user: UserFrames) -> Stacks {
         Stacks::without(user, LeftOut::default())
     }
 
@@ -242,7 +242,7 @@ impl Stacks {
     }
 
     /// Forgets all that is known about processes and files.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.processes.clear();
         self.exited.clear();
         self.cache.clear();

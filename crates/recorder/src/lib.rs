@@ -8,7 +8,7 @@
 //!
 //! - The sealed files and those being written never exceed the quota, at any moment: [`Shelf`] reserves the room of a file before it is written.
 //! - Each request to seal ends in one [`Outcome`]: a file, or the reason why there is none. [`Counters`] count both, for each session and reason.
-//! - A storm of requests costs a bounded number of files: [`Limiter`].
+//! - A storm of requests costs a bounded number of files: `Limiter`.
 //! - The names of files sort by the time of their requests: [`FileName`].
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,6 @@ mod supervisor;
 pub use conditions::{Conditions, Observed};
 pub use counters::{Counters, Tally};
 pub use glob::{glob, is_glob};
-pub use limiter::Limiter;
 pub use lines::{Entry, Lines, Pattern};
 pub use name::{FileName, NameError, Reason, SessionName};
 pub use proc_files::{available_memory, load_average, stalled};

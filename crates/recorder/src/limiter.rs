@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// A bound on how often something happens.
 #[derive(Debug, Clone)]
-pub struct Limiter {
+pub(crate) struct Limiter {
     burst: u32,
     period: Duration,
     /// What may happen now.
@@ -18,7 +18,7 @@ pub struct Limiter {
 
 impl Limiter {
     /// Admits `burst` at once, and one more in each `period` after that.
-    pub fn new(burst: u32, period: Duration, now: Duration) -> Limiter {
+    pub(crate) fn new(burst: u32, period: Duration, now: Duration) -> Limiter {
         Limiter {
             burst,
             period,
@@ -28,7 +28,7 @@ impl Limiter {
     }
 
     /// Whether it may happen now; if so, that counts.
-    pub fn admit(&mut self, now: Duration) -> bool {
+    pub(crate) fn admit(&mut self, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.counted_to).as_nanos();
         let period = self.period.as_nanos().max(1);
         let periods = elapsed / period;

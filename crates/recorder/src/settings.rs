@@ -157,7 +157,7 @@ pub enum Kind {
 
 impl Kind {
     /// Whether it is an entry of the journal that meets it, and not a state of the machine.
-    pub fn is_of_journal(&self) -> bool {
+    pub(crate) fn is_of_journal(&self) -> bool {
         matches!(self, Kind::Line { .. } | Kind::UnitFailed(_))
     }
 }

@@ -56,7 +56,7 @@ impl<K, V> OrderedMap<K, V> {
     }
 
     /// The values, in the order of their keys.
-    pub fn into_values(self) -> impl Iterator<Item = V> {
+    pub(crate) fn into_values(self) -> impl Iterator<Item = V> {
         self.0.into_iter().map(|(_, value)| value)
     }
 
@@ -91,7 +91,7 @@ impl<K: Ord, V> OrderedMap<K, V> {
     }
 
     /// The key that is equal, and its value.
-    pub fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    pub(crate) fn get_key_value<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
     {

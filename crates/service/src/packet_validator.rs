@@ -123,7 +123,7 @@ impl PacketValidator {
     /// # Errors
     /// The first rule that the packet breaks.
     #[inline]
-    pub fn push_fragment(&mut self, fragment: &[u8]) -> Result<(), InvalidPacket> {
+    pub(crate) fn push_fragment(&mut self, fragment: &[u8]) -> Result<(), InvalidPacket> {
         match fragment.get(self.skip..) {
             Some(rest) => self.skip = self.push(rest)?,
             None => self.skip -= fragment.len(),

@@ -45,7 +45,7 @@ pub use chunk::{
 #[cfg(all(target_endian = "little", any(target_os = "linux", target_os = "android")))]
 pub use memory::Peer;
 pub use memory::{SharedMemory, SharedMemoryError};
-pub use page::{ChunkState, MAX_CHUNKS_PER_PAGE, PageHeader, PageLayout, PageSize};
+pub use page::{ChunkState, PageHeader, PageLayout, PageSize};
 pub use pages::PagesError;
 pub use prefetch::{prefetch_for_reading, prefetch_for_writing};
 pub use producer::{ChunkWindow, FirstPacket, NewChunk, ProducerSmb, WriteChunk};

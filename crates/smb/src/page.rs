@@ -3,7 +3,7 @@
 //! Bits of the word: 0-27 the states of chunks 0 to 13, two bits each; 28-30 the layout; 31 reserved.
 
 /// Chunks of a page with the finest layout.
-pub const MAX_CHUNKS_PER_PAGE: usize = 14;
+pub(crate) const MAX_CHUNKS_PER_PAGE: usize = 14;
 
 /// Bytes in front of a page's chunks: the header word and a reserved one.
 pub(crate) const PAGE_HEADER_SIZE: usize = 8;
@@ -123,7 +123,7 @@ impl PageHeader {
 
     /// A page cut by `layout` with all chunks free.
     #[inline]
-    pub const fn partitioned(layout: PageLayout) -> Self {
+    pub(crate) const fn partitioned(layout: PageLayout) -> Self {
         Self((layout as u32) << LAYOUT_SHIFT)
     }
 

@@ -38,7 +38,7 @@ pub enum Compression {
 
 impl Compression {
     /// The bytes that are enough to recognise a compression.
-    pub const LONGEST_MAGIC: usize = 6;
+    pub(crate) const LONGEST_MAGIC: usize = 6;
 
     /// Returns the compression of a file that begins with these bytes.
     pub fn of(head: &[u8]) -> Option<Compression> {

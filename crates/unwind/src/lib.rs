@@ -37,7 +37,7 @@ pub use cache::ModuleCache;
 pub use dynamic::DynamicLinking;
 pub use elf::{Image, Unusable};
 pub use mapping_file::LoadRequest;
-pub use maps::{MOST_BYTES, MOST_MAPPINGS, Mapping, MappingKind, Maps};
+pub use maps::{MOST_BYTES, Mapping, MappingKind, Maps};
 pub use module::Module;
 pub use perf_map::{PerfMap, PerfMapError};
 pub use process::{Process, Refreshed};

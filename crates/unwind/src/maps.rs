@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Bytes of text that are read at most: some 500,000 mappings. The kernel allows 65,530 unless told otherwise (`vm.max_map_count`).
 pub const MOST_BYTES: usize = 48 << 20;
 /// Executable mappings that are kept at most.
-pub const MOST_MAPPINGS: usize = 1 << 16;
+pub(crate) const MOST_MAPPINGS: usize = 1 << 16;
 /// Bytes of a line that are looked at. A longer name is cut: paths have at most 4096 bytes, of which the kernel writes some as four.
 const LONGEST_LINE: usize = 20 << 10;
 
@@ -75,11 +75,6 @@ impl Mapping {
             _ => None,
         }
     }
-
-    /// Whether `address` is in the mapping.
-    pub fn contains(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
 }
 
 const DELETED: &[u8] = b" (deleted)";
@@ -88,7 +83,6 @@ const DELETED: &[u8] = b" (deleted)";
 #[derive(Debug, Clone, Default)]
 pub struct Maps {
     mappings: Vec<Mapping>,
-    truncated: bool,
 }
 
 impl Maps {
@@ -121,7 +115,6 @@ impl Maps {
                 if !rest.is_empty() && !in_long_line && left > 0 {
                     maps.add(rest);
                 }
-                maps.truncated |= left == 0;
                 return Ok(maps);
             }
             let kept = rest.len();
@@ -140,7 +133,6 @@ impl Maps {
 
     fn add(&mut self, line: &[u8]) {
         if self.mappings.len() >= MOST_MAPPINGS {
-            self.truncated = true;
             return;
         }
         let before = self.mappings.last();
@@ -162,7 +154,6 @@ impl Maps {
             .partition_point(|before| before.end <= mapping.start);
         let replaced = self.mappings[first..].partition_point(|before| before.start < mapping.end);
         if self.mappings.len() - replaced >= MOST_MAPPINGS {
-            self.truncated = true;
             return;
         }
         self.mappings.splice(first..first + replaced, [mapping]);
@@ -171,11 +162,6 @@ impl Maps {
     /// All of them.
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
-    }
-
-    /// Whether there are more mappings than are kept.
-    pub fn truncated(&self) -> bool {
-        self.truncated
     }
 
     /// The index of the mapping that `address` is in.

@@ -168,7 +168,8 @@ impl PerfMap {
     ///
     /// # Errors
     /// If `text` cannot be read.
-    pub fn read(text: impl BufRead) -> io::Result<PerfMap> {
+    #[cfg(test)]
+    fn read(text: impl BufRead) -> io::Result<PerfMap> {
         let mut map = PerfMap::default();
         map.read_on(text)?;
         Ok(map)

@@ -153,7 +153,7 @@ impl Registers {
     }
 
     /// Whose registers these are.
-    pub fn arch(&self) -> Arch {
+    pub(crate) fn arch(&self) -> Arch {
         self.arch
     }
 

@@ -240,11 +240,6 @@ impl SymbolTable {
         self
     }
 
-    #[cfg(feature = "symbols")]
-    pub(crate) fn len(&self) -> usize {
-        self.functions.len()
-    }
-
     /// The mangled name of the function that `address` is in. A function without a size reaches to the next, or to the end of its section.
     pub fn lookup(&self, address: u64) -> Option<&str> {
         let name = self.lookup_among(self.functions.len(), address)?;

@@ -78,12 +78,9 @@ pub(crate) fn command() -> Command {
 
 /// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let matches = match command().try_get_matches_from(std::iter::once("config".into()).chain(words)) {
+    let matches = match usage::matches("ferretto config", command(), words) {
         Ok(matches) => matches,
-        Err(message) => {
-            usage::print("ferretto config", &message);
-            return if message.use_stderr() { USAGE } else { SUCCESS };
-        }
+        Err(code) => return code,
     };
     let done = match matches.subcommand() {
         Some(("check", matches)) => read(matches).and_then(|(name, bytes)| check::check(&name, &bytes)),

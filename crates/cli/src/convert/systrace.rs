@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use ferretto_proto::kernel_names::SOFTIRQS;
 use ferretto_proto::messages::{ClockSnapshot, Message};
 use ferretto_proto::text::Printer;
 use ferretto_proto::write::ftrace_event_bundle::{CompactSched, GenericEventDescriptor};
@@ -38,19 +39,6 @@ const NAME_WIDTH: usize = 16;
 /// Nanoseconds in a second, and in a microsecond.
 const SECOND: u64 = 1_000_000_000;
 const MICROSECOND: u64 = 1000;
-/// The software interrupts of Linux, by number.
-const SOFTIRQS: [&str; 10] = [
-    "HI",
-    "TIMER",
-    "NET_TX",
-    "NET_RX",
-    "BLOCK",
-    "BLOCK_IOPOLL",
-    "TASKLET",
-    "SCHED",
-    "HRTIMER",
-    "RCU",
-];
 
 /// Fields of a record between the two passes.
 mod field {

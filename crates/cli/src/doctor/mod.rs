@@ -32,7 +32,7 @@ use finding::{Finding, Mark, json, report, worst};
 
 use crate::machine::{Holder, Identity, Machine, ThisMachine, process_named};
 use crate::stdout::{self, Screen};
-use crate::usage::{self, USAGE};
+use crate::usage;
 
 /// The name in its messages.
 const NAME: &str = "ferretto doctor";
@@ -55,17 +55,9 @@ pub(crate) fn command() -> Command {
 
 /// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let words = std::iter::once(OsString::from(NAME)).chain(words);
-    let matches = match command().bin_name(NAME).try_get_matches_from(words) {
+    let matches = match usage::matches(NAME, command().bin_name(NAME), words) {
         Ok(matches) => matches,
-        Err(message) => {
-            usage::print(NAME, &message);
-            return if message.use_stderr() {
-                USAGE
-            } else {
-                RECORDING_WORKS
-            };
-        }
+        Err(code) => return code,
     };
     let findings = examine(&ThisMachine);
     let printed = match matches.get_flag("json") {

@@ -21,20 +21,21 @@ use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use ferretto_proto::messages::{Message, TraceConfig};
 use ferretto_proto::text::{Printer, TRACE_CONFIG};
 
 use crate::convert::{self, losses};
 use crate::perfetto::{CommandLine, FAILURE, Filled, SUCCESS, Strictness};
-use crate::profiling::{Goal, Schedule, Take, Wish, advice_about};
+use crate::profiling::{Goal, Schedule, Take, Wish, arguments};
 use crate::samples::{Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
+use crate::stderr::tell;
 use crate::symbolize;
-use crate::usage::{self, USAGE};
+use crate::usage::USAGE;
 use args::{Args, ArgsError, NAME};
 use config::KernelEvents;
-use summary::{say, tell};
+use summary::say;
 
 pub(crate) fn command() -> clap::Command {
     Args::command()
@@ -66,16 +67,9 @@ enum HeapError {
 /// Runs with the arguments after the program's name; returns the exit code. Of the two ways to find a service, a command takes the first. Programs that
 /// run already need the second: if it starts a service, they find its heap profiler.
 pub(crate) fn run(words: Vec<OsString>, for_command: FindService<'_>, for_running: FindService<'_>) -> u8 {
-    let words = std::iter::once(NAME.into()).chain(words);
-    let arguments = match Args::try_parse_from(words) {
+    let arguments: Args = match arguments(NAME, words, &other_profilers::ADVICE) {
         Ok(arguments) => arguments,
-        Err(message) => {
-            match advice_about(NAME, &message, &other_profilers::ADVICE) {
-                Some(advice) => tell(&advice),
-                None => usage::print(NAME, &message),
-            }
-            return message.exit_code() as u8;
-        }
+        Err(code) => return code,
     };
     if let Some(advice) = other_profilers::advice_about_words(&arguments.command) {
         say(advice);

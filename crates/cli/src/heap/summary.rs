@@ -4,7 +4,6 @@
 //! average. Allocations are those that were sampled.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::path::Path;
 
 use super::args::NAME;
@@ -12,6 +11,7 @@ use crate::convert::losses;
 use crate::figures::{Bytes, Counted};
 use crate::profiling::{Goal, top};
 use crate::samples::{EventId, Measure, Recording};
+use crate::stderr;
 use crate::stdout::Screen;
 
 /// Returns the lines.
@@ -76,11 +76,6 @@ fn amount(bytes: u64, count: u64) -> String {
     format!("{} in {}", Bytes(bytes), Counted(count, "sampled allocation"))
 }
 
-/// Prints a message on stderr. If that is closed, nobody can be told.
 pub(super) fn say(message: &(impl Display + ?Sized)) {
-    tell(&format!("{NAME}: {message}\n"));
-}
-
-pub(super) fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    stderr::say(NAME, message);
 }

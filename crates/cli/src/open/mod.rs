@@ -30,7 +30,8 @@ pub(crate) use self::request::is_loopback;
 use crate::figures::{Bytes, Elapsed};
 use crate::http::Server;
 use crate::machine::{Holder, ThisMachine, holder_of};
-use crate::usage::{self, USAGE};
+use crate::stderr;
+use crate::usage;
 use exhibition::{Exhibition, Fetched, Incident, Transfer};
 use link::{SshLogin, Ui};
 use request::{Audience, Policy, Refusal};
@@ -125,13 +126,9 @@ pub(crate) fn command() -> Command {
 
 /// Runs the applet with the arguments after its name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let words = std::iter::once(OsString::from(NAME)).chain(words);
-    let matches = match command().bin_name(NAME).try_get_matches_from(words) {
+    let matches = match usage::matches(NAME, command().bin_name(NAME), words) {
         Ok(matches) => matches,
-        Err(message) => {
-            usage::print(NAME, &message);
-            return if message.use_stderr() { USAGE } else { FETCHED };
-        }
+        Err(code) => return code,
     };
     match open(&matches) {
         Ok((Some(_), Some(_))) => FETCHED,
@@ -351,6 +348,5 @@ fn tell(incident: &Incident, ui: &Ui) {
 
 /// Prints a line to stderr.
 fn say(text: impl Display) {
-    // If stderr is closed, nobody can be told.
-    let _ = writeln!(io::stderr(), "{NAME}: {text}");
+    stderr::say(NAME, &text);
 }

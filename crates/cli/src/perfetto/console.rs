@@ -8,12 +8,13 @@
 //! while this process is in the foreground of the terminal.
 
 use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use super::Program;
 use super::suspension;
+use crate::stderr::tell;
 
 /// stderr, for people.
 #[derive(Debug)]
@@ -301,14 +302,14 @@ impl Console {
         };
         let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
         suspension::line_is_there();
-        put(&format!("{CLEAR}{DO_NOT_WRAP}{line}{below}{WRAP}{up}\r"));
+        tell(&format!("{CLEAR}{DO_NOT_WRAP}{line}{below}{WRAP}{up}\r"));
     }
 }
 
 impl Drop for Console {
     fn drop(&mut self) {
         if suspension::line_is_gone() {
-            put(CLEAR);
+            tell(CLEAR);
         }
     }
 }
@@ -323,12 +324,7 @@ pub(crate) fn interject(text: &str) {
 fn put_line(text: &dyn Display) {
     let _drawing = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
     let clear = if suspension::line_is_gone() { CLEAR } else { "" };
-    put(&format!("{clear}{text}\n"));
-}
-
-/// Prints in one write, so that no other output comes between. If stderr is closed, nobody can be told.
-fn put(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    tell(&format!("{clear}{text}\n"));
 }
 
 /// Whether this process may draw on the terminal, which it may not after a shell has put it into the background.

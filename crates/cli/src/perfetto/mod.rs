@@ -46,6 +46,7 @@ use signals::Signals;
 pub(crate) use workload::{CommandLine, find as find_program};
 
 use crate::service::{FindService, Service, running_service};
+use crate::stderr::tell;
 use crate::usage;
 
 /// Exit code of success.
@@ -59,7 +60,7 @@ const NOT_ATTACHED: u8 = 2;
 
 /// The name under which the command line runs, which decides its behaviour without a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
+pub(crate) enum Program {
     /// `perfetto`: needs a running service, as upstream's.
     Perfetto,
     /// `ferretto`: starts a service if there is none.
@@ -68,7 +69,7 @@ pub enum Program {
 
 impl Program {
     /// Returns the name that people type.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Program::Perfetto => "perfetto",
             Program::Ferretto => "ferretto",
@@ -79,7 +80,11 @@ impl Program {
 /// Runs the command line with the arguments after the program's name; returns the exit code. It calls `find_service` when it needs a service: after
 /// it has checked the flags, configs and the output, and in the process that records. It does not call it for detached sessions and clones, which
 /// need a service that runs before and after.
-pub fn run(program: Program, words: impl IntoIterator<Item = OsString>, find_service: FindService<'_>) -> u8 {
+pub(crate) fn run(
+    program: Program,
+    words: impl IntoIterator<Item = OsString>,
+    find_service: FindService<'_>,
+) -> u8 {
     let words: Vec<OsString> = words.into_iter().collect();
     if words.is_empty() {
         tell(&args::command(program).render_help().to_string());
@@ -133,11 +138,6 @@ fn explain(program: Program, message: &clap::Error) -> u8 {
             FAILURE
         }
     }
-}
-
-/// Prints to stderr. If stderr is closed, nobody can be told.
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// A recording that a subcommand wants, with a config of its own.

@@ -18,20 +18,20 @@ mod targets;
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::convert::{self, SampleFormat, losses};
 use crate::figures::Counted;
 use crate::perfetto::{self, Below, CommandLine, FAILURE, Filled, Strictness};
-use crate::profiling::{Goal, Schedule, Take, Wish, advice_about, top};
+use crate::profiling::{Goal, Schedule, Take, Wish, arguments, top};
 use crate::samples::{EventId, Keep, Recorder, Recording, Thread};
 use crate::service::FindService;
+use crate::stderr::{self, tell};
 use crate::stdout::Screen;
 use crate::symbolize;
-use crate::usage::{self, USAGE};
+use crate::usage::USAGE;
 use args::{Args, ArgsError, NAME};
 use live::LiveTop;
 use targets::Targets;
@@ -53,16 +53,9 @@ enum ProfileError {
 
 /// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>, find_service: FindService<'_>) -> u8 {
-    let words = std::iter::once(NAME.into()).chain(words);
-    let arguments = match Args::try_parse_from(words) {
+    let arguments: Args = match arguments(NAME, words, &other_profilers::ADVICE) {
         Ok(arguments) => arguments,
-        Err(message) => {
-            match advice_about(NAME, &message, &other_profilers::ADVICE) {
-                Some(advice) => tell(&advice),
-                None => usage::print(NAME, &message),
-            }
-            return message.exit_code() as u8;
-        }
+        Err(code) => return code,
     };
     let planned = arguments.goal().and_then(|goal| {
         let targets = arguments.targets()?;
@@ -242,11 +235,6 @@ fn summary(recording: &Recording, family: Option<&HashSet<u32>>, goal: &Goal, fi
     text
 }
 
-/// Prints a message on stderr. If that is closed, nobody can be told.
 fn say(message: &(impl std::fmt::Display + ?Sized)) {
-    tell(&format!("{NAME}: {message}\n"));
-}
-
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    stderr::say(NAME, message);
 }

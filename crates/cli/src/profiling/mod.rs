@@ -8,8 +8,10 @@ mod schedule;
 pub(crate) mod top;
 
 #[cfg(test)]
+pub(crate) use advice::advice_about;
+#[cfg(test)]
 pub(crate) use advice::check;
-pub(crate) use advice::{Advice, advice_about};
+pub(crate) use advice::{Advice, arguments};
 pub(crate) use goal::{Goal, GoalError, ProfileFormat};
 pub(crate) use recording::Wish;
 pub(crate) use schedule::{Schedule, Take};

@@ -3,7 +3,6 @@
 //! `ferretto profile` and `ferretto heap` call [`Wish::record`].
 
 use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::perfetto::{
     self, Below, CommandLine, FAILURE, Filled, INCOMPLETE, Loudness, Order, SUCCESS, Strictness,
 };
 use crate::service::FindService;
+use crate::stderr;
 
 /// What is recorded, and how.
 pub(crate) struct Wish<'a> {
@@ -38,10 +38,7 @@ impl Wish<'_> {
         find_service: FindService<'_>,
         finish: impl FnOnce(&Filled) -> Result<(), E>,
     ) -> u8 {
-        // If stderr is closed, nobody can be told.
-        let say = |error: &dyn Display| {
-            let _ = writeln!(std::io::stderr(), "{}: {error}", self.name);
-        };
+        let say = |error: &dyn Display| stderr::say(self.name, error);
         let place = match Place::new(self.goal) {
             Ok(place) => place,
             Err(error) => {

@@ -64,13 +64,9 @@ pub(crate) enum SymbolizeError {
 
 /// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<std::ffi::OsString>) -> u8 {
-    let words = std::iter::once(NAME.into()).chain(words);
-    let arguments = match Args::try_parse_from(words) {
+    let arguments: Args = match usage::arguments(NAME, words) {
         Ok(arguments) => arguments,
-        Err(message) => {
-            usage::print(NAME, &message);
-            return message.exit_code() as u8;
-        }
+        Err(code) => return code,
     };
     match run_with(&arguments) {
         Ok(found) => {

@@ -52,14 +52,9 @@ pub(crate) fn command() -> clap::Command {
 
 /// Runs with the arguments after the program's name; returns the exit code.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
-    let words = std::iter::once(NAME.into()).chain(words);
-    let arguments = match Args::try_parse_from(words) {
+    let arguments: Args = match usage::arguments(NAME, words) {
         Ok(arguments) => arguments,
-        Err(message) => {
-            // A closed pipe is no failure.
-            usage::print(NAME, &message);
-            return message.exit_code() as u8;
-        }
+        Err(code) => return code,
     };
     let failed = |problem: TextError| {
         eprintln!("{NAME}: {problem}");

@@ -21,6 +21,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use crate::autostart::{self, InBackground};
 use crate::machine::{ThisMachine, process_named};
 use crate::running::{self, Found, Running};
+use crate::stderr;
 use crate::usage;
 
 const SUCCESS: u8 = 0;
@@ -62,7 +63,7 @@ pub(super) fn run(words: Vec<OsString>) -> u8 {
         _ => daemons.status(),
     });
     done.unwrap_or_else(|problem| {
-        let _ = writeln!(io::stderr(), "{NAME}: {problem}");
+        stderr::say(NAME, &problem);
         FAILURE
     })
 }

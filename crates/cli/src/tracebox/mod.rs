@@ -22,6 +22,7 @@ use crate::autostart::{self, SocketPlace, Sockets};
 use crate::perfetto::{self, Program};
 use crate::running::is_there;
 use crate::service::{FindServiceError, Service};
+use crate::stderr;
 use crate::usage::PROGRAMS;
 
 /// The name in its messages.
@@ -104,7 +105,7 @@ pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Ve
         Ok(matches) => !matches.get_flag("quiet"),
         // `perfetto` prints its help to stderr and fails.
         Err(message) if message.kind() == ErrorKind::DisplayHelp => {
-            let _ = write!(std::io::stderr(), "{}", message.render());
+            stderr::tell(&message.render().to_string());
             return FAILURE;
         }
         // `perfetto` itself reports these errors.
@@ -112,7 +113,7 @@ pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Ve
     };
     let mut notice = |text: String| {
         if loud {
-            let _ = writeln!(std::io::stderr(), "{NAME}: {text}");
+            stderr::say(NAME, &text);
         }
     };
     perfetto::run(Program::Perfetto, own.rest, &mut || {
@@ -121,7 +122,7 @@ pub(crate) fn run(words: Vec<OsString>, program: impl Fn(&OsStr) -> Option<fn(Ve
 }
 
 fn fail(problem: &str) -> u8 {
-    let _ = writeln!(std::io::stderr(), "{NAME}: {problem}");
+    stderr::say(NAME, problem);
     FAILURE
 }
 

@@ -6,10 +6,11 @@
 pub(crate) mod sender;
 
 use std::ffi::OsString;
-use std::io::Write;
 
 use clap::{Arg, ArgAction, Command};
 use ferretto_ipc::socket_names::PRODUCER_SOCK_NAME;
+
+use crate::stderr::tell;
 
 const NAME: &str = "trigger_perfetto";
 
@@ -88,11 +89,6 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
             1
         }
     }
-}
-
-/// Prints to stderr. If stderr is closed, nobody can be told.
-fn tell(text: &str) {
-    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Parses the command line as `getopt_long` does. It ignores unknown options, because apps call this program on systems older than they are, and may

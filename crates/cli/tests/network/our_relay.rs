@@ -93,7 +93,7 @@ impl<'a> Scene<'a> {
         self.system.start_at(side, Program::TracedProbes, &socket);
     }
 
-    /// A producer of ours that the relay takes to the service, once there is one.
+    /// Connects a producer of ours to the relay, which forwards it to the service once the service is there.
     fn producer(&self) -> Client {
         let address = Address::Unix(self.socket.clone());
         let mut client = Client::connect(&address);
@@ -133,7 +133,7 @@ fn records_two_machines(programs: &Programs, traced: Side, probes: Side, relay: 
     let [host, guest] = &machines[..] else {
         panic!("{machines:?}")
     };
-    // It is the same machine twice, so both have as many processors.
+    // Both are really the same machine, so they have the same number of processors.
     assert_eq!((&host[0][..], &host[2][..], &host[3][..]), ("0", "1", "1"));
     assert_eq!((&guest[0][..], &guest[2][..], &guest[3][..]), ("1", "1", "1"));
     assert_eq!(host[1], guest[1]);
@@ -191,7 +191,7 @@ fn the_service_knows_user_process_and_machine_of_a_producer() {
     assert_eq!(producer.pid, Some(std::process::id() as i32));
     assert_eq!(producer.uid, Some(rustix::process::geteuid().as_raw() as i32));
     assert_eq!(producer.machine_name.as_deref(), Some("guest"));
-    // A producer behind a relay is not believed to be another one.
+    // The service ignores the identity that a producer behind a relay declares.
     let mut liar = Client::connect(&Address::Unix(scene.socket.clone()));
     liar.declare(&PeerIdentity {
         pid: 1,
@@ -218,7 +218,7 @@ fn producers_come_again_when_the_service_comes_late_or_goes_away() {
     let mut scene = Scene::new(&programs);
     scene.start_relay();
     scene.await_relay_log("waiting for the service at");
-    // As if there were no service on this machine.
+    // The relay hangs up, as if there were no service on this machine.
     assert!(Client::connect(&Address::Unix(scene.socket.clone())).is_hung_up_on());
     let socket = scene.socket.display().to_string();
     let probes = scene.system.program(Side::Ours, Program::TracedProbes);
@@ -264,7 +264,7 @@ fn no_producer_stops_another() {
     scene.start_service(Side::Ours, &["--enable-relay-endpoint"]);
     scene.start_relay();
     let mut steady = scene.producer();
-    // One that announces a frame that is too large, one that stops in the middle of a frame, and some that say nothing.
+    // The first client announces a frame that is too large, the second stops in the middle of a frame, and the others send nothing.
     let mut huge = UnixStream::connect(&scene.socket).unwrap();
     huge.write_all(&[0xff; 64]).unwrap();
     let mut half = UnixStream::connect(&scene.socket).unwrap();
@@ -302,7 +302,7 @@ fn a_service_that_does_not_read_costs_the_relay_little_and_producers_only_their_
     }
     let grown = resident_kb(relay).saturating_sub(before);
     assert!(grown < 20 * 256 + 2048, "{grown} KB for 20 producers");
-    // Another one is served while they wait.
+    // The relay serves another producer while those wait.
     let mut producer = UnixStream::connect(&scene.socket).unwrap();
     let (mut taken, _) = service.accept().unwrap();
     producer.write_all(b"up").unwrap();
@@ -352,14 +352,14 @@ fn through_a_tunnel_whose_end_is_a_unix_socket_all_is_the_same() {
     assert_eq!(state.producers[0].machine_name.as_deref(), Some("guest"));
 }
 
-/// An address of this kernel's vsock loopback, if it has one.
+/// A free address on the vsock loopback, if this kernel has one.
 fn free_vsock() -> Option<Address> {
     let port = 0x5000_0000 + std::process::id();
     let address = |cid| Address::Vsock { cid, port };
     let reached = Listener::bind(&address(u32::MAX)).and_then(|_listener| {
         let stream = Stream::connect(&address(1))?;
         let mut polled = [PollFd::new(&stream, PollFlags::OUT)];
-        // A loopback is there at once. Without one the kernel tries for seconds.
+        // With a loopback the connection succeeds at once. Without one the kernel tries for seconds.
         let patience = Timespec {
             tv_sec: 0,
             tv_nsec: 300_000_000,
@@ -431,7 +431,7 @@ fn a_relay_that_is_told_to_end_takes_to_the_service_what_producers_have_sent() {
     let Some(processor) = TraceProcessor::find() else {
         return;
     };
-    // As many as the socket takes while nobody reads.
+    // The socket takes this many events while nobody reads.
     const EVENTS: usize = 40;
     let programs = Programs::ours();
     let mut scene = Scene::new(&programs);
@@ -440,7 +440,7 @@ fn a_relay_that_is_told_to_end_takes_to_the_service_what_producers_have_sent() {
     scene.await_relay_log("the service knows this machine's clocks");
     let producer = Client::connect(&Address::Unix(scene.socket.clone()));
     let (mut events, recording) = Events::record(producer, &scene.system);
-    // All of this lies in the relay's socket when it learns that it is to end.
+    // All these events wait in the relay's socket when the relay is told to end.
     scene.system.signal(relay, Signal::STOP);
     for _ in 0..EVENTS {
         events.send(reading(ClockId::Boottime), &"x".repeat(1000));
@@ -461,7 +461,7 @@ fn fill(scene: &Scene<'_>) -> (UnixStream, usize) {
     (producer, sent)
 }
 
-/// Writes until nobody takes more. Returns how many bytes were taken.
+/// Writes until the socket takes no more; returns the number of bytes written.
 fn flood(producer: &mut UnixStream) -> usize {
     producer
         .set_write_timeout(Some(Duration::from_millis(50)))
@@ -483,13 +483,13 @@ fn a_relay_that_is_told_to_end_waits_for_a_service_that_is_slow() {
     let _own = service.accept().unwrap();
     let (mut producer, sent) = fill(&scene);
     let (mut taken, _) = service.accept().unwrap();
-    // One whom the relay does not know yet: it is forwarded, too.
+    // The relay has not yet accepted this producer when it is told to end. It forwards this producer, too.
     scene.system.signal(relay, Signal::STOP);
     let mut late = UnixStream::connect(&scene.socket).unwrap();
     late.write_all(b"late").unwrap();
     scene.system.signal(relay, Signal::TERM);
     scene.system.signal(relay, Signal::CONT);
-    // The producer learns that it can send no more, before anything is taken.
+    // The producer can send no more, although nobody has read its data yet.
     await_that("the producer cannot write", || {
         let end = producer.write(&[1]);
         end.is_err_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
@@ -528,7 +528,7 @@ fn a_relay_that_is_told_to_end_does_not_wait_for_ever_and_says_what_is_lost() {
     }
 }
 
-/// Two network namespaces that are joined by a pair of devices; they end with the value.
+/// Two network namespaces, joined by a pair of devices, which are removed when this is dropped.
 struct Namespaces {
     names: [String; 2],
 }
@@ -571,7 +571,7 @@ impl Namespaces {
         Some(namespaces)
     }
 
-    /// Has a command run in one of the namespaces, with this log. Its sockets in the file system are those of the others.
+    /// Starts a command in one of the namespaces, with this log. All namespaces share the sockets in the file system.
     fn enter(&self, which: usize, command: &mut Command, log: &Path) {
         let mut inside = Command::new("ip");
         inside

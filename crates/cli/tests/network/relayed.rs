@@ -138,7 +138,7 @@ fn instant(boot_time: u64, name: &str) -> TracePacket {
     }
 }
 
-/// The same in a chunk with this number, as it is sent without shared memory.
+/// The same event in a chunk with this number, as a producer without shared memory sends it.
 fn instant_chunk(number: u32, boot_time: u64, name: &str) -> Vec<u8> {
     let packet = instant(boot_time, name).encode_to_vec();
     let mut chunk = Writer::new();
@@ -210,7 +210,7 @@ impl Events {
     }
 }
 
-/// A producer on the guest uses the time there, and the trace has the time here.
+/// Asserts that the trace has the host's time for an event that a producer recorded with the guest's time.
 fn tells_when_it_was_here(programs: &Programs, traced: Side) {
     let Some(processor) = TraceProcessor::find() else {
         return;
@@ -281,7 +281,7 @@ fn readers_place_the_events_of_a_machine_that_slept_while_it_was_recorded() {
     begun.unwrap();
     let relay = service.connect_relay(machine).unwrap();
     let mut packets = Vec::new();
-    // The second of the comparison, and how far the machine is behind by then.
+    // The time of the comparison in seconds, and how far the machine's clock is behind by then.
     for (second, behind, name) in [
         (1000, 500, "before"),
         (1040, 493, "after"),

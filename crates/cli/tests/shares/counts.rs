@@ -7,14 +7,14 @@ use ferretto_unwind::symbols::demangle;
 use ferretto_wire::{Reader, Value, take_varint};
 use flate2::read::GzDecoder;
 
-/// Two measurements of the same share differ by more than so many standard deviations once in two million times.
+/// Two measurements of the same share differ by more than this many standard deviations only once in two million times.
 pub(super) const DEVIATIONS: f64 = 5.0;
 
 /// A profile's samples by function.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) samples: u64,
-    /// Whose stacks do not begin with the thread's first function.
+    /// The number of samples whose stacks do not begin with the thread's first function.
     pub(super) incomplete: u64,
     functions: HashMap<String, Count>,
 }
@@ -25,20 +25,20 @@ struct Count {
     total: u64,
 }
 
-/// Which samples count for a function.
+/// The samples that count for a function.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reading {
-    /// It ran itself.
+    /// Those in which it ran itself.
     Own,
-    /// It was on the stack.
+    /// Those in which it was on the stack.
     Total,
 }
 
-/// Whether a function that was inlined is one.
+/// How samples in an inlined function count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Inlined {
     Apart,
-    /// Its samples are those of the function that it was inlined into.
+    /// They count for the function into which it was inlined.
     InItsCaller,
 }
 
@@ -117,7 +117,7 @@ impl Counts {
         self.functions.entry(name.to_owned()).or_default()
     }
 
-    /// The samples of all functions with a part in their names. The part that a whole name is, means this one alone.
+    /// The samples of all functions whose names contain `part`. If `part` is the whole name of a function, only this function counts.
     pub(super) fn sum_of(&self, reading: Reading, part: &str) -> u64 {
         let count = |count: &Count| match reading {
             Reading::Own => count.own,
@@ -134,7 +134,7 @@ impl Counts {
         }
     }
 
-    /// The functions of both with the samples in which they ran, most first.
+    /// The functions of both profiles with the samples in which they ran, the most frequent first.
     pub(super) fn beside(&self, others: &Counts) -> Vec<Row> {
         let names: BTreeSet<&String> = self.functions.keys().chain(others.functions.keys()).collect();
         let own = |counts: &Counts, name| counts.functions.get(name).map_or(0, |count| count.own);
@@ -179,8 +179,8 @@ fn share((part, all): (u64, u64)) -> f64 {
     part as f64 / all as f64
 }
 
-/// A name as both profilers have it: without versions of symbols, without what compilers add to the names of parts of a function, and without the
-/// underscores that only some names of a function have. Only `perf` knows the stubs by which a library calls others, and they are not these functions.
+/// Reduces a name to what both profilers have: without versions of symbols, without the endings that compilers give to parts of a function, and
+/// without the underscores that only some names of a function have. Names of stubs through which a library calls others stay, because only `perf` has them.
 fn plain(name: &str) -> String {
     let name = match name.ends_with("@plt") {
         true => name,

@@ -58,8 +58,8 @@ impl Workshop {
         Some(program)
     }
 
-    /// Starts a program, which waits for a line on stdin, and profiles it with both from there to its end. If there is no `perf`, prints that the test is
-    /// skipped.
+    /// Starts a program, which waits for a line on stdin, and profiles it with both profilers from this line to its end. If there is no `perf`, prints
+    /// that the test is skipped.
     fn profile(&self, command: &[&str]) -> Option<Both> {
         if Command::new("perf").arg("--version").output().is_err() {
             println!("skipped: there is no perf");
@@ -83,7 +83,7 @@ impl Workshop {
             "profile -F {} -p {pid} -o both.pftrace -- perf record -q -e cpu-clock -F 997 -p {pid} -o perf.data -- sh -c",
             frequency()
         );
-        // `perf` would end it once the program has ended, and say that it failed.
+        // The script ignores SIGTERM, because `perf` sends it when the program has ended, and would then report that the script failed.
         let script = "trap '' TERM; exec 3<end; echo >line; cat <&3";
         let words: Vec<&str> = profile.split(' ').chain([script]).collect();
         let said = self.run(FERRETTO, &words);
@@ -91,7 +91,7 @@ impl Workshop {
         let report =
             "report -i perf.data --stdio --no-children -g none --no-demangle -F sample,dso,symbol -t |";
         let report = self.run("perf", &report.split(' ').collect::<Vec<_>>());
-        // Compilers leave their lists, which `perf report` has read.
+        // Just-in-time compilers leave their lists of functions, which `perf report` has read by now.
         let _ = std::fs::remove_file(format!("/tmp/perf-{pid}.map"));
         self.run(FERRETTO, &["convert", "both.pftrace", "-o", "both.pb.gz"]);
         let profile = std::fs::read(self.path("both.pb.gz")).unwrap();
@@ -108,11 +108,11 @@ impl Workshop {
         let path = self.path(name);
         let made = Command::new("mkfifo").arg(&path).status().unwrap();
         assert!(made.success());
-        // So that it need not wait for the other end.
+        // Opening for both directions does not wait for the other end.
         File::options().read(true).write(true).open(path).unwrap()
     }
 
-    /// Runs a program in the folder; returns what it says.
+    /// Runs a program in the folder; returns its output.
     fn run(&self, program: &str, words: &[&str]) -> String {
         let output = Command::new(program)
             .args(words)
@@ -143,7 +143,7 @@ fn frequency() -> String {
     std::env::var("FERRETTO_SHARES_FREQUENCY").unwrap_or_else(|_| "499".to_owned())
 }
 
-/// What both say about the same run.
+/// The results of both profilers for the same run.
 struct Both {
     /// With inlined functions.
     ours: Counts,
@@ -167,7 +167,7 @@ impl Both {
         assert!(differ.is_empty(), "{differ:#?}\nof {rows:#?}\n{}", self.said);
     }
 
-    /// Compares the shares of functions with what the program does, in percent of all of them. They are known by a part of their names.
+    /// Asserts the shares of functions, in percent of their sum. A part of its name selects a function.
     fn assert_are(&self, reading: Reading, expected: &[(&str, u32)]) {
         let counts: Vec<u64> = expected
             .iter()
@@ -188,7 +188,7 @@ impl Both {
         }
     }
 
-    /// 99 of 100 call stacks end at the thread's first function.
+    /// Asserts that 99 of 100 call stacks begin with the thread's first function.
     fn assert_whole(&self) {
         let (incomplete, all) = (self.ours.incomplete, self.ours.samples);
         assert!(
@@ -256,7 +256,7 @@ fn of_rust() {
         return;
     };
     both.assert_agree();
-    // Their innermost functions are those of the standard library's numbers.
+    // Their innermost functions belong to the standard library's number types.
     both.assert_are(
         Reading::Total,
         &[
@@ -292,7 +292,7 @@ fn of_go() {
     both.assert_whole();
 }
 
-/// Compilers give their functions frame pointers, also those that call nothing.
+/// Just-in-time compilers give all functions frame pointers, also functions that call nothing.
 const COMPILER: [&str; 4] = [
     "cc",
     "-O2",
@@ -348,7 +348,7 @@ fn of_javascript() {
         return;
     };
     both.assert_agree();
-    // Before it is compiled, code is interpreted, under no name.
+    // Code is interpreted before it is compiled, and has no name then.
     both.assert_are(
         Reading::Total,
         &[("*ten ", 10), ("*twenty ", 20), ("*thirty ", 30), ("*forty ", 40)],

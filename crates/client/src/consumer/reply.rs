@@ -11,7 +11,7 @@ use ferretto_proto::messages::enable_tracing_response::State;
 use ferretto_proto::messages::{
     AttachResponse, CloneSessionResponse, DecodeError, EnableTracingResponse, GetTraceStatsResponse, Message,
     ObservableEvents, ObserveEventsResponse, QueryCapabilitiesResponse, QueryServiceStateResponse,
-    SaveTraceForBugreportResponse, TraceStats, TracingServiceCapabilities, TracingServiceState,
+    TraceStats, TracingServiceCapabilities, TracingServiceState,
 };
 use ferretto_proto::opaque::decode_state;
 use ferretto_proto::write::{ReadBuffersResponse, read_buffers_response::Slice};
@@ -58,8 +58,6 @@ pub enum ConsumerReply {
     },
     /// The capabilities of the service.
     Capabilities(Box<TracingServiceCapabilities>),
-    /// Whether a trace was saved for a bug report.
-    BugreportSaved(Box<SaveTraceForBugreportResponse>),
     /// Whether the session was cloned.
     SessionCloned(Box<CloneSessionResponse>),
     /// The request was carried out: started, changed, disabling, freed, flushed, detached.
@@ -144,9 +142,6 @@ impl Assembly {
                 let response: QueryCapabilitiesResponse = decode("QueryCapabilitiesResponse", payload)?;
                 ConsumerReply::Capabilities(Box::new(response.capabilities.into_option().unwrap_or_default()))
             }
-            ConsumerMethod::SaveTraceForBugreport => {
-                ConsumerReply::BugreportSaved(Box::new(decode("SaveTraceForBugreportResponse", payload)?))
-            }
             ConsumerMethod::CloneSession => {
                 ConsumerReply::SessionCloned(Box::new(decode("CloneSessionResponse", payload)?))
             }
@@ -155,7 +150,9 @@ impl Assembly {
             | ConsumerMethod::Flush
             | ConsumerMethod::StartTracing
             | ConsumerMethod::ChangeTraceConfig
-            | ConsumerMethod::Detach => ConsumerReply::Done,
+            | ConsumerMethod::Detach
+            // Later services reject it, so nobody calls it.
+            | ConsumerMethod::SaveTraceForBugreport => ConsumerReply::Done,
         };
         Ok(Some(reply))
     }

@@ -261,7 +261,7 @@ fn every_simple_request_gets_an_answer_of_its_own_kind() {
     type Make = fn(&mut ConsumerEndpoint) -> Result<CallId, InvokeError>;
     type Check = fn(&ConsumerReply) -> bool;
     let done: Check = |reply| matches!(reply, ConsumerReply::Done);
-    let cases: [(&str, Make, Check); 10] = [
+    let cases: [(&str, Make, Check); 9] = [
         ("StartTracing", |it| it.start_tracing(), done),
         ("ChangeTraceConfig", |it| it.change_trace_config(b""), done),
         ("DisableTracing", |it| it.disable_tracing(), done),
@@ -277,11 +277,6 @@ fn every_simple_request_gets_an_answer_of_its_own_kind() {
             "QueryCapabilities",
             |it| it.query_capabilities(),
             |reply| matches!(reply, ConsumerReply::Capabilities(_)),
-        ),
-        (
-            "SaveTraceForBugreport",
-            |it| it.save_trace_for_bugreport(),
-            |reply| matches!(reply, ConsumerReply::BugreportSaved(_)),
         ),
         (
             "CloneSession",

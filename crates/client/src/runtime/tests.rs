@@ -67,7 +67,7 @@ struct Obedient {
 }
 
 impl Obedient {
-    /// Whether the instance in this slot is to do that.
+    /// Whether the config of the instance in this slot contains this word.
     fn is_to(&self, slot: Slot, what: &str) -> bool {
         let configs = self.configs.lock().unwrap();
         configs
@@ -336,7 +336,7 @@ fn a_late_acknowledgement_reaches_the_service() {
     assert!(world.start(1, config).is_empty());
     world.source.let_go();
     assert_eq!(world.asked(), ["started 1"]);
-    // A second flush that is done stands for the first as well, so it has to wait for that.
+    // The second flush is done already. Its acknowledgement would also count for the first flush, so it waits until that is done.
     assert!(world.flush(5, &[1]).is_empty());
     assert!(world.flush(6, &[]).is_empty());
     world.source.let_go();
@@ -344,7 +344,7 @@ fn a_late_acknowledgement_reaches_the_service() {
     let told = |asked: &[String], what: &str| asked.iter().any(|asked| asked == what);
     let asked = world.stop(1);
     assert!(!told(&asked, "stopped 1"), "{asked:?}");
-    // It is stopping, and told so once.
+    // The instance is stopping. It is told to stop only once.
     assert!(world.stop(1).is_empty());
     world.source.let_go();
     assert_eq!(world.asked(), ["stopped 1"]);
@@ -497,7 +497,7 @@ fn a_config_that_is_there_twice_is_recorded_twice_unless_data_sources_share_a_na
         world.runtime.add_source(Some(id), world.source.clone());
     }
     world.asked();
-    // One each, and the third has none.
+    // Each of the two data sources gets one instance. There is none for the third.
     for instance in [3, 4, 5] {
         world.set_up(instance, "");
         assert_eq!(world.start(instance, ""), [format!("started {instance}")]);
@@ -535,7 +535,7 @@ fn when_the_service_goes_away_its_instances_end_and_the_next_one_begins_anew() {
     world.set_up(1, "hold stop");
     world.start(1, "hold stop");
     world.diary.take();
-    // Another service, for this one is dropped.
+    // Storing another service drops the present one.
     let (unused, _) = FakeService::new(&PRODUCERS);
     world.service = unused;
     world.runtime.on_readable(SERVICE);
@@ -549,7 +549,7 @@ fn when_the_service_goes_away_its_instances_end_and_the_next_one_begins_anew() {
     else {
         panic!("{event:?}")
     };
-    // The descriptor is open until the program that watches it drops it.
+    // The runtime leaves the descriptor open until the program that watches it has dropped it.
     assert!(rustix::io::fcntl_getfd(closed.as_fd()).is_ok());
     drop(closed);
     assert_eq!(world.diary.take(), ["stop"]);
@@ -561,7 +561,7 @@ fn when_the_service_goes_away_its_instances_end_and_the_next_one_begins_anew() {
 
     let (service, commands) = connect(&mut world.runtime);
     (world.service, world.commands) = (service, commands);
-    // The new service calls an instance as the old one did, which has not stopped yet.
+    // The new service uses the same id as the old service did for an instance that has not stopped yet.
     world.set_up(1, "");
     assert_eq!(world.start(1, ""), ["started 1"]);
     world.source.let_go();
@@ -583,7 +583,7 @@ fn a_data_source_that_is_withdrawn_stops() {
     assert_eq!(asked[0], "UnregisterDataSource");
     assert_eq!(asked.last().unwrap(), "stopped 1");
     assert_eq!(world.runtime.offered().count(), 0);
-    // No session gets it any more.
+    // New sessions get no instance of this data source any more.
     world.diary.take();
     world.set_up(2, "");
     assert_eq!(world.start(2, ""), ["started 2"]);

@@ -23,12 +23,12 @@ pub struct PreparedPacket {
 
 impl PreparedPacket {
     /// The most bytes of a front.
-    pub const MAX_FRONT: usize = CAPACITY - 1;
+    pub(crate) const MAX_FRONT: usize = CAPACITY - 1;
 
     /// The number at the end is less than this.
     pub const MAX_END: u32 = MAX_SHORT_VARINT;
 
-    /// Prepares packets that begin with `front`; `None` if it has more than [`PreparedPacket::MAX_FRONT`] bytes.
+    /// Prepares packets that begin with `front`; `None` if it has more than `PreparedPacket::MAX_FRONT` bytes.
     pub const fn new(front: &[u8]) -> Option<Self> {
         if front.len() > Self::MAX_FRONT {
             return None;

@@ -310,7 +310,7 @@ impl Way {
                 }
             }
             Way::Prepared => {
-                // A last byte below 0x80 is a varint, whatever it means in the packet.
+                // Any last byte below 0x80 can be written as a varint.
                 let prepared = packet
                     .split_last()
                     .filter(|(end, _)| **end < 0x80)
@@ -333,7 +333,7 @@ proptest! {
         page_size in page_sizes(),
         layout in layouts(),
     ) {
-        // Room for everything, so that nothing has to be dropped.
+        // The memory has room for all packets, so no packet has to be dropped.
         let bytes: usize = lens.iter().map(|(_, len, _, _)| len + 2 * 65536 / layout.chunks() + 64).sum();
         let mut service = Service::new(bytes.div_ceil(page_size) + 4, page_size, layout, Silent);
         let mut writers: Vec<_> = (0..3).map(|_| service.writer(BufferExhaustedPolicy::Drop)).collect();
@@ -380,7 +380,7 @@ proptest! {
                 service.serve();
             }
         }
-        // With everything read there is room, and the last loss shows.
+        // After the service has read everything there is room, and the last loss is marked.
         service.serve();
         writer.flush();
         service.serve();
@@ -420,7 +420,7 @@ fn an_encoder_that_is_kept_beyond_its_packet_ends_the_process() {
         writer.packet(|encoder| encoder.raw(&packet(0, 10)));
         let mut kept = writer.packet(std::mem::take);
         drop((writer, service));
-        // Into memory that is no longer there.
+        // This writes into memory that is gone.
         kept.raw(&packet(1, 10));
         return;
     }
@@ -523,7 +523,7 @@ fn finished_packets_can_be_scraped_from_a_chunk_in_use() {
             assert_eq!(chunk.completeness(), Completeness::BeingWritten);
             let mut payload = Vec::new();
             chunk.copy_payload(&mut payload);
-            // The last packet counted is the one that comes next.
+            // The count includes the packet that the writer would begin next.
             for packet in packets(chunk.header().packet_count - 1, &payload) {
                 let Packet::Bytes(bytes) = packet else {
                     panic!("nothing was dropped")
@@ -559,7 +559,7 @@ fn the_endpoint_is_woken_at_the_end_of_the_batch_or_when_half_the_buffer_waits()
         [Wake::Now],
         "writers are registered at once"
     );
-    // Each fills a chunk, and the next one turns it over.
+    // Each packet fills a chunk. The next packet completes this chunk.
     let mut fill = |chunks: usize| (0..chunks).for_each(|_| writer.write_packet(&packet(0, 4_000)));
     fill(2);
     assert_eq!(wakes.try_iter().collect::<Vec<_>>(), [Wake::Within(batch)]);
@@ -585,7 +585,7 @@ fn an_endpoint_that_was_woken_for_a_chunk_is_woken_again_when_half_the_buffer_wa
     let (sender, wakes) = channel();
     let service = Service::new(8, 4096, PageLayout::Div1, Channel(Mutex::new(sender)));
     let mut writer = service.writer(BufferExhaustedPolicy::Drop);
-    // It may be busy until then: a drain of the kernel's buffers on its own thread.
+    // The endpoint may be busy until then, for example with draining the kernel's buffers.
     (0..7).for_each(|_| writer.write_packet(&packet(0, 4_000)));
     assert_eq!(wakes.try_iter().collect::<Vec<_>>(), [Wake::Now, Wake::HalfFull]);
 }
@@ -623,7 +623,7 @@ fn written_bytes_are_counted_and_not_the_room_for_them() {
 #[test]
 fn an_id_is_free_again_only_after_its_end_was_sent() {
     let service = Service::new(1, 4096, PageLayout::Div1, Silent);
-    // A writer that never had a chunk, and that the service does not know, is not unregistered either.
+    // A writer that never had a chunk is unknown to the service, so it is not unregistered either.
     drop(service.writer(BufferExhaustedPolicy::Drop));
     assert_eq!(service.arbiter.take_requests(), []);
     let writer = service.writer(BufferExhaustedPolicy::Drop);

@@ -107,7 +107,7 @@ impl Calls {
         clippy::unnecessary_cast,
         reason = "musl's numbers of ioctls have another type"
     )]
-    pub fn and_sockets(self, families: Families) -> Calls {
+    pub(crate) fn and_sockets(self, families: Families) -> Calls {
         let unix = [libc::AF_UNIX as u64];
         let network =
             [libc::AF_INET, libc::AF_INET6, libc::AF_VSOCK, libc::AF_NETLINK].map(|family| family as u64);

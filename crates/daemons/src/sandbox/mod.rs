@@ -37,7 +37,7 @@ pub struct Policy {
 
 impl Policy {
     /// Gives up everything else, as far as the system allows. To be called while the process has one thread.
-    pub fn enforce(self) {
+    pub(crate) fn enforce(self) {
         let for_boosts = match crate::priority::keep_boosts_without_capability() {
             true => Capabilities::empty(),
             // Without CAP_SYS_RESOURCE, as in containers: then it is needed, where it is there.

@@ -116,7 +116,7 @@ fn stamps_are_within_50_ns_of_the_kernels_clock() {
     }
 }
 
-/// Tells the process of a test that looks at another clock which one.
+/// Environment variable: the clock that a test's own process uses.
 const CLOCK: &str = "FERRETTO_CLOCK_OF_TEST";
 
 #[test]
@@ -171,7 +171,7 @@ fn look_at_stamps() {
             };
             assert!(ns >= last, "{ns} after {last}");
             last = ns;
-            // However long this thread was interrupted between the two: the stamp is between them, or off.
+            // The stamp must be between the two, however long this thread was interrupted.
             let off = before.saturating_sub(ns).max(ns.saturating_sub(after));
             stamps += 1;
             far += u64::from(off > 50);
@@ -197,7 +197,7 @@ fn an_earlier_event_of_another_thread_has_an_earlier_stamp() {
         return;
     }
     const ROUNDS: u64 = 20_000;
-    /// How far a time that was asked of the kernel, because another thread was interrupted, may be from one of the counter.
+    /// The largest difference between a time from the kernel, which a thread uses while another one is interrupted, and a time from the counter.
     const OFF_NS: u64 = 1_000;
     let latest = AtomicU64::new(0);
     let worst = AtomicU64::new(0);
@@ -208,7 +208,7 @@ fn an_earlier_event_of_another_thread_has_an_earlier_stamp() {
                 let mut own = 0;
                 for _ in 0..ROUNDS {
                     let before = latest.load(Ordering::Acquire);
-                    // Without this the processor may read the counter before it has finished the load.
+                    // Without this, the processor may read the counter before the load is complete.
                     counter::read_in_order();
                     let ns = stamp(&mut anchor, own);
                     assert!(ns >= own, "{ns} after {own}");
@@ -231,7 +231,7 @@ fn threads_have_the_same_time() {
     }
     let mut mine = Anchor::EXPIRED;
     let mut last = 0;
-    // Until there is a piece of any length.
+    // Repeats until there is a piece.
     while mine.now().is_none() {
         last = mine.renew(last);
     }
@@ -241,7 +241,7 @@ fn threads_have_the_same_time() {
         anchor
     });
     let theirs = theirs.join().expect("the other thread");
-    // Unless the piece was over meanwhile, it is the same; if so, the new one takes up where it ended.
+    // Both threads have the same piece, unless the first piece is over. Then the second one begins where the first ended.
     assert!(
         theirs == mine || theirs.ns >= mine.end(),
         "{theirs:?} beside {mine:?}"
@@ -292,7 +292,7 @@ proptest! {
         let at_least = piece.at(counter).expect("within the piece") + ahead;
         let own = piece.not_before(at_least, counter);
         prop_assert_eq!(own.at(counter), Some(at_least));
-        // Until the process's time has come that far, or the piece is over.
+        // The piece is valid until this point, or until the process's time has passed it.
         let end = own.counter.wrapping_add(own.limit);
         prop_assert_eq!(own.at(end), None);
         if let Some(then) = piece.at(end) {

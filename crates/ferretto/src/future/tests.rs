@@ -22,7 +22,7 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Pending this often.
+/// Is pending this many times.
 async fn pauses(mut count: u32) {
     poll_fn(|_| match count.checked_sub(1) {
         None => Poll::Ready(()),
@@ -203,7 +203,7 @@ fn children_that_overlap_are_on_lines_below_their_parents() {
             if polled.iter().all(Poll::is_ready) {
                 return Poll::Ready(());
             }
-            // Only the second one again.
+            // Only the second query goes on.
             both[0] = Box::pin(query(0));
             Poll::Pending
         })
@@ -251,7 +251,7 @@ fn a_slice_that_outlives_its_parent_goes_on_on_another_line() {
         );
         assert!(poll(parent.as_mut()).is_ready());
         drop(parent);
-        // The line is still theirs.
+        // Their lane is still taken.
         drop(trace_async!("net", "parent"));
         left.unwrap().end_with(|event| {
             event.annotation("late", 2);
@@ -419,7 +419,7 @@ fn a_future_in_a_slice_is_dropped_before_it_ends() {
     let times: Vec<_> = events.events.iter().map(|(time, _)| *time).collect();
     let uuids: Vec<_> = events.events.iter().map(|(_, event)| event.track_uuid).collect();
     assert!(times.is_sorted());
-    // The inner one began without a parent, so on a track of its own, and ended first.
+    // The inner slice began without a parent, so it has a track of its own. It ended first.
     assert_eq!([uuids[0], uuids[1]], [uuids[2], uuids[3]]);
 }
 

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Tells the process that is looked at from the one that looks.
+/// Environment variable: set in the process under test.
 const SUBJECT: &str = "FERRETTO_PROCESS_HOOKS_SUBJECT";
 
 /// How a process ended.
@@ -60,7 +60,7 @@ fn end_of(name: &str, subject: fn()) -> End {
     }
 }
 
-/// A line for the process that looks: one write, so that lines of several processes do not mix.
+/// Prints a line for the observing process. It is one write, so that lines of several processes do not mix.
 fn say(what: impl Display) {
     let line = format!("\nsaid: {what}\n");
     io::stdout().write_all(line.as_bytes()).expect("someone reads");
@@ -143,10 +143,10 @@ fn a_panic_at_exit_changes_nothing() {
     assert_eq!(end.code, Some(9));
 }
 
-/// Where [`HOOKS_THAT_ASK`] asks another thread.
+/// The channel by which [`HOOKS_THAT_ASK`] ask another thread.
 static ASK: Mutex<Option<Sender<SyncSender<()>>>> = Mutex::new(None);
 
-/// How long it waits for the answer instead of the hook's patience, which a busy machine may use up.
+/// The time to wait for the answer. The hook's own patience may be too short on a busy machine.
 static WAIT: Mutex<Option<Duration>> = Mutex::new(None);
 
 static HOOKS_THAT_ASK: Hooks = Hooks {
@@ -261,7 +261,7 @@ fn a_child_that_traces_by_itself_has_an_exit_of_its_own() {
     );
 }
 
-/// Whether nothing but an end of file comes.
+/// Whether the stream is at its end.
 fn is_at_end(mut stream: impl Read) -> bool {
     stream.read(&mut [0]).is_ok_and(|read| read == 0)
 }
@@ -270,7 +270,7 @@ fn is_at_end(mut stream: impl Read) -> bool {
 fn a_child_does_not_keep_the_parents_connection_alive() {
     let end = end_of("a_child_does_not_keep_the_parents_connection_alive", || {
         install(&HOOKS_THAT_SAY).expect("handlers");
-        // No socket, which would be shut down.
+        // This is a pipe, because a socket would be shut down.
         let (shared_peer, shared) = pipe().expect("a pipe");
         drop(KeptFromChildren::new(shared.as_fd()));
         let (connection, peer) = UnixStream::pair().expect("sockets");

@@ -246,7 +246,7 @@ fn start_waits_for_data_sources_and_callbacks_report_start_and_stop() {
     session.stop();
     assert_eq!(told.recv_timeout(PATIENCE), Ok("stopped"));
     session.stop_blocking().unwrap();
-    // A callback that comes late is called at once.
+    // A callback that is set after the stop is called at once.
     let (sender, told) = mpsc::channel();
     session.on_stop(move || sender.send(()).unwrap());
     told.recv_timeout(PATIENCE).unwrap();
@@ -332,7 +332,7 @@ fn a_trace_filter_needs_its_feature_and_the_refusal_names_it() {
         .setup(&config.merge(&TraceConfig::from_encoded(empty.encode_to_vec()).unwrap()))
         .unwrap();
     let error = session.start_blocking().unwrap_err().to_string();
-    // Whoever compiles the command line too has the feature turned on for all.
+    // In a build together with the command line, cargo turns the feature on for both.
     let is_built_in = cfg!(feature = "trace-filter") || !error.contains("built into");
     let reason = if is_built_in {
         "trace_filter.bytecode"
@@ -360,7 +360,7 @@ fn a_config_that_the_service_refuses_is_reported_with_its_reason() {
     );
     assert!(error.contains('5'), "{error}");
     assert_eq!(errors.recv_timeout(PATIENCE).unwrap(), error);
-    // The same for all that comes after, until it is set up anew.
+    // All later calls fail in the same way, until the session is set up anew.
     assert_eq!(session.stop_blocking().unwrap_err().to_string(), error);
     assert_eq!(session.start_blocking().unwrap_err().to_string(), error);
     session.setup(&TraceConfig::new().buffer_kb(64)).unwrap();
@@ -521,7 +521,7 @@ fn a_file_that_takes_no_more_ends_the_session_with_the_reason() {
     assert!(error.to_string().contains("No space left"), "{error}");
 }
 
-/// With a descriptor of this many bytes.
+/// A data source with this number and a descriptor of this many bytes.
 struct Wordy(usize, usize);
 
 impl Source for Wordy {
@@ -562,7 +562,7 @@ fn services_hear_of_all_data_sources_up_to_the_limits() {
     const COUNT: usize = 60;
     let _alone = alone();
     let recorder = Recorder::new();
-    // One for which no frame is large enough, and more of the others than fit into a queue.
+    // One descriptor is too large for a frame. The others together exceed the queue.
     let mut registered = vec![muxer::register(Arc::new(Wordy(0, 200_000)))];
     registered.extend((0..COUNT).map(|number| muxer::register(Arc::new(Wordy(number, 100_000)))));
     let known = |size: usize| {
@@ -581,7 +581,7 @@ fn services_hear_of_all_data_sources_up_to_the_limits() {
     };
     eventually("all are known", || known(100_000) == COUNT);
     assert_eq!(known(200_000), 0);
-    // The others are none the worse for it.
+    // Other data sources still work.
     let session = started(&recorder.config());
     recorder.write("heard");
     session.stop_blocking().unwrap();
@@ -736,7 +736,7 @@ fn a_service_that_is_not_there_is_named() {
         errors.recv_timeout(PATIENCE).unwrap(),
         SessionError::Disconnected(_)
     ));
-    // And so it stays.
+    // The session stays disconnected.
     let error = session.setup(&TraceConfig::new()).unwrap_err();
     assert!(matches!(error, SessionError::Disconnected(_)), "{error:?}");
 

@@ -470,7 +470,7 @@ fn a_parent_of_which_nothing_is_known_is_described_when_it_is_used() {
     assert_eq!(sequence.take(), [step.uuid()]);
     describe(&request, &mut sequence);
     assert_eq!(sequence.take(), [request.uuid(), process_uuid()]);
-    // With a name the child holds its parent itself.
+    // A child with a name describes its parent itself.
     let named = NamedTrack::new("step").parent(Track::new(0x1002));
     describe(&named, &mut sequence);
     assert_eq!(sequence.take(), [named.uuid(), Track::new(0x1002).uuid()]);
@@ -483,7 +483,7 @@ fn a_registered_descriptor_takes_the_place_of_the_tracks_own() {
     let mut descriptor = track_descriptor(&request);
     assert_eq!(descriptor, written(&request));
     descriptor.static_or_dynamic_name = dynamic_name("request");
-    // Filled in.
+    // The SDK fills these in.
     descriptor.uuid = None;
     descriptor.parent_uuid = None;
     set_track_descriptor(&request, descriptor);
@@ -640,7 +640,7 @@ fn types_of_users_are_tracks_and_cannot_break_the_registry() {
     );
 }
 
-/// A track of any type and place, from numbers.
+/// Returns the uuid of a track, whose type and place the arguments choose.
 fn any_uuid(kind: u8, name: &str, id: u64, below: u8) -> u64 {
     let branch = NamedTrack::dynamic("branch");
     let parent = match below {
@@ -657,7 +657,7 @@ fn any_uuid(kind: u8, name: &str, id: u64, below: u8) -> u64 {
 }
 
 proptest! {
-    /// As far as 64 bits can tell, but for numbers below threads that differ by no more than the threads do.
+    /// Collisions of 64 bits are possible: of tracks with numbers below different threads, if the numbers differ as the thread ids do.
     #[test]
     fn different_tracks_have_different_uuids(
         tracks in prop::collection::hash_set((0_u8..3, "[a-c]{0,3}", (0_u64..8).prop_map(|n| n * 8), 0_u8..4), 1..64)

@@ -47,7 +47,7 @@ impl Recording {
     fn start(config: TrackEventConfig) -> Self {
         let mut recording = Self::start_in(0, &config);
         recording._alone = Some(alone());
-        // Only now, so as not to be heard by another test.
+        // The instance listens only now, so that it records no events of another test.
         recording.listen(&config);
         recording
     }
@@ -159,7 +159,7 @@ impl Events {
                 }
             }
             let time = match packet.timestamp_clock_id {
-                // It is told with the snapshot.
+                // The clock snapshot has the clock's start.
                 None => *clocks
                     .entry(64)
                     .and_modify(|time| *time += packet.timestamp.unwrap_or(0))
@@ -264,7 +264,7 @@ fn slices_begin_and_end_in_the_order_of_scopes_at_increasing_times() {
         before <= times[0] + 1000 && times[11] <= after + 1000,
         "{before} {times:?} {after}"
     );
-    // In the thread's track, which the sequence begins with, and which is told with its name and process.
+    // The events are on the thread's track. The sequence begins with it, and describes it with its name and process.
     assert_eq!(packets[0].sequence_flags, Some(1));
     let defaults = packets[0].trace_packet_defaults.as_option().unwrap();
     let thread = defaults.track_event_defaults.track_uuid.unwrap();
@@ -444,7 +444,7 @@ fn incremental_counters_take_values_and_record_differences_from_zero_on() {
             .map(|(_, event)| (event.track_uuid.unwrap(), value(event)))
             .collect()
     };
-    // One site for two tracks, of which the other is told as it is.
+    // One call site records into two counters, one with differences and one with absolute values.
     let record = || {
         for value in [100, 110, 90, 90, -5] {
             for track in [whole, ABSOLUTE] {
@@ -467,13 +467,13 @@ fn incremental_counters_take_values_and_record_differences_from_zero_on() {
     assert_eq!(told(&packets), expected);
 }
 
-/// Values of counters as readers compute them: they take differences from when the track was described so, and start from 0 with the sequence.
+/// Values of counters as readers compute them. From the description of an incremental counter on, its values are differences. A sequence starts at 0.
 fn read_values(packets: &[TracePacket]) -> Vec<(u64, i64)> {
     let mut differing: BTreeMap<u64, Option<i64>> = BTreeMap::new();
     let mut values = Vec::new();
     for packet in packets {
         if packet.sequence_flags.unwrap_or(0) & 1 != 0 {
-            // A track is to be described again.
+            // The tracks have to be described again.
             differing.clear();
         }
         match &packet.data {
@@ -512,7 +512,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
     let mut descriptor = crate::track::track_descriptor(&BY_CHILD);
     descriptor.description = Some("registered".to_owned());
     crate::track::set_track_descriptor(&BY_CHILD, descriptor);
-    // A descriptor that sets something else for a counter counts.
+    // An application's own descriptor decides whether a counter is incremental.
     let mut descriptor = crate::track::track_descriptor(&REPLACED);
     descriptor.counter.get_or_insert_default().is_incremental = None;
     crate::track::set_track_descriptor(&REPLACED, descriptor);
@@ -520,7 +520,7 @@ fn an_incremental_counter_is_one_however_readers_first_heard_of_it() {
         trace_event_instant!("c", "On a counter", track = &BY_INSTANT);
         trace_event_instant!("c", "Below a counter", track = child);
         for value in [100, 110, 90] {
-            // One site: the second time it is the short way that is tried.
+            // All use one call site, so the second event tries the short path.
             for track in [&BY_INSTANT, &BY_CHILD, &REPLACED] {
                 trace_counter!("c", track, value);
             }
@@ -540,7 +540,7 @@ fn any_number_of_incremental_counters_is_right_and_a_limited_number_is_remembere
     let packets = Recording::of(TrackEventConfig::default(), || {
         for number in 0..COUNTERS {
             let name = format!("counter {number}");
-            // The first goes on all the time.
+            // The first counter gets a value in every round.
             for track in [CounterTrack::dynamic(&name), CounterTrack::dynamic("counter 0")] {
                 let (track, value) = (track.incremental(), 7 + number);
                 trace_counter!("c", track, value);
@@ -553,7 +553,7 @@ fn any_number_of_incremental_counters_is_right_and_a_limited_number_is_remembere
         .iter()
         .filter(|packet| packet.sequence_flags == Some(1))
         .count();
-    // It starts over for the number of counters, and for the bytes that they take.
+    // The sequence starts over when it has too many counters, or when their names take too many bytes.
     assert!((2..10).contains(&starts), "{starts}");
 }
 
@@ -596,7 +596,7 @@ fn disabled_events_are_neither_recorded_nor_evaluated() {
         assert!(trace_category_enabled!("wanted") && !trace_category_enabled!("unwanted"));
     });
     {
-        // Other tests may want it.
+        // Other tests may enable the category.
         let _alone = alone();
         assert!(!trace_category_enabled!("wanted"));
     }
@@ -705,7 +705,7 @@ fn after_a_loss_everything_is_written_again() {
     let (mut sent, mut events) = (0u64, Vec::new());
     on_a_thread(|| {
         for round in 0..3 {
-            // More than the memory holds.
+            // These events take more than the memory holds.
             for _ in 0..60_000 {
                 trace_event_instant!("c", "Filler", "text" => "0123456789012345678901234567890123456789");
                 sent += 1;
@@ -756,7 +756,7 @@ fn events_after_one_that_has_panicked_are_not_early() {
     let mut before = 0;
     let packets = Recording::of(TrackEventConfig::default(), || {
         trace_event_instant!("c", "First");
-        // The time that readers would miss.
+        // Readers would notice if this time were missing.
         let first = crate::clock::now();
         while crate::clock::now() < first + 10 * MILLISECOND {}
         std::panic::catch_unwind(|| {

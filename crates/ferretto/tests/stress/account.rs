@@ -32,7 +32,7 @@ pub(crate) struct Found {
     pub(crate) events: u64,
     /// Marks of missing packets.
     pub(crate) gaps: u64,
-    /// Threads whose last events are missing, or all of them: told by the session's statistics alone.
+    /// Threads of which the last events or all events are missing. Only the session's statistics show this.
     pub(crate) ends_lost: u64,
 }
 
@@ -75,7 +75,7 @@ struct Sequence {
     categories: BTreeMap<u64, Vec<u8>>,
     names: BTreeMap<u64, Vec<u8>>,
     annotations: BTreeMap<u64, Vec<u8>>,
-    /// Packets were lost and the state was not cleared since.
+    /// Whether packets were lost, and the state was not cleared since.
     blind: bool,
     stream: Option<u64>,
     told: Vec<Told>,
@@ -84,9 +84,9 @@ struct Sequence {
 /// The service's treatment of a writer that was never registered, because the application ended first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NeverHeardOf {
-    /// That packets were lost.
+    /// It counts the lost packets.
     Counted,
-    /// Nothing, as upstream's: it cannot know which buffer the chunks were for, and leaves them.
+    /// It counts nothing. Upstream's service cannot know the buffer of these chunks, and leaves them.
     Ignored,
 }
 
@@ -158,7 +158,7 @@ fn check(
             }
         }
     }
-    // Long ones first: a sequence in which such a story is found could belong to others, too.
+    // Long stories come first, because a short story may match sequences of other threads.
     unnamed.sort_by_key(|(events, _)| std::cmp::Reverse(events.len()));
     nameless.sort_by_key(|sequence| sequence.told.len());
     let mut ignored = 0;
@@ -177,7 +177,7 @@ fn check(
     };
     let writers_lost = sum(|buffer| buffer.trace_writer_packet_loss);
     let buffer_lost = sum(|buffer| buffer.chunks_overwritten) + sum(|buffer| buffer.chunks_discarded);
-    // Chunks that come when their session is over are discarded, and no loss.
+    // Chunks that come after the end of their session are discarded, but they are no loss.
     if sum(|buffer| buffer.abi_violations) + stats.invalid_packets.unwrap_or(0) > 0 {
         return Err(format!(
             "the service found packets or chunks that are not valid: {stats:?}"
@@ -217,10 +217,10 @@ the trace is kept in {}",
     })
 }
 
-/// A step, and which of its events.
+/// A step, and the index of an event in it.
 type Position = (u64, usize);
 
-/// Where in its story a sequence begins and ends.
+/// The places in a story at which a sequence begins and ends.
 struct Place {
     first: Position,
     last: Position,
@@ -282,9 +282,9 @@ fn events_between(stream: u64, (first, last): (Position, Position), expected: &E
 /// Follows a sequence through its thread's story.
 fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) -> Result<Place, String> {
     let mut place: Option<Place> = None;
-    // Where the last event was, unless packets were lost since.
+    // The position of the last event, unless packets were lost since.
     let mut known: Option<Position> = None;
-    // Since then, events that do not tell their steps.
+    // The events since then that do not contain their steps.
     let mut unplaced: Vec<Event> = Vec::new();
     let mut gap = false;
     for (number, told) in sequence.told.iter().enumerate() {
@@ -378,7 +378,7 @@ fn follow(sequence: &Sequence, stream: u64, expected: &Expected, times: &[u64]) 
 mod field {
     pub(super) const TIMESTAMP: u32 = 8;
     pub(super) const SERVICE_EVENT: u32 = 69;
-    /// Of a service event; our own extensions.
+    /// Fields of service events that are our own extensions.
     pub(super) const DATA_SOURCES_GONE: u32 = 9901;
     pub(super) const SERVICE_ENDED: u32 = 9903;
     pub(super) const TRACK_EVENT: u32 = 11;
@@ -408,7 +408,7 @@ fn bytes(value: Value<'_>) -> Result<&[u8], String> {
         .ok_or_else(|| "not a string or message".to_owned())
 }
 
-/// When the service wrote an event with this field for the first time.
+/// Returns the time of the first service event with this field.
 fn first_service_event(trace: &[u8], field: u32) -> Result<Option<u64>, String> {
     for packet in fields(trace) {
         let (mut time, mut is_such) = (0, false);
@@ -480,7 +480,7 @@ fn read(trace: &[u8]) -> Result<(BTreeMap<u64, Sequence>, Option<TraceStats>), S
     Ok((sequences, stats))
 }
 
-/// Whether an event was told when it happened.
+/// Whether an event was written when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timing {
     Now,
@@ -526,13 +526,13 @@ impl Sequence {
             self.intern(interned)?;
         }
         if let Some((event, timing)) = event {
-            // Readers skip these, and know why.
+            // Readers skip these packets, because they know of the loss.
             if self.blind {
                 self.miss();
                 return Ok(());
             }
             match (self.event(event), timing) {
-                // It was lost, and belongs before the gap or into it.
+                // This end was lost at first. It belongs before the gap or into it.
                 (Ok(Event { kind: Kind::End, .. }), Timing::Late)
                     if matches!(self.told.last(), Some(Told::Gap)) => {}
                 (Ok(event), Timing::Now) => self.told.push(Told::Event(event)),
@@ -571,7 +571,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// Reads an event, and which stream it says that it is of.
+    /// Reads an event, and the stream that it names.
     fn event(&mut self, event: &[u8]) -> Result<Event, String> {
         let (mut kind, mut counter) = (0, None);
         let (mut category, mut name) = (Vec::new(), Vec::new());
@@ -642,7 +642,7 @@ impl Sequence {
             }
         }
         let category = match kind {
-            // These do not say.
+            // These events do not name their category.
             Kind::End | Kind::Counter => Some(1),
             _ => CATEGORIES.iter().position(|name| name.as_bytes() == category),
         }

@@ -15,6 +15,11 @@ fn never() -> Option<Deadline> {
     Some(Deadline::after(Duration::from_secs(60)))
 }
 
+/// The deadline after this duration, sleep included.
+fn after_boot(duration: Duration) -> Deadline {
+    Deadline::Boot(boot_now() + duration.as_nanos() as u64)
+}
+
 fn now() -> Option<Deadline> {
     Some(Deadline::Monotonic(0))
 }
@@ -90,7 +95,7 @@ fn a_deadline_ends_the_wait_on_either_clock_and_not_too_early() {
         reactor.wait(&mut events, Some(Deadline::after(wait))).unwrap();
         assert!(monotonic_now() - start >= 3_000_000);
 
-        let deadline = Deadline::after_boot(wait);
+        let deadline = after_boot(wait);
         let start = monotonic_now();
         reactor.wait(&mut events, Some(deadline)).unwrap();
         assert!(monotonic_now() - start >= 2_900_000);
@@ -104,7 +109,7 @@ fn a_boot_time_deadline_given_up_does_not_fire_later() {
     let waker = reactor.waker();
     waker.wake();
     reactor
-        .wait(&mut events, Some(Deadline::after_boot(Duration::from_millis(2))))
+        .wait(&mut events, Some(after_boot(Duration::from_millis(2))))
         .unwrap();
     assert!(events.woken());
     let start = monotonic_now();
@@ -160,7 +165,7 @@ fn deadlines_pass_however_much_happens_meanwhile() {
     let waker = reactor.waker();
     for deadline in [
         Deadline::after(Duration::from_millis(3)),
-        Deadline::after_boot(Duration::from_millis(3)),
+        after_boot(Duration::from_millis(3)),
     ] {
         while !{
             waker.wake();

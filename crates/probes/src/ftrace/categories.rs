@@ -1,4 +1,4 @@
-//! The kernel events that each atrace category stands for. [`super::control`] uses the table, and so does the
+//! The kernel events that each atrace category stands for. `super::control` uses the table, and so does the
 //! command line, to describe categories.
 //!
 //! Android's `atrace` gives names such as `sched` or `disk` to groups of kernel events, and configs list these

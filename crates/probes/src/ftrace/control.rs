@@ -24,11 +24,11 @@ use super::tracefs::{EventName, Setting, Tracefs, TracefsError};
 
 /// Identifies one `linux.ftrace` data source instance, that is one session's ftrace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FtraceSessionId(pub u64);
+pub(crate) struct FtraceSessionId(pub u64);
 
 /// Why a session cannot use ftrace.
 #[derive(Debug, thiserror::Error)]
-pub enum ControlError {
+pub(crate) enum ControlError {
     /// Its config makes no sense.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -72,7 +72,7 @@ fn clock_of_name(name: &str) -> Option<FtraceClock> {
 
 /// How an event can be written to the trace, as the caller of [`Control::setup`] finds from its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Description {
+pub(crate) enum Description {
     /// As a message made for it.
     Typed,
     /// As a list of its fields.
@@ -81,7 +81,7 @@ pub enum Description {
 
 /// What a session got.
 #[derive(Clone, Debug, Default)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Events that are recorded for the session, without its probes.
     pub events: BTreeSet<EventName>,
     /// The session's probes.
@@ -101,7 +101,7 @@ struct Session {
 
 /// The settings of one tracefs directory on behalf of all its sessions.
 #[derive(Debug)]
-pub struct Control {
+pub(crate) struct Control {
     restorer: Restorer,
     role: InstanceRole,
     sessions: BTreeMap<FtraceSessionId, Session>,
@@ -117,7 +117,7 @@ pub struct Control {
 
 impl Control {
     /// Nothing is touched until the first session.
-    pub fn new(restorer: Restorer, role: InstanceRole) -> Control {
+    pub(crate) fn new(restorer: Restorer, role: InstanceRole) -> Control {
         Control {
             restorer,
             role,
@@ -133,49 +133,49 @@ impl Control {
     }
 
     /// The directory, for reading.
-    pub fn tracefs(&self) -> &Tracefs {
+    pub(crate) fn tracefs(&self) -> &Tracefs {
         self.restorer.tracefs()
     }
 
     /// The clock of the time stamps, unless it is the boot clock.
-    pub fn clock(&self) -> Option<FtraceClock> {
+    pub(crate) fn clock(&self) -> Option<FtraceClock> {
         self.clock
     }
 
     /// Size of each CPU's buffer as it was asked for, in pages; 0 if it was left as found.
-    pub fn buffer_pages(&self) -> u32 {
+    pub(crate) fn buffer_pages(&self) -> u32 {
         self.buffer_pages
     }
 
     /// Somebody else has changed the clock: events from now on have times of the new one.
-    pub fn follow_clock(&mut self) {
+    pub(crate) fn follow_clock(&mut self) {
         self.clock = self.current_clock();
     }
 
     /// The value that `setting` was given here.
-    pub fn left(&self, setting: &Setting) -> Option<&str> {
+    pub(crate) fn left(&self, setting: &Setting) -> Option<&str> {
         self.restorer.left(setting)
     }
 
     /// Whether the kernel knows how full a buffer has to be before it is drained, because an active session says so.
-    pub fn has_watermark(&self) -> bool {
+    pub(crate) fn has_watermark(&self) -> bool {
         self.has_watermark
     }
 
     /// Settings that were made for a session that has ftrace for itself.
-    pub fn exclusive_settings(&self) -> &[Setting] {
+    pub(crate) fn exclusive_settings(&self) -> &[Setting] {
         &self.exclusive
     }
 
     /// The events that active sessions record, without those that tracers and markers make.
-    pub fn switchable_events(&self) -> BTreeSet<EventName> {
+    pub(crate) fn switchable_events(&self) -> BTreeSet<EventName> {
         let active = self.active.iter().filter_map(|id| self.sessions.get(id));
         let events = active.flat_map(|session| &session.events);
         events.filter(|event| event.group != "ftrace").cloned().collect()
     }
 
     /// Whether no session is left, active or not.
-    pub fn is_unused(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.sessions.is_empty()
     }
 
@@ -184,7 +184,7 @@ impl Control {
     ///
     /// # Errors
     /// If the config is invalid, another program or session has ftrace for itself, or the kernel refuses a setting that the recording depends on.
-    pub fn setup(
+    pub(crate) fn setup(
         &mut self,
         id: FtraceSessionId,
         config: &FtraceConfig,
@@ -446,7 +446,7 @@ impl Control {
     ///
     /// # Errors
     /// If the kernel refuses to record.
-    pub fn activate(&mut self, id: FtraceSessionId) -> Result<Option<String>, ControlError> {
+    pub(crate) fn activate(&mut self, id: FtraceSessionId) -> Result<Option<String>, ControlError> {
         let first = self.active.is_empty();
         self.active.insert(id);
         let warning = self
@@ -474,7 +474,7 @@ impl Control {
 
     /// The session `id` has ended: switches off the settings that only it needed. If it was the last, the caller closes the raw buffers and calls
     /// [`Control::put_back`].
-    pub fn remove(&mut self, id: FtraceSessionId) {
+    pub(crate) fn remove(&mut self, id: FtraceSessionId) {
         if self.sessions.remove(&id).is_none() {
             return;
         }
@@ -496,7 +496,7 @@ impl Control {
 
     /// Puts tracefs back as it was found. The caller has ended all sessions and closed all raw buffers. Returns the settings that could not be put
     /// back.
-    pub fn put_back(&mut self) -> Vec<TracefsError> {
+    pub(crate) fn put_back(&mut self) -> Vec<TracefsError> {
         self.syscalls = SyscallSet::None;
         self.function_graph_on = false;
         self.exclusive.clear();

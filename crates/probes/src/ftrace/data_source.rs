@@ -1,27 +1,17 @@
 //! The data source `linux.ftrace`: sessions, their deadlines, and the way of events from the kernel's buffers into each session's
-//! [`PacketSink`].
+//! `PacketSink`.
 //!
-//! The producer of `traced_probes` drives it on its main thread. For each session it calls [`FtraceController::setup_session`] when the
-//! service sets the data source up, [`start_session`], then [`drain`] whenever [`next_deadline`] has passed, [`flush`] when the service
-//! asks, and [`flush_last`] and [`stop_session`] at the end. A drain takes a bounded time, so that the producer gets back to its socket.
-//! If the kernel has more, the next deadline is now. A flush may take several drains: [`take_flushed`] tells when it is over. Sessions
-//! that set `drain_buffer_percent` are drained earlier when a buffer fills up: the producer's loop watches the [`Watermarks`] and calls
-//! [`drain_past_watermark`].
+//! The producer of `traced_probes` drives it on its main thread. For each session it calls `FtraceController::setup_session` when the
+//! service sets the data source up, `start_session`, then `drain` whenever `next_deadline` has passed, `flush` when the service
+//! asks, and `flush_last` and `stop_session` at the end. A drain takes a bounded time, so that the producer gets back to its socket.
+//! If the kernel has more, the next deadline is now. A flush may take several drains: `take_flushed` tells when it is over. Sessions
+//! that set `drain_buffer_percent` are drained earlier when a buffer fills up: the producer's loop watches the `Watermarks` and calls
+//! `drain_past_watermark`.
 //!
 //! Sessions share the kernel's buffers: a page is read once and given to every session, whose encoder picks the events that the session
 //! wants. Each tracefs directory in use has one `Instance`. It exists from the first session's setup until the last one's end, when
 //! tracefs is put back as it was found; dropping the controller does the same. Each read looks for changes that others made. The trace
-//! reports them, and the producer gets them from [`take_incidents`].
-//!
-//! [`start_session`]: FtraceController::start_session
-//! [`drain`]: FtraceController::drain
-//! [`next_deadline`]: FtraceController::next_deadline
-//! [`flush`]: FtraceController::flush
-//! [`stop_session`]: FtraceController::stop_session
-//! [`flush_last`]: FtraceController::flush_last
-//! [`take_flushed`]: FtraceController::take_flushed
-//! [`drain_past_watermark`]: FtraceController::drain_past_watermark
-//! [`take_incidents`]: FtraceController::take_incidents
+//! reports them, and the producer gets them from `take_incidents`.
 
 mod draining;
 mod instance;
@@ -32,12 +22,12 @@ mod watching;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-pub use draining::FlushId;
+pub(crate) use draining::FlushId;
 use draining::{Progress, TURN};
 use ferretto_proto::messages::{DataSourceDescriptor, FtraceConfig, FtraceDescriptor};
 use ferretto_wire::Writer;
 use instance::Instance;
-pub use watching::{Incident, Weight};
+pub(crate) use watching::{Incident, Weight};
 
 use super::bundle::{BundleWriter, SymbolSource};
 use super::control::{ControlError, FtraceSessionId};
@@ -64,7 +54,7 @@ const WATERMARK_PERIOD_MS: u32 = 1000;
 /// The periods that a config may ask for.
 const PERIODS_MS: std::ops::RangeInclusive<u32> = 1..=60_000;
 /// Describes this data source to the service. Categories are Android's and need its `atrace`.
-pub fn descriptor() -> DataSourceDescriptor {
+pub(crate) fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
         will_notify_on_start: Some(true),
@@ -75,7 +65,7 @@ pub fn descriptor() -> DataSourceDescriptor {
 }
 
 /// The sinks of all sessions.
-pub trait SessionSinks {
+pub(crate) trait SessionSinks {
     /// The sink of `session`. `None` if it no longer has one; its packets are then discarded.
     fn sink(&mut self, session: FtraceSessionId) -> Option<&mut dyn PacketSink>;
 }
@@ -88,7 +78,7 @@ impl<S: PacketSink> SessionSinks for BTreeMap<FtraceSessionId, S> {
 
 /// Why a session cannot be set up or started.
 #[derive(Debug, thiserror::Error)]
-pub enum FtraceError {
+pub(crate) enum FtraceError {
     /// The kernel's settings cannot be made.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -106,18 +96,9 @@ pub enum FtraceError {
     SessionExists(FtraceSessionId),
 }
 
-/// The result of preparing a session.
-#[derive(Clone, Debug, Default)]
-pub struct SetupReport {
-    /// Events and features that the config asked for and that are not recorded. Goes into the trace too.
-    pub errors: SetupErrors,
-    /// The contents of `errors`, and more, for a person to read, one sentence each.
-    pub warnings: Vec<String>,
-}
-
 /// Threads and files that a session's events mention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SeenThreads {
+pub(crate) struct SeenThreads {
     /// Threads that events are about.
     pub seen: BTreeSet<i32>,
     /// Those of the `seen` threads whose name has changed.
@@ -159,7 +140,7 @@ enum SymbolsWanted {
 
 /// All of this machine's ftrace, for all sessions.
 #[derive(Debug)]
-pub struct FtraceController {
+pub(crate) struct FtraceController {
     top: Tracefs,
     journal_dir: Option<JournalDir>,
     instances: BTreeMap<String, Instance>,
@@ -185,7 +166,7 @@ pub struct FtraceController {
 impl FtraceController {
     /// Touches nothing until the first session. With a `journal_dir`, [`super::restore::replay`] can put back the sessions' changes even
     /// after a crash. Without `watermarks`, only deadlines drain the sessions.
-    pub fn new(
+    pub(crate) fn new(
         top: Tracefs,
         journal_dir: Option<JournalDir>,
         watermarks: Option<Arc<Watermarks>>,
@@ -209,16 +190,17 @@ impl FtraceController {
         }
     }
 
-    /// Prepares the kernel and the formats of events for `config`. Recording does not start yet.
+    /// Prepares the kernel and the formats of events for `config`. Recording does not start yet. Returns what a person should know of events and features
+    /// that are not recorded, one sentence each. The trace has them, too.
     ///
     /// # Errors
     /// If there is such a session already, its instance of ftrace cannot be opened, or the kernel cannot be set up for the config.
-    pub fn setup_session(
+    pub(crate) fn setup_session(
         &mut self,
         id: FtraceSessionId,
         config: &FtraceConfig,
         now: BootTime,
-    ) -> Result<SetupReport, FtraceError> {
+    ) -> Result<Vec<String>, FtraceError> {
         if self.sessions.contains_key(&id) {
             return Err(FtraceError::SessionExists(id));
         }
@@ -266,7 +248,7 @@ impl FtraceController {
     ///
     /// # Errors
     /// If there is no such session, the kernel refuses to record, or its buffers cannot be opened.
-    pub fn start_session(
+    pub(crate) fn start_session(
         &mut self,
         id: FtraceSessionId,
         now: BootTime,
@@ -335,13 +317,13 @@ impl FtraceController {
     }
 
     /// When to call [`FtraceController::drain`] next; `None` while no session is started.
-    pub fn next_deadline(&self) -> Option<BootTime> {
+    pub(crate) fn next_deadline(&self) -> Option<BootTime> {
         self.next_drain
     }
 
     /// Ends the session. Events since its last flush are lost. With the last session of an instance, tracefs is put back; returns the
     /// errors of doing so. The session may never have started, or may not exist.
-    pub fn stop_session(&mut self, id: FtraceSessionId, now: BootTime) -> Vec<TracefsError> {
+    pub(crate) fn stop_session(&mut self, id: FtraceSessionId, now: BootTime) -> Vec<TracefsError> {
         self.give_up_flushes(id);
         let Some(session) = self.sessions.remove(&id) else {
             return Vec::new();
@@ -376,7 +358,7 @@ impl FtraceController {
 
     /// Threads and files that the session's events mentioned since the last call, for `linux.process_stats` and `linux.inode_file_map`
     /// to describe.
-    pub fn take_threads(&mut self, id: FtraceSessionId) -> SeenThreads {
+    pub(crate) fn take_threads(&mut self, id: FtraceSessionId) -> SeenThreads {
         self.sessions
             .get_mut(&id)
             .map(|session| std::mem::take(&mut session.threads))

@@ -1,6 +1,6 @@
 //! The meaning of a kernel event's field, and how its bytes become a protobuf field.
 //!
-//! The format parser asks [`FieldKind::of`] what a C declaration means. The translation table asks [`FieldKind::read_as`] whether the
+//! The format parser asks `FieldKind::of` what a C declaration means. The translation table asks [`FieldKind::read_as`] whether the
 //! kind can become a protobuf field of some type, and how. Both answers are upstream's, because the trace processor was written against
 //! them. Integers are the exception: kernels widen and narrow them and change their sign, and upstream then drops the field. Here the
 //! field stays, and only values that do not fit are left out.
@@ -79,7 +79,7 @@ pub enum FieldKind {
 
 impl FieldKind {
     /// Understands a C declaration and the other facts that the format file gives about the field. The first rule that fits decides.
-    pub fn of(declaration: &str, size: u16, signedness: Signedness) -> Option<Self> {
+    pub(crate) fn of(declaration: &str, size: u16, signedness: Signedness) -> Option<Self> {
         if is_sized_char_array(declaration) {
             return Some(Self::FixedString);
         }
@@ -180,7 +180,7 @@ impl FieldKind {
     }
 
     /// The type of the field in an event that is not known in advance.
-    pub fn generic_type(self) -> ProtoType {
+    pub(crate) fn generic_type(self) -> ProtoType {
         match self {
             Self::Signed(_) | Self::Pid | Self::CommonPid => ProtoType::Int64,
             Self::Unsigned(_) | Self::Bool | Self::Inode(_) | Self::Device(_) | Self::KernelAddress(_) => {
@@ -240,7 +240,7 @@ pub struct Integer {
 impl Integer {
     /// The value to be written as a varint, given the integer's bytes, little-endian and zero-extended. `None` if the value does not fit.
     #[inline]
-    pub fn convert(self, raw: u64) -> Option<u64> {
+    pub(crate) fn convert(self, raw: u64) -> Option<u64> {
         let unused = 64
             - 8 * match self.width {
                 Width::One => 1,

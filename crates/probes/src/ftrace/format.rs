@@ -187,7 +187,7 @@ impl PageLayout {
     }
 
     /// The layout of kernels whose words are as long as this program's; for when `header_page` cannot be read.
-    pub const fn usual(page_size: usize) -> Self {
+    pub(crate) const fn usual(page_size: usize) -> Self {
         let word = size_of::<usize>();
         Self {
             commit_size: word,

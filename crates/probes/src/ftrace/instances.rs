@@ -1,6 +1,6 @@
 //! Connects `linux.ftrace` with the producer's runtime: each instance of the data source has one ftrace session.
 //!
-//! All instances share one [`FtraceController`], because the machine has one ftrace. Sessions hand the threads and files of their events
+//! All instances share one `FtraceController`, because the machine has one ftrace. Sessions hand the threads and files of their events
 //! to the `linux.process_stats` and the `linux.inode_file_map` of the same tracing session, which describe them in the trace.
 
 use std::collections::BTreeMap;
@@ -112,7 +112,7 @@ impl std::fmt::Debug for Ftrace {
 impl Ftrace {
     /// Touches nothing of the kernel until the first session. With a `journal_dir`, [`super::restore::replay`] can put back the sessions'
     /// changes even after a crash.
-    pub fn new(
+    pub(crate) fn new(
         program: Arc<dyn ProducerProgram>,
         listeners: Listeners,
         journal_dir: Option<JournalDir>,
@@ -314,10 +314,10 @@ impl DataSource for Ftrace {
             }
         };
         let id = FtraceSessionId(instance.serial.into());
-        let report = controller
+        let warnings = controller
             .setup_session(id, &instance.config.ftrace_config, boot_now())
             .map_err(|error| error.to_string())?;
-        for warning in &report.warnings {
+        for warning in &warnings {
             self.warn(warning);
         }
         if self.thread_ids == ThreadIds::OtherThanInProc {

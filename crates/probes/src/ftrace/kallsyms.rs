@@ -69,7 +69,7 @@ impl KernelSymbols {
     }
 
     /// Number of symbols.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
@@ -79,7 +79,7 @@ impl KernelSymbols {
     }
 
     /// Bytes that the table takes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.blocks.capacity() * size_of::<(u64, u32)>()
             + self.symbols.capacity()
             + self.tokens.capacity()

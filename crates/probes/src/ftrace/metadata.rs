@@ -18,7 +18,7 @@ const MOST_FILES: usize = 100_000;
 
 /// A file as events name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileId {
+pub(crate) struct FileId {
     /// The number of the file's device as `stat` shows it; zero if the event has none.
     pub device: u64,
     /// The number of its inode.
@@ -60,23 +60,23 @@ pub struct Metadata {
 impl Metadata {
     /// Threads seen since the last [`Metadata::clear`], each once, in the order of their first event. Thread 0 (the idle threads) is left
     /// out, because there is nothing to find out about it.
-    pub fn threads(&self) -> &[i32] {
+    pub(crate) fn threads(&self) -> &[i32] {
         &self.threads.listed
     }
 
     /// Threads with a new name: earlier descriptions of them are out of date.
-    pub fn renamed_threads(&self) -> &BTreeSet<i32> {
+    pub(crate) fn renamed_threads(&self) -> &BTreeSet<i32> {
         &self.renamed
     }
 
     /// Thread and file descriptor for each system call that opened one.
-    pub fn opened_fds(&self) -> &BTreeSet<(i32, u64)> {
+    pub(crate) fn opened_fds(&self) -> &BTreeSet<(i32, u64)> {
         &self.opened_fds
     }
 
     /// Files that events are about, except files that only this process touched. Upstream leaves these out because a search for names
     /// must not start the next search.
-    pub fn files(&self) -> impl Iterator<Item = FileId> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = FileId> {
         self.files.iter().copied()
     }
 

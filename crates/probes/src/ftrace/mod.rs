@@ -2,9 +2,9 @@
 //!
 //! Two halves meet in [`data_source`], which the producer drives.
 //!
-//! Controlling: a [`request`] holds the demands of one config. [`control`] brings the requests of all sessions together and
+//! Controlling: a [`request`] holds the demands of one config. `control` brings the requests of all sessions together and
 //! changes the files of [`tracefs`] through [`restore`], which puts them back on exit and after a crash. [`watch`] notices
-//! changes that others make meanwhile. [`reader`] takes pages out of the buffers when the period is over, or when [`watermarks`]
+//! changes that others make meanwhile. `reader` takes pages out of the buffers when the period is over, or when `watermarks`
 //! says that a buffer has filled up. [`stats`] and [`kallsyms`] add the kernel's counters and symbols.
 //!
 //! Decoding goes outside in: [`page`] finds the records in raw pages, [`table`] has plans for encoding each event, made from the
@@ -24,7 +24,7 @@
 pub mod bundle;
 pub mod categories;
 mod compact_sched;
-pub mod control;
+pub(crate) mod control;
 pub mod data_source;
 mod decoding;
 mod event;
@@ -36,13 +36,13 @@ pub mod frozen;
 pub mod generic;
 pub mod instances;
 pub mod kallsyms;
-pub mod metadata;
+pub(crate) mod metadata;
 #[cfg(test)]
 mod other_kernels;
 pub mod page;
 pub mod print_filter;
 pub mod printk_formats;
-pub mod reader;
+pub(crate) mod reader;
 pub mod request;
 pub mod restore;
 pub mod session;
@@ -54,4 +54,4 @@ mod test_instance;
 pub mod tracefs;
 pub mod typed;
 pub mod watch;
-pub mod watermarks;
+pub(crate) mod watermarks;

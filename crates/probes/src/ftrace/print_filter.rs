@@ -62,7 +62,7 @@ pub struct PrintFilter {
 
 impl PrintFilter {
     /// Whether to keep an event with this text, which ends at its first NUL if it has one.
-    pub fn judge(&self, text: &[u8]) -> Verdict {
+    pub(crate) fn judge(&self, text: &[u8]) -> Verdict {
         let len = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
         let text = &text[..len];
         self.rules

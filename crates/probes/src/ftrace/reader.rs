@@ -25,36 +25,31 @@ use super::tracefs::{Tracefs, TracefsError};
 pub(super) const ASSUMED_PAGES: usize = 16 << 10;
 /// Pages of one batch. The cost of system calls is small with so many pages. Their 128 KiB stay in a core's cache until
 /// every session has parsed them.
-pub const BATCH_PAGES: usize = 32;
+pub(crate) const BATCH_PAGES: usize = 32;
 
 /// Offset of the length in a page's header: after a 64-bit time stamp.
 const LENGTH_OFFSET: usize = 8;
 
 /// Memory that pages are read into, aligned to the machine's pages. Shared by all CPUs and sessions.
 #[derive(Debug)]
-pub struct PagePool {
+pub(crate) struct PagePool {
     page_bytes: usize,
     pages: PageAligned,
 }
 
 impl PagePool {
     /// Room for [`BATCH_PAGES`] pages of `page_bytes` each.
-    pub fn new(page_bytes: usize) -> PagePool {
+    pub(crate) fn new(page_bytes: usize) -> PagePool {
         PagePool {
             page_bytes,
             pages: PageAligned::new(page_bytes * BATCH_PAGES),
         }
     }
-
-    /// Size of a page in bytes.
-    pub fn page_bytes(&self) -> usize {
-        self.page_bytes
-    }
 }
 
 /// Why a batch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchEnd {
+pub(crate) enum BatchEnd {
     /// The batch has as many pages as were asked for: there may be more.
     Limit,
     /// The last page was mostly empty, or there was none: the reader has caught up with the kernel.
@@ -80,7 +75,7 @@ impl BatchEnd {
 
 /// Pages as they came from one CPU, in order.
 #[derive(Debug)]
-pub struct Batch<'p> {
+pub(crate) struct Batch<'p> {
     /// Whole pages, one after the other.
     pub pages: &'p [u8],
     /// Number of them.
@@ -91,7 +86,7 @@ pub struct Batch<'p> {
 
 /// The raw buffer of one CPU, open for reading.
 #[derive(Debug)]
-pub struct CpuBuffer {
+pub(crate) struct CpuBuffer {
     cpu: u32,
     fd: OwnedFd,
 }
@@ -101,18 +96,18 @@ impl CpuBuffer {
     ///
     /// # Errors
     /// If the buffer cannot be opened.
-    pub fn open(tracefs: &Tracefs, cpu: u32) -> Result<CpuBuffer, TracefsError> {
+    pub(crate) fn open(tracefs: &Tracefs, cpu: u32) -> Result<CpuBuffer, TracefsError> {
         let fd = tracefs.open_raw_buffer(cpu)?;
         Ok(CpuBuffer { cpu, fd })
     }
 
     /// The CPU.
-    pub fn cpu(&self) -> u32 {
+    pub(crate) fn cpu(&self) -> u32 {
         self.cpu
     }
 
     /// Takes up to `limit` pages, and never more than [`BATCH_PAGES`], into `pool`.
-    pub fn read<'p>(&self, pool: &'p mut PagePool, limit: usize) -> Batch<'p> {
+    pub(crate) fn read<'p>(&self, pool: &'p mut PagePool, limit: usize) -> Batch<'p> {
         let page_bytes = pool.page_bytes;
         let memory = &mut *pool.pages;
         let wanted = limit.min(BATCH_PAGES);

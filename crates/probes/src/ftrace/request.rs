@@ -1,5 +1,5 @@
 //! The demands of one `FtraceConfig` on the kernel. Names are checked, wildcards and categories become events, and system calls become numbers. Used
-//! by [`super::control`], which brings the requests of all sessions together.
+//! by `super::control`, which brings the requests of all sessions together.
 //!
 //! A config that could contain a kernel command is refused as a whole. Events that do not exist on this kernel, or whose names no event can have, are
 //! left out and reported.
@@ -18,9 +18,9 @@ use super::tracefs::{EventName, Setting, Tracefs, TracefsError, is_option_name};
 use super::typed;
 
 /// Group of the events that probes at the start of a function make. Reserved: configs cannot name its events.
-pub const KPROBE_GROUP: &str = "perfetto_kprobes";
+pub(crate) const KPROBE_GROUP: &str = "perfetto_kprobes";
 /// Group of the events that probes at the return of a function make.
-pub const KRETPROBE_GROUP: &str = "perfetto_kretprobes";
+pub(crate) const KRETPROBE_GROUP: &str = "perfetto_kretprobes";
 /// Calls of one function that may be under way at once without losing a return.
 const KRETPROBE_INSTANCES: u32 = 1024;
 
@@ -36,7 +36,7 @@ const LARGEST_PART: u64 = 4;
 
 /// Why a config is refused as a whole.
 #[derive(Debug, thiserror::Error)]
-pub enum RequestError {
+pub(crate) enum RequestError {
     /// A category or app with characters that cannot be in one.
     #[error("`{0}` in {1} is not printable ASCII")]
     AtraceName(String, &'static str),
@@ -78,7 +78,7 @@ pub enum SyscallSet {
 
 impl SyscallSet {
     /// The system calls that several sessions need together.
-    pub fn union(sets: impl IntoIterator<Item = SyscallSet>) -> SyscallSet {
+    pub(crate) fn union(sets: impl IntoIterator<Item = SyscallSet>) -> SyscallSet {
         sets.into_iter()
             .fold(SyscallSet::None, |sum, set| match (sum, set) {
                 (SyscallSet::All, _) | (_, SyscallSet::All) => SyscallSet::All,
@@ -91,7 +91,7 @@ impl SyscallSet {
     }
 
     /// The text for the events' `filter` files.
-    pub fn filter(&self) -> String {
+    pub(crate) fn filter(&self) -> String {
         match self {
             SyscallSet::None | SyscallSet::All => "0".to_owned(),
             SyscallSet::Only(numbers) => numbers
@@ -134,7 +134,7 @@ pub enum ExistingData {
 
 /// The demands of one session.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub(crate) struct Request {
     /// Events to record, all of which exist.
     pub events: BTreeSet<EventName>,
     /// Probes to make and record.
@@ -165,7 +165,7 @@ impl Request {
     /// # Errors
     /// If the config asks for something that could harm other sessions or that an instance cannot have, or if it needs a list of tracefs that cannot
     /// be read.
-    pub fn new(
+    pub(crate) fn new(
         config: &FtraceConfig,
         tracefs: &Tracefs,
         role: InstanceRole,
@@ -219,7 +219,7 @@ impl Request {
     }
 
     /// Whether ftrace has to be this session's alone.
-    pub fn is_exclusive(&self) -> bool {
+    pub(crate) fn is_exclusive(&self) -> bool {
         !self.exclusive.is_empty()
     }
 
@@ -359,7 +359,7 @@ impl Request {
 }
 
 /// The line for `kprobe_events` that makes `probe`.
-pub fn kprobe_definition(probe: &EventName) -> String {
+pub(crate) fn kprobe_definition(probe: &EventName) -> String {
     let kind = match probe.group.as_str() {
         KRETPROBE_GROUP => format!("r{KRETPROBE_INSTANCES}"),
         _ => "p".to_owned(),

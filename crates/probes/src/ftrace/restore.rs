@@ -1,8 +1,8 @@
 //! Leaves tracefs as it was found: on exit, and after a crash.
 //!
 //! Ftrace is global state of the machine. Upstream's probes reset it to fixed defaults when the last session ends. This
-//! module puts back the state that it found. [`super::control`] makes all its changes through [`Restorer`], which reads the
-//! old value, writes it to a [`journal`], and only then makes the change. The journal is deleted once everything is put back.
+//! module puts back the state that it found. `super::control` makes all its changes through `Restorer`, which reads the
+//! old value, writes it to a `journal`, and only then makes the change. The journal is deleted once everything is put back.
 //! A journal without a living owner is therefore a crashed daemon's, and [`replay`] puts back its entries. The command line
 //! calls `replay` when it starts `traced_probes`, and [`hard_reset`] after it for `--cleanup-after-crash` and
 //! `--reset-ftrace`.
@@ -15,7 +15,7 @@
 //! Two things cannot be put back: the events that were in the buffers (changing the clock or a size loses them in any
 //! case), and the unexpanded state of a buffer that nobody had used yet.
 
-pub mod journal;
+pub(crate) mod journal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -131,7 +131,7 @@ impl Changes {
 
 /// Changes one tracefs directory so that it can be put back.
 #[derive(Debug)]
-pub struct Restorer {
+pub(crate) struct Restorer {
     tracefs: Tracefs,
     changes: Changes,
     journal_dir: Option<JournalDir>,
@@ -143,7 +143,7 @@ pub struct Restorer {
 
 impl Restorer {
     /// Restores `tracefs` on exit, and with a `journal_dir` also after a crash.
-    pub fn new(tracefs: Tracefs, journal_dir: Option<JournalDir>) -> Self {
+    pub(crate) fn new(tracefs: Tracefs, journal_dir: Option<JournalDir>) -> Self {
         Restorer {
             tracefs,
             changes: Changes::default(),
@@ -155,27 +155,27 @@ impl Restorer {
     }
 
     /// The directory, for reading.
-    pub fn tracefs(&self) -> &Tracefs {
+    pub(crate) fn tracefs(&self) -> &Tracefs {
         &self.tracefs
     }
 
     /// Why the last changes are not in a journal. Returned once; recording goes on without it.
-    pub fn take_journal_error(&mut self) -> Option<JournalError> {
+    pub(crate) fn take_journal_error(&mut self) -> Option<JournalError> {
         self.journal_error.take()
     }
 
     /// The value that `setting` had before the first change.
-    pub fn found(&self, setting: &Setting) -> Option<&str> {
+    pub(crate) fn found(&self, setting: &Setting) -> Option<&str> {
         self.changes.found(setting)
     }
 
     /// The value that `setting` had after the last change; `None` if there was no change.
-    pub fn left(&self, setting: &Setting) -> Option<&str> {
+    pub(crate) fn left(&self, setting: &Setting) -> Option<&str> {
         self.changes.left.get(setting)?.as_deref()
     }
 
     /// Whether nobody else has changed `setting` since.
-    pub fn looks_as_left(&self, setting: &Setting) -> bool {
+    pub(crate) fn looks_as_left(&self, setting: &Setting) -> bool {
         self.changes.looks_as_left(&self.tracefs, setting)
     }
 
@@ -210,7 +210,7 @@ impl Restorer {
     ///
     /// # Errors
     /// If the setting cannot be read or written.
-    pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn set(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let remembered = self.remember(setting)?;
         for setting in &remembered {
             self.record(Record::Changing(setting.clone()));
@@ -224,7 +224,7 @@ impl Restorer {
     ///
     /// # Errors
     /// If the setting cannot be read or written.
-    pub fn append(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn append(&mut self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let remembered = self.remember(setting)?;
         self.record(Record::Changing(setting.clone()));
         let result = self.tracefs.append(&setting.file(), value);
@@ -280,7 +280,7 @@ impl Restorer {
     ///
     /// # Errors
     /// If the list of events cannot be read, or an event cannot be switched off.
-    pub fn disable_all_events(&mut self) -> Result<(), TracefsError> {
+    pub(crate) fn disable_all_events(&mut self) -> Result<(), TracefsError> {
         let mut found = self.tracefs.enabled_events()?;
         found.retain(|event| !self.changes.events_on.contains(event));
         if !found.is_empty() {
@@ -290,7 +290,7 @@ impl Restorer {
     }
 
     /// Starts recording `events`. Returns the events that could not be started, with the reason.
-    pub fn enable_events(&mut self, events: &[EventName]) -> Vec<(EventName, TracefsError)> {
+    pub(crate) fn enable_events(&mut self, events: &[EventName]) -> Vec<(EventName, TracefsError)> {
         let enabled = |event: &EventName| self.tracefs.event_enabled(event).unwrap_or(false);
         let to_start: Vec<EventName> = events.iter().filter(|event| !enabled(event)).cloned().collect();
         if to_start.is_empty() {
@@ -311,7 +311,7 @@ impl Restorer {
     ///
     /// # Errors
     /// If the event cannot be switched off.
-    pub fn disable_event(&mut self, event: &EventName) -> Result<(), TracefsError> {
+    pub(crate) fn disable_event(&mut self, event: &EventName) -> Result<(), TracefsError> {
         if !self.changes.events_on.contains(event) {
             return Ok(());
         }
@@ -321,7 +321,7 @@ impl Restorer {
     }
 
     /// The events that were started here and have not been stopped since.
-    pub fn events_on(&self) -> impl Iterator<Item = &EventName> {
+    pub(crate) fn events_on(&self) -> impl Iterator<Item = &EventName> {
         self.changes.events_on.iter()
     }
 
@@ -330,7 +330,7 @@ impl Restorer {
     ///
     /// # Errors
     /// If the kernel refuses the probe.
-    pub fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
+    pub(crate) fn add_kprobe(&mut self, probe: &EventName, definition: &str) -> Result<(), TracefsError> {
         self.record(Record::KprobeAdded(probe.clone()));
         // All instances share one list, at the top.
         match self.tracefs.top().append("kprobe_events", definition) {
@@ -340,7 +340,7 @@ impl Restorer {
     }
 
     /// Puts everything back as it was found. Returns the errors. All raw buffers must be closed by now.
-    pub fn restore(&mut self) -> Vec<TracefsError> {
+    pub(crate) fn restore(&mut self) -> Vec<TracefsError> {
         let errors = match self.changes.is_empty() {
             true => Vec::new(),
             false => {

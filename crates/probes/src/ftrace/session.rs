@@ -43,7 +43,7 @@ pub struct DecodeConfig {
     pub generic_encoding: GenericEncoding,
     /// Which print events to keep, if not all.
     pub print_filter: Option<PrintFilter>,
-    /// Numbers of the system calls whose results are noted in [`Metadata::opened_fds`].
+    /// Numbers of the system calls whose results are noted in `Metadata::opened_fds`.
     pub syscalls_returning_fd: BTreeSet<i64>,
     /// The meaning of the session's kprobes, by event id.
     pub kprobes: BTreeMap<u16, KprobeType>,
@@ -114,23 +114,23 @@ impl Session {
         }
     }
 
-    /// The facts gathered since the last clear.
-    pub fn metadata(&self) -> &Metadata {
+    #[cfg(test)]
+    pub(crate) fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// For clearing it after each round over the CPUs.
+    /// The facts gathered since the last clear. They are cleared after each round over the CPUs.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
     /// All kinds of errors so far, for the stats at the end of the trace.
-    pub fn parse_errors(&self) -> &BTreeSet<ParseStatus> {
+    pub(crate) fn parse_errors(&self) -> &BTreeSet<ParseStatus> {
         &self.parse_errors
     }
 
     /// Adds an error of a read that gave no page to decode.
-    pub fn add_parse_error(&mut self, status: ParseStatus) {
+    pub(crate) fn add_parse_error(&mut self, status: ParseStatus) {
         self.parse_errors.insert(status);
     }
 

@@ -41,7 +41,7 @@ impl CpuStats {
     ///
     /// # Errors
     /// If the file with the statistics cannot be read.
-    pub fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
+    pub(crate) fn read(tracefs: &Tracefs, cpu: u32) -> Result<CpuStats, TracefsError> {
         Ok(CpuStats::parse(cpu, &tracefs.cpu_stats(cpu)?))
     }
 
@@ -74,7 +74,7 @@ impl CpuStats {
     }
 
     /// The ftrace clock now, in nanoseconds as far as the kernel tells them (to the microsecond).
-    pub fn now_nanoseconds(&self) -> i64 {
+    pub(crate) fn now_nanoseconds(&self) -> i64 {
         (self.now_ts * 1e9) as i64
     }
 }
@@ -146,13 +146,13 @@ pub struct FtraceStats {
 
 impl FtraceStats {
     /// Reads the counters of `cpus`. A CPU whose counters cannot be read is missing from the packet, as in upstream's.
-    pub fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) {
+    pub(crate) fn read_cpus(&mut self, tracefs: &Tracefs, cpus: &[u32]) {
         let counters = cpus.iter().map(|&cpu| CpuStats::read(tracefs, cpu));
         self.cpus = counters.filter_map(Result::ok).collect();
     }
 
     /// The whole `TracePacket`. Parse errors are written at the end only.
-    pub fn encode(&self, phase: Phase, parse_errors: &BTreeSet<ParseStatus>, writer: &mut Writer) {
+    pub(crate) fn encode(&self, phase: Phase, parse_errors: &BTreeSet<ParseStatus>, writer: &mut Writer) {
         write::TracePacket::new(writer).ftrace_stats(|stats| {
             stats.phase(phase);
             for cpu in &self.cpus {
@@ -200,7 +200,7 @@ impl FtraceStats {
 }
 
 /// The packet that tells readers to keep events from before the start of the trace.
-pub fn encode_preserved_buffer(writer: &mut Writer) {
+pub(crate) fn encode_preserved_buffer(writer: &mut Writer) {
     write::TracePacket::new(writer).ftrace_stats(|stats| {
         stats.phase(Phase::START_OF_TRACE).preserve_ftrace_buffer(true);
     });
@@ -208,7 +208,7 @@ pub fn encode_preserved_buffer(writer: &mut Writer) {
 
 /// The packet that reports one trouble at once. The field for `atrace`'s errors is the only one of upstream's that takes a
 /// sentence, and upstream's readers heed it only in packets of the first phase.
-pub fn encode_trouble(noticed: BootTime, trouble: &str, writer: &mut Writer) {
+pub(crate) fn encode_trouble(noticed: BootTime, trouble: &str, writer: &mut Writer) {
     let mut packet = write::TracePacket::new(writer);
     packet.timestamp(noticed).ftrace_stats(|stats| {
         stats

@@ -32,6 +32,16 @@ fn by_name(name: &str) -> Option<u16> {
     })
 }
 
+/// From number 424 on, all architectures share the numbers.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+const SHARED: &str = "pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen \
+     fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 \
+     process_madvise epoll_pwait2 mount_setattr quotactl_fd landlock_create_ruleset \
+     landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv \
+     set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait \
+     futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal \
+     setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr";
+
 /// Consecutive numbers from the first on, names separated by spaces.
 #[cfg(target_arch = "x86_64")]
 const RUNS: &[(u16, &str)] = &[
@@ -74,16 +84,7 @@ const RUNS: &[(u16, &str)] = &[
          memfd_create kexec_file_load bpf execveat userfaultfd membarrier mlock2 copy_file_range preadv2 \
          pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents rseq uretprobe",
     ),
-    (
-        424,
-        "pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen \
-         fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 \
-         process_madvise epoll_pwait2 mount_setattr quotactl_fd landlock_create_ruleset \
-         landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv \
-         set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait \
-         futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal \
-         setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr",
-    ),
+    (424, SHARED),
 ];
 
 /// As above. These architectures share all numbers, except for a few calls that only one of them has.
@@ -127,16 +128,7 @@ const RUNS: &[(u16, &str)] = &[
          mlock2 copy_file_range preadv2 pwritev2 pkey_mprotect pkey_alloc pkey_free statx io_pgetevents \
          rseq kexec_file_load",
     ),
-    (
-        424,
-        "pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen \
-         fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 \
-         process_madvise epoll_pwait2 mount_setattr quotactl_fd landlock_create_ruleset \
-         landlock_add_rule landlock_restrict_self memfd_secret process_mrelease futex_waitv \
-         set_mempolicy_home_node cachestat fchmodat2 map_shadow_stack futex_wake futex_wait \
-         futex_requeue statmount listmount lsm_get_self_attr lsm_set_self_attr lsm_list_modules mseal \
-         setxattrat getxattrat listxattrat removexattrat open_tree_attr file_getattr file_setattr",
-    ),
+    (424, SHARED),
 ];
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]

@@ -19,7 +19,7 @@ use thiserror::Error;
 mod tests;
 
 /// First number in `FtraceEvent` for events that describe themselves.
-pub const FIRST_SELF_DESCRIBED: u32 = 65_536;
+pub(crate) const FIRST_SELF_DESCRIBED: u32 = 65_536;
 /// The last number reserved for them.
 const LAST_SELF_DESCRIBED: u32 = 131_072;
 
@@ -104,7 +104,7 @@ pub struct EventPlan {
 
 impl EventPlan {
     /// Whether the trace format has no message for the event.
-    pub fn is_generic(&self) -> bool {
+    pub(crate) fn is_generic(&self) -> bool {
         matches!(self.encoding, Encoding::Generic(_))
     }
 }
@@ -210,7 +210,7 @@ impl Table {
     }
 
     /// Forgets an event that the kernel no longer has: another event may get its id.
-    pub fn remove(&mut self, group: &str, name: &str) {
+    pub(crate) fn remove(&mut self, group: &str, name: &str) {
         let Some(id) = self.ids.remove(&(group.to_owned(), name.to_owned())) else {
             return;
         };
@@ -235,7 +235,7 @@ impl Table {
 
     /// The plan for the events with this id.
     #[inline]
-    pub fn plan(&self, id: u16) -> Option<&EventPlan> {
+    pub(crate) fn plan(&self, id: u16) -> Option<&EventPlan> {
         self.plans.get(usize::from(id))?.as_ref()
     }
 

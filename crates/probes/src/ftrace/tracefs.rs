@@ -2,7 +2,7 @@
 //! command line to find or mount it.
 //!
 //! A [`Tracefs`] is one directory that has its own ring buffers and settings: the top of the file system or one of its `instances/*`.
-//! This module keeps no state and decides nothing: [`super::restore`] remembers the found values, and [`super::control`] decides the
+//! This module keeps no state and decides nothing: [`super::restore`] remembers the found values, and `super::control` decides the
 //! changes. Errors always name the file. Format of the files: `Documentation/trace/ftrace.rst` and `events.rst` of the Linux source.
 
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ pub enum TracefsError {
 
 impl TracefsError {
     /// The kernel's error number, when it came from the kernel.
-    pub fn kind(&self) -> Option<io::ErrorKind> {
+    pub(crate) fn kind(&self) -> Option<io::ErrorKind> {
         match self {
             TracefsError::File { source, .. } | TracefsError::Mount { source, .. } => Some(source.kind()),
             _ => None,
@@ -185,7 +185,7 @@ enum WriteStyle {
 
 impl Setting {
     /// Path of the file below the tracefs directory.
-    pub fn file(&self) -> String {
+    pub(crate) fn file(&self) -> String {
         match self {
             Setting::TracingOn => "tracing_on".into(),
             Setting::TraceClock => "trace_clock".into(),
@@ -206,7 +206,7 @@ impl Setting {
     }
 
     /// The setting kept in `file`, if it is one of these. The inverse of [`Setting::file`].
-    pub fn from_file(file: &str) -> Option<Setting> {
+    pub(crate) fn from_file(file: &str) -> Option<Setting> {
         if let Some(name) = file.strip_prefix("options/") {
             return is_option_name(name).then(|| Setting::Option(name.to_owned()));
         }
@@ -280,7 +280,7 @@ impl Setting {
 }
 
 /// Whether `name` can be a file in `options/` (as upstream: letters, digits, `-` and `_`).
-pub fn is_option_name(name: &str) -> bool {
+pub(crate) fn is_option_name(name: &str) -> bool {
     !name.is_empty()
         && name
             .bytes()
@@ -349,7 +349,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the system refuses to mount it, or this user may not use it.
-    pub fn mount() -> Result<Tracefs, TracefsError> {
+    pub(crate) fn mount() -> Result<Tracefs, TracefsError> {
         let path = Path::new(MOUNT_POINTS[0]);
         let flags = rustix::mount::MountFlags::NOSUID
             | rustix::mount::MountFlags::NODEV
@@ -365,7 +365,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If no tracefs is there, or it cannot be read.
-    pub fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
+    pub(crate) fn at(root: impl Into<PathBuf>) -> Result<Tracefs, TracefsError> {
         let tracefs = Tracefs { root: root.into() };
         match tracefs.read("tracing_on") {
             Ok(_) => Ok(tracefs),
@@ -398,7 +398,7 @@ impl Tracefs {
     }
 
     /// The top of the file system that contains this directory. Some files exist only there, for all instances.
-    pub fn top(&self) -> Tracefs {
+    pub(crate) fn top(&self) -> Tracefs {
         let parent = self.root.parent();
         let is_hypervisor = self.root.ends_with("hyp") || self.root.ends_with("hypervisor");
         let top = match parent {
@@ -440,7 +440,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn write(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().write(true))
     }
 
@@ -448,7 +448,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn append(&self, file: &str, value: &str) -> Result<(), TracefsError> {
         self.write_with(file, value, OpenOptions::new().append(true))
     }
 
@@ -456,7 +456,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn truncate(&self, file: &str) -> Result<(), TracefsError> {
+    pub(crate) fn truncate(&self, file: &str) -> Result<(), TracefsError> {
         let path = self.root.join(file);
         match OpenOptions::new().write(true).truncate(true).open(&path) {
             Ok(_) => Ok(()),
@@ -489,7 +489,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
+    pub(crate) fn get(&self, setting: &Setting) -> Result<String, TracefsError> {
         Ok(setting.writable(&self.read(&setting.file())?))
     }
 
@@ -497,7 +497,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written, or the kernel refuses the value.
-    pub fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
+    pub(crate) fn set(&self, setting: &Setting, value: &str) -> Result<(), TracefsError> {
         let file = setting.file();
         match setting.write_style() {
             WriteStyle::Replace => self.write(&file, value),
@@ -516,7 +516,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn recording(&self) -> Result<Recording, TracefsError> {
+    pub(crate) fn recording(&self) -> Result<Recording, TracefsError> {
         Ok(if self.get(&Setting::TracingOn)? == "1" {
             Recording::On
         } else {
@@ -528,7 +528,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
+    pub(crate) fn clocks(&self) -> Result<BTreeSet<String>, TracefsError> {
         let shown = self.read("trace_clock")?;
         Ok(shown
             .split_ascii_whitespace()
@@ -540,7 +540,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
+    pub(crate) fn buffer_pages(&self, page_bytes: usize) -> Result<Option<u32>, TracefsError> {
         let shown = self.read("buffer_size_kb")?;
         // Before its first use a buffer shows its present size first. That size is returned here.
         let digits = shown
@@ -558,7 +558,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If `trace` cannot be written.
-    pub fn clear_buffers(&self) -> Result<Vec<TracefsError>, TracefsError> {
+    pub(crate) fn clear_buffers(&self) -> Result<Vec<TracefsError>, TracefsError> {
         self.truncate("trace")?;
         let cleared = offline_cpus()
             .into_iter()
@@ -576,7 +576,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the CPUs cannot be listed.
-    pub fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
+    pub(crate) fn cpus(&self) -> Result<Vec<u32>, TracefsError> {
         let present: Option<Vec<u32>> = fs::read_to_string("/sys/devices/system/cpu/present")
             .ok()
             .and_then(|text| cpu_ranges::parse(&text));
@@ -594,7 +594,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
+    pub(crate) fn open_raw_buffer(&self, cpu: u32) -> Result<OwnedFd, TracefsError> {
         let path = self.root.join(format!("per_cpu/cpu{cpu}/trace_pipe_raw"));
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| TracefsError::File {
@@ -608,7 +608,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
+    pub(crate) fn cpu_stats(&self, cpu: u32) -> Result<String, TracefsError> {
         self.read(&format!("per_cpu/cpu{cpu}/stats"))
     }
 
@@ -639,7 +639,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the groups cannot be listed.
-    pub fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
+    pub(crate) fn groups(&self) -> Result<BTreeSet<String>, TracefsError> {
         self.directories("events")
     }
 
@@ -674,7 +674,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
+    pub(crate) fn event_format(&self, event: &EventName) -> Result<String, TracefsError> {
         self.read(&format!("events/{event}/format"))
     }
 
@@ -682,7 +682,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
+    pub(crate) fn event_enabled(&self, event: &EventName) -> Result<bool, TracefsError> {
         Ok(self.read(&format!("events/{event}/enable"))?.starts_with('1'))
     }
 
@@ -690,7 +690,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If neither file can be written. The error is the first file's.
-    pub fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
+    pub(crate) fn set_event(&self, event: &EventName, recording: Recording) -> Result<(), TracefsError> {
         let (value, prefix) = match recording {
             Recording::On => ("1", ""),
             Recording::Off => ("0", "!"),
@@ -706,7 +706,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+    pub(crate) fn listed_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let listed = self.read("set_event")?;
         Ok(listed.lines().filter_map(EventName::from_set_event).collect())
     }
@@ -715,7 +715,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the list of events cannot be read.
-    pub fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
+    pub(crate) fn enabled_events(&self) -> Result<BTreeSet<EventName>, TracefsError> {
         let mut events = self.listed_events()?;
         events.retain(|event| self.event_enabled(event).unwrap_or(false));
         Ok(events)
@@ -725,7 +725,7 @@ impl Tracefs {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn disable_all_events(&self) -> Result<(), TracefsError> {
+    pub(crate) fn disable_all_events(&self) -> Result<(), TracefsError> {
         self.write("events/enable", "0")
     }
 }

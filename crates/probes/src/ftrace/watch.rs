@@ -1,14 +1,14 @@
 //! Notices other programs' changes to ftrace while sessions record.
 //!
 //! Every program with the right to do so can switch recording or events off, resize or empty the buffers, or read events
-//! out of them. A [`Watch`] knows the values that one tracefs directory should show. It gets the values that the directory
-//! does show ([`look`](mod@look)) and, where the kernel tells, the programs that wrote to its files ([`writers`]). It
+//! out of them. A `Watch` knows the values that one tracefs directory should show. It gets the values that the directory
+//! does show (`look`) and, where the kernel tells, the programs that wrote to its files ([`writers`]). It
 //! answers with [`Finding`]s, which become sentences for the trace. It accesses no files and no clock. Nothing is ever set
 //! right again: two programs that each want their way would go on for ever.
 //!
 //! Used by [`super::data_source`], for as long as a directory has a started session.
 
-pub mod look;
+pub(crate) mod look;
 #[cfg(test)]
 mod tests;
 mod unexplained;
@@ -33,7 +33,7 @@ const MOMENT: u64 = 150_000_000;
 
 /// How much a look covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
+pub(crate) enum Depth {
     /// The settings that decide whether, and by which clock, events are recorded. Looked at whenever a drain of the buffers begins.
     Quick,
     /// The other settings as well, but only some of the filters.
@@ -44,7 +44,7 @@ pub enum Depth {
 
 /// The present state of a tracefs directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub(crate) struct Shown {
     /// Settings that could be read.
     pub settings: BTreeMap<Setting, String>,
     /// All events that are recorded; `None` if this look did not read them.
@@ -150,7 +150,12 @@ pub enum Finding {
 impl Finding {
     /// The sentence about the finding, without its end, for a session that started at `started` and records the events
     /// `recorded` from the directory `root`. `None` if the finding does not concern that session.
-    pub fn sentence(&self, started: BootTime, recorded: &BTreeSet<EventName>, root: &Path) -> Option<String> {
+    pub(crate) fn sentence(
+        &self,
+        started: BootTime,
+        recorded: &BTreeSet<EventName>,
+        root: &Path,
+    ) -> Option<String> {
         let when = |when: &Window| since_start(started, when);
         let at = |by: BootTime| format!("{} s after the start", seconds(by, started));
         let concerned = |events: &BTreeSet<EventName>| -> BTreeSet<EventName> {
@@ -301,7 +306,7 @@ impl Finding {
     }
 
     /// Whether the sentence needs no clause about the program that did it.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         matches!(
             self,
             Finding::ChangedBack { .. }
@@ -404,7 +409,7 @@ struct Buffer {
 
 /// The expected state of one tracefs directory, and the state that the last look showed.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub(crate) struct Watch {
     settings: BTreeMap<Setting, Watched>,
     /// Events that should be recorded, each with the time when it was first seen not to be.
     events: BTreeMap<EventName, Option<BootTime>>,
@@ -422,7 +427,7 @@ pub struct Watch {
 
 impl Watch {
     /// Expects `setting` to have this value: this program has set it, or found it and left it.
-    pub fn expect(&mut self, setting: Setting, value: String, now: BootTime) {
+    pub(crate) fn expect(&mut self, setting: Setting, value: String, now: BootTime) {
         let watched = Watched {
             expected: value.clone(),
             shown: value,
@@ -434,17 +439,17 @@ impl Watch {
     }
 
     /// The expected value of `setting`; `None` if it is not watched.
-    pub fn expected(&self, setting: &Setting) -> Option<&str> {
+    pub(crate) fn expected(&self, setting: &Setting) -> Option<&str> {
         Some(self.settings.get(setting)?.expected.as_str())
     }
 
     /// Whether `event` should be recorded.
-    pub fn expects_event(&self, event: &EventName) -> bool {
+    pub(crate) fn expects_event(&self, event: &EventName) -> bool {
         self.events.contains_key(event)
     }
 
     /// Expects exactly these events to be recorded from now on. Filters of other events are no longer watched.
-    pub fn expect_events(&mut self, events: BTreeSet<EventName>, now: BootTime) {
+    pub(crate) fn expect_events(&mut self, events: BTreeSet<EventName>, now: BootTime) {
         if self.events.is_empty() {
             self.events_checked = now;
         }
@@ -461,7 +466,7 @@ impl Watch {
     }
 
     /// Takes the kernel's counts of events read from each buffer as the starting point.
-    pub fn expect_buffers(&mut self, counted: &BTreeMap<u32, u64>, now: BootTime) {
+    pub(crate) fn expect_buffers(&mut self, counted: &BTreeMap<u32, u64>, now: BootTime) {
         self.buffers_checked = now;
         self.buffers = counted
             .iter()
@@ -473,14 +478,14 @@ impl Watch {
     }
 
     /// Notes that this program has read this many events, or an unknown number, out of the buffer of `cpu`.
-    pub fn read_here(&mut self, cpu: u32, events: Option<u64>) {
+    pub(crate) fn read_here(&mut self, cpu: u32, events: Option<u64>) {
         if let Some(buffer) = self.buffers.get_mut(&cpu) {
             buffer.read_here = buffer.read_here.zip(events).map(|(sum, events)| sum + events);
         }
     }
 
     /// The settings that a look of this depth reads.
-    pub fn settings_to_look_at(&mut self, depth: Depth) -> Vec<Setting> {
+    pub(crate) fn settings_to_look_at(&mut self, depth: Depth) -> Vec<Setting> {
         if depth == Depth::Quick {
             return [Setting::TracingOn, Setting::TraceClock]
                 .into_iter()
@@ -502,12 +507,12 @@ impl Watch {
 
     /// Notes that others wrote to files of the directory. To be called before each [`Watch::see`], and again if that found
     /// something.
-    pub fn wrote(&mut self, programs: BTreeSet<FileUser>) {
+    pub(crate) fn wrote(&mut self, programs: BTreeSet<FileUser>) {
         self.unexplained.add(programs);
     }
 
     /// The programs behind a finding, if they wrote to a file. Returns them once.
-    pub fn writers(&mut self, finding: &Finding) -> Vec<FileUser> {
+    pub(crate) fn writers(&mut self, finding: &Finding) -> Vec<FileUser> {
         match finding {
             Finding::Changed { setting, .. } | Finding::ChangedBack { setting, .. } => {
                 self.unexplained.take(&Target::Setting(setting.clone()))
@@ -521,12 +526,12 @@ impl Watch {
     }
 
     /// Reports writes anew, because a session has started that was told of none.
-    pub fn tell_anew(&mut self) {
+    pub(crate) fn tell_anew(&mut self) {
         self.unexplained.tell_anew();
     }
 
     /// The events that were on until now and are missing in `recorded`.
-    pub fn newly_off(&self, recorded: &BTreeSet<EventName>) -> BTreeSet<EventName> {
+    pub(crate) fn newly_off(&self, recorded: &BTreeSet<EventName>) -> BTreeSet<EventName> {
         let on = self.events.iter().filter(|(_, off)| off.is_none());
         let off = on
             .map(|(event, _)| event)
@@ -535,7 +540,7 @@ impl Watch {
     }
 
     /// Compares the shown state with the expected one.
-    pub fn see(&mut self, shown: &Shown, now: BootTime) -> Vec<Finding> {
+    pub(crate) fn see(&mut self, shown: &Shown, now: BootTime) -> Vec<Finding> {
         let mut findings = Vec::new();
         for (setting, value) in &shown.settings {
             let Some(watched) = self.settings.get_mut(setting) else {
@@ -640,7 +645,7 @@ impl Watch {
     }
 
     /// Marks the last change of `setting` as intended, so that its end is not reported.
-    pub fn excuse(&mut self, setting: &Setting) {
+    pub(crate) fn excuse(&mut self, setting: &Setting) {
         if let Some(watched) = self.settings.get_mut(setting) {
             watched.excused = true;
         }
@@ -648,7 +653,12 @@ impl Watch {
 
     /// Compares the kernel's count of events read with the count of events read here. Call it when both counts are from
     /// the same moment. [`Depth::Whole`] marks the last call.
-    pub fn see_buffers(&mut self, counted: &BTreeMap<u32, u64>, depth: Depth, now: BootTime) -> Vec<Finding> {
+    pub(crate) fn see_buffers(
+        &mut self,
+        counted: &BTreeMap<u32, u64>,
+        depth: Depth,
+        now: BootTime,
+    ) -> Vec<Finding> {
         let when = Window {
             after: self.buffers_checked,
             by: now,

@@ -26,7 +26,7 @@ const NO_WAIT: Timespec = Timespec {
 
 /// The caller's name for a buffer: given to [`Watermarks::watch`], and returned by [`Watermarks::take_full`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CpuBufferId {
+pub(crate) struct CpuBufferId {
     /// The tracefs directory.
     pub instance: u32,
     /// The CPU.
@@ -58,7 +58,7 @@ impl Watermarks {
     ///
     /// # Errors
     /// If the process or the machine has no descriptor left for it.
-    pub fn new() -> io::Result<Option<Watermarks>> {
+    pub(crate) fn new() -> io::Result<Option<Watermarks>> {
         let release = rustix::system::uname();
         if !kernel_reports_watermarks(&release.release().to_string_lossy()) {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Watermarks {
 
     /// Starts to watch `buffer`. [`Watermarks::take_full`] reports `id` once it has filled up, unless it was closed or forgotten before. Nothing
     /// is reported if the CPU has never been on, or if too much is watched: then the deadline drains the buffer.
-    pub fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
+    pub(crate) fn watch(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
         // epoll would report an error for such a buffer at once, and again after each look.
         if has_never_been_on(buffer) {
             return;
@@ -84,7 +84,7 @@ impl Watermarks {
     }
 
     /// Reports `buffer` again the next time that it is full, which may be now.
-    pub fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
+    pub(crate) fn watch_again(&self, id: CpuBufferId, buffer: BorrowedFd<'_>) {
         // If this fails, the deadline drains the buffer.
         let _ = epoll::modify(
             &self.epoll,
@@ -95,13 +95,13 @@ impl Watermarks {
     }
 
     /// Stops reporting `buffer`.
-    pub fn forget(&self, buffer: BorrowedFd<'_>) {
+    pub(crate) fn forget(&self, buffer: BorrowedFd<'_>) {
         // This fails if the buffer was not watched.
         let _ = epoll::delete(&self.epoll, buffer);
     }
 
     /// Adds to `full` the buffers that have filled up and have not been reported since they were last watched.
-    pub fn take_full(&self, full: &mut Vec<CpuBufferId>) {
+    pub(crate) fn take_full(&self, full: &mut Vec<CpuBufferId>) {
         let mut events = [MaybeUninit::<Event>::uninit(); MOST_REPORTED];
         loop {
             match epoll::wait(&self.epoll, &mut events, Some(&NO_WAIT)) {

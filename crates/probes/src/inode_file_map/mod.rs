@@ -76,7 +76,11 @@ pub struct InodeFileMap {
 impl InodeFileMap {
     /// Makes an instance with the settings of the `inode_file_config` in `config`. Instances share `known`. The table of mounts is below
     /// `roots`.
-    pub fn from_config(config: &DataSourceConfig, roots: &KernelRoots, known: Arc<KnownFiles>) -> Self {
+    pub(crate) fn from_config(
+        config: &DataSourceConfig,
+        roots: &KernelRoots,
+        known: Arc<KnownFiles>,
+    ) -> Self {
         known.read_static_files();
         Self {
             config: Config::new(&config.inode_file_config),
@@ -95,7 +99,12 @@ impl InodeFileMap {
     }
 
     /// Takes the files that events of `linux.ftrace` of the same session have named since the last call.
-    pub fn on_files_seen(&mut self, files: &BTreeSet<FileId>, now: BootTime, sink: &mut dyn PacketSink) {
+    pub(crate) fn on_files_seen(
+        &mut self,
+        files: &BTreeSet<FileId>,
+        now: BootTime,
+        sink: &mut dyn PacketSink,
+    ) {
         if files.is_empty() {
             return;
         }

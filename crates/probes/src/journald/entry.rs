@@ -69,7 +69,7 @@ impl Taken {
 
 /// The conditions on the entries that an instance records.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Filters {
+pub(crate) struct Filters {
     /// The highest number of a priority.
     min_prio: u32,
     identifiers: Vec<String>,

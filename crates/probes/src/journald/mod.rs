@@ -49,13 +49,13 @@ pub const NAME: &str = "linux.systemd_journald";
 pub const MOST_FILTERS: usize = 1000;
 
 /// See the [module](self).
-pub struct Journald {
+pub(crate) struct Journald {
     program: Arc<dyn ProducerProgram>,
 }
 
 impl Journald {
     /// Touches nothing until the first instance starts.
-    pub fn new(program: Arc<dyn ProducerProgram>) -> Journald {
+    pub(crate) fn new(program: Arc<dyn ProducerProgram>) -> Journald {
         Journald { program }
     }
 }

@@ -46,7 +46,7 @@ const SCAN_TURN: BootTime = 10_000_000;
 const MOST_IN_PACKET: usize = 1000;
 
 /// Describes this data source to services.
-pub fn descriptor() -> DataSourceDescriptor {
+pub(crate) fn descriptor() -> DataSourceDescriptor {
     DataSourceDescriptor {
         name: Some(NAME.to_owned()),
         handles_incremental_state_clear: Some(true),
@@ -183,7 +183,7 @@ impl ProcessStats {
 impl ProcessStats {
     /// Takes the threads whose name changed according to `linux.ftrace` of the same session: their descriptions are out of date. Call
     /// it before [`ProcessStats::on_threads_seen`] for the same batch, which describes them again.
-    pub fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
+    pub(crate) fn on_threads_renamed(&mut self, tids: &BTreeSet<i32>) {
         if self.config.on_demand && !tids.is_empty() {
             let _span = span(Event::PsOnRenamePids);
             tids.iter().for_each(|&tid| self.tree.forget(tid));
@@ -191,7 +191,7 @@ impl ProcessStats {
     }
 
     /// Takes the threads that `linux.ftrace` of the same session has seen since the last call, and describes the new ones.
-    pub fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
+    pub(crate) fn on_threads_seen(&mut self, tids: &BTreeSet<i32>, now: BootTime, sink: &mut dyn PacketSink) {
         if !self.config.on_demand {
             return;
         }
@@ -210,7 +210,12 @@ impl ProcessStats {
 
     /// Takes open files (thread, file number) that `linux.ftrace` of the same session saw in system calls. Call it after
     /// [`ProcessStats::on_threads_seen`] for the same batch.
-    pub fn on_files_seen(&mut self, files: &BTreeSet<(i32, u64)>, now: BootTime, sink: &mut dyn PacketSink) {
+    pub(crate) fn on_files_seen(
+        &mut self,
+        files: &BTreeSet<(i32, u64)>,
+        now: BootTime,
+        sink: &mut dyn PacketSink,
+    ) {
         if !self.config.on_demand || !self.config.counters.open_files {
             return;
         }

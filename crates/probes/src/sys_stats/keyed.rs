@@ -1,11 +1,11 @@
 //! Counters of `/proc/meminfo` and `/proc/vmstat`: files of one key and one number a line.
 //!
 //! The trace format has numbers for the keys that it knows. A kernel may have other keys and lack some of these.
-//! The numbers are those of `sys_stats_counters.proto`, and a key's number is its place in the tables of [`ferretto_proto::counter_keys`].
+//! The numbers are those of `sys_stats_counters.proto`, and a key's number is its place in the tables of [`ferretto_proto::kernel_names`].
 
 use std::path::PathBuf;
 
-use ferretto_proto::counter_keys::{MEMINFO_KEYS, VMSTAT_KEYS};
+use ferretto_proto::kernel_names::{MEMINFO_KEYS, VMSTAT_KEYS};
 use ferretto_proto::messages::Enumeration;
 use ferretto_proto::messages::{MeminfoCounters, VmstatCounters};
 use ferretto_proto::write;

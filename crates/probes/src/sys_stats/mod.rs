@@ -14,7 +14,7 @@
 //! | gpufreq | `/sys/class/kgsl`, `/sys/class/drm/card0` | other cards than the first, other drivers than msm, i915, amdgpu |
 //!
 //! Guarantees: files are opened once, and once buffers have their size a sample allocates nothing. A group that this kernel
-//! or machine lacks is reported once as a [`Notice`] and costs a failing system call or two per sample.
+//! or machine lacks is reported once as a `Notice` and costs a failing system call or two per sample.
 
 mod config;
 mod devices;

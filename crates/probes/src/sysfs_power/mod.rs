@@ -18,7 +18,7 @@
 //!
 //! Guarantees: the runtime's thread never waits for a battery. A thread of the instance reads the batteries (`reader.rs`), and each packet has the
 //! time at which its battery was read. Files are opened once. A battery that is pulled out leaves no packets without values. A machine without
-//! batteries costs nothing after the start, which reports it as a [`Notice`].
+//! batteries costs nothing after the start, which reports it as a `Notice`.
 
 mod reader;
 #[cfg(test)]
@@ -47,7 +47,7 @@ const LOOK_PERIOD: u64 = 100_000_000;
 const MOST_BATTERIES: usize = 16;
 
 /// One instance of the data source.
-pub struct SysfsPower {
+pub(crate) struct SysfsPower {
     program: Arc<dyn ProducerProgram>,
     /// The instance's serial number.
     instance: u32,
@@ -67,7 +67,7 @@ impl std::fmt::Debug for SysfsPower {
 
 impl SysfsPower {
     /// Makes the instance with this serial number, which reads below `roots`.
-    pub fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
+    pub(crate) fn new(roots: &KernelRoots, program: Arc<dyn ProducerProgram>, instance: u32) -> Self {
         Self {
             program,
             instance,

@@ -32,7 +32,7 @@ mod codec;
 mod generated;
 
 pub use codec::{
-    DecodeError, Decoder, Enumeration, Enums, Fields, MAX_DEPTH, MAX_ELEMENT_MEMORY, Message, MessageField,
+    DecodeError, Decoder, Enumeration, Fields, MAX_DEPTH, MAX_ELEMENT_MEMORY, Message, MessageField,
     Messages, UnknownFields, Visitor,
 };
 pub use generated::*;

@@ -10,7 +10,9 @@
 //! digits as it needs. An enum value without a name is printed with the name of its field, where upstream prints the field's number.
 //! Messages below [`MAX_DEPTH`] are printed as strings, because a hostile file could otherwise exhaust the stack.
 
+use std::fmt;
 use std::io::{self, Write};
+use std::str::FromStr;
 
 use ferretto_wire::{Reader, Value, take_varint, unzigzag};
 
@@ -125,8 +127,8 @@ impl<W: Write> Text<'_, W> {
             Scalar::Unsigned(value) => self.decimal(value)?,
             Scalar::Signed(value) => self.signed(value)?,
             Scalar::Bool(value) => self.out.write_all(if value { b"true" } else { b"false" })?,
-            Scalar::Double(value) => double(value, self.out)?,
-            Scalar::Float(value) => float(value, self.out)?,
+            Scalar::Double(value) => floating(value, self.out)?,
+            Scalar::Float(value) => floating(value, self.out)?,
             Scalar::Enum(id, value) => match self.schema.enumeration(id).name_of(value) {
                 Some(name) => self.out.write_all(name.as_bytes())?,
                 None => self.signed(value.into())?,
@@ -312,20 +314,13 @@ fn take_array<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*array)
 }
 
-fn double(value: f64, out: &mut impl Write) -> io::Result<()> {
+/// Prints with the usual digits if they are exact, or else with as many as the value needs.
+fn floating<T>(value: T, out: &mut impl Write) -> io::Result<()>
+where
+    T: Copy + fmt::Display + fmt::Debug + FromStr<Err: PartialEq> + PartialEq,
+{
     let usual = format!("{value:.6}");
-    if value.is_nan() {
-        out.write_all(b"nan")
-    } else if usual.parse() == Ok(value) {
-        out.write_all(usual.as_bytes())
-    } else {
-        write!(out, "{value:?}")
-    }
-}
-
-fn float(value: f32, out: &mut impl Write) -> io::Result<()> {
-    let usual = format!("{value:.6}");
-    if value.is_nan() {
+    if usual == "NaN" {
         out.write_all(b"nan")
     } else if usual.parse() == Ok(value) {
         out.write_all(usual.as_bytes())

@@ -41,7 +41,7 @@ impl ProtoVms {
     }
 
     /// Whether [`ProtoVms::apply`] has to be called for packets of this producer.
-    pub fn want(&self, _: ProducerId) -> bool {
+    pub(crate) fn want(&self, _: ProducerId) -> bool {
         false
     }
 
@@ -49,10 +49,10 @@ impl ProtoVms {
     pub fn apply<'p>(&mut self, _: ProducerId, _: impl Iterator<Item = &'p [u8]> + Clone) {}
 
     /// There is no work to be restricted.
-    pub fn restrict_work(&mut self, _: u64) {}
+    pub(crate) fn restrict_work(&mut self, _: u64) {}
 
     /// The remaining work.
-    pub fn work_left(&self) -> u64 {
+    pub(crate) fn work_left(&self) -> u64 {
         0
     }
 
@@ -62,7 +62,7 @@ impl ProtoVms {
     }
 
     /// Bytes of memory that count for programs and states.
-    pub fn memory_used(&self) -> u64 {
+    pub(crate) fn memory_used(&self) -> u64 {
         0
     }
 

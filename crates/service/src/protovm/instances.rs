@@ -109,12 +109,12 @@ impl Default for ProtoVms {
 impl ProtoVms {
     /// Limits the work of all instances together until the next call: packets that are overwritten by thousands at once may have earned more than
     /// there is time for.
-    pub fn restrict_work(&mut self, left: u64) {
+    pub(crate) fn restrict_work(&mut self, left: u64) {
         self.work_left = left;
     }
 
     /// The rest of the restricted work.
-    pub fn work_left(&self) -> u64 {
+    pub(crate) fn work_left(&self) -> u64 {
         self.work_left
     }
 
@@ -173,7 +173,7 @@ impl ProtoVms {
     }
 
     /// Whether [`ProtoVms::apply`] has to be called for packets of this producer.
-    pub fn want(&self, producer: ProducerId) -> bool {
+    pub(crate) fn want(&self, producer: ProducerId) -> bool {
         self.instances
             .iter()
             .any(|instance| instance.producers.contains(&producer))
@@ -240,7 +240,7 @@ impl ProtoVms {
     }
 
     /// Bytes of memory that count for programs and states.
-    pub fn memory_used(&self) -> u64 {
+    pub(crate) fn memory_used(&self) -> u64 {
         self.instances.iter().map(Instance::memory_used).sum()
     }
 

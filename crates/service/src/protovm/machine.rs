@@ -56,7 +56,7 @@ impl ProtoVm {
     }
 
     /// Runs the program over a packet, with no more work than `left`, from which it is taken.
-    pub fn apply_within(&mut self, packet: &[u8], left: &mut u64) -> Outcome {
+    pub(crate) fn apply_within(&mut self, packet: &[u8], left: &mut u64) -> Outcome {
         self.budget.restrict(*left);
         let outcome = self.apply(packet);
         *left = self.budget.left_at_once();
@@ -91,7 +91,7 @@ impl ProtoVm {
     }
 
     /// Bytes that count for the state.
-    pub fn memory_used(&self) -> u64 {
+    pub(crate) fn memory_used(&self) -> u64 {
         self.budget.memory_used()
     }
 

@@ -6,7 +6,7 @@ use super::TraceBuffer;
 
 /// The memory of some buffers.
 #[derive(Debug, Default)]
-pub struct Footprint {
+pub(crate) struct Footprint {
     /// The addresses of pieces that were counted and may come again.
     shared: HashSet<usize>,
     bytes: u64,
@@ -14,7 +14,7 @@ pub struct Footprint {
 
 impl Footprint {
     /// Counts this buffer too: its packets, its lists of chunks, the headers that it keeps beside them, and its programs with their state.
-    pub fn add(&mut self, buffer: &TraceBuffer) {
+    pub(crate) fn add(&mut self, buffer: &TraceBuffer) {
         self.bytes += buffer.sequences.memory() + buffer.ring.memory_of_changed_headers();
         self.bytes += buffer.protovms.as_ref().map_or(0, |vms| vms.memory_used());
         for (address, bytes) in buffer.ring.pieces() {
@@ -26,7 +26,7 @@ impl Footprint {
 
     /// The memory of all of them, in bytes.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }

@@ -8,7 +8,7 @@ use super::memory::KeptPieces;
 /// It shares the pieces of memory with the buffer in which its fragments lie. The buffer copies such a piece when it next writes there, so keep it for a
 /// short time only.
 #[derive(Debug)]
-pub struct KeptPacket {
+pub(crate) struct KeptPacket {
     pieces: KeptPieces,
     spans: Vec<Span>,
 }
@@ -19,7 +19,7 @@ impl KeptPacket {
     }
 
     /// Its fragments from this one on, in order.
-    pub fn fragments(&self, first: usize) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn fragments(&self, first: usize) -> impl Iterator<Item = &[u8]> {
         let spans = self.spans.get(first..).unwrap_or_default();
         spans
             .iter()

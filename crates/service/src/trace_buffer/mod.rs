@@ -1,7 +1,7 @@
 //! The trace buffer: it keeps the packets of producers in a session until someone reads them.
 //!
 //! The service calls [`TraceBuffer::copy_chunk`] for every chunk that a producer commits or that is scraped out of
-//! its shared memory, [`TraceBuffer::apply_patches`] for the lengths that became known later, and reads whole
+//! its shared memory, `TraceBuffer::apply_patches` for the lengths that became known later, and reads whole
 //! packets with [`TraceBuffer::begin_read`] and [`TraceBuffer::read_next_packet`]. The semantics are those of
 //! upstream's second trace buffer (`trace_buffer_v2`).
 //!
@@ -38,8 +38,8 @@ mod tests;
 
 use std::fmt;
 
-pub use footprint::Footprint;
-pub use kept_packet::KeptPacket;
+pub(crate) use footprint::Footprint;
+pub(crate) use kept_packet::KeptPacket;
 use record::{Flags, Ring};
 use sequence::{SequenceKey, Sequences};
 use stats::WriterStats;
@@ -163,7 +163,7 @@ pub struct Patch {
 
 /// Whether a chunk can be read once a batch of patches is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MorePatches {
+pub(crate) enum MorePatches {
     /// More will come (`has_more_patches`).
     Pending,
     /// These are the last.
@@ -179,21 +179,21 @@ impl LossReasons {
     /// Nothing is missing.
     pub const NONE: Self = Self(0);
     /// Set whenever any other is: readers older than the causes test only whether the field is nonzero.
-    pub const PRESENT: Self = Self(1);
+    pub(crate) const PRESENT: Self = Self(1);
     /// Chunks that should have come before the one being read did not.
-    pub const READ_GAP: Self = Self(1 << 1);
+    pub(crate) const READ_GAP: Self = Self(1 << 1);
     /// A chunk could not be cut into fragments.
-    pub const CHUNK_CORRUPTED: Self = Self(1 << 2);
+    pub(crate) const CHUNK_CORRUPTED: Self = Self(1 << 2);
     /// A packet's start was missing.
-    pub const ORPHAN_CONTINUATION: Self = Self(1 << 3);
+    pub(crate) const ORPHAN_CONTINUATION: Self = Self(1 << 3);
     /// A chunk in the middle of a packet was missing.
-    pub const REASSEMBLY_GAP: Self = Self(1 << 4);
+    pub(crate) const REASSEMBLY_GAP: Self = Self(1 << 4);
     /// A packet was not continued where it should have been.
-    pub const REASSEMBLY_BROKEN_CHAIN: Self = Self(1 << 5);
+    pub(crate) const REASSEMBLY_BROKEN_CHAIN: Self = Self(1 << 5);
     /// The ring buffer overwrote unread data.
-    pub const OVERWRITE: Self = Self(1 << 6);
+    pub(crate) const OVERWRITE: Self = Self(1 << 6);
     /// The trace writer gave up on a packet.
-    pub const WRITER_ABORT: Self = Self(1 << 7);
+    pub(crate) const WRITER_ABORT: Self = Self(1 << 7);
 
     /// The value for `previous_packet_dropped`; leave the field out when it is 0.
     #[must_use]
@@ -304,7 +304,7 @@ impl<'a> ReadPacket<'a> {
 
     /// The same as places in the buffer, which stay valid beyond the next packet.
     #[must_use]
-    pub fn spans(&self) -> &'a [Span] {
+    pub(crate) fn spans(&self) -> &'a [Span] {
         self.spans
     }
 
@@ -377,12 +377,12 @@ pub struct TraceBuffer {
 
 impl TraceBuffer {
     /// The size of the largest buffer, in bytes.
-    pub const MAX_SIZE: u64 = (u32::MAX - 4095) as u64;
+    pub(crate) const MAX_SIZE: u64 = (u32::MAX - 4095) as u64;
 
     /// Makes an empty buffer of `size` bytes, rounded up to 4 KiB. Memory is reserved now and used as it fills.
     ///
     /// # Errors
-    /// When the size is beyond [`TraceBuffer::MAX_SIZE`] or the memory cannot be reserved.
+    /// When the size is beyond `TraceBuffer::MAX_SIZE` or the memory cannot be reserved.
     pub fn new(size: u64, policy: FillPolicy) -> Result<Self, TraceBufferError> {
         Self::with_pieces_of(memory::PIECE, size, policy)
     }
@@ -452,13 +452,13 @@ impl TraceBuffer {
     ///
     /// # Errors
     /// When the address space cannot be reserved into which the buffer copies what it changes meanwhile.
-    pub fn keep_packet(&mut self) -> Result<KeptPacket, TraceBufferError> {
+    pub(crate) fn keep_packet(&mut self) -> Result<KeptPacket, TraceBufferError> {
         let pieces = self.ring.keep(self.spans.iter().map(|span| span.start))?;
         Ok(KeptPacket::new(pieces, self.spans.clone()))
     }
 
     /// Refuses every write from now on.
-    pub fn set_read_only(&mut self) {
+    pub(crate) fn set_read_only(&mut self) {
         self.read_only = true;
     }
 
@@ -471,18 +471,18 @@ impl TraceBuffer {
     /// How many bytes were written before the first wrap-around: the memory really in use, at most
     /// [`TraceBuffer::size`].
     #[must_use]
-    pub fn used_size(&self) -> u64 {
+    pub(crate) fn used_size(&self) -> u64 {
         u64::from(self.ring.used())
     }
 
     /// The programs to which packets go that are overwritten unread. There are none until the first is set up.
-    pub fn protovms_mut(&mut self) -> &mut ProtoVms {
+    pub(crate) fn protovms_mut(&mut self) -> &mut ProtoVms {
         self.protovms.get_or_insert_default()
     }
 
     /// Limits the work of programs from now on, if there are any.
     #[inline]
-    pub fn restrict_protovm_work(&mut self, left: u64) {
+    pub(crate) fn restrict_protovm_work(&mut self, left: u64) {
         if let Some(vms) = &mut self.protovms {
             vms.restrict_work(left);
         }
@@ -491,19 +491,19 @@ impl TraceBuffer {
     /// The rest of that, if there are programs.
     #[inline]
     #[must_use]
-    pub fn protovm_work_left(&self) -> Option<u64> {
+    pub(crate) fn protovm_work_left(&self) -> Option<u64> {
         self.protovms.as_ref().map(|vms| vms.work_left())
     }
 
     /// The programs, to look at them.
     #[must_use]
-    pub fn protovms(&self) -> Option<&ProtoVms> {
+    pub(crate) fn protovms(&self) -> Option<&ProtoVms> {
         self.protovms.as_deref()
     }
 
     /// Whether anything was ever written.
     #[must_use]
-    pub fn has_data(&self) -> bool {
+    pub(crate) fn has_data(&self) -> bool {
         self.ring.used() > 0
     }
 

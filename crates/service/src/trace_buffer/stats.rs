@@ -51,11 +51,11 @@ pub struct BufferStats {
     pub trace_writer_packet_loss: u64,
 }
 
+#[cfg(test)]
 impl BufferStats {
     /// Bytes that cannot be written without losing something: unread chunks and padding. An estimate, because a
     /// scraped chunk that grows after it was read counts as read twice.
-    #[must_use]
-    pub fn bytes_in_use(&self) -> u64 {
+    pub(crate) fn bytes_in_use(&self) -> u64 {
         (self.bytes_written + self.padding_bytes_written)
             .saturating_sub(self.bytes_read + self.bytes_overwritten + self.padding_bytes_cleared)
     }
@@ -70,9 +70,9 @@ pub struct PayloadHistogram {
 
 impl PayloadHistogram {
     /// Upper bounds of the buckets, in bytes, inclusive (`chunk_payload_histogram_def`). One more bucket takes larger payloads.
-    pub const BOUNDS: [i64; 10] = [8, 32, 128, 512, 1024, 2048, 4096, 8192, 12288, 16384];
+    pub(crate) const BOUNDS: [i64; 10] = [8, 32, 128, 512, 1024, 2048, 4096, 8192, 12288, 16384];
     /// Number of buckets.
-    pub const BUCKETS: usize = Self::BOUNDS.len() + 1;
+    pub(crate) const BUCKETS: usize = Self::BOUNDS.len() + 1;
 
     pub(super) fn add(&mut self, bytes: usize) {
         let bytes = bytes as i64;
@@ -89,7 +89,7 @@ impl PayloadHistogram {
 
     /// Sum of their payloads in each bucket, in bytes (`chunk_payload_histogram_sum`).
     #[must_use]
-    pub fn sums(&self) -> &[i64; Self::BUCKETS] {
+    pub(crate) fn sums(&self) -> &[i64; Self::BUCKETS] {
         &self.sums
     }
 }

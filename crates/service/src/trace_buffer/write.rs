@@ -112,7 +112,7 @@ impl TraceBuffer {
 
     /// Applies `patches` to a chunk that is still here, all of them or none. `more` says whether the chunk can be read to its end afterwards. Returns
     /// whether they were applied. Ends the read cycle.
-    pub fn apply_patches(
+    pub(crate) fn apply_patches(
         &mut self,
         producer: ProducerId,
         writer: WriterId,
@@ -160,7 +160,7 @@ impl TraceBuffer {
 
     /// The producer is gone and sends no patches any more. Packets that wait for patches are lost, and no longer hold up the rest of their
     /// sequences.
-    pub fn producer_gone(&mut self, producer: ProducerId) {
+    pub(crate) fn producer_gone(&mut self, producer: ProducerId) {
         for sequence in self.sequences.of_producer_mut(producer) {
             sequence.abandoned = true;
             sequence.waits = false;
@@ -360,7 +360,10 @@ impl TraceBuffer {
         if std::mem::take(&mut self.was_read) && self.write_at > 0 && self.is_nearly_empty() {
             self.write_at = 0;
         }
-        if self.write_at < used && !self.is_free(self.way(self.write_at, outer)) && self.is_inside(used, outer) {
+        if self.write_at < used
+            && !self.is_free(self.way(self.write_at, outer))
+            && self.is_inside(used, outer)
+        {
             // What is in the way is older than all that was written since the buffer started over, and now comes after it. It belongs to few sequences,
             // and each reads and gives up its own chunks in their order.
             self.write_at = used;

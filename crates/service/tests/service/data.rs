@@ -8,7 +8,7 @@ use ferretto_proto::messages::{
 use ferretto_service::{ConsumerId, ProducerId, ReadCall, Scraping, limits};
 
 use crate::scraping::scraped;
-use crate::world::{World, config, packet, packets_of, texts};
+use crate::world::{World, config, decoded, packet, packets_of, texts};
 
 fn data(packet: &TracePacket) -> Option<&trace_packet::Data> {
     packet.data.as_ref()
@@ -558,21 +558,13 @@ fn a_request_to_read_ends_although_writers_are_faster_than_the_reader() {
         }
     };
     write(&mut world, 100);
-    let mut call = ReadCall::default();
-    let mut read = Vec::new();
-    for batches in 0.. {
+    let mut batches = 0;
+    let read = world.read_while(consumer, 1, |world, _| {
+        batches += 1;
         assert!(batches < 1000, "it does not end");
-        let now = world.now;
-        let batch = world.service.read_buffers(consumer, &mut call, 1, &now).unwrap();
-        let packets = batch
-            .packets()
-            .map(|packet| packet.flatten().copied().collect::<Vec<u8>>());
-        read.extend(packets.map(|packet| TracePacket::decode_from_slice(&packet).unwrap()));
-        if !batch.has_more {
-            break;
-        }
-        write(&mut world, 2);
-    }
+        write(world, 2);
+    });
+    let read = decoded(&read);
     // The request returns everything that existed when it began, and nothing twice. The next request returns the rest.
     let found = texts(&read);
     assert!(found.len() >= 100, "{}", found.len());

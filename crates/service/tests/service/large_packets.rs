@@ -3,7 +3,7 @@
 use ferretto_proto::messages::{Message, Trace, TraceConfig, TracePacket, trace_packet};
 use ferretto_service::{ConsumerId, ProducerId, ReadCall, limits};
 
-use crate::world::{World, config, packet, texts};
+use crate::world::{World, config, decoded, packet, texts};
 
 /// A packet of a bit more than this many parts, with a text that has no period.
 fn large(parts: usize) -> Vec<u8> {
@@ -45,27 +45,16 @@ fn a_large_packet_is_read_in_parts_and_goes_out_whole() {
     world.commit(producer, 1, target, &[&packet("before")]);
     world.commit_in_fragments(producer, 2, target, &large, 30_000);
     world.commit(producer, 1, target, &[&packet("after")]);
-    let (mut call, mut read, mut parts, mut writer) = (ReadCall::default(), Vec::new(), 0, 10);
-    loop {
-        let now = world.now;
-        let batch = world
-            .service
-            .read_buffers(consumer, &mut call, usize::MAX, &now)
-            .unwrap();
-        parts += usize::from(batch.is_empty());
-        let packets = batch
-            .packets()
-            .map(|packet| packet.flatten().copied().collect::<Vec<u8>>());
-        read.extend(packets.map(|packet| TracePacket::decode_from_slice(&packet).unwrap()));
-        if !batch.has_more {
-            break;
-        }
-        // Meanwhile others overwrite what is left of it in the buffer.
+    let (mut parts, mut writer) = (0, 10);
+    let read = world.read_while(consumer, usize::MAX, |world, packets| {
+        parts += usize::from(packets.is_empty());
+        // Others overwrite the rest of the packet in the buffer.
         for _ in 0..100 {
             world.commit_in_fragments(producer, writer, target, &packet(&"x".repeat(29_000)), 30_000);
             writer += 1;
         }
-    }
+    });
+    let read = decoded(&read);
     assert!(
         (PARTS - 1..=PARTS).contains(&parts),
         "{parts} turns brought nothing yet"

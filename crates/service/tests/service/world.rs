@@ -589,22 +589,32 @@ impl World {
     }
 
     pub(crate) fn read_in_batches(&mut self, consumer: ConsumerId, budget: usize) -> Vec<TracePacket> {
-        let packets = self.read_encoded(consumer, budget);
-        let decode = |bytes: &Vec<u8>| TracePacket::decode_from_slice(bytes).expect("a packet");
-        packets.iter().map(decode).collect()
+        decoded(&self.read_encoded(consumer, budget))
     }
 
     pub(crate) fn read_encoded(&mut self, consumer: ConsumerId, budget: usize) -> Vec<Vec<u8>> {
+        self.read_while(consumer, budget, |_, _| {})
+    }
+
+    /// Reads all packets, in one request. After each batch but the last, `between` changes the world; it also gets the packets of this batch.
+    pub(crate) fn read_while(
+        &mut self,
+        consumer: ConsumerId,
+        budget: usize,
+        mut between: impl FnMut(&mut World, &[Vec<u8>]),
+    ) -> Vec<Vec<u8>> {
         let mut packets: Vec<Vec<u8>> = Vec::new();
         let mut call = ReadCall::default();
         loop {
             let Some(batch) = self.service.read_buffers(consumer, &mut call, budget, &self.now) else {
                 return packets;
             };
+            let before = packets.len();
             packets.extend(batch.packets().map(|packet| packet.flatten().copied().collect()));
             if !batch.has_more {
                 return packets;
             }
+            between(self, &packets[before..]);
         }
     }
 
@@ -643,6 +653,11 @@ impl World {
             .filter(|command| what(command))
             .count()
     }
+}
+
+pub(crate) fn decoded(packets: &[Vec<u8>]) -> Vec<TracePacket> {
+    let decode = |bytes: &Vec<u8>| TracePacket::decode_from_slice(bytes).expect("a packet");
+    packets.iter().map(decode).collect()
 }
 
 /// A clock of processor time that advances by 60 ms with each call. Each test has its own.

@@ -92,11 +92,6 @@ impl Symbols {
     pub fn has_lines(&self) -> bool {
         self.lines.is_some()
     }
-
-    /// Number of functions with names.
-    pub fn functions(&self) -> usize {
-        self.table.len()
-    }
 }
 
 /// Whether a symbol says more than the name that debug information has for the same function. Debug information that has only lines lacks what a function

@@ -1,6 +1,6 @@
 //! Counters of the kernel, of the machine and of processes.
 
-use ferretto_proto::counter_keys::{MEMINFO_KEYS, VMSTAT_KEYS};
+use ferretto_proto::kernel_names::{MEMINFO_KEYS, VMSTAT_KEYS};
 use ferretto_proto::write::sys_stats::{
     BuddyInfo, CpuTimes, DevfreqValue, InterruptCount, MeminfoValue, PsiSample, ThermalZone, VmstatValue,
 };

@@ -2,6 +2,7 @@
 //!
 //! The kernel's events come here in the order of time, from [`kernel`](super::kernel).
 
+use ferretto_proto::kernel_names::SOFTIRQS;
 use ferretto_proto::write::FtraceEvent;
 
 use super::Trackers;
@@ -24,19 +25,6 @@ const WORKQUEUE_EXECUTE_END: u32 = 57;
 const WORKQUEUE_EXECUTE_START: u32 = 58;
 /// The field of `WorkqueueExecuteStartFtraceEvent` with the number of a symbol.
 const WORK_FUNCTION: u32 = 2;
-/// What the kernel calls its softirqs, by number. The fifth is `IRQ_POLL` in newer kernels; the trace processor has the older name.
-const SOFTIRQS: [&str; 10] = [
-    "HI",
-    "TIMER",
-    "NET_TX",
-    "NET_RX",
-    "BLOCK",
-    "BLOCK_IOPOLL",
-    "TASKLET",
-    "SCHED",
-    "HRTIMER",
-    "RCU",
-];
 /// The most bytes of a name that the trace processor composes.
 const MOST_NAME: usize = 254;
 

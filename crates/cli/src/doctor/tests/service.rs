@@ -131,7 +131,7 @@ fn an_unreachable_service_is_a_problem() {
         found(&fake, "service").mend,
         ["sudo usermod -aG traced-consumer $USER"]
     );
-    // Maria is in the group already, or it has no name.
+    // Maria is in the first group already. The second group has no name.
     for group in [24, 501] {
         fake.own_by_group(CONSUMER, group, 0o660);
         assert_eq!(found(&fake, "service").mend, to_a_group);

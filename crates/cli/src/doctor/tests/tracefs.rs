@@ -88,7 +88,7 @@ fn where_the_kernel_has_none_or_is_locked_no_command_helps() {
         &[],
     );
     assert_eq!(all(&fake, "events"), []);
-    // Where securityfs is not mounted: tracefs is, and is empty.
+    // Securityfs is not mounted. Tracefs is mounted, and empty.
     let mut fake = alone();
     fake.remove("/sys/kernel/security/lockdown");
     fake.remove(TRACEFS);

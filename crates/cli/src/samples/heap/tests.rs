@@ -17,7 +17,7 @@ fn packet(fill: impl FnOnce(&mut TracePacket<'_>)) -> Vec<u8> {
     writer.into_vec()
 }
 
-/// Frames 1 and 2, `main` and `work` in `/prog`, and the stacks 1 (`main`) and 2 (`main`, `work`), of which stack 3 is another number.
+/// Frames 1 and 2, `main` and `work` in `/prog`; and the stacks 1 (`main`) and 2 (`main`, `work`). Stack 3 is the same as stack 2.
 fn stacks(interned: &mut InternedData<'_>) {
     for (iid, name) in [(1, "main"), (2, "work")] {
         interned.function_names(|text| {
@@ -62,7 +62,7 @@ fn profile(index: u64, fill: impl FnOnce(&mut ProfilePacket<'_>)) -> Vec<u8> {
     })
 }
 
-/// The counts of a stack: bytes allocated and freed, of which each allocation has ten.
+/// The counts of a stack: bytes allocated and freed. Each allocation has ten bytes.
 fn counted(stack: u64, allocated: u64, freed: u64) -> impl FnOnce(&mut HeapSample<'_>) {
     move |sample| {
         sample
@@ -93,7 +93,7 @@ fn recording(packets: &[Vec<u8>]) -> Recording {
     recorder.finish()
 }
 
-/// Returns the numbers of each stack, which is the names of its frames.
+/// Returns the numbers of each stack. The key of a stack consists of the names of its frames.
 fn counts(recording: &Recording, measure: Measure) -> BTreeMap<String, u64> {
     let of_measure = recording.totals.sorted().into_iter();
     let of_measure = of_measure.filter(|(key, _)| recording.measure(key.event) == Some(measure));
@@ -329,7 +329,7 @@ fn names_of_numbers_are_those_of_upstream_for_each_kind_of_heap() {
     );
 }
 
-/// A final dump of a heap that tells of lost samples.
+/// A final dump of a heap, which reports lost samples.
 fn final_dump(out: &mut ProcessHeapSamples<'_>, heap: &str, time: u64, lost: u64) {
     out.pid(5)
         .heap_name(heap)

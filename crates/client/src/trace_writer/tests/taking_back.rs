@@ -22,7 +22,7 @@ impl Noting {
     }
 }
 
-/// Without it nothing is taken back.
+/// Whether this system has the barrier that taking chunks back needs. If not, prints that the test is skipped.
 fn has_barrier() -> bool {
     let has = barrier::prepare();
     if !has {
@@ -86,7 +86,7 @@ fn chunks_from_when_writers_were_few_come_back_when_they_are_many() {
 
 /// The next writers, and the lengths of their packets.
 fn steps(writers: usize) -> impl Strategy<Value = Vec<(usize, usize, Way)>> {
-    // Some write often, most hardly ever.
+    // The first writers write often, and the others hardly ever.
     let writer = prop_oneof![0..writers, 0..writers.min(5)];
     prop::collection::vec((writer, 0usize..200, Way::any()), 1..2000)
 }
@@ -135,8 +135,8 @@ proptest! {
 fn chunks_are_taken_back_from_threads_that_write() {
     const THREADS: usize = 40;
     const PACKETS: usize = 500;
-    // Freed chunks go to whoever looks first, and those who wait longest look least. On a machine with much else to do that may take one of them longer than
-    // the usual limit, and lose a packet. Here no loss is the clock's.
+    // A freed chunk goes to the first writer that looks. Writers that have waited long look less often. On a busy machine one of them may wait longer than
+    // the usual limit, and lose a packet. With this limit, time causes no loss.
     const LIMIT: Duration = Duration::from_secs(3600);
     let memory = Arc::new(SharedMemory::create(2 * 4096).unwrap());
     let page_size = PageSize::new(4096).unwrap();

@@ -1,5 +1,5 @@
-//! In all orders: a writer that writes packets, and an arbiter that takes the chunk. Loom knows no barrier that one side pays for, so both
-//! pass one that is known to it; it tells if both touch the chunk at once.
+//! A writer that writes packets and an arbiter that takes the chunk, in all orders. Loom does not know the asymmetric barrier, so both sides use a fence.
+//! Loom reports if both touch the chunk at once.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -19,7 +19,7 @@ impl Light for Fence {
     }
 }
 
-/// Nothing.
+/// No barrier.
 struct NoFence;
 
 impl Light for NoFence {
@@ -54,17 +54,17 @@ impl<L: Light> Word for Modelled<L> {
     }
 }
 
-/// As a `Holder`, with a count of packets for the chunk.
+/// Like the real `Holder`, but a chunk is a count of packets.
 struct Holder<L> {
     turns: Turns<Modelled<L>>,
     chunk: std::sync::Mutex<Option<u32>>,
-    /// Touched with the chunk: loom panics if somebody else does so meanwhile.
+    /// Accessed together with the chunk. Loom panics if another thread accesses it at the same time.
     touched: UnsafeCell<()>,
     arbiter: Mutex<()>,
 }
 
 impl<L: Light> Holder<L> {
-    /// Whether there was a chunk to write to, and it was the writer's turn.
+    /// Writes a packet; returns whether there was a chunk and it was the writer's turn.
     fn write(&self) -> bool {
         if !self.turns.begin() {
             return false;

@@ -139,12 +139,12 @@ impl Calls {
     }
 
     /// Memory may become code: for a daemon that loads libraries when it needs them.
-    pub fn and_code(self) -> Calls {
+    pub(crate) fn and_code(self) -> Calls {
         self.and(calls![SYS_mmap, SYS_mprotect])
     }
 
     /// No memory becomes code.
-    pub fn and_no_code(self) -> Calls {
+    pub(crate) fn and_no_code(self) -> Calls {
         self.and_if(calls![SYS_mmap, SYS_mprotect], 2, libc::PROT_EXEC as u64, &[0])
     }
 }

@@ -66,7 +66,7 @@ fn calls(host: &mut HostConnection, reply: impl Fn() -> Reply) -> Vec<(&'static 
     calls
 }
 
-/// Carries bytes between both until neither has more to say; returns the calls and the news.
+/// Carries bytes between both ends until neither sends more; returns the calls and the news.
 fn exchange(
     client: &mut RelayClient,
     host: &mut HostConnection,
@@ -399,7 +399,7 @@ fn the_clocks_of_64_machines_that_drift_and_jump_are_right_in_one_trace() {
                         let pairs: Vec<_> = synced
                             .map(|pair| (&*pair.client_clocks, &*pair.host_clocks))
                             .collect();
-                        // When it was compared, on the service's clock.
+                        // The time of the comparison on the service's clock.
                         let at = clock(pairs[pairs.len() - 1].1, BOOTTIME) - SECOND;
                         let [_, boot, real] = guest.clocks.at(at);
                         let ours = host_now(at);
@@ -433,7 +433,7 @@ fn the_clocks_of_64_machines_that_drift_and_jump_are_right_in_one_trace() {
     for guest in &guests {
         assert_eq!(described.get(&guest.machine().0), Some(&1), "{}", guest.name);
         assert!(guest.compared >= 9, "{} comparisons", guest.compared);
-        // A machine that sleeps during a comparison is told of at the next one.
+        // If a machine sleeps during a comparison, the next comparison counts instead.
         let told = told.get(&guest.machine().0).copied().unwrap_or_default();
         assert!(told >= 8, "{} is told of {told} times", guest.name);
     }

@@ -37,7 +37,7 @@ impl Scene {
         }
     }
 
-    /// Gives the pair turns until it waits for its peers; returns whether it lives on, and how many turns it had.
+    /// Gives the pair turns until it waits for its peers; returns whether it lives on, and the number of turns.
     fn settle(&mut self) -> (bool, usize) {
         let mut events = Events::new();
         for turns in 0.. {
@@ -73,7 +73,7 @@ fn network() -> (Stream, Stream) {
     (listener.accept().unwrap().unwrap(), ours)
 }
 
-/// Reads all that has come; whether the peer has closed.
+/// Reads everything that has arrived; also returns whether the peer has closed.
 fn received(stream: &mut Stream) -> (Vec<u8>, bool) {
     let (mut all, mut buffer) = (Vec::new(), vec![0; BUFFER]);
     loop {
@@ -85,7 +85,7 @@ fn received(stream: &mut Stream) -> (Vec<u8>, bool) {
     }
 }
 
-/// The same until there are so many bytes.
+/// Reads until this many bytes have arrived.
 fn received_bytes(scene: &mut Scene, count: usize) -> Vec<u8> {
     let mut all = Vec::new();
     while all.len() < count {
@@ -110,7 +110,7 @@ fn stuff(scene: &mut Scene, from: impl Fn(&mut Scene) -> &mut Stream) -> Vec<u8>
     }
 }
 
-/// The peer ends.
+/// Ends this peer.
 fn gone(stream: &mut Stream) {
     std::mem::replace(stream, Stream::pair().unwrap().0).hang_up();
 }
@@ -145,7 +145,7 @@ fn a_service_that_does_not_read_stops_its_producer_and_what_was_sent_before_the_
     scene.service.write(b"down").unwrap();
     scene.settle();
     assert_eq!(received(&mut scene.producer).0, b"down");
-    // The producer goes: the kernel says so again and again, and the pair waits for the service only.
+    // The producer hangs up. The kernel reports this repeatedly, so the pair must wait for the service only.
     gone(&mut scene.producer);
     let (lives, turns) = scene.settle();
     assert!(lives && turns < 5, "{turns} turns");
@@ -163,7 +163,7 @@ fn a_service_that_does_not_read_stops_its_producer_and_what_was_sent_before_the_
         sent.len()
     );
     assert!(scene.pair.deadline().is_some(), "the service has to close soon");
-    // The service's last replies are for nobody, and do not break what is under way.
+    // Nobody gets the service's last replies, and they do not disturb the data under way.
     scene.service.write(b"late").unwrap();
     assert!(scene.settle().0);
     gone(&mut scene.service);
@@ -214,7 +214,7 @@ fn descriptors_stay_behind() {
     rustix::net::sendmsg(&scene.producer, &slices, &mut control, flags).unwrap();
     drop(passed);
     assert_eq!(received_bytes(&mut scene, GREETING.len() + 2), b"greetingup");
-    // All copies are closed: the end of the pipe is there. Reading waits for the thread that closes.
+    // The pipe ends because all copies are closed. The read waits for the thread that closes them.
     assert_eq!(rustix::io::read(&kept, &mut [0; 1]).unwrap(), 0);
 }
 

@@ -10,7 +10,7 @@ use ferretto_ipc::{Address, HostConnection};
 use super::*;
 
 static PORTS: [&ServiceDescriptor; 2] = [&PRODUCER_PORT, &RELAY_PORT];
-/// Turns until something must have happened.
+/// The most turns that anything takes.
 const TURNS: usize = 1000;
 
 fn relay_to(addresses: &[Address]) -> Relay {
@@ -69,7 +69,7 @@ fn addresses_that_refuse_close_at_once_or_speak_otherwise_are_passed_over_at_onc
         if relay.destination.for_producers().is_some() {
             break;
         }
-        // No pause was begun: all this is one round.
+        // The relay has begun no pause, because all these attempts are one round.
         assert_eq!(relay.told, None);
     }
     assert_eq!(relay.destination.for_producers(), Some(&addresses[3]));

@@ -54,7 +54,7 @@ struct Simulation {
     machine: Machine,
     discipline: Discipline,
     renewals: u64,
-    /// The error of the last time told: its distance from the interval between the kernel's times before and after.
+    /// The error of the last time: its distance from the interval between the kernel's times before and after the reading.
     error: u64,
 }
 
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// The time that a thread would be told now.
+    /// The time that a thread would get now.
     fn now(&mut self, halves: Halves) -> u64 {
         let before = self.machine.kernel();
         let ns = self.tell(halves);
@@ -141,7 +141,7 @@ proptest! {
         steps in prop::collection::vec((gap(31), halves()), 1..400),
     ) {
         let mut simulation = Simulation::new(machine);
-        // The error of readings, and half of it again for the pieces made of them.
+        // This is the error of a reading, and as much again for the pieces that are computed from readings.
         let bound = 2 * (OFF_CENTRE_NS + simulation.machine.tick_ns());
         let mut last = 0;
         for (gap, halves) in steps {
@@ -195,7 +195,7 @@ proptest! {
             let ns = simulation.now(halves);
             prop_assert!(ns >= last, "{ns} after {last}");
             last = ns;
-            // The thread may still have believed its old piece, or the new counter happened to be in it.
+            // Before this, the thread may still have used its old piece, or the new counter may have been within it.
             if simulation.machine.kernel() - awake > MAX_PIECE_NS + 1_000_000 {
                 let error = simulation.error;
                 prop_assert!(error <= bound, "{error} ns off, at most {bound}: {:?}", simulation.discipline);
@@ -301,7 +301,7 @@ fn a_kernel_clock_that_is_set_back_is_followed() {
 fn time_that_ran_ahead_waits_at_half_speed() {
     let mut simulation = Simulation::new(Machine::new(1_000_000_000, 0, 1 << 50, 0));
     settle(&mut simulation);
-    // As after a counter that was ahead of the other processors'.
+    // This simulates a counter that was ahead of those of the other processors.
     simulation.machine.kernel -= u128::from(MAX_PIECE_NS) << 32;
     let mut last = 0;
     for _ in 0..100 {

@@ -5,10 +5,10 @@ use super::*;
 use crate::clock::Anchor;
 use ferretto_client::atomic_word::model::{Modelled, check};
 
-/// Lanes of one name that are used again.
+/// The number of lanes of one name that are reused.
 const REUSED: usize = Numbers::<LANES>::REUSED as usize;
 
-/// A lane that nothing stands on.
+/// A lane without a parent.
 fn take(lanes: &'static Lanes) -> Arc<Lane> {
     let mut taken = None;
     lanes.take_for(&mut taken);
@@ -45,7 +45,7 @@ fn lanes_beyond_the_reused_ones_are_new_each_time() {
     let again: HashSet<u64> = (0..REUSED).map(|_| take(&LANES).uuid()).collect();
     assert!(again.is_subset(&uuids));
     assert_eq!(again.len(), 1);
-    // Lanes beyond that number are new each time.
+    // Lanes beyond this number are never reused.
     let lanes: Vec<Arc<Lane>> = (0..=REUSED).map(|_| take(&LANES)).collect();
     assert!(!uuids.contains(&lanes[REUSED].uuid()));
 }
@@ -54,7 +54,7 @@ fn lanes_beyond_the_reused_ones_are_new_each_time() {
 fn no_two_threads_have_the_same_lane_at_the_same_time() {
     static LANES: Lanes = Lanes::new("contended");
     static HELD: [AtomicBool; REUSED] = [const { AtomicBool::new(false) }; REUSED];
-    // Without the order in the processor, one in a million overlaps, in release builds.
+    // Without the ordering, one turn in a million overlaps in release builds.
     const TURNS: usize = if cfg!(debug_assertions) {
         200_000
     } else {
@@ -71,7 +71,7 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
         for _ in 0..TURNS {
             let lane = take(&LANES);
             let begin = time();
-            // Relaxed, for it is the lanes that are to order it.
+            // The access is relaxed, because the lanes have to order it.
             assert!(!HELD[lane.0.shared.number as usize].swap(true, Ordering::Relaxed));
             HELD[lane.0.shared.number as usize].store(false, Ordering::Relaxed);
             held.push((lane.0.shared.number, begin, time()));
@@ -105,7 +105,7 @@ fn no_two_threads_have_the_same_lane_at_the_same_time() {
 #[test]
 fn in_any_order_one_thread_at_a_time_has_a_bit_and_sees_the_writes_of_the_last() {
     check(|| {
-        // But for one, all are taken.
+        // All bits but one are taken.
         let shared = loom::sync::Arc::new((Modelled::new(!1), loom::cell::UnsafeCell::new(0)));
         let use_lane = |(word, uses): &(Modelled, loom::cell::UnsafeCell<u32>)| {
             let Some(bit) = take_bit(word) else { return 0 };

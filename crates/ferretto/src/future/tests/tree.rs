@@ -69,7 +69,7 @@ struct Truth {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     Itself,
-    /// With a future that was dropped.
+    /// Its future was dropped.
     Dropped,
 }
 
@@ -78,7 +78,7 @@ struct World {
     slices: Mutex<BTreeMap<u64, Truth>>,
     ready: Mutex<VecDeque<Boxed>>,
     guards: Mutex<Vec<Guard>>,
-    /// Futures that are not done.
+    /// The number of futures that are not done.
     alive: AtomicUsize,
     /// Whether slices may end on two threads at a time, and after their parents.
     strays: AtomicUsize,
@@ -142,7 +142,7 @@ impl World {
     }
 }
 
-/// A slice that says at its end which it is.
+/// A slice that records its number at its end.
 struct Guard {
     slice: Option<AsyncSlice>,
     id: u64,
@@ -253,7 +253,7 @@ async fn take(step: Step, id: u64, world: &Arc<World>, guards: &mut Vec<Guard>) 
     }
 }
 
-/// A slice as a reader has it: which it is is not told where it goes on.
+/// The number of a slice as a reader sees it; `None` where a slice resumes, because events there have no number.
 type Seen = Option<u64>;
 
 fn id_of(event: &ferretto_proto::messages::TrackEvent) -> Seen {
@@ -274,7 +274,7 @@ fn check(events: &Events, world: &World) {
     all.sort_by_key(|(time, _)| *time);
     let mut stacks: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    // Slices that ended with their parents, and have to go on.
+    // The slices that ended with their parents and have to resume.
     let mut cut: Vec<u64> = Vec::new();
     let mut resumed = 0;
     for (_, event) in all {
@@ -294,7 +294,7 @@ fn check(events: &Events, world: &World) {
                     let place = cut.iter().position(|&cut| cut == id);
                     cut.remove(place.expect("what goes on was cut"));
                 }
-                // It was dropped, or cut, or another thread wrote the end.
+                // The slice was dropped or cut, or another thread wrote its end.
                 (Some(open), None) if slices[&open].ended == Ended::Itself => {
                     assert!(has_strays, "{open} ended itself");
                     cut.push(open);
@@ -344,7 +344,7 @@ proptest! {
     #[test]
     fn a_reader_sees_the_tree_that_there_was(trees in prop::collection::vec(trees(), 1..4), seed: u64) {
         let world = Arc::new(World::default());
-        // Nothing of other tests.
+        // The recording leaves out the events of other tests.
         let config = TrackEventConfig {
             enabled_categories: vec!["trees".to_owned()],
             disabled_categories: vec!["*".to_owned()],
@@ -357,7 +357,7 @@ proptest! {
                 world.ready.lock().unwrap().push_back(root);
             }
             thread::scope(|scope| {
-                // Their events are committed when they have been joined.
+                // The threads' events are committed once the threads have been joined.
                 let threads = [0, 1].map(|thread| scope.spawn({
                     let world = &world;
                     move || world.work(seed ^ thread)

@@ -110,7 +110,7 @@ fn a_large_trace_is_read_in_bounded_memory() {
     session.stop_blocking().unwrap();
     let mut reader = session.read().unwrap();
     let (mut count, mut most) = (0, 0);
-    // Everything that can come without being read does.
+    // The pipe fills up while nobody reads.
     eventually("the pipe is full", || reader.waiting() >= 4 << 20);
     while let Some(chunk) = reader.next_chunk().unwrap() {
         most = most.max(reader.waiting() + chunk.as_bytes().len());
@@ -123,7 +123,7 @@ fn a_large_trace_is_read_in_bounded_memory() {
     }
     assert_eq!(count, PACKETS);
     assert!(most < 6 << 20, "{most} bytes waited to be read");
-    // The thread was there for others all the while.
+    // The SDK's thread still serves other sessions.
     drop(Session::in_process().query_capabilities().unwrap());
 }
 
@@ -177,7 +177,7 @@ fn a_dropped_reader_holds_up_nothing() {
 struct Scripted {
     thread: std::thread::JoinHandle<()>,
     hang_up: Arc<AtomicBool>,
-    /// The client does not read, and no more is sent.
+    /// Whether the service cannot send more because the client does not read.
     blocked: Arc<AtomicBool>,
 }
 
@@ -213,7 +213,7 @@ impl Scripted {
                     Interest::Writable | Interest::Both => PollFlags::IN | PollFlags::OUT,
                     _ => PollFlags::IN,
                 };
-                // Not for ever: it may be told to hang up.
+                // The wait is short, because the service may be told to hang up.
                 let a_little = Timespec {
                     tv_sec: 0,
                     tv_nsec: 10_000_000,

@@ -134,7 +134,7 @@ fn a_pattern_enables_names_with_its_prefix() {
 
 #[test]
 fn a_tag_enables_the_categories_that_have_it() {
-    // Naming a tag lifts the default for others: test.verbose is a debug category.
+    // An enabled tag suspends the default about debug and slow categories: test.verbose is a debug category.
     assert_eq!(enabled("-* #tag"), ["test", "test.verbose"]);
     assert_eq!(enabled("-* #slow"), ["cat", "slow_category"]);
     assert_eq!(enabled("-* #t*"), ["test", "test.verbose"]);
@@ -244,7 +244,7 @@ fn naive(config: &TrackEventConfig, name: &str, tags: &[&str]) -> bool {
     rules.into_iter().min().is_none_or(|(_, _, verdict)| verdict)
 }
 
-/// Few words, so that they meet.
+/// There are few words, so that names and patterns match often.
 fn word() -> impl Strategy<Value = String> {
     prop_oneof![4 => "[ab]{0,3}", 1 => Just("slow".to_owned()), 1 => Just("debug".to_owned())]
 }

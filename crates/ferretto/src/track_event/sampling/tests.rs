@@ -17,7 +17,7 @@ const EVENTS: u64 = 10_000;
 struct Told {
     begun: u64,
     ended: u64,
-    /// For how many each recorded slice stands, itself included.
+    /// The number of slices that each recorded slice stands for, including itself.
     weights: Vec<u64>,
 }
 
@@ -53,7 +53,7 @@ fn slices_are_sampled_with_their_ends_and_stand_for_the_omitted_ones() {
     });
     let told = told(&Events::of(&packets));
     assert_eq!(told.begun, told.ended);
-    // 2500 ± 43; a deviation of more than six times that does not happen.
+    // The expected number is 2500 ± 43. The bounds are six standard deviations away.
     assert!((2240..=2760).contains(&told.begun), "{}", told.begun);
     assert_eq!(told.begun + SAMPLED.left_out(), EVENTS);
     let after_the_last = EVENTS - told.weights.iter().sum::<u64>();
@@ -104,7 +104,7 @@ fn counters_states_and_loose_ends_are_always_recorded() {
     assert_eq!(
         recorded,
         [
-            // That none was left out so far.
+            // The counter says that no slice was left out so far.
             (Type::TYPE_COUNTER, ""),
             (Type::TYPE_SLICE_BEGIN, "Begins"),
             (Type::TYPE_SLICE_END, ""),
@@ -161,7 +161,7 @@ proptest! {
         for pause in pauses {
             now += pause;
             let admits = limit.admits(now);
-            // In any stretch that ends now there are no more than a burst and the events that the rate allows.
+            // Every stretch that ends now has at most a burst and the events that the rate allows.
             let exceeds = admitted.iter().enumerate().any(|(earlier, since)| {
                 let count = (admitted.len() - earlier + 1) as u64;
                 count > burst + (now - since) / interval

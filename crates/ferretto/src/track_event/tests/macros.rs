@@ -8,7 +8,7 @@ use super::{Events, Recording, name};
 use crate::track::{NamedTrack, TrackLike};
 use crate::{Flow, StaticName, trace_counter, trace_event, trace_event_instant, trace_slice, trace_state};
 
-/// The names of the events that `events` records, and whether readers were told of each only once.
+/// The names of the events that `events` records, and whether each name was interned only once.
 fn names(events: impl Fn() + Send) -> Vec<(String, bool)> {
     let packets = Recording::of(TrackEventConfig::default(), move || {
         events();
@@ -36,7 +36,7 @@ fn names(events: impl Fn() + Send) -> Vec<(String, bool)> {
 const CONSTANT: &str = "constant";
 static STATIC: &str = "static";
 const WRAPPED: StaticName = StaticName("wrapped");
-/// As the macros' own statics could be called.
+/// A name that the macros' own statics could have.
 const SITE: &str = "site";
 
 mod elsewhere {

@@ -14,9 +14,9 @@ use super::*;
 use crate::future::AsyncSlice;
 use crate::trace_async;
 
-/// How long each step takes at least: longer than clocks disagree, so that readers' times tell of which step they are.
+/// The shortest duration of a step. It exceeds the disagreement of clocks, so that the time of an event shows its step.
 const STEP_NS: u64 = 20_000;
-/// By how much they may.
+/// The most by which clocks may disagree.
 const TOLERANCE_NS: u64 = 5_000;
 
 const PAGES: usize = 2;
@@ -93,11 +93,11 @@ impl Service {
 /// How a slice is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// With a handle of its thread's.
+    /// With a handle that stays on its thread.
     Handle,
     /// With a handle that any thread may have.
     Async,
-    /// Without.
+    /// Without a handle.
     Loose,
 }
 
@@ -110,7 +110,7 @@ enum Place {
 
 static NAMED: NamedTrack = NamedTrack::new("Of both threads");
 
-/// Names that are literals: as many as make it sure that slices of one name are far apart.
+/// Literal names. There are enough of them that slices of one name are far apart.
 macro_rules! with_literal {
     ($number:expr, $macro:ident!($($rest:tt)*)) => {
         with_literal!(@arms $number, $macro [$($rest)*] 0 "L0" 1 "L1" 2 "L2" 3 "L3" 4 "L4" 5 "L5" 6 "L6" 7 "L7")
@@ -274,7 +274,7 @@ impl<'scope> Stepper<'scope> {
         Self { steps, done, thread }
     }
 
-    /// Returns from when to when it took, and the track of a slice that begins.
+    /// Makes the thread take a step; returns the times of its beginning and end, and the track of a slice that begins.
     fn take(&self, step: Step) -> ((u64, u64), u64) {
         self.steps.send(step).unwrap();
         let (before, after, track) = self.done.recv().unwrap();
@@ -293,10 +293,10 @@ struct Slice {
     name: String,
     track: u64,
     how: How,
-    /// On which thread it began.
+    /// The thread on which it began.
     thread: usize,
     place: Place,
-    /// Around which it began, on its track.
+    /// The slice around it on its track, when it began.
     parent: Option<usize>,
     begun: (u64, u64),
     ended: Option<(u64, u64)>,
@@ -512,7 +512,7 @@ fn tell(seed: u64, visited: &mut Visited) {
                         true => format!("D{number}"),
                         false => format!("L{}", number % LITERALS),
                     };
-                    // Not deeper than readers would be bored with.
+                    // The depth is limited, because deeper nesting shows nothing new.
                     let depth = open.values().map(Vec::len).max().unwrap_or(0);
                     if depth > 5 {
                         continue;
@@ -550,7 +550,7 @@ fn tell(seed: u64, visited: &mut Visited) {
                         thread: began_on,
                         ..
                     } = slices[number];
-                    // A slice on a thread's track, or with a handle that stays, ends where it began.
+                    // A slice on a thread's track, or with a handle that stays on its thread, ends on the thread where it began.
                     let of_thread =
                         how == How::Handle || (how == How::Loose && matches!(place, Place::Thread));
                     let thread = if of_thread { began_on } else { thread };
@@ -571,7 +571,7 @@ fn tell(seed: u64, visited: &mut Visited) {
             }
         }
         if ending == Ending::Loss {
-            // Until both have lost something, or nothing can be had.
+            // Both threads write until they have lost something, or until no memory is left.
             for stepper in &steppers {
                 for _ in 0..PAGES * 14 {
                     stepper.take(Step::Instant { bytes: 600 });
@@ -616,7 +616,7 @@ fn tell(seed: u64, visited: &mut Visited) {
     let (seen, late, ends_of_nothing) = read(&service.sequences, multiplier);
     let left_open = slices_left_open() - left_open_before;
     assert_eq!(ends_of_nothing, 0, "ends of slices that did not begin");
-    // Which of the slices each is that was seen, and the other way round.
+    // The recorded slice for each seen one, and the other way round.
     let mut which = Vec::new();
     let mut recorded = vec![None; slices.len()];
     let tolerance = TOLERANCE_NS + multiplier;

@@ -30,7 +30,7 @@ const MOST_PAGES_PER_TURN: usize = 256;
 
 /// Identifies a flush of one session. No two flushes have the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FlushId(u64);
+pub(crate) struct FlushId(u64);
 
 /// Whether the kernel has more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ struct Decoder<'a> {
 
 impl FtraceController {
     /// Takes a bounded amount of the kernel's events and writes it to each session's sink. Continues flushes that have begun.
-    pub fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+    pub(crate) fn drain(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
         let _span = span(Event::FtraceReadTick);
         let names = self.started_instances();
         let mut progress = Progress::CaughtUp;
@@ -115,7 +115,7 @@ impl FtraceController {
     /// readable; by now the buffer may have been drained.
     ///
     /// [`Watermarks`]: crate::ftrace::watermarks::Watermarks
-    pub fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
+    pub(crate) fn drain_past_watermark(&mut self, now: BootTime, sinks: &mut dyn SessionSinks) {
         let Some(watermarks) = &self.watermarks else {
             return;
         };
@@ -141,12 +141,17 @@ impl FtraceController {
     /// Begins to write out the statistics and everything that was recorded for the session until now, including partly filled pages. Other
     /// sessions of the same instance get their events from the same reads. [`FtraceController::take_flushed`] tells when the flush is over.
     /// Until then each [`FtraceController::drain`] continues it, and after three seconds it ends in any case.
-    pub fn flush(&mut self, id: FtraceSessionId, now: BootTime, sinks: &mut dyn SessionSinks) -> FlushId {
+    pub(crate) fn flush(
+        &mut self,
+        id: FtraceSessionId,
+        now: BootTime,
+        sinks: &mut dyn SessionSinks,
+    ) -> FlushId {
         self.begin_flush(id, Depth::Regular, now, sinks)
     }
 
     /// The last flush of a session, before [`FtraceController::stop_session`].
-    pub fn flush_last(
+    pub(crate) fn flush_last(
         &mut self,
         id: FtraceSessionId,
         now: BootTime,
@@ -203,7 +208,7 @@ impl FtraceController {
     }
 
     /// The flushes that have ended since the last call.
-    pub fn take_flushed(&mut self) -> Vec<FlushId> {
+    pub(crate) fn take_flushed(&mut self) -> Vec<FlushId> {
         std::mem::take(&mut self.flushed)
     }
 

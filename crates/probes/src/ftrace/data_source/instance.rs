@@ -7,7 +7,7 @@ use ferretto_proto::messages::FtraceConfig;
 use ferretto_proto::messages::ftrace_config::KsymsMemPolicy;
 
 use super::draining::{Flush, Progress};
-use super::{DEFAULT_PERIOD_MS, FtraceError, PERIODS_MS, SeenThreads, Session, SetupReport, SymbolsWanted};
+use super::{DEFAULT_PERIOD_MS, FtraceError, PERIODS_MS, SeenThreads, Session, SymbolsWanted};
 use crate::ftrace::bundle::ClockSnapshot;
 use crate::ftrace::control::{Control, Description, FtraceSessionId, Setup};
 use crate::ftrace::decoding::decode_config;
@@ -176,12 +176,12 @@ impl Instance {
         }
     }
 
-    /// Prepares the kernel for the session.
+    /// Prepares the kernel for the session; returns the warnings, too.
     pub(super) fn setup(
         &mut self,
         id: FtraceSessionId,
         config: &FtraceConfig,
-    ) -> Result<(Session, SetupReport), FtraceError> {
+    ) -> Result<(Session, Vec<String>), FtraceError> {
         let table = &mut self.table;
         let Setup {
             events,
@@ -221,7 +221,7 @@ impl Instance {
             },
             preserves_buffer: config.preserve_ftrace_buffer.unwrap_or(false),
             has_kprobes: !kprobes.is_empty(),
-            setup_errors: errors.clone(),
+            setup_errors: errors,
             recorded: events.into_iter().chain(kprobes.into_keys()).collect(),
             started: 0,
             troubles: Vec::new(),
@@ -230,7 +230,7 @@ impl Instance {
             stats_at_start: FtraceStats::default(),
             threads: SeenThreads::default(),
         };
-        Ok((session, SetupReport { errors, warnings }))
+        Ok((session, warnings))
     }
 
     /// Both clocks now; `None` if the buffers' time stamps are of the boot clock.

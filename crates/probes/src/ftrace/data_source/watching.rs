@@ -24,7 +24,7 @@ const MOST_FILTERS: usize = 200;
 
 /// How bad something is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
+pub(crate) enum Weight {
     /// The session asked for something that is now missing.
     Trouble,
     /// Something changed because somebody configured it that way.
@@ -33,7 +33,7 @@ pub enum Weight {
 
 /// What others did to ftrace while a session recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Incident {
+pub(crate) struct Incident {
     /// The session whose recording it concerns.
     pub session: FtraceSessionId,
     /// When it was noticed.
@@ -116,7 +116,7 @@ impl Instance {
 
 impl FtraceController {
     /// What happened to ftrace since the last call.
-    pub fn take_incidents(&mut self) -> Vec<Incident> {
+    pub(crate) fn take_incidents(&mut self) -> Vec<Incident> {
         std::mem::take(&mut self.incidents)
     }
 

@@ -44,7 +44,7 @@ const PAGES_PER_TURN: usize = 4 * BATCH_PAGES;
 
 /// Why there is no buffer to read.
 #[derive(Debug, thiserror::Error)]
-pub enum FrozenError {
+pub(crate) enum FrozenError {
     /// The config does not name the instance.
     #[error(
         "frozen_ftrace_config has no instance_name: name the tracefs instance that keeps the buffer, as it is called in the kernel's parameter trace_instance"
@@ -89,7 +89,7 @@ impl Origin {
 
 /// One instance of the data source.
 #[derive(Debug)]
-pub struct FrozenFtrace {
+pub(crate) struct FrozenFtrace {
     tracefs: Tracefs,
     state: State,
     origin: Origin,
@@ -142,7 +142,7 @@ impl FrozenFtrace {
     ///
     /// # Errors
     /// If there is no such buffer: a clause that says why and what to do.
-    pub fn find(
+    pub(crate) fn find(
         config: &DataSourceConfig,
         policy: TracefsPolicy,
         program: &dyn ProducerProgram,
@@ -155,7 +155,7 @@ impl FrozenFtrace {
     ///
     /// # Errors
     /// If there is no such buffer.
-    pub fn from_config(config: &DataSourceConfig, top: &Tracefs) -> Result<Self, FrozenError> {
+    pub(crate) fn from_config(config: &DataSourceConfig, top: &Tracefs) -> Result<Self, FrozenError> {
         let name = config.frozen_ftrace_config.instance_name.as_deref();
         let name = name.filter(|name| !name.is_empty()).ok_or(FrozenError::NoName)?;
         let tracefs = top.instance(name).map_err(|error| match error {

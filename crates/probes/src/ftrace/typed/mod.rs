@@ -116,7 +116,8 @@ impl TypedField {
 }
 
 /// Every event with a message of its own, by group and name.
-pub fn all() -> impl Iterator<Item = TypedEvent> {
+#[cfg(test)]
+pub(crate) fn all() -> impl Iterator<Item = TypedEvent> {
     EVENTS.lines().filter_map(TypedEvent::parse)
 }
 

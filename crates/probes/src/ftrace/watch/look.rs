@@ -17,7 +17,7 @@ const MOST_PROGRAMS: usize = 3;
 const MOST_DESCRIPTORS: usize = 20_000;
 
 /// Settings that matter to every recording, whether or not it has changed them.
-pub fn watched_settings() -> Vec<Setting> {
+pub(crate) fn watched_settings() -> Vec<Setting> {
     vec![
         Setting::TracingOn,
         Setting::TraceClock,
@@ -35,7 +35,7 @@ pub fn watched_settings() -> Vec<Setting> {
 /// of `more`, the switch of all events, and the buffers. The tracer's file is left out: the kernel refuses another
 /// tracer as long as raw buffers are open, but a refused write still looks like a write to fanotify if it begins with a
 /// truncation.
-pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
+pub(crate) fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
     let mut settings = watched_settings();
     settings.extend_from_slice(more);
     settings.retain(|setting| *setting != Setting::CurrentTracer);
@@ -49,7 +49,7 @@ pub fn watched_files(tracefs: &Tracefs, more: &[Setting]) -> Vec<String> {
 }
 
 /// Reads `settings` and, unless the look is quick, the list of recorded events. Leaves out values that cannot be read.
-pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
+pub(crate) fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
     let read = |setting: &Setting| Some((setting.clone(), tracefs.get(setting).ok()?));
     Shown {
         settings: settings.iter().filter_map(read).collect(),
@@ -62,14 +62,14 @@ pub fn look(tracefs: &Tracefs, settings: &[Setting], depth: Depth) -> Shown {
 }
 
 /// The kernel's count of events read out of each buffer.
-pub fn events_read(tracefs: &Tracefs, cpus: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> {
+pub(crate) fn events_read(tracefs: &Tracefs, cpus: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> {
     cpus.into_iter()
         .filter_map(|cpu| Some((cpu, CpuStats::read(tracefs, cpu).ok()?.read_events)))
         .collect()
 }
 
 /// The file of a trigger, on an event or a function, that switches recording off as its owner intends.
-pub fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
+pub(crate) fn traceoff_trigger(tracefs: &Tracefs) -> Option<String> {
     let is_command = |line: &str| !line.starts_with('#') && line.contains("traceoff");
     for event in tracefs.listed_events().ok()? {
         let file = format!("events/{event}/trigger");
@@ -95,12 +95,12 @@ pub struct FileUser {
 
 impl FileUser {
     /// Whether the program has a file open from which it may take events.
-    pub fn takes_events(&self) -> bool {
+    pub(crate) fn takes_events(&self) -> bool {
         self.file.contains("trace_pipe")
     }
 
     /// The program as a phrase in a sentence.
-    pub fn who(&self) -> String {
+    pub(crate) fn who(&self) -> String {
         match (self.pid, self.name.as_str()) {
             (0, _) => "a process (the kernel tells only root which)".to_owned(),
             (pid, "") => format!("process {pid} (which has ended)"),
@@ -110,14 +110,14 @@ impl FileUser {
 }
 
 /// The name of a process that may have ended. A name can contain any bytes, and it becomes part of a line.
-pub fn name_of_process(pid: u32) -> String {
+pub(crate) fn name_of_process(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     name.trim_end().replace(char::is_control, "?")
 }
 
 /// Other programs that have files of the directory open, as far as this user may see them. They are a hint at the author
 /// of a change where the kernel does not tell. Reads much of `/proc`, so not every look calls it.
-pub fn openers(root: &Path) -> Vec<FileUser> {
+pub(crate) fn openers(root: &Path) -> Vec<FileUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -146,14 +146,14 @@ pub fn openers(root: &Path) -> Vec<FileUser> {
 }
 
 /// A clause about the programs that had a file open; empty if there are none.
-pub fn describe_openers(openers: &[FileUser]) -> String {
+pub(crate) fn describe_openers(openers: &[FileUser]) -> String {
     clause(openers, |opener| {
         format!("{} had {} open", opener.who(), opener.file)
     })
 }
 
 /// A clause about the programs that wrote to a file; empty if none is known.
-pub fn describe_writers(writers: &[FileUser]) -> String {
+pub(crate) fn describe_writers(writers: &[FileUser]) -> String {
     let known: Vec<FileUser> = writers.iter().filter(|writer| writer.pid != 0).cloned().collect();
     clause(&known, |writer| {
         format!("{} wrote to {}", writer.who(), writer.file)

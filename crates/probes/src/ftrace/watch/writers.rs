@@ -6,11 +6,11 @@
 //! and the name of a file (`FAN_REPORT_DFID_NAME`) instead of an open descriptor, because opening `trace` has effects.
 //! Tracefs supports that since Linux 6.8. To groups made without CAP_SYS_ADMIN the kernel reports writes but not the writing
 //! process, so a daemon [reserves] groups before it gives up the capability. If the kernel reports nothing at all, there are no
-//! [`Writers`].
+//! `Writers`.
 //!
 //! [reserves]: reserve
 //!
-//! Costs one `read` per call of [`Writers::written`], and a descriptor for each directory of events.
+//! Costs one `read` per call of `Writers::written`, and a descriptor for each directory of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -42,7 +42,7 @@ type FileId = (u64, String);
 
 /// Notices writes to the files of one tracefs directory.
 #[derive(Debug)]
-pub struct Writers {
+pub(crate) struct Writers {
     group: Group,
     root: PathBuf,
     files: BTreeMap<FileId, String>,
@@ -62,7 +62,7 @@ const RESERVE: usize = 8;
 /// Groups that nobody uses.
 static RESERVED: Mutex<Vec<Fanotify>> = Mutex::new(Vec::new());
 
-/// Makes groups, for later [`Writers`] of this process. To be called while it has CAP_SYS_ADMIN.
+/// Makes groups, for later `Writers` of this process. To be called while it has CAP_SYS_ADMIN.
 pub fn reserve() {
     let mut reserved = reserved();
     while reserved.len() < RESERVE {
@@ -127,7 +127,7 @@ impl Drop for Group {
 
 impl Writers {
     /// Watches the existing ones of `files` in the directory `root`; `None` if this kernel or this user cannot.
-    pub fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
+    pub(crate) fn new(root: &Path, files: impl IntoIterator<Item = String>) -> Option<Writers> {
         let mut writers = Writers {
             group: Group::take()?,
             root: root.to_owned(),
@@ -151,7 +151,7 @@ impl Writers {
     }
 
     /// Watches the switches and filters of these events and their groups, and of no others.
-    pub fn follow_events(&mut self, events: &BTreeSet<EventName>) {
+    pub(crate) fn follow_events(&mut self, events: &BTreeSet<EventName>) {
         let mut wanted = BTreeSet::from(["events".to_owned()]);
         wanted.extend(events.iter().map(|event| format!("events/{}", event.group)));
         wanted.extend(
@@ -188,7 +188,7 @@ impl Writers {
 
     /// The programs that wrote since the last call, once for each file, without this process. The kernel keeps some ten
     /// thousand writers; if there are more, the first ones are enough.
-    pub fn written(&self) -> BTreeSet<FileUser> {
+    pub(crate) fn written(&self) -> BTreeSet<FileUser> {
         let mut written = BTreeSet::new();
         let mut names: BTreeMap<u32, String> = BTreeMap::new();
         let mut buffer = [0; READ_BYTES];

@@ -127,7 +127,7 @@ impl Decoder {
     /// # Errors
     /// If the field holds no bytes, or if there are more than memory is allowed for.
     #[inline(never)]
-    pub fn bytes_list(&mut self, field: &Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
+    pub(crate) fn bytes_list(&mut self, field: &Field<'_>, to: &mut Vec<Vec<u8>>) -> Result<(), DecodeError> {
         self.charge(size_of::<Vec<u8>>())?;
         to.push(contents(field)?.to_vec());
         Ok(())

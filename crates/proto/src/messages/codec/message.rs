@@ -213,7 +213,7 @@ impl<T: Fields + Default> Messages for Vec<T> {
 }
 
 /// A field that holds values of an enum: one, or as many as there are.
-pub trait Enums {
+pub(crate) trait Enums {
     /// The value at this place: its number, and its name as far as names are compiled.
     fn get(&self, at: usize) -> Option<(i32, &'static str)>;
 

@@ -9,7 +9,7 @@ pub(crate) mod visit;
 
 pub use decode::{DecodeError, Decoder, MAX_DEPTH, MAX_ELEMENT_MEMORY};
 pub(crate) use ferretto_wire::Field;
-pub use message::{Enumeration, Enums, Fields, Message, MessageField, Messages, UnknownFields};
+pub use message::{Enumeration, Fields, Message, MessageField, Messages, UnknownFields};
 pub use visit::Visitor;
 
 /// Implementations that all messages share.

@@ -15,12 +15,12 @@ struct Connection {
 #[derive(Default)]
 struct Waiting {
     requests: u32,
-    /// The endpoint was told, and has not come since.
+    /// Whether the endpoint was told of requests and has not taken them yet.
     told: bool,
 }
 
 impl Connection {
-    /// As an arbiter, and [`Notify::wake`](crate::arbiter::Notify::wake) on another thread than the runtime's.
+    /// Does what an arbiter does, and then [`Notify::wake`](crate::arbiter::Notify::wake), on another thread than the runtime's.
     fn leave_a_request(&self) {
         let tell = {
             let mut waiting = self.arbiter.lock().expect("no panic");

@@ -135,11 +135,10 @@ fn pages_that_the_kernel_does_not_describe_have_the_usual_layout() {
         PageLayout::parse(&recorder.instance.tracefs.read("events/header_page").unwrap()).unwrap();
     mirror.take_away("events/header_page");
     let config = recorder.config(&["ftrace/print"]);
-    let report = recorder.start(FIRST, &config);
+    let warnings = recorder.start(FIRST, &config);
     assert!(
-        report.warnings.len() == 1 && report.warnings[0].contains("header_page"),
-        "{:?}",
-        report.warnings
+        warnings.len() == 1 && warnings[0].contains("header_page"),
+        "{warnings:?}"
     );
     let instance = &recorder.controller.instances[&recorder.instance.name];
     assert_eq!(*instance.table.layout(), described);

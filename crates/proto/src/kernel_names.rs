@@ -1,8 +1,22 @@
-//! The kernel's names of the counters that `sys_stats_counters.proto` numbers, in the order of the numbers.
+//! The kernel's names of what traces only number, in the order of the numbers.
 //!
-//! The probes look for them in files of the kernel; readers of traces name counters by them.
+//! The probes look for the keys of counters in files of the kernel. Readers of traces name counters and events.
 
-/// Keys of `/proc/meminfo`, from counter 1 on.
+/// The softirqs, from number 0 on. The sixth is `IRQ_POLL` in newer kernels; the trace processor has the older name.
+pub const SOFTIRQS: [&str; 10] = [
+    "HI",
+    "TIMER",
+    "NET_TX",
+    "NET_RX",
+    "BLOCK",
+    "BLOCK_IOPOLL",
+    "TASKLET",
+    "SCHED",
+    "HRTIMER",
+    "RCU",
+];
+
+/// Keys of `/proc/meminfo`, from the first counter of `sys_stats_counters.proto` on.
 pub const MEMINFO_KEYS: [&str; 38] = [
     "MemTotal",
     "MemFree",
@@ -44,7 +58,7 @@ pub const MEMINFO_KEYS: [&str; 38] = [
     "ION_heap_pool",
 ];
 
-/// Keys of `/proc/vmstat`, from counter 1 on.
+/// Keys of `/proc/vmstat`, from the first counter of `sys_stats_counters.proto` on.
 pub const VMSTAT_KEYS: [&str; 188] = [
     "nr_free_pages",
     "nr_alloc_batch",
