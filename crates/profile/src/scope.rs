@@ -38,7 +38,7 @@ impl ProcessFilter {
     }
 
     /// Whether a process is not sampled, whatever program it runs.
-    pub fn rules_out(&self, pid: i32) -> bool {
+    pub(crate) fn rules_out(&self, pid: i32) -> bool {
         self.scope.pids_alone().is_some_and(|pids| !pids.contains(&pid))
     }
 
