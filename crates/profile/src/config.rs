@@ -73,7 +73,7 @@ pub(crate) enum Mode {
 
 /// See [`PerfConfig::counted`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub(crate) enum Counted {
     /// All processes. Samples of those that are not in the [`Scope`] are left out afterwards.
     Everybody,
     /// These processes, without those that they start.
