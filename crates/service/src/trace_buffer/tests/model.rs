@@ -278,6 +278,8 @@ struct Model {
     marked: usize,
     /// Chunks that were not written behind the chunk before, though the buffer had not come to its end.
     moves: usize,
+    /// Of the buffer's statistics, before the last chunk was given to it.
+    padding: u64,
 }
 
 impl Model {
@@ -324,6 +326,7 @@ impl Model {
             delivered: 0,
             marked: 0,
             moves: 0,
+            padding: 0,
         }
     }
 
@@ -347,6 +350,7 @@ impl Model {
         };
         let mut memory = payload.clone();
         memory.resize(shared.room.max(payload.len()), 0);
+        self.padding = self.buffer.stats().padding_bytes_written;
         let relocated = self.buffer.stats().chunks_relocated;
         let outcome = self.buffer.copy_chunk(&info, &memory);
         let relocated = self.buffer.stats().chunks_relocated > relocated;
@@ -483,8 +487,13 @@ impl Model {
     /// Overwrites the records in the way of a chunk with `reserved` bytes, which the buffer has at `start`. Returns the place of the chunk.
     fn make_room(&mut self, reserved: usize, start: u32) -> (u32, u32) {
         let way = self.way(reserved);
-        let place = way[way.len() - 1];
-        if start == place.0 {
+        let (&place, left_out) = way.split_last().unwrap();
+        let capacity = self.buffer.size() as u32;
+        let bytes_left_out = left_out.iter().filter(|(_, end)| *end < capacity);
+        let bytes_left_out: u32 = bytes_left_out.map(|(start, end)| end - start).sum();
+        let padding = self.buffer.stats().padding_bytes_written - self.padding;
+        // If it left out fewer bytes, it had gone behind the used memory before it came to the end of a piece.
+        if start == place.0 && padding >= u64::from(bytes_left_out) {
             for (start, end) in &way {
                 self.evict(*start, *end);
             }
